@@ -1,0 +1,25 @@
+"""Settings: dataclasses that say what each one means, checks that refuse the impossible, and identity.
+
+No torch in here: planning thousands of runs must start in milliseconds.
+"""
+
+from grok.config.arithmetic import ArithmeticConfig
+from grok.config.common import RunConfig
+from grok.config.fields import build, flatten
+from grok.config.gpt import GptConfig
+from grok.config.identity import NUMERICS_VERSION, Identity, identify
+from grok.config.load import MODES, config_columns, load_config
+
+__all__ = [
+    "MODES",
+    "NUMERICS_VERSION",
+    "ArithmeticConfig",
+    "GptConfig",
+    "Identity",
+    "RunConfig",
+    "build",
+    "config_columns",
+    "flatten",
+    "identify",
+    "load_config",
+]

@@ -1,0 +1,225 @@
+"""Settings of the arithmetic mode; the defaults are the diary's regime (REQUIREMENTS, N)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grok.config.common import RunConfig
+from grok.config.fields import section, setting
+from grok.errors import ConfigError, nearest
+
+MODULAR_OPERATIONS = (
+    "x+y",
+    "x-y",
+    "x*y",
+    "x/y",
+    "x^2+y^2",
+    "x^2+xy+y^2",
+    "x^2+xy+y^2+x",
+    "x^3+xy",
+    "x^3+xy^2+y",
+    "x/y if y odd else x-y",
+)
+PERMUTATION_OPERATIONS = ("ab", "aba^-1", "aba")
+OPERATIONS = MODULAR_OPERATIONS + PERMUTATION_OPERATIONS
+DIVISIONS = ("x/y", "x/y if y odd else x-y")
+S5_ORDER = 120
+
+
+def is_prime(n: int) -> bool:
+    """Return whether ``n`` is prime, by trial division."""
+    return n >= 2 and all(n % d for d in range(2, int(n**0.5) + 1))
+
+
+@dataclass(kw_only=True)
+class TaskConfig:
+    """The table of equations and how it is shown to the model."""
+
+    operation: str = setting("x/y", "The operation of the table (`**` may be typed for `^`).")
+    modulus: int = setting(223, "Modulus of the operation; 120 for products in S5.", minimum=2, maximum=4096)
+    train_fraction: float = setting(0.5, "Share of the table that is trained on.", above=0, below=1)
+    label_noise: float = setting(
+        0.0, "Share of training answers replaced by random ones.", minimum=0, maximum=1, neutral=0.0
+    )
+    sequence: str = setting(
+        "eos a op b =",
+        "Tokens of one example; the answer is read at the last one.",
+        choices=("eos a op b =", "a op b =", "a b ="),
+    )
+
+    def __post_init__(self) -> None:
+        self.operation = self.operation.replace("**", "^")
+        if self.operation not in OPERATIONS:
+            known = nearest(self.operation, OPERATIONS)
+            raise ConfigError(
+                f"task.operation={self.operation!r} is not known{known}: expected one of {', '.join(OPERATIONS)}"
+            )
+        if self.operation in DIVISIONS and not is_prime(self.modulus):
+            raise ConfigError(
+                f"task.modulus={self.modulus}: {self.operation!r} divides, which needs a prime modulus "
+                f"(for example {self._next_prime()})"
+            )
+        if self.operation in PERMUTATION_OPERATIONS and self.modulus != S5_ORDER:
+            raise ConfigError(
+                f"task.modulus={self.modulus}: {self.operation!r} multiplies the {S5_ORDER} permutations of S5, "
+                f"set task.modulus={S5_ORDER}"
+            )
+        if not 1 <= self.train_examples() < self.examples():
+            raise ConfigError(
+                f"task.train_fraction={self.train_fraction} of {self.examples()} examples leaves "
+                f"{self.train_examples()} to train and {self.examples() - self.train_examples()} to validate: "
+                "at least one of each is needed"
+            )
+
+    def _next_prime(self) -> int:
+        n = self.modulus + 1
+        while not is_prime(n):
+            n += 1
+        return n
+
+    def examples(self) -> int:
+        """Return the number of equations in the table."""
+        return self.modulus * (self.modulus - 1 if self.operation in DIVISIONS else self.modulus)
+
+    def train_examples(self) -> int:
+        """Return how many of them are trained on: the fraction, rounded down."""
+        return int(self.train_fraction * self.examples())
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """The decoder-only transformer."""
+
+    layers: int = setting(2, "Number of blocks.", minimum=1, maximum=64)
+    d_model: int = setting(128, "Model width.", minimum=1)
+    heads: int = setting(4, "Attention heads; must divide d_model.", minimum=1)
+    d_ff: int | None = setting(512, "Inner width of the MLP; null: 4 times d_model.", minimum=1)
+    norm: str = setting("post", "Where LayerNorm stands in a block.", choices=("post", "pre", "none"))
+    final_norm: bool = setting(True, "LayerNorm before the head.")
+    activation: str = setting("gelu", "Activation of the MLP.", choices=("gelu", "relu"))
+    positions: str = setting("learned", "Position embedding.", choices=("learned", "sinusoidal"))
+    bias: bool = setting(True, "Biases in linear layers.")
+    tied: bool = setting(False, "The head shares the token embedding's weights.")
+    init: str = setting(
+        "torch",
+        "Initialisation: torch's defaults, transformer-lens's normals (nanda), or N(0, 0.02) (gpt2).",
+        choices=("torch", "nanda", "gpt2"),
+    )
+    init_scale: float = setting(1.0, "Factor on every initial weight matrix and embedding.", above=0, neutral=1.0)
+    dropout: float = setting(0.0, "Dropout on embeddings, attention and MLP outputs.", minimum=0, below=1)
+
+    def __post_init__(self) -> None:
+        if self.d_ff is None:
+            self.d_ff = 4 * self.d_model
+        if self.d_model % self.heads:
+            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
+            near = sorted(sorted(divisors, key=lambda h: abs(h - self.heads))[:4])
+            raise ConfigError(
+                f"model.heads={self.heads} does not divide model.d_model={self.d_model}: "
+                f"heads near it that do are {', '.join(map(str, near))}"
+            )
+
+
+@dataclass(kw_only=True)
+class OptimConfig:
+    """AdamW as the diary uses it."""
+
+    lr: float = setting(1e-3, "Learning rate after the warm-up.", above=0)
+    weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
+    decay: str = setting("all", "Which parameters decay.", choices=("all", "matrices"))
+    betas: list[float] = setting([0.9, 0.98], "Decay rates of AdamW's two moments.")
+    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
+    warmup_steps: int = setting(10, "Steps of linear warm-up; update k has k / warmup_steps of lr.", minimum=0)
+    grokfast: str = setting(
+        "none",
+        "Amplify the slow part of the gradient: moving average (ma) or exponential (ema); Lee et al. 2024.",
+        choices=("none", "ema", "ma"),
+        neutral="none",
+    )
+    grokfast_alpha: float = setting(0.98, "Momentum of the EMA filter.", minimum=0, below=1, neutral=0.98)
+    grokfast_lamb: float = setting(2.0, "Strength of the filter.", minimum=0, neutral=2.0)
+    grokfast_window: int = setting(100, "Window of the MA filter, in steps.", minimum=1, neutral=100)
+
+    def __post_init__(self) -> None:
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """Length, batches and early stop."""
+
+    steps: int = setting(3000, "Updates to make.", role="length", minimum=1)
+    batch_size: int = setting(512, "Examples of a mini-batch; the epoch's last one may be smaller.", minimum=1)
+    stop_when_generalised: bool = setting(
+        False, "Stop a run once it has generalised for good, never before `stop_horizon`.", role="schedule"
+    )
+    stop_horizon: int = setting(
+        3000, "Step at which seeds are judged; no run stops before it.", role="schedule", minimum=1
+    )
+    stop_every: int = setting(
+        100,
+        "Cadence in steps of the early-stop decision, whatever the evaluation schedule.",
+        role="schedule",
+        minimum=1,
+    )
+
+
+@dataclass(kw_only=True)
+class EvalConfig:
+    """When a run is looked at; looking never changes it."""
+
+    every: int = setting(
+        100, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
+    )
+    schedule: str = setting(
+        "every",
+        "Evaluate every n steps, or at about `points` log-spaced steps.",
+        role="schedule",
+        choices=("every", "log"),
+    )
+    points: int = setting(100, "Evaluations of the log schedule.", role="schedule", minimum=2)
+    passes: int = setting(
+        1, "Passes over the validation set per evaluation; more change nothing.", role="none", minimum=1
+    )
+    shuffle: bool = setting(
+        False, "Visit the validation set in a random order, drawn from the eval stream.", role="none"
+    )
+
+
+@dataclass(kw_only=True)
+class PerturbConfig:
+    """A deliberate tiny change of the initial weights, to tell a seed's effect from chaos."""
+
+    ulps: int = setting(
+        0, "Move every drawn initial weight by up to this many units in the last place.", minimum=0, neutral=0
+    )
+
+
+@dataclass(kw_only=True)
+class ArithmeticConfig(RunConfig):
+    """A small transformer on a table of equations."""
+
+    task: TaskConfig = section(TaskConfig)
+    model: ModelConfig = section(ModelConfig)
+    optim: OptimConfig = section(OptimConfig)
+    train: TrainConfig = section(TrainConfig)
+    eval: EvalConfig = section(EvalConfig)
+    perturb: PerturbConfig = section(PerturbConfig)
+
+    def __post_init__(self) -> None:
+        n = self.task.train_examples()
+        if self.train.batch_size > n:
+            raise ConfigError(
+                f"train.batch_size={self.train.batch_size} is larger than the {n} training examples of "
+                f"{self.task.operation!r} mod {self.task.modulus} at fraction {self.task.train_fraction}: "
+                f"at most {n}"
+            )
+        if self.precision == "fp16":
+            raise ConfigError("precision=fp16: for mode=arithmetic expected one of float32, float64, tf32, bf16")
+
+    def live_streams(self) -> frozenset[str]:
+        """Return the streams that can move training: noise and perturbation only where they are on."""
+        noise = {"dropout"} if self.model.dropout > 0 else set()
+        perturb = {"perturb"} if self.perturb.ulps > 0 else set()
+        return super().live_streams() | noise | perturb

@@ -1,0 +1,121 @@
+"""Settings that every mode has: seeds, storage, execution, numerics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grok.config.fields import section, setting
+from grok.streams import MAX_SEED, StreamSeeds
+
+_SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
+# Seed settings have role "none" because identity holds the *resolved* streams instead:
+# `seed=3` and `seeds.init=<what seed 3 derives>` are the same run.
+
+
+@dataclass(kw_only=True)
+class SeedsConfig:
+    """One seed per source of randomness; null derives it from the master seed."""
+
+    split: int | None = setting(None, "Which examples train and which validate.", **_SEED)
+    init: int | None = setting(None, "Initial weights, drawn tensor by tensor by name.", **_SEED)
+    order: int | None = setting(None, "Order of the training examples, a function of (seed, epoch).", **_SEED)
+    dropout: int | None = setting(None, "Dropout masks and activation noise.", **_SEED)
+    eval: int | None = setting(None, "Anything an evaluation draws; it can never move training.", **_SEED)
+    sample: int | None = setting(None, "Text sampled from a language model.", **_SEED)
+    perturb: int | None = setting(None, "Signs of the deliberate ulp-sized change of the initial weights.", **_SEED)
+    layers: dict[str, int] = setting(
+        {}, "Init seeds of single tensors or blocks, by name or by prefix of whole dotted components.", **_SEED
+    )
+
+
+@dataclass(kw_only=True)
+class NumericsConfig:
+    """How numbers are computed; part of the numerics tag, not of a run's identity."""
+
+    path: str = setting(
+        "auto",
+        "Matrix product path: by a table of processor models (auto), torch's default, or oneDNN.",
+        role="none",
+        choices=("auto", "plain", "onednn"),
+    )
+    compile: bool = setting(True, "Compile the training step with torch.compile.", role="none")
+    auto_fallback: bool = setting(False, "Go on uncompiled, with a warning, where compilation fails.", role="none")
+    strict: bool = setting(False, "Refuse to resume or extend runs that have another numerics tag.", role="none")
+
+
+@dataclass(kw_only=True)
+class StoreConfig:
+    """Where results are kept."""
+
+    path: str = setting("results/store", "Folder of the parquet store; made when missing.", role="none")
+    flush_seconds: float = setting(
+        30.0, "Longest time a finished run waits before it is written, in seconds.", role="none", above=0, maximum=30
+    )
+
+
+@dataclass(kw_only=True)
+class CheckpointConfig:
+    """Checkpoints of runs in flight (finished runs keep theirs when asked)."""
+
+    every: int = setting(0, "Steps between checkpoints of a run; 0: by minutes only.", role="none", minimum=0)
+    minutes: float = setting(10.0, "Minutes between checkpoints of a run; 0: by steps only.", role="none", minimum=0)
+    keep: bool = setting(False, "Keep the last checkpoint of a finished run, so that it can be extended.", role="none")
+
+
+@dataclass(kw_only=True)
+class RunConfig:
+    """What every run has, whatever it trains."""
+
+    mode: str = setting("arithmetic", "What is trained.", choices=("arithmetic", "gpt"))
+    experiment: str | None = setting(None, "Name of the experiment file these settings started from.", role="none")
+    seed: int = setting(0, "Master seed; every stream that is not given derives from it.", **_SEED)
+    seeds: SeedsConfig = section(SeedsConfig)
+    replicate: int = setting(0, "Separates deliberate re-runs of one and the same run.", role="schedule", minimum=0)
+    save: str = setting(
+        "none",
+        "Which weights to keep as safetensors.",
+        role="none",
+        choices=("none", "final", "init", "init,final"),
+    )
+    device: str = setting("auto", "Where to train.", role="none", choices=("auto", "cpu", "cuda"))
+    precision: str = setting(
+        "float32",
+        "Arithmetic of the training step.",
+        choices=("float32", "float64", "tf32", "bf16", "fp16"),
+    )
+    numerics: NumericsConfig = section(NumericsConfig)
+    workers: int | None = setting(None, "Worker processes; null: one per core.", role="none", minimum=1)
+    lanes: int | None = setting(None, "Runs side by side in one worker; null: by device.", role="none", minimum=1)
+    executor: str = setting(
+        "loky", "Where groups of runs execute.", role="none", choices=("inline", "loky", "dask", "ray", "slurm")
+    )
+    store: StoreConfig = section(StoreConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    dry_run: bool = setting(False, "Print the plan and train nothing.", role="none")
+    retry_failed: bool = setting(False, "Also run again what the store holds as failed.", role="none")
+    force: bool = setting(False, "Run again what the store holds already, as the next replicate.", role="none")
+    require_clean: bool = setting(False, "Refuse to train from uncommitted code.", role="none")
+
+    def stream_seeds(self) -> StreamSeeds:
+        """Return the resolved seed of every stream."""
+        s = self.seeds
+        return StreamSeeds.derive(
+            self.seed,
+            {
+                "split": s.split,
+                "init": s.init,
+                "order": s.order,
+                "dropout": s.dropout,
+                "eval": s.eval,
+                "sample": s.sample,
+                "perturb": s.perturb,
+            },
+        )
+
+    def live_streams(self) -> frozenset[str]:
+        """Return the streams that can move training under these settings."""
+        return frozenset({"split", "init", "order"})
+
+    def length_is_free(self) -> bool:
+        """Return whether a shorter run is a prefix of a longer one: no schedule looks at ``train.steps``."""
+        return True

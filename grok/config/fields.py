@@ -1,0 +1,230 @@
+"""One setting: its meaning, its bounds and its role in a run's identity; and the loader that checks them.
+
+A setting is a dataclass field made by :func:`setting`. :func:`build` turns a plain
+mapping (what Hydra composed) into the dataclass and refuses unknown names, wrong
+types and values out of bounds with one line that names the setting, the value and
+what would be accepted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar
+
+from grok.errors import ConfigError, nearest
+
+Role = Literal["result", "length", "schedule", "none"]
+"""What a setting can change: the trajectory, only its length, only when it is looked at, or nothing.
+
+See DESIGN decision 1: ``result`` settings are in run_id and trajectory_id, ``length``
+(``train.steps``) and ``schedule`` (evaluation) only in run_id, ``none`` in neither.
+"""
+
+T = TypeVar("T")
+
+
+class _Never:
+    """A neutral value that no setting equals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a setting accepts, and its part in identity."""
+
+    doc: str
+    role: Role = "result"
+    choices: tuple[Any, ...] | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    neutral: Any = _Never
+    """A value at which the setting is left out of the identity, so that a setting
+    added in a later version does not rename the runs of an earlier one."""
+
+
+def setting(default: Any, doc: str, **rule: Any) -> Any:
+    """Declare a setting with its default, one sentence of meaning and the bounds of :class:`Rule`."""
+    metadata = {"rule": Rule(doc=doc, **rule)}
+    if isinstance(default, (dict, list)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def section(cls: type[T]) -> T:
+    """Declare a nested group of settings."""
+    return field(default_factory=cls)
+
+
+def rule_of(f: Field[Any]) -> Rule:
+    rule = f.metadata["rule"]
+    assert isinstance(rule, Rule)
+    return rule
+
+
+_HINTS: dict[Any, dict[str, Any]] = {}
+
+
+def _hints(cls: Any) -> dict[str, Any]:
+    if cls not in _HINTS:  # get_type_hints is slow, and thousands of configs are built while planning
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
+
+
+def settings_of(cls: Any, prefix: str = "") -> dict[str, tuple[Any, Rule]]:
+    """Return every setting below ``cls`` by dotted name, with its type and rule, in declaration order."""
+    found: dict[str, tuple[Any, Rule]] = {}
+    hints = _hints(cls)
+    for f in fields(cls):
+        if is_dataclass(hints[f.name]):
+            found |= settings_of(hints[f.name], f"{prefix}{f.name}.")
+        else:
+            found[prefix + f.name] = (hints[f.name], rule_of(f))
+    return found
+
+
+def build(cls: type[T], data: Any, prefix: str = "", root: Any = None) -> T:
+    """Build ``cls`` from nested plain ``data``, checking every name, type and bound.
+
+    Raises:
+        ConfigError: an unknown name (with the nearest right one), a wrong type, or a
+            value out of bounds.
+    """
+    root = root or cls
+    if not isinstance(data, Mapping):
+        inside = ", ".join(f.name for f in fields(cls))  # type: ignore[arg-type]
+        raise ConfigError(f"{prefix.rstrip('.')}={data!r}: this is a group of settings ({inside}), not a value")
+    hints = _hints(cls)
+    for name in data:
+        if name not in hints:
+            known = settings_of(root)
+            raise ConfigError(f"unknown setting '{prefix}{name}'{nearest(prefix + str(name), known)}")
+    values: dict[str, Any] = {}
+    for f in fields(cls):  # type: ignore[arg-type]
+        if f.name not in data:
+            continue
+        value, hint = data[f.name], hints[f.name]
+        if is_dataclass(hint):
+            values[f.name] = build(hint, value, f"{prefix}{f.name}.", root)  # type: ignore[arg-type]
+        else:
+            values[f.name] = check(prefix + f.name, value, hint, rule_of(f))
+    return cls(**values)
+
+
+def check(name: str, value: Any, hint: Any, rule: Rule) -> Any:
+    """Return ``value`` as type ``hint`` within ``rule``, or raise ConfigError."""
+    optional, kind = _split_optional(hint)
+    if value is None:
+        if optional:
+            return None
+        raise ConfigError(f"{name}=null: a value is needed, {_accepts(kind, rule)}")
+    checked = _convert(name, value, kind, rule)
+    if isinstance(checked, (int, float)) and not isinstance(checked, bool):
+        _check_bounds(name, checked, kind, rule)
+    if rule.choices is not None and checked not in rule.choices:
+        hint_text = nearest(str(value), [str(c) for c in rule.choices])
+        raise ConfigError(f"{name}={value!r} is not known{hint_text}: {_accepts(kind, rule)}")
+    return checked
+
+
+def _split_optional(hint: Any) -> tuple[bool, Any]:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        members = [m for m in typing.get_args(hint) if m is not type(None)]
+        if len(members) == 1:
+            return True, members[0]
+    return False, hint
+
+
+def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
+    def refuse() -> ConfigError:
+        return ConfigError(f"{name}={value!r}: {type(value).__name__} given, {_accepts(kind, rule)}")
+
+    origin = typing.get_origin(kind)
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise refuse()
+        return value
+    if kind is int:
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            return int(value)  # `train.steps=3e3` is a whole number however it was typed
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise refuse()
+        return value
+    if kind is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise refuse()
+        return float(value)
+    if kind is str:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise refuse()
+        return str(value)
+    if origin is list:
+        if isinstance(value, (str, Mapping)) or not hasattr(value, "__iter__"):
+            raise refuse()
+        (item,) = typing.get_args(kind)
+        return [check(f"{name}[{i}]", v, item, Rule(doc="")) for i, v in enumerate(value)]
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise refuse()
+        _, item = typing.get_args(kind)
+        entry = Rule(doc="", minimum=rule.minimum, maximum=rule.maximum)
+        return {str(k): check(f"{name}.{k}", v, item, entry) for k, v in value.items()}
+    raise AssertionError(f"no rule for a setting of type {kind!r}")
+
+
+def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
+    outside = (
+        not math.isfinite(value)
+        or (rule.minimum is not None and value < rule.minimum)
+        or (rule.maximum is not None and value > rule.maximum)
+        or (rule.above is not None and value <= rule.above)
+        or (rule.below is not None and value >= rule.below)
+    )
+    if outside:
+        raise ConfigError(f"{name}={value!r} is out of range: {_accepts(kind, rule)}")
+
+
+def _accepts(kind: Any, rule: Rule) -> str:
+    if rule.choices is not None:
+        return "one of " + ", ".join(str(c) for c in rule.choices)
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    text = words.get(kind, "a list" if typing.get_origin(kind) is list else "a map from name to whole number")
+    bounds = []
+    if rule.minimum is not None:
+        bounds.append(f"at least {_plain(rule.minimum)}")
+    if rule.above is not None:
+        bounds.append(f"above {_plain(rule.above)}")
+    if rule.maximum is not None:
+        bounds.append(f"at most {_plain(rule.maximum)}")
+    if rule.below is not None:
+        bounds.append(f"below {_plain(rule.below)}")
+    return f"expected {text}" + (f", {' and '.join(bounds)}" if bounds else "")
+
+
+def _plain(bound: float) -> str:
+    return str(int(bound)) if float(bound).is_integer() else str(bound)
+
+
+def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Rule]]:
+    """Yield (dotted name, value, rule) for every setting of a built config."""
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if is_dataclass(value):
+            yield from walk(value, f"{prefix}{f.name}.")
+        else:
+            yield prefix + f.name, value, rule_of(f)
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON text with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def flatten(config: Any) -> dict[str, Any]:
+    """Return every setting by dotted name; lists and maps as canonical JSON text."""
+    return {name: canonical_json(v) if isinstance(v, (list, dict)) else v for name, v, _ in walk(config)}

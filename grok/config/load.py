@@ -1,0 +1,38 @@
+"""From what Hydra composed to a checked config, and the config's columns in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from grok.config.arithmetic import ArithmeticConfig
+from grok.config.common import RunConfig
+from grok.config.fields import build, settings_of
+from grok.config.gpt import GptConfig
+from grok.errors import ConfigError, nearest
+
+MODES: Final[dict[str, type[RunConfig]]] = {"arithmetic": ArithmeticConfig, "gpt": GptConfig}
+
+
+def load_config(data: Mapping[str, Any]) -> RunConfig:
+    """Return the checked config of nested plain ``data``; ``data["mode"]`` chooses its kind.
+
+    Raises:
+        ConfigError: anything unknown, of a wrong type, out of range or impossible together.
+    """
+    mode = data.get("mode", "arithmetic")
+    if mode not in MODES:
+        raise ConfigError(f"mode={mode!r} is not known{nearest(str(mode), MODES)}: expected one of {', '.join(MODES)}")
+    return build(MODES[mode], data)
+
+
+def config_columns() -> dict[str, Any]:
+    """Return every setting of every mode by dotted name with its type: the store's ``config.*`` columns.
+
+    A name that two modes share has one type; the schema depends on it.
+    """
+    columns: dict[str, Any] = {}
+    for cls in MODES.values():
+        for name, (hint, _) in settings_of(cls).items():
+            assert columns.setdefault(name, hint) == hint, f"setting {name} has two types"
+    return columns

@@ -1,0 +1,51 @@
+"""The errors that users meet. Each message says what was asked, what was given and what would do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GrokError(Exception):
+    """Root of every error that this project raises on purpose.
+
+    ``exit_status`` is what a command ends with when the error reaches the door:
+    2 means refused before anything was trained or written, 1 that something
+    failed on the way.
+    """
+
+    exit_status = 2
+
+
+class ConfigError(GrokError):
+    """A setting is unknown, of the wrong type, impossible, or clashes with another."""
+
+
+class StoreError(GrokError):
+    """The store cannot be opened, read or written as asked."""
+
+
+class DataError(GrokError):
+    """Text or token data is missing, damaged or does not fit the settings."""
+
+
+class CheckpointError(GrokError):
+    """A checkpoint is missing, damaged or belongs to other settings."""
+
+
+class TrainingError(GrokError):
+    """Training could not go on; what was finished before is kept."""
+
+    exit_status = 1
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``", did you mean 'x'?"`` for the closest known name, or an empty string.
+
+    >>> nearest("modulos", ["modulus", "operation"])
+    ", did you mean 'modulus'?"
+    >>> nearest("zzz", ["modulus"])
+    ''
+    """
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f", did you mean '{match[0]}'?" if match else ""
