@@ -1,12 +1,341 @@
-"""Settings of the GPT mode."""
+"""Settings of the GPT mode. Without a preset (``experiment=gpt/NAME``) nothing starts (REQUIREMENTS S14)."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
+from typing import Final
 
 from grok.config.common import RunConfig
+from grok.config.fields import section, setting
+from grok.errors import ConfigError
+
+PRESETS: Final = (
+    "gpt2_117m",
+    "gpt2_345m",
+    "gpt3_small",
+    "gpt3_small_char",
+    "gpt_580m",
+    "gpt_mini_v0",
+    "shakespeare_char",
+    "shakespeare_char_gpu",
+    "tinystories_1m",
+    "tinystories_28m",
+    "tinystories_33m",
+    "tinystories_3m",
+    "tinystories_8m",
+    "transformer_xl_base",
+    "transformer_xl_large",
+    "wikitext103_353m",
+)
+"""The presets of ``conf/experiment/gpt``; a test holds the two lists together."""
+
+WIDE_RATIO: Final = 256
+"""Width over depth above which T9 warns; 150 to 200 is normal at scale, 512 is bad."""
+
+
+@dataclass(kw_only=True)
+class DataConfig:
+    """The token arrays that `grok.prepare` made, and how batches are cut from them."""
+
+    path: str | None = setting(
+        None, "Folder that `python -m grok.prepare` wrote; a run is named by its manifest, not by it.", role="none"
+    )
+    sampling: str = setting(
+        "blocks",
+        "Non-overlapping blocks, each once an epoch in a random order, or windows at random offsets.",
+        choices=("blocks", "offsets"),
+    )
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """A GPT-2, and the options that later papers changed."""
+
+    layers: int = setting(12, "Number of blocks.", minimum=1, maximum=256)
+    d_model: int = setting(768, "Model width.", minimum=1)
+    heads: int = setting(12, "Attention heads; must divide d_model.", minimum=1)
+    d_ff: int | None = setting(None, "Inner width of the MLP; null: 4 times d_model.", minimum=1)
+    context: int = setting(1024, "Tokens of one training sequence, and the rows of learned positions.", minimum=1)
+    vocab_size: int | None = setting(None, "Rows of the token embedding; null: the corpus's vocabulary.", minimum=2)
+    vocab_multiple: int = setting(1, "The embedding's rows are rounded up to a multiple of this.", minimum=1)
+    norm: str = setting("pre", "Where the norms stand in a block.", choices=("pre", "post"))
+    norm_type: str = setting("layernorm", "LayerNorm, or RMSNorm without bias.", choices=("layernorm", "rmsnorm"))
+    activation: str = setting(
+        "gelu_tanh", "Activation of the MLP; GPT-2's is the tanh form.", choices=("gelu_tanh", "gelu", "relu")
+    )
+    positions: str = setting("learned", "How positions enter.", choices=("learned", "rotary", "alibi"))
+    bias: bool = setting(True, "Biases in linear layers and norms.")
+    tied: bool = setting(True, "The head shares the token embedding's weights.")
+    qk_norm: bool = setting(False, "Normalise queries and keys per head before their product.")
+    qk_scaling: str = setting(
+        "product",
+        "Divide by sqrt(K) in the product, or scale queries and keys before it, which cannot overflow.",
+        choices=("product", "operands"),
+    )
+    softmax: str = setting(
+        "fused",
+        "Softmax of attention: inside the fused kernel, or written out in float32.",
+        choices=("fused", "float32"),
+    )
+    init: str = setting(
+        "0.02",
+        "Standard deviation of initial matrices: 0.02 (GPT-2), 0.006 (104B), 0.004 (530B), small = sqrt(2 / (5 D)).",
+        choices=("0.02", "0.006", "0.004", "small"),
+    )
+    init_residual: bool = setting(True, "Divide the deviation of projections into the residual by sqrt(2 layers).")
+    dropout: float = setting(0.0, "Dropout of the kinds below that are not given.", minimum=0, below=1)
+    dropout_embedding: float | None = setting(None, "Dropout on embeddings; null: `dropout`.", minimum=0, below=1)
+    dropout_residual: float | None = setting(None, "Dropout on block outputs; null: `dropout`.", minimum=0, below=1)
+    dropout_attention: float | None = setting(
+        None, "Dropout on attention weights; null: `dropout`.", minimum=0, below=1
+    )
+
+    def __post_init__(self) -> None:
+        if self.d_ff is None:
+            self.d_ff = 4 * self.d_model
+        for kind in ("dropout_embedding", "dropout_residual", "dropout_attention"):
+            if getattr(self, kind) is None:
+                setattr(self, kind, self.dropout)
+        if self.d_model % self.heads:
+            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
+            near = sorted(sorted(divisors, key=lambda h: abs(h - self.heads))[:4])
+            raise ConfigError(
+                f"model.heads={self.heads} does not divide model.d_model={self.d_model}: "
+                f"heads near it that do are {', '.join(map(str, near))}"
+            )
+        if self.positions == "rotary" and (self.d_model // self.heads) % 2:
+            raise ConfigError(
+                f"model.positions=rotary turns pairs of columns, and model.d_model={self.d_model} over "
+                f"model.heads={self.heads} leaves an odd width of {self.d_model // self.heads}"
+            )
+        if self.d_model / self.layers > WIDE_RATIO:
+            warnings.warn(
+                f"model.d_model={self.d_model} over model.layers={self.layers} is {self.d_model / self.layers:.0f}: "
+                f"above {WIDE_RATIO} large models train badly, 150 to 200 is usual",
+                stacklevel=2,
+            )
+
+    def init_std(self) -> float:
+        """Return the standard deviation of initial matrices (before the residual's share)."""
+        return math.sqrt(2 / (5 * self.d_model)) if self.init == "small" else float(self.init)
+
+    def drops(self) -> bool:
+        """Return whether any kind of dropout is on."""
+        return any((self.dropout_embedding, self.dropout_residual, self.dropout_attention))
+
+
+@dataclass(kw_only=True)
+class OptimConfig:
+    """AdamW and its learning-rate schedule."""
+
+    kind: str = setting(
+        "adamw", "AdamW, or with 8-bit moments (extra `bitsandbytes`).", choices=("adamw", "adamw8bit"), neutral="adamw"
+    )
+    lr: float = setting(6e-4, "Peak learning rate.", above=0)
+    weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
+    decay: str = setting("matrices", "Which parameters decay.", choices=("all", "matrices"))
+    betas: list[float] = setting([0.9, 0.95], "Decay rates of AdamW's two moments.")
+    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
+    clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
+    warmup_steps: int = setting(100, "Steps of linear warm-up; update k has k / warmup_steps of lr.", minimum=0)
+    warmup_samples: int | None = setting(None, "Warm-up counted in sequences instead of steps.", minimum=1)
+    schedule: str = setting(
+        "cosine",
+        "What follows the warm-up.",
+        choices=("constant", "linear", "cosine", "wsd", "one_cycle"),
+    )
+    min_lr: float = setting(0.1, "Share of the peak that a decay ends at.", minimum=0, maximum=1)
+    decay_steps: int | None = setting(None, "Step at which the decay ends; null: train.steps.", minimum=1)
+    wsd_decay: float = setting(
+        0.2, "Share of the steps that the wsd schedule decays over, at the end.", above=0, maximum=1
+    )
+    cycle_rise: float = setting(0.3, "Share of the steps in which one_cycle rises.", above=0, below=1)
+    cycle_start: float = setting(0.04, "Share of the peak that one_cycle starts at.", above=0, maximum=1)
+    cycle_end: float = setting(4e-6, "Share of the peak that one_cycle ends at.", minimum=0, maximum=1)
+
+    def __post_init__(self) -> None:
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps and self.warmup_samples is None:
+            raise ConfigError(
+                f"optim.decay_steps={self.decay_steps} ends the decay before the warm-up of "
+                f"optim.warmup_steps={self.warmup_steps} is over"
+            )
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """Length, batches and early stop."""
+
+    steps: int = setting(2000, "Updates to make.", role="length", minimum=1)
+    batch_size: int = setting(12, "Sequences of one update.", minimum=1)
+    micro_batch: int | None = setting(
+        None, "Sequences computed at once, gradients accumulated; null: all of them.", role="none", minimum=1
+    )
+    batch_ramp: list[int] = setting(
+        [], "Ramp of the batch: first size, increment, and sequences over which it grows; empty: none.", neutral=[]
+    )
+    context_ramp: list[int] = setting(
+        [], "Ramp of the sequence length: first length, increment, and sequences over which it grows.", neutral=[]
+    )
+    threads: int | None = setting(
+        None, "Threads on a CPU, part of the numerics tag; null: all cores.", role="none", minimum=1
+    )
+    early_stop: int = setting(
+        0, "Stop after this many evaluations without a better validation loss; 0: never.", role="schedule", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        _check_ramp("train.batch_ramp", self.batch_ramp, "train.batch_size", self.batch_size)
+        if self.micro_batch is not None and self.micro_batch > self.batch_size:
+            raise ConfigError(
+                f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}: "
+                f"at most {self.batch_size}, or null"
+            )
+
+
+def _check_ramp(name: str, ramp: list[int], full_name: str, full: int) -> None:
+    if not ramp:
+        return
+    if len(ramp) != 3 or min(ramp) < 1:
+        raise ConfigError(f"{name}={ramp}: expected three positive whole numbers (first, increment, sequences), or []")
+    first, increment, _ = ramp
+    if first > full or (full - first) % increment:
+        raise ConfigError(
+            f"{name}={ramp}: from {first} in steps of {increment} it never meets {full_name}={full}; "
+            "the difference must be a whole number of increments"
+        )
+
+
+@dataclass(kw_only=True)
+class EvalConfig:
+    """When a run is looked at, on which text; looking never changes it."""
+
+    every: int = setting(
+        250, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
+    )
+    # A result setting, although it cannot move a weight: two runs of one trajectory must
+    # show the same validation loss at common steps.
+    windows: int | None = setting(
+        240, "Validation windows, evenly spaced over the validation text; null: all of it.", minimum=1
+    )
+    sample_tokens: int = setting(120, "Tokens sampled at each evaluation; 0: none.", role="none", minimum=0)
+    prompt: str = setting("\n", "Text that the samples go on from.", role="none")
+    temperature: float = setting(0.8, "Temperature of the samples; 0: the likeliest token.", role="none", minimum=0)
+    top_k: int | None = setting(
+        50, "Samples draw from this many likeliest tokens; null: from all.", role="none", minimum=1
+    )
+    average_share: float = setting(
+        0.2,
+        "Share of the run, at its end, whose weights are averaged when `save` keeps weights.",
+        role="none",
+        minimum=0,
+        below=1,
+    )
+    average_points: int = setting(10, "Evenly spaced points of that average.", role="none", minimum=1)
+
+
+@dataclass(kw_only=True)
+class StabilityConfig:
+    """Spikes, divergence and what is done about them (REQUIREMENTS T1 to T3, S15)."""
+
+    policy: str = setting(
+        "stop",
+        "On a spike or a non-finite loss: go on (log; non-finite still stops), stop, or roll back and then "
+        "move the data order, skip the data, or cut the learning rate.",
+        choices=("log", "stop", "new_data_seed", "skip_data", "cut_lr"),
+    )
+    spike: float = setting(2.0, "Rise of the loss over its recent median that counts as a spike, in nats.", above=0)
+    sigma: float = setting(10.0, "The rise must also exceed this many robust standard deviations.", minimum=0)
+    window: int = setting(50, "Steps that the recent median looks at.", minimum=4)
+    rise: float = setting(1.0, "Stop when the smoothed loss stays this far above where it started, in nats.", above=0)
+    rise_steps: int = setting(200, "Steps it must stay there.", minimum=1)
+    tries: int = setting(3, "Rollbacks before giving up.", minimum=1, maximum=100)
+    snapshot_every: int = setting(100, "Steps between the states that a rollback can return to.", minimum=1)
+    snapshots: int = setting(
+        4, "How many such states are kept (each has the weights and both moments).", minimum=2, maximum=64
+    )
+    margin: int = setting(
+        50, "A rollback goes back at least this far before the onset; twice as far at each try.", minimum=0
+    )
+    lr_cut: float = setting(0.5, "Factor on the learning rate of the cut_lr policy.", above=0, below=1)
+    skip_steps: int = setting(50, "Steps of data beyond the onset that the skip_data policy leaves out.", minimum=0)
+
+    def rolls_back(self) -> bool:
+        """Return whether the policy returns to an earlier state."""
+        return self.policy in ("new_data_seed", "skip_data", "cut_lr")
+
+
+@dataclass(kw_only=True)
+class LogConfig:
+    """Where the log goes beside the store; none of it can move a run."""
+
+    tensorboard: str | None = setting(None, "Folder for TensorBoard files.", role="none")
+    wandb: str | None = setting(None, "Weights & Biases project.", role="none")
+    wandb_mode: str = setting("offline", "Whether W&B may use the network.", role="none", choices=("offline", "online"))
+    mlflow: str | None = setting(None, "MLflow tracking address, such as sqlite:///mlflow.db.", role="none")
+    profile: str | None = setting(None, "Folder for a trace and a table of a few steps.", role="none")
+    profile_steps: int = setting(5, "Steps profiled, after three of warm-up.", role="none", minimum=1)
+    quiet: bool = setting(False, "Print nothing about the model, its data and its evaluations.", role="none")
+
+
+@dataclass(kw_only=True)
+class ResumeConfig:
+    """Going on from another run's checkpoint under changed settings, as a new run (REQUIREMENTS T11)."""
+
+    run: str | None = setting(None, "run_id whose checkpoint in store.path this run goes on from.", neutral=None)
+    step: int | None = setting(None, "Step of that checkpoint.", minimum=0, neutral=None)
+    changes: list[str] = setting([], "Settings that may differ from the checkpoint's.", role="none")
+
+    def __post_init__(self) -> None:
+        if (self.run is None) != (self.step is None):
+            raise ConfigError("resume.run and resume.step go together: the run to go on from, and the step it is at")
+        if self.changes and self.run is None:
+            raise ConfigError(f"resume.changes={self.changes} without resume.run: nothing is resumed")
+
+
+@dataclass(kw_only=True)
+class TargetConfig:
+    """What the preset is known by: its size is printed against these (REQUIREMENTS T7)."""
+
+    params: int | None = setting(None, "Published number of parameters.", role="none", minimum=1)
+    vocab_size: int | None = setting(None, "Vocabulary at which they were counted.", role="none", minimum=2)
 
 
 @dataclass(kw_only=True)
 class GptConfig(RunConfig):
     """A GPT on text."""
+
+    data: DataConfig = section(DataConfig)
+    model: ModelConfig = section(ModelConfig)
+    optim: OptimConfig = section(OptimConfig)
+    train: TrainConfig = section(TrainConfig)
+    eval: EvalConfig = section(EvalConfig)
+    stability: StabilityConfig = section(StabilityConfig)
+    log: LogConfig = section(LogConfig)
+    resume: ResumeConfig = section(ResumeConfig)
+    target: TargetConfig = section(TargetConfig)
+
+    def __post_init__(self) -> None:
+        if self.experiment is None:
+            raise ConfigError(
+                "mode=gpt starts from a preset, so that no model is trained by accident: give experiment=gpt/NAME, "
+                f"with NAME one of {', '.join(PRESETS)}"
+            )
+        _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
+        if self.model.d_ff != 4 * self.model.d_model and self.target.params is not None:
+            warnings.warn(
+                f"model.d_ff={self.model.d_ff} is not 4 x model.d_model = {4 * self.model.d_model}: "
+                "the parameter count moves away from the preset's",
+                stacklevel=2,
+            )
+
+    def live_streams(self) -> frozenset[str]:
+        """Return the streams that can move training: no split (the corpus has its own), dropout where it is on."""
+        return frozenset({"init", "order"} | ({"dropout"} if self.model.drops() else set()))
+
+    def length_is_free(self) -> bool:
+        """Return whether a shorter run is a prefix of a longer one: only if no schedule ends with the run."""
+        return self.optim.schedule == "constant" or self.optim.decay_steps is not None
