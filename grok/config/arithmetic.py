@@ -79,7 +79,7 @@ class TaskConfig:
 
     def examples(self) -> int:
         """Return the number of equations in the table."""
-        return self.modulus * (self.modulus - 1 if self.operation in DIVISIONS else self.modulus)
+        return self.modulus * (self.modulus - 1 if self.operation == "x/y" else self.modulus)
 
     def train_examples(self) -> int:
         """Return how many of them are trained on: the fraction, rounded down."""

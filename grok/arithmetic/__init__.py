@@ -1,0 +1,1 @@
+"""The arithmetic mode: small transformers on tables of equations, as lanes."""

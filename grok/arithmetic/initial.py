@@ -1,0 +1,127 @@
+"""Initial weights: every tensor drawn from the init stream at its own name.
+
+Re-seeding one layer (``seeds.layers``) therefore changes that layer's tensors and no
+others, and adding a layer moves none (REQUIREMENTS C2, C3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grok.arithmetic.model import Transformer
+from grok.arithmetic.vocabulary import Vocabulary
+from grok.config.arithmetic import ArithmeticConfig, ModelConfig
+from grok.errors import ConfigError, nearest
+from grok.streams import Stream
+
+Parameters = dict[str, Tensor]
+"""A model's parameters by name, in the model's own order; a tied head has none of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """How one tensor starts: a constant, uniform in ±width, or normal with standard deviation width."""
+
+    kind: str
+    width: float
+
+
+def parameter_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
+    """Return every parameter's name and shape, in the reference model's order."""
+    vocabulary = Vocabulary.of(config.task)
+    with torch.device("meta"):
+        model = Transformer(config.model, vocab_size=vocabulary.size, length=vocabulary.length)
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def law_of(name: str, shape: tuple[int, ...], model: ModelConfig) -> Law:
+    """Return the law of the tensor ``name`` under ``model.init``.
+
+    ``torch`` is what ``nn.MultiheadAttention``, ``nn.Linear``, ``nn.Embedding`` and
+    ``nn.LayerNorm`` do by themselves; ``nanda`` the normals of Nanda et al. 2023
+    (embeddings and matrices 1/sqrt(D), head 1/sqrt(V)); ``gpt2`` N(0, 0.02) with zero biases.
+    """
+    layer, _, kind = name.rpartition(".")
+    if "norm" in layer:
+        return Law("constant", 1.0 if kind == "weight" else 0.0)
+    if model.init == "nanda":
+        if kind == "bias":
+            return Law("constant", 0.0)
+        return Law("normal", 1 / math.sqrt(shape[0] if layer == "head" else model.d_model))
+    if model.init == "gpt2":
+        return Law("constant", 0.0) if kind == "bias" else Law("normal", 0.02)
+    if layer.endswith("embedding"):
+        return Law("normal", 1.0)
+    if layer.endswith("attention.qkv"):
+        # nn.MultiheadAttention: Xavier over the packed 3D × D matrix, zero bias
+        return Law("constant", 0.0) if kind == "bias" else Law("uniform", math.sqrt(6 / (shape[0] + shape[1])))
+    if layer.endswith("attention.out") and kind == "bias":
+        return Law("constant", 0.0)
+    fan_in = model.d_ff if layer.endswith("mlp.down") else model.d_model
+    assert fan_in is not None
+    return Law("uniform", 1 / math.sqrt(fan_in))  # Kaiming with a = sqrt(5), and its bias bound
+
+
+def layer_seeds(names: list[str], layers: dict[str, int], init_seed: int) -> dict[str, int]:
+    """Return the init seed of every tensor: the longest matching name or dotted prefix wins.
+
+    Raises:
+        ConfigError: an entry of ``layers`` matches no tensor.
+    """
+    seeds = dict.fromkeys(names, init_seed)
+    for prefix in sorted(layers, key=lambda p: len(p.split("."))):
+        matched = [n for n in names if n == prefix or n.startswith(prefix + ".")]
+        if not matched:
+            known = sorted({".".join(n.split(".")[:i]) for n in names for i in range(1, n.count(".") + 2)})
+            raise ConfigError(
+                f"seeds.layers: '{prefix}' names no tensor{nearest(prefix, known)}: expected a tensor or a prefix of "
+                f"whole components out of {', '.join(names)}"
+            )
+        for name in matched:
+            seeds[name] = layers[prefix]
+    return seeds
+
+
+def initial_parameters(config: ArithmeticConfig, dtype: torch.dtype = torch.float32) -> Parameters:
+    """Return the initial parameters of one lane, on the CPU, in ``dtype``.
+
+    Draws are made in float64 and rounded once, so float32 and float64 runs start alike.
+
+    Raises:
+        ConfigError: ``seeds.layers`` names a tensor that is not there.
+    """
+    streams = config.stream_seeds()
+    shapes = parameter_shapes(config)
+    seeds = layer_seeds(list(shapes), config.seeds.layers, streams.init)
+    parameters = {}
+    for name, shape in shapes.items():
+        law = law_of(name, shape, config.model)
+        n = math.prod(shape)
+        if law.kind == "constant":
+            values = np.full(n, law.width)
+        else:
+            stream = Stream("init", seeds[name]).at(name)
+            drawn = stream.normal(n) if law.kind == "normal" else 2 * stream.uniform(n) - 1
+            values = drawn * (law.width * config.model.init_scale)
+        tensor = torch.from_numpy(values).to(dtype).reshape(shape)
+        if config.perturb.ulps and law.kind != "constant":
+            tensor = move_by_ulps(tensor, config.perturb.ulps, Stream("perturb", streams.perturb).at(name))
+        parameters[name] = tensor
+    return parameters
+
+
+def move_by_ulps(tensor: Tensor, ulps: int, stream: Stream) -> Tensor:
+    """Return ``tensor`` with each element moved by a random -ulps .. ulps units in the last place.
+
+    Neighbouring floats of one sign are neighbouring integers when their bits are read as
+    such; the few elements so close to zero that they would change sign are left alone.
+    """
+    bits = tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int64)
+    moves = torch.from_numpy(stream.integers(tensor.numel(), 2 * ulps + 1) - ulps).reshape(tensor.shape)
+    moved = (bits + moves.to(bits.dtype)).view(tensor.dtype)
+    return torch.where(moved.sign() == tensor.sign(), moved, tensor)

@@ -1,0 +1,76 @@
+"""Matrix products by the fastest path for the processor, behind one function.
+
+On some AMD processors torch's default library reaches half of what oneDNN does on the
+same cores; on Intel's the two are level. The choice follows from the processor's model
+by a table and from ``numerics.path``, never from a timing (DESIGN decision 2).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+ONEDNN_PROCESSORS: Final = (r"AMD EPYC .*", r"AMD Ryzen .*")
+"""Processor models, as /proc/cpuinfo names them, on which oneDNN was measured to be faster."""
+
+
+@functools.cache
+def processor_model() -> str:
+    """Return the processor's name with family, model and stepping, or ``"unknown"``."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        import platform
+
+        return platform.processor() or "unknown"
+    found = dict(re.findall(r"^(vendor_id|model name|cpu family|model|stepping)\s*:\s*(.*)$", text, re.MULTILINE))
+    numbers = "-".join(found.get(key, "?") for key in ("cpu family", "model", "stepping"))
+    return f"{found.get('model name', 'unknown')} {numbers}"
+
+
+def choose_path(requested: str, dtype: torch.dtype) -> str:
+    """Return ``plain`` or ``onednn`` for ``numerics.path``; oneDNN has no float64."""
+    if dtype == torch.float64:
+        return "plain"
+    if requested != "auto":
+        return requested
+    fast = any(re.match(pattern, processor_model()) for pattern in ONEDNN_PROCESSORS)
+    return "onednn" if fast and torch.backends.mkldnn.is_available() else "plain"
+
+
+@torch.library.custom_op("grok::onednn_linear", mutates_args=())
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``x @ weight.T + bias`` through oneDNN, which takes transposed views as they are."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+@_onednn_linear.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def _save_operands(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+    x, weight, bias = inputs
+    ctx.save_for_backward(x, weight)
+    ctx.has_bias = bias is not None
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    x, weight = ctx.saved_tensors
+    grad = grad.contiguous()
+    grad_x = _onednn_linear(grad, weight.t(), None)
+    grad_weight = _onednn_linear(grad.t(), x.t(), None)
+    return grad_x, grad_weight, grad.sum(0) if ctx.has_bias else None
+
+
+_onednn_linear.register_autograd(_gradients, setup_context=_save_operands)
+
+
+def linear_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``x @ weight.T + bias`` for x [R, D], weight [F, D]; differentiable."""
+    return _onednn_linear(x, weight, bias)  # type: ignore[no-any-return]

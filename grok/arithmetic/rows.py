@@ -1,0 +1,119 @@
+"""The row plan: which activations exist, so that none is computed twice and none for nothing.
+
+Attention is causal, so the activation at a position depends only on the tokens up to
+it. In ``eos a op b =`` position 0 has one distinct row, positions 1 and 2 one for each
+``a``, and only positions 3 and 4 need one for each example. Before the first attention a
+position depends on its own token alone, so the first layer's queries, keys and values
+need 2p + 3 rows in all; and the last layer needs queries, MLP and head at ``=`` only.
+
+Rows come in *groups*: ``one`` (a single row), ``left`` (one for each left operand),
+``right`` (one for each right operand), ``pair`` (one for each example of the batch).
+A plan without sharing puts every position into ``pair``: the plain path, for noise that
+differs between examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from grok.arithmetic.operations import right_operands
+from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
+from grok.config.arithmetic import TaskConfig
+
+Group = Literal["one", "left", "right", "pair"]
+_OPERAND_GROUP: dict[str, Group] = {"a": "left", "b": "right"}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Examples of a step: operands as token numbers, answers, and each example's share of the loss.
+
+    Shapes [B], or [L, B] for stacked lanes. A share is 1/size for a true example and 0 for padding,
+    so every batch has one shape.
+    """
+
+    a: Tensor
+    b: Tensor
+    answer: Tensor
+    share: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """The groups of every position, at the embedding (``own``) and after any attention (``prefix``)."""
+
+    layout: tuple[int | str, ...]
+    own: tuple[Group, ...]
+    prefix: tuple[Group, ...]
+    left: range
+    """Token numbers that the left operand takes."""
+    right: range
+    """Token numbers that the right operand takes."""
+
+    @classmethod
+    def of(cls, task: TaskConfig, *, shared: bool = True) -> RowPlan:
+        """Return the plan of a task; ``shared=False`` gives the plain path."""
+        layout = Vocabulary.of(task).layout
+        right = right_operands(task.operation, task.modulus)
+        operands = range(FIRST_NUMBER, FIRST_NUMBER + task.modulus)
+        numbers = range(FIRST_NUMBER + right.start, FIRST_NUMBER + right.stop)
+        if not shared:
+            plain: tuple[Group, ...] = ("pair",) * len(layout)
+            return cls(layout, plain, plain, operands, numbers)
+        own: list[Group] = [_OPERAND_GROUP.get(str(word), "one") for word in layout]
+        prefix: list[Group] = []
+        seen: Group = "one"
+        for group in own:
+            seen = join(seen, group)
+            prefix.append(seen)
+        return cls(layout, tuple(own), tuple(prefix), operands, numbers)
+
+    def size(self, group: Group, batch_size: int) -> int:
+        """Return the number of rows of a group."""
+        return {"one": 1, "left": len(self.left), "right": len(self.right), "pair": batch_size}[group]
+
+    def sizes(self, level: int, batch_size: int) -> list[int]:
+        """Return the rows of each position before the first attention (level 0) or after it (1)."""
+        return [self.size(group, batch_size) for group in (self.prefix if level else self.own)]
+
+    def index(self, source: Group, batch: Batch) -> Tensor:
+        """Return, for each example, its row in an operand group."""
+        return batch.a - self.left.start if source == "left" else batch.b - self.right.start
+
+
+def join(x: Group, y: Group) -> Group:
+    """Return the group of what depends on both ``x`` and ``y``."""
+    if x == y or y == "one":
+        return x
+    return y if x == "one" else "pair"
+
+
+def matrix_flops(plan: RowPlan, *, batch_size: int, layers: int, d_model: int, d_ff: int, vocab_size: int) -> int:
+    """Return the floating-point operations of one step's matrix products (forward and both gradients).
+
+    A multiply-add counts as two; the gradient products cost twice the forward ones.
+    """
+    rows = sum(plan.sizes(0, batch_size))
+    after = sum(plan.sizes(1, batch_size))
+    last = plan.sizes(1, batch_size)[-1]
+    products = 0
+    for layer in range(layers):
+        out = last if layer == layers - 1 else after
+        queries = (plan.sizes(0, batch_size) if layer == 0 else plan.sizes(1, batch_size))[-1]
+        queries = queries if layer == layers - 1 else rows
+        products += queries * d_model * d_model + rows * d_model * 2 * d_model  # q, then k and v
+        products += out * (d_model * d_model + 2 * d_model * d_ff)
+        rows = after
+    products += last * d_model * vocab_size
+    return 3 * 2 * products
+
+
+def make_batch(a: Tensor, b: Tensor, answer: Tensor, size: int, dtype: torch.dtype) -> Batch:
+    """Return a batch whose first ``size`` examples count and whose rest is padding; operands as numbers [B]."""
+    share = torch.zeros(a.shape[-1], dtype=dtype, device=a.device)
+    share[:size] = 1 / size
+    return Batch(a + FIRST_NUMBER, b + FIRST_NUMBER, answer + FIRST_NUMBER, share)
