@@ -1,0 +1,193 @@
+"""The settings of thousands of jobs, equal to what ``hydra.compose`` gives for each, at a fraction of its time.
+
+Hydra composes a job in about 40 ms, nearly all of it spent on config groups that do
+not differ between the jobs of a sweep. Here Hydra composes once per distinct choice
+of groups; the value overrides of each job are then applied to plain dictionaries.
+Only the cases whose outcome is certain are done that way (a value for a known key,
+a new key, a removed key); for everything else (interpolations, typed nodes, whatever
+is an error) the job is composed by Hydra itself, so that its rules and its messages
+are the only ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf, open_dict
+
+Plain = dict[str, Any]
+"""Nested plain settings, interpolations resolved."""
+
+_ABSENT: Final = object()
+
+
+class ParsedOverride(str):
+    """One job's override as text that remembers what it was parsed to."""
+
+    parsed: Override
+
+    @classmethod
+    def of(cls, text: str, parsed: Override) -> ParsedOverride:
+        override = cls(text)
+        override.parsed = parsed
+        return override
+
+
+class Composer:
+    """Composes the jobs of one sweep, in any order and number."""
+
+    def __init__(self, loader: ConfigLoaderImpl, master: DictConfig) -> None:
+        """``master`` is the sweep's own config: it names the primary config and the overrides of Hydra."""
+        self._loader = loader
+        self._master = master
+        self._parser = OverridesParser.create(config_loader=loader)
+        hydra_overrides = list(master.hydra.overrides.hydra)
+        _, self._repository = loader._parse_overrides_and_create_caching_repo(
+            master.hydra.job.config_name, hydra_overrides
+        )
+        self._groups: dict[str, bool] = {}
+        self._bases: dict[tuple[str, ...], Plain | None] = {}
+
+    def compose(self, overrides: Sequence[str], number: int) -> Plain:
+        """Return the settings of job ``number``, without the ``hydra`` node.
+
+        Raises:
+            hydra.errors.HydraException: whatever Hydra refuses.
+        """
+        parsed = [o.parsed if isinstance(o, ParsedOverride) else self._parser.parse_override(o) for o in overrides]
+        choices = tuple(str(text) for text, o in zip(overrides, parsed, strict=True) if self._chooses_group(o))
+        if choices not in self._bases:
+            self._bases[choices] = _as_plain(self._loader.load_sweep_config(self._master, list(choices)))
+        settings = self._bases[choices]
+        for override in parsed:
+            if settings is None:
+                break
+            if not self._chooses_group(override):
+                settings = _apply(settings, override)
+        return self._compose_by_hydra(overrides, number) if settings is None else settings
+
+    def _chooses_group(self, override: Override) -> bool:
+        # Hydra's own rule (DefaultsList): a key that names a group, unless its value is a map
+        key = override.key_or_group
+        if key not in self._groups:
+            self._groups[key] = self._repository.group_exists(key)
+        return self._groups[key] and not isinstance(override.value(), dict)
+
+    def _compose_by_hydra(self, overrides: Sequence[str], number: int) -> Plain:
+        config = self._loader.load_sweep_config(self._master, [str(o) for o in overrides])
+        with open_dict(config):
+            config.hydra.job.id = number
+            config.hydra.job.num = number
+        outer = HydraConfig.instance().cfg
+        HydraConfig.instance().set_config(config)  # `${hydra:...}` in a setting looks here
+        try:
+            task = {key: config._get_node(key) for key in config if key != "hydra"}
+            return {
+                str(key): OmegaConf.to_container(node, resolve=True)
+                if isinstance(node, (DictConfig, ListConfig))
+                else config[key]
+                for key, node in task.items()
+            }
+        finally:
+            HydraConfig.instance().cfg = outer
+
+
+def _as_plain(config: DictConfig) -> Plain | None:
+    """Return ``config`` as plain containers, or None where a node has rules of its own."""
+    settings: Plain = {}
+    for key in config:
+        if key != "hydra":
+            node = config._get_node(key)
+            if not _is_plain_node(node):
+                return None
+            settings[str(key)] = (
+                OmegaConf.to_container(node) if isinstance(node, (DictConfig, ListConfig)) else node._value()
+            )
+    return settings
+
+
+def _is_plain_node(node: Any) -> bool:
+    """Return whether ``node`` and all below it are untyped, free of flags, of interpolations and of `???`."""
+    if node._is_interpolation() or node._is_missing() or node._metadata.flags:
+        return False
+    if isinstance(node, (DictConfig, ListConfig)):
+        if node._is_none() or node._metadata.object_type not in (dict, list) or node._metadata.ref_type is not Any:
+            return False
+        if node._metadata.element_type is not Any:
+            return False
+        keys = list(node) if isinstance(node, DictConfig) else range(len(node))
+        return all(isinstance(key, (str, int)) and _is_plain_node(node._get_node(key)) for key in keys)
+    return isinstance(node, AnyNode)
+
+
+def _apply(settings: Plain, override: Override) -> Plain | None:
+    """Return a copy of ``settings`` with one value override applied, or None where only Hydra can say.
+
+    Untouched branches are shared with ``settings``: thousands of jobs differ in few values.
+    """
+    value = override.value()
+    if override.package is not None or "[" in override.key_or_group or not _is_settled(value):
+        return None
+    *branch, leaf = override.key_or_group.split(".")
+    root = dict(settings)
+    parent = root
+    for name in branch:
+        below = parent.get(name)
+        if not isinstance(below, dict):
+            return None
+        parent[name] = below = dict(below)
+        parent = below
+    if not leaf.isidentifier():
+        return None
+    return root if _change(parent, leaf, value, override) else None
+
+
+def _change(parent: Plain, leaf: str, value: Any, override: Override) -> bool:
+    """Apply one override inside ``parent``; False where the outcome is not certain."""
+    present = parent.get(leaf, _ABSENT)
+    if override.is_delete():
+        if present in (_ABSENT, None) or value is not None:
+            return False
+        del parent[leaf]
+        return True
+    if isinstance(present, dict) or isinstance(value, dict):
+        return _merge(parent, leaf, value, override)
+    if override.is_add():
+        if present is not _ABSENT and present is not None and not isinstance(value, list):
+            return False
+    elif not override.is_force_add() and present is _ABSENT:
+        return False
+    parent[leaf] = value
+    return True
+
+
+def _merge(parent: Plain, leaf: str, value: Any, override: Override) -> bool:
+    """Merge the flat map ``value`` into the map at ``leaf``, as `+` and `++` do."""
+    present = parent.get(leaf, _ABSENT)
+    if not isinstance(value, dict) or not isinstance(present, dict):
+        return False
+    nested = (dict, list)
+    if any(isinstance(v, nested) for v in value.values()) or any(isinstance(present.get(k), nested) for k in value):
+        return False
+    if not (override.is_add() or override.is_force_add()) and any(k not in present for k in value):
+        return False
+    if not all(isinstance(k, str) for k in value):
+        return False
+    parent[leaf] = {**present, **value}
+    return True
+
+
+def _is_settled(value: Any) -> bool:
+    """Return whether ``value`` means itself: no interpolation and no `???` in it."""
+    if isinstance(value, str):
+        return "${" not in value and value != "???" and "\\" not in value
+    if isinstance(value, dict):
+        return all(_is_settled(k) and _is_settled(v) for k, v in value.items())
+    if isinstance(value, list):
+        return all(_is_settled(v) for v in value)
+    return value is None or isinstance(value, (bool, int, float))

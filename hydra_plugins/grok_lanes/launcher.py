@@ -1,0 +1,69 @@
+"""Runs a sweep's jobs: as one plan where the task function takes plans, else one by one as Hydra does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast, runtime_checkable
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.utils import JobReturn, JobStatus, setup_globals
+from omegaconf import DictConfig, OmegaConf
+
+from hydra_plugins.grok_lanes._compose import Composer, Plain
+from hydra_plugins.grok_lanes._nodes import register
+
+
+register()
+
+
+@runtime_checkable
+class PlanTask(Protocol):
+    """A task function that can take all jobs of a sweep at once."""
+
+    def run_plan(self, settings: Sequence[Plain]) -> Sequence[str | Exception]:
+        """Run every job; return for each the name of its run, or the error that it ended with."""
+        ...
+
+
+class LaneJobReturn(JobReturn):  # type: ignore[misc]
+    """A JobReturn that makes its ``cfg`` when it is asked for: thousands of jobs rarely are."""
+
+    def __init__(self, settings: Plain, overrides: Sequence[str], result: str | Exception) -> None:
+        self._settings = settings
+        self._config: DictConfig | None = None
+        super().__init__(overrides=[str(o) for o in overrides], task_name="run")
+        self.status = JobStatus.FAILED if isinstance(result, Exception) else JobStatus.COMPLETED
+        self.return_value = result
+
+    @property
+    def cfg(self) -> DictConfig:
+        if self._config is None:
+            self._config = OmegaConf.create(self._settings)
+        return self._config
+
+    @cfg.setter
+    def cfg(self, config: DictConfig | None) -> None:
+        self._config = config
+
+
+class GrokLanesLauncher(BasicLauncher):  # type: ignore[misc]
+    """Hydra's BasicLauncher for any task function but those that take plans (:class:`PlanTask`)."""
+
+    def takes_plans(self) -> bool:
+        """Return whether the task function wants all jobs at once."""
+        return isinstance(self.task_function, PlanTask)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Return one JobReturn per job, in order."""
+        if not self.takes_plans():
+            return cast(Sequence[JobReturn], super().launch(job_overrides, initial_job_idx))
+        setup_globals()
+        assert self.hydra_context is not None
+        assert self.config is not None
+        composer = Composer(cast(Any, self.hydra_context.config_loader), self.config)
+        settings = [composer.compose(job, initial_job_idx + i) for i, job in enumerate(job_overrides)]
+        results = cast(PlanTask, self.task_function).run_plan(settings)
+        return [
+            LaneJobReturn(job_settings, overrides, result)
+            for job_settings, overrides, result in zip(settings, job_overrides, results, strict=True)
+        ]
