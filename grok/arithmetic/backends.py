@@ -41,7 +41,12 @@ class OneLane:
     """No lane axis: plain two-dimensional products, through torch's default or oneDNN."""
 
     def __init__(self, path: str = "plain") -> None:
-        self.linear = F.linear if path == "plain" else linear_onednn
+        self.path = path
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.path == "onednn":
+            return linear_onednn(x, weight, bias)
+        return F.linear(x, weight, bias)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(x, weight.shape, weight, bias)

@@ -62,7 +62,7 @@ class RowPlan:
         operands = range(FIRST_NUMBER, FIRST_NUMBER + task.modulus)
         numbers = range(FIRST_NUMBER + right.start, FIRST_NUMBER + right.stop)
         if not shared:
-            plain: tuple[Group, ...] = ("pair",) * len(layout)
+            plain: tuple[Group, ...] = tuple("pair" for _ in layout)
             return cls(layout, plain, plain, operands, numbers)
         own: list[Group] = [_OPERAND_GROUP.get(str(word), "one") for word in layout]
         prefix: list[Group] = []
@@ -87,7 +87,7 @@ class RowPlan:
 
 def join(x: Group, y: Group) -> Group:
     """Return the group of what depends on both ``x`` and ``y``."""
-    if x == y or y == "one":
+    if y in (x, "one"):
         return x
     return y if x == "one" else "pair"
 

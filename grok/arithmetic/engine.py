@@ -1,0 +1,180 @@
+"""The engine: trains jobs as lanes and yields what happens. It does no I/O.
+
+On a CPU each lane is a program of its own, so a run's bits cannot depend on its
+neighbours, its position or what was refilled. ``lanes`` is how many are in flight in
+turns; more than one is of use to those who watch, not to speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from grok.arithmetic.flight import Flight
+from grok.arithmetic.initial import Parameters, initial_parameters
+from grok.arithmetic.measure import norms, weights_hash
+from grok.arithmetic.optimizer import AdamW, SlowGradients, learning_rate
+from grok.arithmetic.program import OneLaneProgram, dropout_noise, dtype_of, program_key
+from grok.arithmetic.rows import Batch, make_batch
+from grok.arithmetic.table import split
+from grok.errors import ConfigError
+from grok.records import Checkpoint, CurvePoint, Event, Job, RunResult, StopRequested
+from grok.streams import Stream
+
+
+def never() -> bool:
+    return False
+
+
+def train(
+    jobs: Sequence[Job], *, lanes: int | None = None, device: str = "cpu", stop: StopRequested = never
+) -> Iterator[Event]:
+    """Train every job and yield its events: one ``RunResult`` for each, unless stopped.
+
+    Args:
+        jobs: runs with arithmetic configs, in the order in which they get a lane.
+        lanes: how many are in flight at once; by default one on a CPU.
+        device: ``"cpu"`` or ``"cuda"``.
+        stop: asked between steps; when true, a last ``Checkpoint`` is yielded for every
+            run in flight and the generator returns.
+    """
+    if device == "cuda":
+        from grok.arithmetic.stacked import train_stacked
+
+        yield from train_stacked(jobs, lanes=lanes, stop=stop)
+        return
+    if device != "cpu":
+        raise ConfigError(f"device={device!r}: expected cpu or cuda")
+    programs: dict[str, OneLaneProgram] = {}
+    waiting = list(reversed(jobs))
+    flying: list[Lane] = []
+    while waiting or flying:
+        while waiting and len(flying) < (lanes or 1):
+            job = waiting.pop()
+            flight = Flight(job)
+            key = program_key(flight.config)
+            if key not in programs:
+                programs[key] = OneLaneProgram(flight.config)
+            flying.append(Lane(flight, programs[key]))
+        for lane in list(flying):
+            yield from lane.advance(stop)
+            if stop():
+                yield from (other.checkpoint() for other in flying if not other.flight.ended())
+                return
+            if lane.flight.ended():
+                flying.remove(lane)
+
+
+class Lane:
+    """One run with its tensors."""
+
+    def __init__(self, flight: Flight, program: OneLaneProgram) -> None:
+        self.flight = flight
+        self.program = program
+        config = flight.config
+        dtype = dtype_of(config)
+        self.train_set, self.val_set = split(config.task, flight.streams.split)
+        self._columns = [torch.from_numpy(x) for x in (self.train_set.a, self.train_set.b, self.train_set.answer)]
+        self.parameters: Parameters = initial_parameters(config, dtype)
+        self.initial = {n: p.clone() for n, p in self.parameters.items()} if "init" in config.save else {}
+        for p in self.parameters.values():
+            p.requires_grad_()
+        self.optimizer = AdamW(self.parameters, config.optim)
+        self.filter = SlowGradients(config.optim)
+        if flight.job.resume is not None:
+            self._restore(flight.job.resume.tensors)
+
+    @torch.no_grad()
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        for name, p in self.parameters.items():
+            p.copy_(tensors[f"parameters.{name}"])
+            self.optimizer.first_moment[name].copy_(tensors[f"first_moment.{name}"])
+            self.optimizer.second_moment[name].copy_(tensors[f"second_moment.{name}"])
+            if f"slow_gradient.{name}" in tensors:
+                self.filter.memory[name] = tensors[f"slow_gradient.{name}"].clone()
+
+    def batch(self, step: int) -> Batch:
+        """Return the mini-batch of update ``step``, padded to the full size."""
+        index, size = self.flight.order.padded_batch(step)
+        rows = torch.from_numpy(index)
+        a, b, answer = (column[rows] for column in self._columns)
+        return make_batch(a, b, answer, size, self.program.dtype)
+
+    def advance(self, stop: StopRequested) -> Iterator[Event]:
+        """Train until this run's next evaluation, its end or a stop."""
+        flight, config = self.flight, self.flight.config
+        while not flight.ended() and not stop():
+            step = flight.step + 1
+            noise = dropout_noise(config, flight.streams.dropout, step)
+            loss, accuracy, gradients = self.program.gradients(self.parameters, self.batch(step), noise)
+            self.optimizer.update(self.filter.filtered(gradients, step), step)
+            flight.step = step
+            if not math.isfinite(loss):
+                flight.diverge()
+            evaluated = flight.evaluation_due() or flight.diverged
+            deciding = flight.decision_due() and not flight.diverged
+            if evaluated or deciding:
+                val_loss, val_acc = self.evaluate()
+                if deciding:
+                    flight.decide(val_acc)
+                if evaluated or flight.ended():
+                    yield flight.observe(self.point(loss, accuracy, val_loss, val_acc))
+                    evaluated = True
+            if flight.ended():
+                yield self.result()
+                return
+            if flight.checkpoint_due():
+                yield self.checkpoint()
+            if evaluated:
+                return
+
+    def evaluate(self) -> tuple[float, float]:
+        """Return (loss, accuracy) on the validation set; draws only from the eval stream, changes nothing."""
+        settings = self.flight.config.eval
+        stream = Stream("eval", self.flight.streams.eval)
+        for repeat in range(settings.passes):
+            visit = None
+            if settings.shuffle:
+                visit = torch.from_numpy(stream.at(self.flight.step, repeat).permutation(len(self.val_set)))
+            found = self.program.evaluate(self.parameters, self.val_set, visit)
+        return found
+
+    def point(self, train_loss: float, train_acc: float, val_loss: float, val_acc: float) -> CurvePoint:
+        weight_norm, weight_norm_all, block_norms = norms(self.parameters)
+        return CurvePoint(
+            step=self.flight.step,
+            train_loss=train_loss,
+            train_acc=train_acc,
+            val_loss=val_loss,
+            val_acc=val_acc,
+            weight_norm=weight_norm,
+            weight_norm_all=weight_norm_all,
+            lr=learning_rate(self.flight.config.optim, self.flight.step),
+            block_norms=block_norms,
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """Return all of this run's state, copied."""
+        groups = {
+            "parameters": self.parameters,
+            "first_moment": self.optimizer.first_moment,
+            "second_moment": self.optimizer.second_moment,
+            "slow_gradient": self.filter.memory,
+        }
+        tensors = {f"{group}.{n}": t.detach().clone() for group, named in groups.items() for n, t in named.items()}
+        return Checkpoint(
+            run_id=self.flight.job.run_id, step=self.flight.step, tensors=tensors, state=self.flight.state()
+        )
+
+    def result(self) -> RunResult:
+        """Return the finished run, with the weights that ``save`` asks for."""
+        final = {n: p.detach() for n, p in self.parameters.items()}
+        result = self.flight.result(weights_hash=weights_hash(final), device="cpu", numerics=self.program.tag())
+        if "init" in self.flight.config.save:
+            result.tensors["init"] = self.initial or initial_parameters(self.flight.config, self.program.dtype)
+        if "final" in self.flight.config.save:
+            result.tensors["final"] = final
+        return result

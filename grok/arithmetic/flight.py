@@ -1,0 +1,133 @@
+"""One run in flight, apart from its tensors: what is due at which step, its curve, its end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from grok.arithmetic.order import BatchOrder
+from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE, event_times
+from grok.config.arithmetic import ArithmeticConfig, EvalConfig
+from grok.records import CurvePoint, Job, Progress, RunResult
+
+
+def evaluation_steps(config: EvalConfig, steps: int) -> frozenset[int]:
+    """Return the steps at which a run of ``steps`` updates is evaluated; the last one always is."""
+    if config.schedule == "log":
+        points = np.unique(np.rint(np.geomspace(1, steps, config.points)).astype(int)).tolist()
+    else:
+        points = list(range(config.every, steps + 1, config.every))
+    return frozenset([*points, steps])
+
+
+class Flight:
+    """Bookkeeping of one run from its job to its result."""
+
+    def __init__(self, job: Job) -> None:
+        assert isinstance(job.config, ArithmeticConfig)
+        self.job = job
+        self.config = job.config
+        self.streams = job.config.stream_seeds()
+        self.step = 0
+        self.curve: list[CurvePoint] = []
+        self.stop_reason: str | None = None
+        self.diverged = False
+        self._good_in_a_row = 0
+        self._seconds_before = 0.0
+        self.started_at = time.time()
+        self._clock = time.monotonic()
+        self._last_checkpoint = self._clock
+        self._due = evaluation_steps(self.config.eval, self.config.train.steps)
+        self.order = BatchOrder(
+            self.config.task.train_examples(), self.config.train.batch_size, seed=self.streams.order
+        )
+        if job.resume is not None:
+            self._restore(job.resume.step, job.resume.state)
+
+    def _restore(self, step: int, state: dict[str, Any]) -> None:
+        self.step = step
+        # A run that is extended was evaluated at its old last step, which need not be on the new schedule.
+        self.curve = [CurvePoint(**point) for point in state["curve"] if point["step"] in self._due]
+        self._good_in_a_row = state["good_in_a_row"]
+        self._seconds_before = state["seconds"]
+        self.started_at = state["started_at"]
+
+    def state(self) -> dict[str, Any]:
+        """Return the JSON-able part of a checkpoint."""
+        return {
+            "curve": [asdict(point) for point in self.curve],
+            "good_in_a_row": self._good_in_a_row,
+            "seconds": self.seconds(),
+            "started_at": self.started_at,
+        }
+
+    def seconds(self) -> float:
+        """Return the wall time spent on this run, stops excluded."""
+        return self._seconds_before + time.monotonic() - self._clock
+
+    def decision_due(self) -> bool:
+        """Return whether the early stop looks at the validation set now, on its own cadence."""
+        train = self.config.train
+        return train.stop_when_generalised and self.step % train.stop_every == 0
+
+    def evaluation_due(self) -> bool:
+        return self.step in self._due
+
+    def checkpoint_due(self) -> bool:
+        """Return whether a checkpoint is due by steps or minutes, and start waiting for the next."""
+        checkpoint = self.config.checkpoint
+        by_steps = checkpoint.every > 0 and self.step % checkpoint.every == 0
+        by_time = checkpoint.minutes > 0 and time.monotonic() - self._last_checkpoint > 60 * checkpoint.minutes
+        if by_steps or by_time:
+            self._last_checkpoint = time.monotonic()
+        return by_steps or by_time
+
+    def decide(self, val_acc: float) -> None:
+        """Note one early-stop decision; generalised for good is ``PERSISTENCE`` of them in a row, after the horizon."""
+        self._good_in_a_row = self._good_in_a_row + 1 if val_acc >= GENERALISED_VAL_ACC else 0
+        if self._good_in_a_row >= PERSISTENCE and self.step >= self.config.train.stop_horizon:
+            self.stop_reason = "generalised"
+
+    def diverge(self) -> None:
+        """End the run because its loss is not finite."""
+        self.stop_reason, self.diverged = "not_finite", True
+
+    def observe(self, point: CurvePoint) -> Progress:
+        """Add an evaluation to the curve."""
+        self.curve.append(point)
+        return Progress(
+            run_id=self.job.run_id,
+            step=self.step,
+            steps=self.config.train.steps,
+            train_loss=point.train_loss,
+            val_acc=point.val_acc,
+        )
+
+    def ended(self) -> bool:
+        if self.stop_reason is None and self.step >= self.config.train.steps:
+            self.stop_reason = "steps"
+        return self.stop_reason is not None
+
+    def result(self, *, weights_hash: str, device: str, numerics: str) -> RunResult:
+        """Return the finished run's record."""
+        assert self.stop_reason is not None
+        events = event_times(self.curve)
+        return RunResult(
+            run_id=self.job.run_id,
+            status="diverged" if self.diverged else "completed",
+            stop_reason=self.stop_reason,
+            steps=self.step,
+            weights_hash=weights_hash,
+            seconds=self.seconds(),
+            device=device,
+            numerics=numerics,
+            started_at=self.started_at,
+            curve=self.curve,
+            memorised_step=events["memorised_step"],
+            grokked_step=events["grokked_step"],
+            val_loss_peak_step=events["val_loss_peak_step"],
+            weight_norm_peak_step=events["weight_norm_peak_step"],
+        )

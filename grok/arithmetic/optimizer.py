@@ -1,0 +1,136 @@
+"""AdamW as the diary uses it, the learning rate's warm-up and the Grokfast filter.
+
+Sources: Loshchilov & Hutter 2019 (AdamW); Lee et al. 2024, "Grokfast: accelerated
+grokking by amplifying slow gradients".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from grok.arithmetic.initial import Parameters
+from grok.config.arithmetic import OptimConfig
+
+
+def learning_rate(config: OptimConfig, step: int) -> float:
+    """Return the rate of update ``step`` (counted from 1): linear to ``lr`` over the warm-up, then constant."""
+    if step >= config.warmup_steps:
+        return config.lr
+    return config.lr * step / config.warmup_steps
+
+
+def decays(name: str, tensor: Tensor, config: OptimConfig) -> bool:
+    """Return whether weight decay applies to a parameter."""
+    return config.decay == "all" or tensor.ndim > 1
+
+
+class AdamW:
+    """One lane's optimiser: torch's fused kernel over state that a checkpoint can hold."""
+
+    STATES: Final = ("first_moment", "second_moment")
+
+    def __init__(self, parameters: Parameters, config: OptimConfig) -> None:
+        self.config = config
+        self.parameters = parameters
+        self.first_moment = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self.second_moment = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        groups = [[n for n, p in parameters.items() if decays(n, p, config)]]
+        groups.append([n for n in parameters if n not in set(groups[0])])
+        self._groups = [(names, wd) for names, wd in zip(groups, (config.weight_decay, 0.0), strict=True) if names]
+
+    @torch.no_grad()
+    def update(self, gradients: dict[str, Tensor], step: int) -> None:
+        """Apply update ``step`` (counted from 1) in place."""
+        lr, (beta1, beta2) = learning_rate(self.config, step), self.config.betas
+        for names, weight_decay in self._groups:
+            # the kernel increments its counters itself, so each update hands it the count before
+            counts = [torch.tensor(float(step - 1)) for _ in names]
+            adamw(
+                [self.parameters[n] for n in names],
+                [gradients[n] for n in names],
+                [self.first_moment[n] for n in names],
+                [self.second_moment[n] for n in names],
+                [],
+                counts,
+                fused=True,
+                amsgrad=False,
+                beta1=beta1,
+                beta2=beta2,
+                lr=lr,
+                weight_decay=weight_decay,
+                eps=self.config.eps,
+                maximize=False,
+            )
+
+
+class SlowGradients:
+    """Grokfast: adds ``lamb`` times a running mean of the gradient to the gradient.
+
+    ``ema`` keeps one exponential mean; ``ma`` the mean of the last ``window`` gradients,
+    applied, as in the paper's code, only once the window is full.
+    """
+
+    def __init__(self, config: OptimConfig) -> None:
+        self.config = config
+        self.memory: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def filtered(self, gradients: dict[str, Tensor], step: int) -> dict[str, Tensor]:
+        """Return the gradients to use in update ``step``."""
+        config = self.config
+        if config.grokfast == "none":
+            return gradients
+        if config.grokfast == "ema":
+            for name, g in gradients.items():
+                mean = self.memory.get(name)
+                self.memory[name] = (
+                    g.clone()
+                    if mean is None
+                    else mean.mul_(config.grokfast_alpha).add_(g, alpha=1 - config.grokfast_alpha)
+                )
+            return {n: g.add(self.memory[n], alpha=config.grokfast_lamb) for n, g in gradients.items()}
+        for name, g in gradients.items():
+            if name not in self.memory:
+                self.memory[name] = g.new_zeros(config.grokfast_window, *g.shape)
+            self.memory[name][(step - 1) % config.grokfast_window] = g
+        if step < config.grokfast_window:
+            return gradients
+        return {n: g.add(self.memory[n].mean(0), alpha=config.grokfast_lamb) for n, g in gradients.items()}
+
+
+def stacked_adamw(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    *,
+    step: Tensor,
+    lr: Tensor,
+    decay: Sequence[Tensor],
+    betas: Tensor,
+    eps: Tensor,
+    active: Tensor,
+) -> None:
+    """Apply one AdamW update in place to stacked lanes [L, ...].
+
+    ``step``, ``lr``, ``eps`` and ``active`` are [L], ``betas`` [2, L], ``decay`` one [L]
+    for each parameter; a lane whose ``active`` is 0 keeps its parameters and moments.
+    """
+    beta1, beta2 = betas
+    correction1, correction2 = 1 - beta1**step, 1 - beta2**step
+
+    def along(values: Tensor, like: Tensor) -> Tensor:
+        return values.to(like.dtype).reshape(-1, *([1] * (like.ndim - 1)))
+
+    for p, g, m, v, wd in zip(parameters, gradients, first, second, decay, strict=True):
+        on = along(active, p)
+        m.add_(on * (1 - along(beta1, p)) * (g - m))
+        v.add_(on * (1 - along(beta2, p)) * (g * g - v))
+        denominator = v.sqrt() / along(correction2, p).sqrt() + along(eps, p)
+        change = along(lr, p) * (along(wd, p) * p + m / (along(correction1, p) * denominator))
+        p.sub_(on * change)
