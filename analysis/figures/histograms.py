@@ -1,0 +1,129 @@
+"""Seed histograms: validation accuracy at the horizon, and the step of generalisation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.criteria import DIARY, UNJUDGED
+from analysis.figures.style import BLUE, CLASS_COLOURS, GREY, INK, SOFT, Drawing, canvas, steps_axis
+from analysis.studies.census import Census
+
+_LOW, _HIGH = DIARY.normal_accuracy, DIARY.super_accuracy
+ACCURACY_BINS = np.concatenate([np.linspace(0, _LOW, 11), np.linspace(_LOW, _HIGH, 30)[1:], [1.0]])
+"""Bins about 0.025 wide whose edges include the thresholds, so that a bar has one class."""
+
+
+def accuracy_histogram(census: Census) -> Drawing:
+    """Draw how many seeds ended in each fortieth of validation accuracy at the horizon, by class."""
+    rows = census.rows[census.rows["label"] != UNJUDGED]
+    figure, axes = canvas()
+    bottom = np.zeros(len(ACCURACY_BINS) - 1)
+    data = pd.DataFrame({"accuracy from": ACCURACY_BINS[:-1], "accuracy to": ACCURACY_BINS[1:]})
+    for name in ("normal", "fast", "super"):
+        values = rows.loc[rows["label"] == name, "accuracy"].to_numpy(dtype=float)
+        count = np.histogram(values, ACCURACY_BINS)[0]
+        data[name] = count
+        axes.bar(
+            ACCURACY_BINS[:-1],
+            count,
+            np.diff(ACCURACY_BINS) * 0.9,
+            bottom=bottom,
+            align="edge",
+            color=CLASS_COLOURS[name],
+        )
+        bottom += count
+    _count_axis(axes, bottom)
+    for threshold in (DIARY.normal_accuracy, DIARY.super_accuracy):
+        axes.axvline(threshold, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
+    places = {"normal": 0.125, "fast": 0.61, "super": 0.99}
+    for name, x in places.items():
+        n = int((rows["label"] == name).sum())
+        axes.annotate(
+            f"{name}\n{n:,}",
+            (x, 1.0),
+            xycoords=("data", "axes fraction"),
+            ha="right" if name == "super" else "center",
+            va="top",
+            fontsize=8.5,
+            color=INK if name == "normal" else CLASS_COLOURS[name],
+            xytext=(-10 if name == "super" else 0, -2),
+            textcoords="offset points",
+        )
+    axes.set_xlim(-0.01, 1.01)
+    axes.set_xlabel(f"validation accuracy at step {census.horizon:,}")
+    lead = census.shares["super"]
+    caption = (
+        f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,}. Dashed: the diary's thresholds "
+        f"({DIARY.normal_accuracy} and {DIARY.super_accuracy}). Super: {lead.percent()}, n = {lead.n:,}."
+    )
+    return Drawing("accuracy_histogram", "Where the seeds stand at the horizon", caption, figure, data)
+
+
+def time_histogram(census: Census) -> Drawing:
+    """Draw at which step the seeds generalised; those that never did are a bar of their own."""
+    times = census.times
+    budget = float(np.max(np.where(times.seen, np.where(times.seen, times.right, 0), times.left)))
+    edges = _edges(times.right[times.seen], budget)
+    count = np.histogram(times.right[times.seen], edges)[0]
+    never = int((~times.seen).sum())
+    figure, axes = canvas()
+    width = np.diff(edges)
+    threshold = census.by_time.threshold if census.by_time else -1.0
+    colours = [CLASS_COLOURS["super"] if right <= threshold else BLUE for right in edges[1:]]
+    axes.bar(edges[:-1], count, width * 0.9, align="edge", color=colours)
+    bar = 0.05 * budget
+    axes.bar([budget + 2.2 * bar], [never], [bar], color=GREY)
+    axes.annotate(
+        f"not by their\nlast step: {never:,}",
+        (1, 1),
+        xycoords="axes fraction",
+        ha="right",
+        va="top",
+        fontsize=8.5,
+        color=SOFT,
+    )
+    if census.by_time:
+        median = census.by_time.median
+        axes.axvline(median.value, color=INK, linewidth=1)
+        axes.annotate(
+            f"median {median.value:,.0f}",
+            (median.value, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4, 0),
+            textcoords="offset points",
+            fontsize=8.5,
+            ha="right",
+            va="top",
+        )
+    _count_axis(axes, np.append(count, never))
+    axes.set_xlim(0, budget + 3.5 * bar)
+    steps_axis(axes, "step at which the seed generalised")
+    data = pd.DataFrame({"step from": [*edges[:-1], np.nan], "step to": [*edges[1:], np.nan], "seeds": [*count, never]})
+    caption = f"Step of generalisation of {len(times):,} seeds; {never:,} had not generalised when their run ended."
+    if census.by_time:
+        caption += f" Median {census.by_time.median.plain()}; green: at least three times faster than that."
+    return Drawing("time_histogram", "When the seeds generalised", caption, figure, data)
+
+
+def _count_axis(axes: Axes, counts: np.ndarray) -> None:
+    """Scale the axis of counts: logarithmic above 10 where a few seeds stand beside thousands."""
+    top = max(1.0, float(np.max(counts)))
+    if top > 50 * float(np.min(counts[counts > 0], initial=top)):
+        axes.set_yscale("symlog", linthresh=10, linscale=0.6)
+        axes.set_ylabel("seeds (log above 10)")
+        axes.set_ylim(0, top * 3)
+    else:
+        axes.set_ylabel("seeds")
+        axes.set_ylim(0, top * 1.25)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _edges(times: np.ndarray, budget: float, most: int = 40) -> np.ndarray:
+    """Return bin edges that are multiples of the evaluation spacing, so that no bin is empty by rounding."""
+    values = np.unique(times)
+    spacing = float(np.diff(values).min()) if len(values) > 1 else max(1.0, budget / most)
+    per_bin = max(1, int(np.ceil(budget / spacing / most)))
+    step = spacing * per_bin
+    return np.arange(0, budget + step, step) + 1e-9 * step

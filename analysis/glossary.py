@@ -1,0 +1,58 @@
+"""The words of the report, each defined once. ``python -m analysis.glossary`` prints docs/glossary.md."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TERMS: Final[dict[str, str]] = {
+    "censored": "A run whose event had not happened when it ended: we know only that it takes longer than that.",
+    "chaos share": "The part of the variance that remains between runs whose seeds are all equal and whose initial "
+    "weights differ by a unit in the last place.",
+    "condition": "All settings that can move a result, seeds aside. Only runs of one condition are counted together.",
+    "confidence interval": "A range that covers the true value in 95 of 100 repetitions of the whole experiment.",
+    "diverged": "A run whose loss or weights stopped being finite numbers.",
+    "epoch": "One pass over the training examples.",
+    "fast seed": "A seed that is neither super nor normal at the horizon.",
+    "generalised": "The run's validation accuracy reached the threshold and stayed there (grokked).",
+    "grokking": "Generalising long after the training examples have been memorised.",
+    "horizon": "The step at which seeds are judged: 3,000 in the diary's regime.",
+    "lane": "One training run inside a batch of runs that are computed side by side.",
+    "memorised": "The run's training loss reached (almost) zero and stayed there.",
+    "negative control": "A factor that cannot have an effect; a method that finds one there is broken.",
+    "normal seed": "A seed whose validation accuracy is below 0.25 at the horizon.",
+    "numerics tag": "What decides a run's bits besides its settings: device, product path, compilation, precision, "
+    "threads, torch version.",
+    "regime": "Slow: validation loss climbs and falls, and the weight norm falls before the run generalises. "
+    "Fast: validation loss stays flat, then drops, and the run generalises before the norm falls.",
+    "repeatability": "How far a seed's speed carries over when the run is repeated under other conditions.",
+    "restricted mean": "The mean time up to a fixed step; runs that take longer count with that step.",
+    "run": "One training of one model.",
+    "seed": "The number that decides the random draws of a run.",
+    "Shapley share": "A layer's average contribution over all orders in which the layers could be exchanged.",
+    "split": "Which examples are trained on and which validate.",
+    "step": "One update of the weights. Step k is after k updates.",
+    "store": "The folder of parquet files that holds every run.",
+    "stream": "One named source of randomness (split, init, order ...), with a seed of its own.",
+    "super seed": "A seed whose validation accuracy is above 0.98 at the horizon; by time, one that generalises at "
+    "least three times faster than the median seed.",
+    "sweep": "Many runs of one command that differ in a few settings.",
+    "trajectory": "The sequence of weights that a run walks through. Analyses count a trajectory once.",
+    "ulp": "Unit in the last place: the smallest change of a floating-point number.",
+    "weight norm": "Euclidean length of all parameters except the token and position embeddings.",
+    "winner's curse": "What was picked for being best looks better than it is: measure it again on other data.",
+}
+
+
+EVERYDAY: Final = frozenset({"run", "seed", "step", "store", "sweep", "split", "stream", "epoch", "lane"})
+"""Words that stand in nearly every sentence: in the glossary, but not explained on the spot."""
+
+
+def markdown() -> str:
+    """Return docs/glossary.md."""
+    ordered = sorted(TERMS.items(), key=lambda item: item[0].lower())
+    entries = "\n\n".join(f"**{term}**: {meaning}" for term, meaning in ordered)
+    return f"# Glossary\n\n{entries}\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,165 @@
+"""What a store holds, made ready for analysis: one row per trajectory, its curve, its event time.
+
+A trajectory is counted once however often it was evaluated or re-run: of several runs of
+one trajectory the longest is kept. Failed and rolled-back runs are left out (and counted
+in the provenance); diverged ones stay, as seeds that did not generalise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.statistics.survival import Times
+from grok.config import ArithmeticConfig
+from grok.config.fields import settings_of
+
+COUNTED: Final = ("completed", "diverged")
+"""Statuses of runs that are observations."""
+CURVE_COLUMNS: Final = ("run_id", "step", "train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
+
+CONDITION_SETTINGS: Final = tuple(
+    name
+    for name, (_, rule) in settings_of(ArithmeticConfig).items()
+    if rule.role == "result" and name != "perturb.ulps"
+)
+"""Settings that make two runs' conditions different: all that move the result, but no seed and no perturbation."""
+
+DEFAULTS: Final[dict[str, object]] = {}
+"""Filled on first use by :func:`default_settings`."""
+
+
+def floats(values: pd.Series) -> NDArray[np.float64]:
+    """Return a column as floats, null as NaN."""
+    return np.asarray(values.astype("Float64").to_numpy(dtype=float, na_value=np.nan), dtype=np.float64)
+
+
+def default_settings() -> dict[str, object]:
+    """Return the default value of every arithmetic setting by dotted name, as the store keeps it."""
+    from grok.config import flatten
+
+    if not DEFAULTS:
+        DEFAULTS.update(flatten(ArithmeticConfig()))
+    return DEFAULTS
+
+
+class Observations:
+    """The runs and curves of one store, read once."""
+
+    def __init__(
+        self, runs: pd.DataFrame, curves: pd.DataFrame, steps: pd.DataFrame | None = None, path: Path | None = None
+    ) -> None:
+        self.all_runs = runs
+        self._curves = curves
+        self.steps = steps
+        self.path = path
+
+    @classmethod
+    def read(cls, path: Path | str) -> Observations:
+        """Read a store.
+
+        Raises:
+            StoreError: there is no store at ``path``, or it cannot be read.
+        """
+        from grok.store import open_store
+
+        store = open_store(path)
+        return cls(store.runs(), store.curves(), store.steps(), Path(path))
+
+    @cached_property
+    def arithmetic(self) -> pd.DataFrame:
+        """One row per trajectory of the arithmetic mode, indexed by run_id."""
+        return self._trajectories("arithmetic", ["trajectory_id"])
+
+    @cached_property
+    def gpt(self) -> pd.DataFrame:
+        """One row per trajectory of the GPT mode, indexed by run_id."""
+        return self._trajectories("gpt", ["trajectory_id"])
+
+    @cached_property
+    def computations(self) -> pd.DataFrame:
+        """One row per (trajectory, numerics tag): another device or lane width walks another path."""
+        return self._trajectories("arithmetic", ["trajectory_id", "numerics"])
+
+    def _trajectories(self, mode: str, once: list[str]) -> pd.DataFrame:
+        runs = self.all_runs
+        rows = runs[(runs["mode"] == mode) & runs["status"].isin(COUNTED)]
+        rows = rows.sort_values(["steps", "run_id"], ascending=[False, True], kind="stable").drop_duplicates(once)
+        return rows.sort_values(["seed", "run_id"], kind="stable").set_index("run_id")
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """All evaluations, sorted by run and step."""
+        return self._curves.sort_values(["run_id", "step"], kind="stable").reset_index(drop=True)
+
+    def curves_of(self, run_ids: Sequence[str] | pd.Index) -> pd.DataFrame:
+        """Return the evaluations of some runs."""
+        return self.curves[self.curves["run_id"].isin(run_ids)]
+
+    def times(self, rows: pd.DataFrame, event: str = "grokked_step") -> Times:
+        """Return the event times of ``rows``: in (evaluation before, evaluation that saw it].
+
+        Runs without the event are censored at their last step.
+        """
+        right = floats(rows[event])
+        end = pd.Series(right, index=rows.index)
+        seen = np.isfinite(right)
+        steps = self.curves[["run_id", "step"]]
+        before = steps[steps["step"] < steps["run_id"].map(end)]
+        last = floats(before.groupby("run_id")["step"].max().reindex(rows.index))
+        left = np.where(np.isfinite(last), last, 0.0)
+        return Times(np.where(seen, np.minimum(left, right - 1), floats(rows["steps"])), np.where(seen, right, np.inf))
+
+    def conditions(self, rows: pd.DataFrame) -> pd.Series:
+        """Return an integer per row: equal where every setting that moves the result is equal, seeds aside.
+
+        The numbers go by size: 0 is the condition with most rows.
+        """
+        columns = [f"config.{s}" for s in CONDITION_SETTINGS if f"config.{s}" in rows]
+        varying = [c for c in columns if rows[c].nunique(dropna=False) > 1]
+        if not varying:
+            return pd.Series(0, index=rows.index)
+        label = rows.groupby(varying, dropna=False, sort=True).ngroup()
+        rank = {old: new for new, old in enumerate(label.value_counts(sort=False).sort_values(ascending=False).index)}
+        return label.map(rank)
+
+
+def is_random_seed(rows: pd.DataFrame) -> pd.Series:
+    """Return whether each run is a plain draw of a master seed: no stream pinned, no layer swapped, no perturbation."""
+    free = rows["config.perturb.ulps"].fillna(0) == 0
+    for stream in ("split", "init", "order"):
+        free &= rows[f"config.seeds.{stream}"].isna()
+    return free & rows["config.seeds.layers"].fillna("{}").isin(["{}", ""])
+
+
+def describe_task(row: pd.Series) -> str:
+    """Return the task of a run in words: ``x/y mod 223, half of the table``."""
+    fraction = float(row["config.task.train_fraction"])
+    return f"{row['config.task.operation']} mod {int(row['config.task.modulus'])}, {fraction:.0%} of the table"
+
+
+def differing_settings(row: pd.Series, names: Sequence[str] = CONDITION_SETTINGS) -> dict[str, object]:
+    """Return the settings of a run that are not the defaults (the diary's regime), by dotted name."""
+    defaults = default_settings()
+    found = {}
+    for name in names:
+        value = row.get(f"config.{name}")
+        if name in defaults and not _same(value, defaults[name]):
+            found[name] = value
+    return found
+
+
+def _same(value: object, default: object) -> bool:
+    if value is None or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
+        return default is None
+    if isinstance(value, bool | np.bool_) or isinstance(default, bool):
+        return bool(value) == default
+    if isinstance(default, int | float):
+        return float(value) == float(default)  # type: ignore[arg-type]
+    return value == default

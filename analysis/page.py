@@ -1,0 +1,84 @@
+"""From a report to one self-contained HTML page. Every text is escaped; nothing is loaded from anywhere."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from analysis.figures.style import PALETTE, Drawing
+from analysis.glossary import EVERYDAY, TERMS
+
+if TYPE_CHECKING:
+    from analysis.report import Report
+
+_TERM: Final = re.compile(
+    r"\b(" + "|".join(re.escape(t) for t in sorted(TERMS.keys() - EVERYDAY, key=len, reverse=True)) + r")(s?)\b",
+    re.IGNORECASE,
+)
+_BY_LOWER: Final = {term.lower(): meaning for term, meaning in TERMS.items()}
+
+
+def with_terms(text: str) -> Markup:
+    """Return escaped ``text`` with the first use of each glossary word explained on hover, focus or touch."""
+    seen: set[str] = set()
+
+    def explain(match: re.Match[str]) -> str:
+        word = match.group(1).lower()
+        if word in seen:
+            return match.group(0)
+        seen.add(word)
+        return (
+            f'<span class="term" tabindex="0">{match.group(0)}'
+            f'<span class="tip" role="tooltip">{escape(_BY_LOWER[word])}</span></span>'
+        )
+
+    return Markup(_TERM.sub(explain, str(escape(text))))
+
+
+def cell(value: object) -> str:
+    """Return a table cell as text."""
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1 else f"{value:,.4g}"
+    if isinstance(value, int) and abs(value) < 10**9:
+        return f"{value:,}"
+    return str(value)
+
+
+def is_numeric(column: pd.Series) -> bool:
+    """Return whether a column is set flush right."""
+    return pd.api.types.is_numeric_dtype(column)
+
+
+def colours(dark: bool) -> str:
+    """Return the palette as CSS variables."""
+    return "".join(f"--f-{name}:{pair[int(dark)]};" for name, pair in PALETTE.items())
+
+
+def render(report: Report, drawn: dict[str, list[Drawing]]) -> str:
+    """Return the page of ``report`` with the figures of each study."""
+    environment = Environment(
+        loader=PackageLoader("analysis"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"terms": with_terms, "cell": cell}
+    environment.globals |= {"is_numeric": is_numeric}
+    figures = {name: [(d, Markup(d.svg())) for d in group] for name, group in drawn.items()}
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        figures=figures,
+        light=Markup(colours(False)),
+        dark=Markup(colours(True)),
+        started=[gap for gap in report.missing if gap.started],
+        absent=[gap for gap in report.missing if not gap.started],
+        terms=sorted(TERMS.items(), key=lambda item: item[0].lower()),
+    )

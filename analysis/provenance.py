@@ -1,0 +1,65 @@
+"""Where the numbers of a report come from: how many runs, how they ended, on what they were computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from analysis.observations import Observations
+
+
+@dataclass
+class Provenance:
+    """Counts and mixes over all rows of the store."""
+
+    runs: int
+    trajectories: int
+    evaluations: int
+    statuses: dict[str, int] = field(default_factory=dict)
+    mixes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Column: value: runs."""
+    hours: float = 0.0
+    dirty: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return dict(vars(self))
+
+
+MIXES = {
+    "numerics": "numerics tags",
+    "torch_version": "torch versions",
+    "device": "devices",
+    "host": "hosts",
+    "git_commit": "code versions",
+}
+
+
+def provenance(observations: Observations) -> Provenance:
+    """Return the provenance of everything in the store."""
+    runs = observations.all_runs
+    found = Provenance(
+        runs=len(runs),
+        trajectories=int(runs["trajectory_id"].nunique()),
+        evaluations=len(observations.curves),
+        statuses=_counts(runs["status"]),
+        hours=float(runs["seconds"].fillna(0).sum()) / 3600,
+        dirty=int(runs["git_dirty"].fillna(False).astype(bool).sum()),
+    )
+    for column, words in MIXES.items():
+        if column in runs:
+            found.mixes[words] = _counts(runs[column])
+    if len(found.mixes.get("numerics tags", {})) > 1:
+        found.notes.append(
+            "The runs were computed with several numerics tags: equal seeds need not give equal bits between them."
+        )
+    if found.dirty:
+        found.notes.append(f"{found.dirty:,} runs were trained from uncommitted code.")
+    return found
+
+
+def _counts(column: pd.Series) -> dict[str, int]:
+    return {str(k): int(v) for k, v in column.fillna("unknown").value_counts().items()}

@@ -1,0 +1,105 @@
+"""``python -m analysis.report STORE [--out DIR]``: one page that answers, with its figures and their data.
+
+Writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv} and
+tables/NAME.csv below DIR (default: STORE/report).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.observations import Observations
+from analysis.provenance import Provenance, provenance
+from analysis.studies import QUESTIONS, Missing, Study
+from grok.errors import GrokError, StoreError
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the page says."""
+
+    store: str
+    provenance: Provenance
+    studies: list[Study]
+    missing: list[Missing]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return report.json."""
+        return {
+            "store": self.store,
+            "provenance": self.provenance.as_json(),
+            "studies": [study.as_json() for study in self.studies],
+            "missing": [gap.as_json() for gap in self.missing],
+        }
+
+
+def compile_report(observations: Observations) -> Report:
+    """Ask every question of the store."""
+    answers = [question.ask(observations) for question in QUESTIONS]
+    return Report(
+        str(observations.path or ""),
+        provenance(observations),
+        [a for a in answers if isinstance(a, Study)],
+        [a for a in answers if isinstance(a, Missing)],
+    )
+
+
+def write_report(report: Report, out: Path) -> Path:
+    """Write the report below ``out``; return the page's path.
+
+    Raises:
+        StoreError: ``out`` cannot be written.
+    """
+    from analysis.figures import drawings
+    from analysis.page import render
+
+    figures, tables = out / "figures", out / "tables"
+    try:
+        for folder in (figures, tables):
+            folder.mkdir(parents=True, exist_ok=True)
+        drawn = {study.name: drawings(study) for study in report.studies}
+        for drawing in (d for group in drawn.values() for d in group):
+            (figures / f"{drawing.name}.png").write_bytes(drawing.png())
+            (figures / f"{drawing.name}.svg").write_text(drawing.standalone_svg(), encoding="utf-8")
+            drawing.data.to_csv(figures / f"{drawing.name}.csv", index=False)
+        for study in report.studies:
+            for table in study.tables:
+                table.frame.to_csv(tables / f"{study.name}_{table.name}.csv", index=False)
+        text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
+        (out / "report.json").write_text(text + "\n", encoding="utf-8")
+        page = out / "report.html"
+        page.write_text(render(report, drawn), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"--out {out}: cannot be written ({error.strerror}); give a folder that can") from error
+    return page
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit status (0 written, 2 refused)."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Write the report of a store.")
+    parser.add_argument("store", type=Path, help="folder of the store")
+    parser.add_argument("--out", type=Path, default=None, help="folder of the report (default: STORE/report)")
+    given = parser.parse_args(argv)
+    try:
+        report = compile_report(Observations.read(given.store))
+        page = write_report(report, given.out or given.store / "report")
+    except GrokError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return error.exit_status
+    if not report.provenance.runs:
+        print(f"{given.store} holds no finished run yet; train some: python -m grok.run -m 'seed=range(0,64)'")
+    for study in report.studies:
+        for finding in study.findings:
+            if finding.headline:
+                print(f"{finding.label:24s} {finding.shown}")
+    print(f"report: {page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Estimates with intervals. Nothing in here knows about stores, studies or plotting."""

@@ -1,0 +1,238 @@
+"""Time to generalise as what it is: seen only at evaluations, and cut off at the budget.
+
+A run's time lies in (left, right]: ``right`` is the evaluation that found it
+generalised, ``left`` the one before; ``right`` is infinite for a run that had not
+generalised when it ended (right-censored at ``left``).
+
+Sources: Kaplan and Meier 1958; Greenwood 1926; Brookmeyer and Crowley 1982 (interval of
+the median); Turnbull 1976 (interval censoring); Mantel 1966 (log-rank).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Event times of n runs, each known to lie in (left, right], in steps."""
+
+    left: Floats
+    right: Floats
+
+    def __post_init__(self) -> None:
+        if not np.all(self.left < self.right):
+            raise ValueError("a time must lie in (left, right] with left < right")
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """Whether the event was seen, run by run; False: censored at ``left``."""
+        return np.asarray(np.isfinite(self.right))
+
+    @property
+    def points(self) -> Floats:
+        """One time a run: the middle of the interval, or the time of censoring."""
+        return np.where(self.seen, (self.left + np.where(self.seen, self.right, 0.0)) / 2, self.left)
+
+    def take(self, index: NDArray[np.bool_] | NDArray[np.int64]) -> Times:
+        """Return the times of some runs."""
+        return Times(self.left[index], self.right[index])
+
+
+@dataclass(frozen=True)
+class SurvivalCurve:
+    """Share of runs that have not generalised yet, just after each event time, with pointwise bands."""
+
+    times: Floats
+    survival: Floats
+    low: Floats
+    high: Floats
+    at_risk: Floats
+    events: Floats
+    n: int
+    level: float
+
+
+def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:
+    """Return the Kaplan-Meier curve over the interval midpoints, with log-log bands (Greenwood variance).
+
+    Raises:
+        NotEnoughData: no run at all.
+    """
+    if not len(times):
+        raise NotEnoughData("at least one run")
+    t = times.points
+    at = np.unique(t[times.seen])
+    at_risk = (t[None, :] >= at[:, None]).sum(1) if len(at) * len(t) < 4_000_000 else _count_at_least(t, at)
+    events = np.bincount(np.searchsorted(at, t[times.seen]), minlength=len(at))
+    survival = np.cumprod(1 - events / at_risk)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = np.cumsum(events / (at_risk * (at_risk - events)))
+        spread = special.ndtri(0.5 + level / 2) * np.sqrt(variance) / np.log(survival)
+        low, high = survival ** np.exp(-spread), survival ** np.exp(spread)
+    # At survival 0 the log-log form is undefined: the last finite band is carried on.
+    low = np.where(np.isfinite(low), low, 0.0)
+    finite = np.isfinite(high) & (survival > 0)
+    last = float(high[finite][-1]) if finite.any() else 1.0
+    high = np.where(finite, high, last)
+    return SurvivalCurve(at, survival, low, high, at_risk.astype(float), events.astype(float), len(times), level)
+
+
+def _count_at_least(t: Floats, at: Floats) -> NDArray[np.int64]:
+    return len(t) - np.searchsorted(np.sort(t), at, side="left")
+
+
+def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
+    """Return the step by which a share ``q`` of runs has generalised, censoring respected.
+
+    The interval inverts the pointwise bands (Brookmeyer and Crowley) and is infinite
+    above where the upper band never comes down to ``1 - q``. The value comes from
+    Turnbull's estimate, spread evenly over the interval between two evaluations.
+
+    Raises:
+        NotEnoughData: too few runs generalised for the quantile to exist.
+    """
+    curve = kaplan_meier(times, level)
+    reached = curve.survival <= 1 - q + 1e-12
+    if not reached.any():
+        share = 1 - float(curve.survival[-1]) if len(curve.times) else 0.0
+        raise NotEnoughData(
+            f"at least {q:.0%} of the runs generalised within the budget (seen: {share:.0%} of {len(times)}); "
+            "longer runs (train.steps) give them"
+        )
+    low = curve.times[curve.low <= 1 - q + 1e-12]
+    high = curve.times[curve.high <= 1 - q + 1e-12]
+    value = turnbull(times).quantile(q)
+    return Estimate(
+        value,
+        min(value, float(low[0]) if len(low) else float(curve.times[0])),
+        max(value, float(high[0])) if len(high) else math.inf,
+        len(times),
+        "Kaplan-Meier, log-log bands",
+        level,
+    )
+
+
+@dataclass(frozen=True)
+class Turnbull:
+    """Nonparametric maximum likelihood for interval-censored times: ``mass`` in each (left, right]."""
+
+    left: Floats
+    right: Floats
+    mass: Floats
+
+    def quantile(self, q: float) -> float:
+        """Return the ``q`` quantile, interpolated evenly inside its interval; infinite if beyond the budget."""
+        total = np.cumsum(self.mass)
+        i = int(np.searchsorted(total, q - 1e-12))
+        if i >= len(total) or not math.isfinite(self.right[i]):
+            return math.inf
+        before = total[i] - self.mass[i]
+        inside = (q - before) / self.mass[i] if self.mass[i] > 0 else 1.0
+        return float(self.left[i] + inside * (self.right[i] - self.left[i]))
+
+
+def turnbull(times: Times, tolerance: float = 1e-8, iterations: int = 5000) -> Turnbull:
+    """Return Turnbull's estimate by self-consistency, over the distinct intervals with their counts."""
+    pairs, counts = np.unique(np.stack([times.left, times.right], 1), axis=0, return_counts=True)
+    lefts, rights = pairs[:, 0], pairs[:, 1]
+    # Innermost intervals: a left end followed, among all ends in order, directly by a right end.
+    # Intervals are (left, right], so at equal position a right end comes first.
+    ends = sorted([(float(x), 1) for x in lefts] + [(float(x), 0) for x in rights])
+    inner = sorted({(a[0], b[0]) for a, b in itertools.pairwise(ends) if a[1] == 1 and b[1] == 0})
+    q, r = np.array([x for x, _ in inner]), np.array([y for _, y in inner])
+    inside = ((lefts[:, None] <= q) & (r <= rights[:, None])).astype(float)
+    mass = np.full(len(q), 1 / len(q))
+    weights = counts / counts.sum()
+    for _ in range(iterations):
+        new = mass * (inside / (inside @ mass)[:, None] * weights[:, None]).sum(0)
+        change = float(np.abs(new - mass).max())
+        mass = new
+        if change < tolerance:
+            break
+    return Turnbull(q, r, mass)
+
+
+def restricted_mean(times: Times, horizon: float, log: bool = False, level: float = LEVEL) -> Estimate:
+    """Return the mean of min(time, horizon), or of its natural log, from the Kaplan-Meier curve.
+
+    Raises:
+        NotEnoughData: every run ended before the horizon, so the curve does not reach it.
+    """
+    curve = kaplan_meier(times, level)
+    t = times.points
+    if float(t.max()) < horizon and (curve.survival[-1] if len(curve.times) else 1.0) > 0:
+        raise NotEnoughData(f"runs of {horizon:,.0f} steps (the longest has {t.max():,.0f})")
+    keep = curve.times < horizon
+    start = max(1.0, float(t.min())) if log else 0.0
+    edges = np.concatenate([[start], curve.times[keep], [horizon]])
+    if log:
+        edges = np.log(np.maximum(edges, 1.0))
+    widths = np.diff(edges)
+    heights = np.concatenate([[1.0], curve.survival[keep]])
+    areas = widths * heights
+    value = float(edges[0] + areas.sum()) if log else float(areas.sum())
+    # Var = sum over events of (area to the right)^2 d / (Y (Y - d))
+    right = np.cumsum(areas[::-1])[::-1][1:]
+    d, y = curve.events[keep], curve.at_risk[keep]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(y > d, right**2 * d / (y * (y - d)), 0.0)
+    n = len(times)
+    half = float(special.ndtri(0.5 + level / 2)) * math.sqrt(float(terms.sum()) * n / max(n - 1, 1))
+    return Estimate(value, value - half, value + half, n, "restricted mean, Greenwood", level)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRank:
+    """Do the groups generalise at one pace? Mantel's log-rank test over k groups."""
+
+    statistic: float
+    dof: int
+    p: float
+    observed: tuple[float, ...]
+    expected: tuple[float, ...]
+
+
+def logrank(groups: Sequence[Times]) -> LogRank:
+    """Compare groups of times; event times are interval midpoints.
+
+    Raises:
+        NotEnoughData: fewer than two groups with runs, or no event in any.
+    """
+    groups = [g for g in groups if len(g)]
+    if len(groups) < 2 or not any(g.seen.any() for g in groups):
+        raise NotEnoughData("two conditions with runs, and at least one run that generalised")
+    at = np.unique(np.concatenate([g.points[g.seen] for g in groups]))
+    risk = np.stack([_count_at_least(g.points, at) for g in groups]).astype(float)
+    dead = np.stack([np.bincount(np.searchsorted(at, g.points[g.seen]), minlength=len(at)) for g in groups]).astype(
+        float
+    )
+    n, d = risk.sum(0), dead.sum(0)
+    expected = risk * (d / n)
+    spread = np.where(n > 1, d * (n - d) / np.maximum(n - 1, 1), 0.0)
+    share = risk / n
+    k = len(groups)
+    cov = np.array([[float((spread * share[i] * ((i == j) - share[j])).sum()) for j in range(k)] for i in range(k)])
+    gap = (dead - expected).sum(1)
+    statistic = float(gap[:-1] @ np.linalg.pinv(cov[:-1, :-1]) @ gap[:-1])
+    return LogRank(
+        statistic,
+        k - 1,
+        float(stats.chi2.sf(statistic, k - 1)),
+        tuple(dead.sum(1).tolist()),
+        tuple(expected.sum(1).tolist()),
+    )

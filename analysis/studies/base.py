@@ -1,0 +1,111 @@
+"""What a study hands over: findings with intervals, tables, notes; no drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from analysis.observations import Observations
+from analysis.statistics.estimate import Estimate, NotEnoughData
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer: a label for a card, the number as people read it, and a sentence."""
+
+    label: str
+    shown: str
+    text: str
+    estimate: Estimate | None = None
+    headline: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        estimate = self.estimate.as_json() if self.estimate else None
+        return {"label": self.label, "shown": self.shown, "text": self.text, "estimate": estimate}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for the page and its CSV: column names are the headings."""
+
+    name: str
+    caption: str
+    frame: pd.DataFrame
+    open: bool = True
+    """Shown at once; False: behind a click."""
+    code: tuple[str, ...] = ()
+    """Columns set as code (commands, hashes)."""
+
+
+@dataclass(kw_only=True)
+class Study:
+    """The answer to one question."""
+
+    name: str
+    title: str
+    question: str
+    findings: list[Finding] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the study as it stands in report.json."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "question": self.question,
+            "findings": [f.as_json() for f in self.findings],
+            "tables": [t.name for t in self.tables],
+            "notes": self.notes,
+        }
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A question that the store cannot answer yet."""
+
+    name: str
+    title: str
+    question: str
+    needs: str
+    command: str
+    started: bool
+    """Whether the store holds runs of this study at all."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the gap as it stands in report.json."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "question": self.question,
+            "needs": self.needs,
+            "command": self.command,
+        }
+
+
+@dataclass(frozen=True)
+class Question:
+    """A study that can be asked of a store, and the command that gets it the data."""
+
+    name: str
+    title: str
+    question: str
+    command: str
+    analyse: Callable[[Observations, Question], Study]
+    """Raises NotEnoughData where there is no honest answer yet."""
+    applies: Callable[[Observations], bool]
+    """Whether the store holds runs of this study, judged from config columns."""
+
+    def ask(self, observations: Observations) -> Study | Missing:
+        """Return the answer, or what is missing for one."""
+        started = self.applies(observations)
+        try:
+            if not started:
+                raise NotEnoughData("runs of this study; the store has none")
+            return self.analyse(observations, self)
+        except NotEnoughData as gap:
+            return Missing(self.name, self.title, self.question, gap.needs, self.command, started)

@@ -1,0 +1,221 @@
+"""Seed census: how many seeds are super, fast and normal (REQUIREMENTS N2, C8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria import CLASSES, DIARY, UNJUDGED, Criteria, SpeedJudgement, accuracy_at, judge_by_time
+from analysis.observations import Observations, describe_task, differing_settings, is_random_seed
+from analysis.rerun import rerun_command
+from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.proportions import seeds_for_width, share
+from analysis.statistics.survival import Times
+from analysis.studies.base import Finding, Question, Study, Table
+
+BEST = 12
+"""Rows of the table of best seeds."""
+
+
+@dataclass(kw_only=True)
+class Census(Study):
+    """The census of the condition with most random seeds."""
+
+    rows: pd.DataFrame
+    """One row per seed, with ``accuracy`` (at the horizon) and ``label`` added."""
+    times: Times
+    horizon: int
+    shares: dict[str, Estimate]
+    is_diary_regime: bool
+    by_time: SpeedJudgement | None = None
+
+
+def judged(observations: Observations, rows: pd.DataFrame, criteria: Criteria = DIARY) -> tuple[pd.DataFrame, int]:
+    """Return ``rows`` with columns ``accuracy`` (at the horizon) and ``label``, and the horizon."""
+    diverged = rows["status"] == "diverged"
+    lengths = rows.loc[~diverged, "steps"].to_numpy(dtype=np.int64)
+    horizon = criteria.horizon_for(lengths if len(lengths) else rows["steps"].to_numpy(dtype=np.int64))
+    accuracy = accuracy_at(observations.curves_of(rows.index), rows.index, horizon)
+    label = criteria.classify(accuracy, diverged)
+    return rows.assign(accuracy=accuracy, label=label), horizon
+
+
+def groups(observations: Observations) -> list[pd.DataFrame]:
+    """Return the random seeds of each condition, the condition with most seeds first."""
+    rows = observations.arithmetic
+    rows = rows[is_random_seed(rows)]
+    if rows.empty:
+        return []
+    condition = observations.conditions(rows)
+    return [rows[condition == c] for c in sorted(condition.unique())]
+
+
+def analyse(observations: Observations, question: Question) -> Census:
+    """Answer for the condition with most random seeds; other conditions get a row of the table.
+
+    Raises:
+        NotEnoughData: no random seed has finished.
+    """
+    conditions = groups(observations)
+    if not conditions:
+        raise NotEnoughData("at least one finished run of a random seed")
+    rows, horizon = judged(observations, conditions[0])
+    first = rows.iloc[0]
+    labels = rows.loc[rows["label"] != UNJUDGED, "label"]
+    census = Census(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        rows=rows,
+        times=observations.times(rows),
+        horizon=horizon,
+        shares={c: share(int((labels == c).sum()), len(labels)) for c in CLASSES} if len(labels) else {},
+        is_diary_regime=not differing_settings(first),
+    )
+    _accuracy_findings(census, describe_task(first))
+    _time_findings(census)
+    census.tables = [_share_table(census), _best_table(census, observations)]
+    if len(conditions) > 1:
+        census.tables.append(_condition_table(observations, conditions))
+    unjudged = int((rows["label"] == UNJUDGED).sum())
+    if unjudged:
+        census.notes.append(f"{unjudged} of {len(rows)} seeds are not judged: no evaluation at step {horizon:,}.")
+    if horizon < DIARY.horizon:
+        census.notes.append(
+            f"The runs end before step {DIARY.horizon:,}, so the diary's accuracy thresholds are read at step "
+            f"{horizon:,}, the last one that at least half of the runs reached."
+        )
+    if not census.is_diary_regime:
+        changed = ", ".join(f"{k}={v}" for k, v in differing_settings(first).items())
+        census.notes.append(
+            f"This is not the diary's regime ({changed}): its accuracy thresholds were made for another task. "
+            "The definition by time carries over."
+        )
+    return census
+
+
+def _accuracy_findings(census: Census, task: str) -> None:
+    words = {
+        "super": f"had validation accuracy above {DIARY.super_accuracy:.0%} at step {census.horizon:,}",
+        "fast": f"were in between ({DIARY.normal_accuracy:.0%} to {DIARY.super_accuracy:.0%})",
+        "normal": f"were still below {DIARY.normal_accuracy:.0%}",
+        "diverged": "diverged",
+    }
+    for name, estimate in census.shares.items():
+        hits = round(estimate.value * estimate.n)
+        if name == "diverged" and not hits:
+            continue
+        census.findings.append(
+            Finding(
+                f"{name} seeds",
+                estimate.percent(),
+                f"{hits} of {estimate.n} seeds ({task}) {words[name]}: {estimate.percent()}, 95% interval "
+                f"({estimate.method}).",
+                estimate,
+                headline=name != "diverged",
+            )
+        )
+    if "super" in census.shares:
+        p = max(census.shares["super"].value, 1 / census.shares["super"].n)
+        n = seeds_for_width(p, p)
+        census.findings.append(
+            Finding(
+                "seeds needed",
+                f"{n:,}",
+                f"An interval as narrow as the share itself ({p:.2%} wide around {p:.2%}) takes {n:,} seeds.",
+            )
+        )
+
+
+def _time_findings(census: Census) -> None:
+    try:
+        census.by_time = judge_by_time(census.times)
+    except NotEnoughData as gap:
+        census.notes.append(f"Super by time (3 times faster than the median): not enough data, needs {gap.needs}.")
+        return
+    verdict = census.by_time
+    n = int(verdict.judged.sum())
+    if not n:
+        return
+    hits = int((verdict.is_super & verdict.judged).sum())
+    estimate = share(hits, n)
+    census.shares["super by time"] = estimate
+    census.findings.append(
+        Finding(
+            "super by time",
+            estimate.percent(),
+            f"{hits} of {n} seeds generalised by step {verdict.threshold:,.0f}, at least {DIARY.speedup:.0f} times "
+            f"faster than the median seed (step {verdict.median.plain()}): {estimate.percent()}.",
+            estimate,
+            headline=not census.is_diary_regime or census.horizon < DIARY.horizon,
+        )
+    )
+
+
+def _share_table(census: Census) -> Table:
+    records = [
+        {
+            "class": name,
+            "seeds": round(e.value * e.n),
+            "of": e.n,
+            "share %": round(100 * e.value, 3),
+            "low %": round(100 * e.low, 3),
+            "high %": round(100 * e.high, 3),
+            "interval": e.method,
+        }
+        for name, e in census.shares.items()
+    ]
+    return Table("shares", f"Shares at step {census.horizon:,} with 95% intervals", pd.DataFrame(records))
+
+
+def _best_table(census: Census, observations: Observations) -> Table:
+    rows = census.rows.assign(when=census.times.right)
+    best = rows.sort_values(["when", "accuracy", "seed"], ascending=[True, False, True]).head(BEST)
+    frame = pd.DataFrame(
+        {
+            "seed": best["seed"].to_numpy(),
+            "run": [r[:10] for r in best.index],
+            "class": best["label"].to_numpy(),
+            "generalised at step": [f"{w:,.0f}" if np.isfinite(w) else "not yet" for w in best["when"]],
+            f"val accuracy at {census.horizon:,}": [f"{a:.3f}" if np.isfinite(a) else "" for a in best["accuracy"]],
+            "run it again": [rerun_command(row) for _, row in best.iterrows()],
+        }
+    )
+    caption = (
+        "The best seeds of this census. They were picked for being best, so part of their lead is luck: "
+        "a super seed is a claim to be repeated"
+    )
+    return Table("best_seeds", caption, frame, code=("run", "run it again"))
+
+
+def _condition_table(observations: Observations, conditions: list[pd.DataFrame]) -> Table:
+    records = []
+    for group in conditions:
+        rows, horizon = judged(observations, group)
+        labels = rows.loc[rows["label"] != UNJUDGED, "label"]
+        record = {
+            "condition": _condition_name(group.iloc[0]),
+            "seeds": len(labels),
+            "judged at step": horizon,
+        }
+        for name in ("super", "fast", "normal"):
+            record[name] = share(int((labels == name).sum()), len(labels)).percent() if len(labels) else ""
+        records.append(record)
+    return Table("conditions", "Every condition with random seeds in this store", pd.DataFrame(records), open=False)
+
+
+def _condition_name(row: pd.Series) -> str:
+    changed = differing_settings(row)
+    return ", ".join(f"{k}={v}" for k, v in changed.items()) or "the diary's regime"
+
+
+QUESTION = Question(
+    "census",
+    "Seed census",
+    "How many seeds are super, fast and normal?",
+    "python -m grok.run -m 'seed=range(0,2000)'",
+    analyse,
+    lambda observations: bool(len(observations.arithmetic)) and bool(is_random_seed(observations.arithmetic).any()),
+)
