@@ -1,4 +1,4 @@
-"""Matrix products by the fastest path for the processor, behind one function.
+"""Matrix products and row sums by the fastest path for the processor, behind one function.
 
 On some AMD processors torch's default library reaches half of what oneDNN does on the
 same cores; on Intel's the two are level. The choice follows from the processor's model
@@ -74,3 +74,47 @@ _onednn_linear.register_autograd(_gradients, setup_context=_save_operands)
 def linear_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``x @ weight.T + bias`` for x [R, D], weight [F, D]; differentiable."""
     return _onednn_linear(x, weight, bias)  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("grok::take_rows", mutates_args=())
+def _take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Return rows ``index`` [B] of ``x`` [R, D]."""
+    return x.index_select(0, index)
+
+
+@_take_rows.register_fake
+def _(x: Tensor, index: Tensor) -> Tensor:
+    return x.new_empty(index.shape[0], x.shape[1])
+
+
+@torch.library.custom_op("grok::sum_rows", mutates_args=())
+def _sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
+    """Return [rows, D] in which row r is the sum of the ``grad`` rows whose index is r, in their order."""
+    return torch.ops.aten.embedding_dense_backward(grad, index, rows, -1, False)  # type: ignore[no-any-return]
+
+
+@_sum_rows.register_fake
+def _(grad: Tensor, index: Tensor, rows: int) -> Tensor:
+    return grad.new_empty(rows, grad.shape[1])
+
+
+def _save_index(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    x, index = inputs
+    ctx.save_for_backward(index)
+    ctx.rows = x.shape[0]
+
+
+def _sum_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return _sum_rows(grad.contiguous(), ctx.saved_tensors[0], ctx.rows), None
+
+
+_take_rows.register_autograd(_sum_back, setup_context=_save_index)
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Return rows ``index`` [B] of ``x`` [R, D]; differentiable.
+
+    A custom operation because a compiler would turn the gradient's sum into atomic
+    additions, which cost more than the rest of the attention's backward pass.
+    """
+    return _take_rows(x, index)  # type: ignore[no-any-return]
