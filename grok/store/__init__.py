@@ -1,0 +1,27 @@
+"""The store: every run that was ever finished, in open parquet, whatever happened to the process that ran it.
+
+Nothing here imports torch. The promises and how they are kept: ``docs/store.md``.
+"""
+
+from grok.store.compare import Conflict
+from grok.store.layout import check_path
+from grok.store.leases import Claim
+from grok.store.provenance import Provenance
+from grok.store.reader import DamagedShardWarning, Store, open_store
+from grok.store.recovery import Recovered
+from grok.store.rows import Row
+from grok.store.writer import CommitReport, StoreWriter
+
+__all__ = [
+    "Claim",
+    "CommitReport",
+    "Conflict",
+    "DamagedShardWarning",
+    "Provenance",
+    "Recovered",
+    "Row",
+    "Store",
+    "StoreWriter",
+    "check_path",
+    "open_store",
+]

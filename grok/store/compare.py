@@ -1,0 +1,135 @@
+"""Whether two runs that must have the same bits have them (DESIGN decisions 1 and 2).
+
+Equal trajectory and equal numerics tag: equal bits at common steps, equal weights at
+equal ends. What differs is a conflict: reported with both sides, never chosen from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+MEASUREMENTS: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all", "lr")
+"""Columns of ``curves`` that a trajectory decides, however and whenever it is looked at."""
+
+FACTS: Final = ("run_id", "trajectory_id", "numerics", "status", "steps", "weights_hash")
+"""Columns of ``runs`` that a comparison needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What is known of one run's bits."""
+
+    run_id: str
+    trajectory_id: str
+    numerics: str | None
+    status: str
+    steps: int
+    weights_hash: str | None
+    at: NDArray[np.int64]
+    """Steps of its evaluations, ascending."""
+    values: NDArray[np.float64]
+    """Measurements, one row a step."""
+
+    def comparable(self, other: Trace) -> bool:
+        """Whether the two must agree: one trajectory, one numerics tag, and neither failed nor was abandoned."""
+        return (
+            self.trajectory_id == other.trajectory_id
+            and self.numerics == other.numerics
+            and not {self.status, other.status} & {"failed", "rolled_back"}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two runs that must have equal bits and have not."""
+
+    run_id: str
+    other_run_id: str
+    trajectory_id: str
+    numerics: str | None
+    step: int | None
+    """First step at which they differ; null where only the final weights or the ends do."""
+    what: str
+    value: float | str | None
+    other_value: float | str | None
+
+    def __str__(self) -> str:
+        runs = self.run_id if self.run_id == self.other_run_id else f"{self.run_id} and {self.other_run_id}"
+        where = "" if self.step is None else f" at step {self.step}"
+        return f"{runs}: {self.what}{where} is {self.value!r} in one and {self.other_value!r} in the other"
+
+
+def traces(runs: pa.Table, curves: pa.Table) -> dict[str, Trace]:
+    """Return the trace of every run in ``runs`` (columns ``FACTS``), its points from ``curves``."""
+    run_ids = curves["run_id"].combine_chunks()
+    order = pc.sort_indices(curves.select(["run_id", "step"]), [("run_id", "ascending"), ("step", "ascending")])
+    names = run_ids.take(order).to_numpy(zero_copy_only=False)
+    at = curves["step"].take(order).to_numpy().astype(np.int64)
+    values = np.empty((len(names), len(MEASUREMENTS)))
+    for i, name in enumerate(MEASUREMENTS):
+        values[:, i] = curves[name].take(order).to_numpy()  # null becomes NaN
+    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]]) if len(names) else np.zeros(0, int)
+    ends = np.r_[starts[1:], len(names)] if len(names) else starts
+    spans = {names[start]: slice(int(start), int(end)) for start, end in zip(starts, ends, strict=True)}
+    nothing = slice(0, 0)
+    return {
+        row["run_id"]: Trace(
+            **row, at=at[spans.get(row["run_id"], nothing)], values=values[spans.get(row["run_id"], nothing)]
+        )
+        for row in runs.select(list(FACTS)).to_pylist()
+    }
+
+
+def difference(a: Trace, b: Trace) -> Conflict | None:
+    """Return the first difference of two runs that must agree, or None (also where they need not agree)."""
+    if not a.comparable(b):
+        return None
+
+    def conflict(step: int | None, what: str, value: Any, other: Any) -> Conflict:
+        return Conflict(a.run_id, b.run_id, a.trajectory_id, a.numerics, step, what, value, other)
+
+    common, in_a, in_b = np.intersect1d(a.at, b.at, assume_unique=True, return_indices=True)
+    unequal = bits(a.values[in_a]) != bits(b.values[in_b])
+    if unequal.any():
+        row, column = np.argwhere(unequal)[0]
+        value, other = float(a.values[in_a][row, column]), float(b.values[in_b][row, column])
+        return conflict(int(common[row]), MEASUREMENTS[column], value, other)
+    if a.steps == b.steps and None not in (a.weights_hash, b.weights_hash) and a.weights_hash != b.weights_hash:
+        return conflict(a.steps, "weights_hash", a.weights_hash, b.weights_hash)
+    if a.run_id == b.run_id and (a.steps, a.status) != (b.steps, b.status):
+        return conflict(None, "end", f"{a.status} after {a.steps}", f"{b.status} after {b.steps}")
+    return None
+
+
+def bits(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bit patterns; all NaN are one, because a store keeps them as null."""
+    whole = np.array(values, dtype=np.float64, copy=True)
+    whole[np.isnan(whole)] = np.nan
+    return whole.view(np.int64)
+
+
+def as_json(conflict: Conflict, sides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the conflict's record: what differs, in decimal and in bits, and where each side comes from."""
+
+    def exact(value: float | str | None) -> Any:
+        return {"value": repr(value), "hex": value.hex()} if isinstance(value, float) else value
+
+    return {
+        "summary": str(conflict),
+        "run_id": conflict.run_id,
+        "other_run_id": conflict.other_run_id,
+        "trajectory_id": conflict.trajectory_id,
+        "numerics": conflict.numerics,
+        "step": conflict.step,
+        "what": conflict.what,
+        "value": exact(conflict.value),
+        "other_value": exact(conflict.other_value),
+        "sides": {name: dict(side) for name, side in sides.items()},
+    }

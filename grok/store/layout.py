@@ -1,0 +1,226 @@
+"""Where things are inside a store, its marker file, and which paths are refused.
+
+```
+STORE/
+  store.json      marks the folder as a store: schema version and columns
+  runs/ curves/ steps/    parquet shards, readable whole by anything
+  checkpoints/<run_id>/   checkpoints and kept weights (grok.checkpoint)
+  sweeps/         command and settings of every sweep
+  conflicts/      equal runs with different bits, one JSON each
+  quarantine/     damaged and orphaned shards, each with its reason
+  leases/         which running sweep trains what
+  tmp/            files being written; nothing in it is ever needed
+  lock            held while a process commits
+```
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from grok.errors import StoreError
+from grok.store.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
+from grok.store.schema import KINDS, SCHEMA_VERSION, columns_of, newer
+
+PRODUCT: Final = "grok-lab"
+EMPTY: Final = "empty"
+"""Name of the shard without rows that keeps a table readable until it has a real one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one store."""
+
+    root: Path
+
+    @property
+    def marker(self) -> Path:
+        return self.root / "store.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def tmp(self) -> Path:
+        return self.root / "tmp"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.root / "quarantine"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def leases(self) -> Path:
+        return self.root / "leases"
+
+    @property
+    def conflicts(self) -> Path:
+        return self.root / "conflicts"
+
+    @property
+    def sweeps(self) -> Path:
+        return self.root / "sweeps"
+
+    def table(self, kind: str) -> Path:
+        return self.root / kind
+
+    def shard(self, kind: str, name: str) -> Path:
+        return self.root / kind / f"{name}.parquet"
+
+    def names(self, kind: str) -> set[str]:
+        """Return the names of the table's shards, without the empty one."""
+        return shard_names(self.table(kind)) - {EMPTY}
+
+    def folders(self) -> tuple[Path, ...]:
+        tables = tuple(self.table(kind) for kind in KINDS)
+        return (
+            *tables,
+            self.checkpoints,
+            self.sweeps,
+            self.conflicts,
+            self.quarantine,
+            self.leases,
+        )
+
+
+def shard_names(folder: Path) -> set[str]:
+    """Return the names, without suffix, of the parquet files in ``folder``."""
+    return {e.name.removesuffix(".parquet") for e in os.scandir(folder) if e.name.endswith(".parquet")}
+
+
+def check_path(path: str | Path) -> bool:
+    """Return whether ``path`` holds a store; False: one can be made there. Writes nothing.
+
+    Raises:
+        StoreError: the path is a file, a folder of something else, not writable, or a
+            store of a newer schema.
+    """
+    layout = Layout(Path(path))
+    with disk_errors(f"store.path={path}"):
+        if layout.marker.is_file():
+            read_marker(layout)
+            _refuse_unwritable(layout.root, path)
+            return True
+        if layout.root.exists():
+            if not layout.root.is_dir():
+                raise StoreError(f"store.path={path} is a file: choose a folder for the store")
+            foreign = sorted(e.name for e in layout.root.iterdir() if not _is_half_made(e))
+            if foreign:
+                raise StoreError(
+                    f"store.path={path} holds other things ({', '.join(foreign[:3])}{', ...' if foreign[3:] else ''}) "
+                    "and no store.json: choose an empty or a new folder"
+                )
+        _refuse_unwritable(layout.root, path)
+        return False
+
+
+def _is_half_made(entry: Path) -> bool:
+    """Whether ``entry`` is what a store killed while being made leaves behind."""
+    return entry.name == "tmp" and entry.is_dir() and all(e.name.startswith("store.json.") for e in entry.iterdir())
+
+
+def _refuse_unwritable(root: Path, path: str | Path) -> None:
+    there = root.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        raise StoreError(f"store.path={path}: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StoreError(f"store.path={path}: {there} is not writable: choose another store.path or change its owner")
+
+
+def read_marker(layout: Layout) -> dict[str, Any]:
+    """Return the content of ``store.json``.
+
+    Raises:
+        StoreError: no store, an unreadable marker, or a newer schema.
+    """
+    try:
+        marker = json.loads(layout.marker.read_text(encoding="utf-8"))
+        version, columns = marker["schema_version"], marker["columns"]
+        if marker["store"] != PRODUCT or not isinstance(version, int):
+            raise ValueError(f"it is not {PRODUCT}'s")
+    except (FileNotFoundError, NotADirectoryError):
+        found = "is a file" if layout.root.is_file() else "has no store.json" if layout.root.exists() else "not there"
+        raise StoreError(f"no store at {layout.root} ({found}): give the folder of a store") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{layout.marker} cannot be read as a store's marker ({error}): restore it") from None
+    if version > SCHEMA_VERSION:
+        raise StoreError(newer(layout.root, f"schema {version}"))
+    if version == SCHEMA_VERSION:
+        for kind in KINDS:
+            unknown = [name for name in columns.get(kind, {}) if name not in columns_of(kind)]
+            if unknown:
+                raise StoreError(newer(layout.root, f"the column {unknown[0]!r} of {kind}"))
+    return dict(marker)
+
+
+def is_current(marker: dict[str, Any]) -> bool:
+    """Return whether the marker names exactly the columns of this version, in their order."""
+    return marker["schema_version"] == SCHEMA_VERSION and all(
+        list(marker["columns"].get(kind, {}).items()) == list(columns_of(kind).items()) for kind in KINDS
+    )
+
+
+def current_marker() -> dict[str, Any]:
+    """Return what ``store.json`` says in this version."""
+    return {
+        "store": PRODUCT,
+        "schema_version": SCHEMA_VERSION,
+        "columns": {kind: columns_of(kind) for kind in KINDS},
+    }
+
+
+def make_store(path: str | Path) -> Layout:
+    """Return the layout of the store at ``path``, made when missing.
+
+    Raises:
+        StoreError: see :func:`check_path`; or the store has an older schema.
+    """
+    layout = Layout(Path(path))
+    exists = check_path(path)
+    with disk_errors(f"store.path={path}"):
+        if not exists:
+            layout.tmp.mkdir(parents=True, exist_ok=True)
+            write_json(layout.marker, current_marker(), layout.tmp)  # the marker first: what follows is then ours
+        for folder in (layout.tmp, *layout.folders()):
+            folder.mkdir(exist_ok=True)
+        flush_folder(layout.root)
+        with locked(layout.lock):
+            pass  # a store in which the lock cannot be taken is refused here, before anything is trained
+    return layout
+
+
+def refuse_older(layout: Layout) -> None:
+    """Raise StoreError unless the store has exactly this version's columns; one without rows is renewed."""
+    if is_current(read_marker(layout)):
+        return
+    if any(layout.names(kind) for kind in KINDS):
+        raise StoreError(
+            f"{layout.root} was written by an older version (its columns differ): "
+            f"run `python -m grok.store migrate {layout.root}` first"
+        )
+    for kind in KINDS:
+        remove_quietly(layout.shard(kind, EMPTY))
+    write_json(layout.marker, current_marker(), layout.tmp)
+
+
+def conflict_files(layout: Layout) -> list[Path]:
+    """Return the recorded conflicts, by name."""
+    with suppress(FileNotFoundError):
+        return sorted(layout.conflicts.glob("*.json"))
+    return []
+
+
+def staged(layout: Layout, name: str) -> Path:
+    """Return a fresh path in ``tmp/``."""
+    return layout.tmp / f"{name}.{unique()}"

@@ -1,0 +1,195 @@
+"""Reading a store: pandas frames, safe beside writers, and never a byte written."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from grok.errors import StoreError, nearest
+from grok.store.layout import Layout, is_current, read_marker
+from grok.store.recovery import unfinished_compaction
+from grok.store.rows import Shard, filter_runs
+from grok.store.schema import schema
+from grok.store.shards import ShardDamaged, read_shard, read_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+_TRIES: Final = 200
+"""Times to list and read again when a compaction moved the shards away meanwhile; 10 ms apart."""
+
+
+class DamagedShardWarning(UserWarning):
+    """A shard was left out because it cannot be read; the next writer puts it in quarantine."""
+
+
+def open_store(path: str | Path) -> Store:
+    """Open the store at ``path`` for reading; nothing is written, now or later.
+
+    Raises:
+        StoreError: there is none, or it was written by a newer schema.
+    """
+    layout = Layout(Path(path))
+    read_marker(layout)
+    return Store(layout)
+
+
+class Store:
+    """A store to read from. Every call sees the runs committed before it, also while a sweep is writing.
+
+    Integers that may be missing are pandas' ``Int64``, never floats. Damaged shards
+    are left out with a :class:`DamagedShardWarning` that names the file.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def runs(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return one row per run, ordered by ``run_id``; ``columns``: some of the table's."""
+        return to_pandas("runs", self.table("runs", None, columns))
+
+    def curves(self, run_ids: Iterable[str] | None = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return one row per evaluation, ordered by run and step; all runs or those in ``run_ids``.
+
+        ``run_id`` and ``step`` come with any ``columns``.
+        """
+        return to_pandas("curves", self.table("curves", run_ids, columns))
+
+    def steps(self, run_ids: Iterable[str] | None = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return one row per optimiser step (GPT), ordered by run and step; as :meth:`curves`."""
+        return to_pandas("steps", self.table("steps", run_ids, columns))
+
+    def statuses(self) -> dict[str, str]:
+        """Return the status of every stored run; reads two columns."""
+        table = self._read("runs", None, ["run_id", "status"])
+        return dict(zip(table["run_id"].to_pylist(), table["status"].to_pylist(), strict=True))
+
+    def run_ids(self, status: str | None = None) -> set[str]:
+        """Return the stored runs, all or those of one status; reads two columns."""
+        return {run_id for run_id, s in self.statuses().items() if status in (None, s)}
+
+    def run(self, prefix: str) -> pd.Series:
+        """Return the row of the one run whose ``run_id`` begins with ``prefix``.
+
+        Raises:
+            StoreError: no run, or more than one, begins so.
+        """
+        matching = sorted(r for r in self.run_ids() if r.startswith(prefix)) if prefix else []
+        if prefix in matching:  # a branch's name may go on after its parent's
+            matching = [prefix]
+        if len(matching) != 1:
+            some = ", ".join(matching[:4]) + (", ..." if len(matching) > 4 else "")
+            given = f"{len(matching)} runs begin with {prefix!r} ({some}): give more of it"
+            if not matching:
+                given = f"no run in {self.layout.root} begins with {prefix!r}{nearest(prefix, self.run_ids())}"
+            raise StoreError(given)
+        frame = to_pandas("runs", self.table("runs", matching, None))
+        return frame.iloc[0]
+
+    def table(self, kind: str, run_ids: Iterable[str] | None, columns: Sequence[str] | None) -> pa.Table:
+        """Return the Arrow table behind :meth:`runs`, :meth:`curves` and :meth:`steps`.
+
+        Raises:
+            StoreError: an unknown column.
+        """
+        names = schema(kind).names
+        if columns is not None:
+            keys = ["run_id"] if kind == "runs" else ["run_id", "step"]
+            for column in columns:
+                if column not in names:
+                    raise StoreError(f"{kind} has no column {column!r}{nearest(column, names)}")
+            names = [name for name in names if name in {*columns, *keys}]
+        wanted = None if run_ids is None else pa.array(sorted(set(run_ids)), pa.string())
+        table = self._read(kind, wanted, names)
+        order = [("run_id", "ascending")] if kind == "runs" else [("run_id", "ascending"), ("step", "ascending")]
+        table = table.sort_by(order)
+        return table if columns is None else table.select(list(dict.fromkeys([*keys, *columns])))
+
+    def shards(self) -> Iterator[Shard]:
+        """Yield every shard whole, current columns whatever version wrote it; damaged ones are left out."""
+        for name in sorted(self._consistent(lambda: self.layout.names("runs"))):
+            try:
+                yield read_whole(self.layout, name)
+            except ShardDamaged as damage:
+                _warn(self.layout.shard("runs", name), damage)
+
+    def _read(self, kind: str, wanted: pa.Array | None, columns: list[str]) -> pa.Table:
+        def once() -> pa.Table:
+            paths = [str(self.layout.shard(kind, name)) for name in sorted(self._visible(kind))]
+            if is_current(read_marker(self.layout)):
+                try:
+                    return _read_together(kind, paths, wanted, columns)
+                except FileNotFoundError:
+                    raise
+                except (pa.ArrowException, OSError):
+                    pass  # one of them is damaged: find out which
+            return _read_one_by_one(kind, paths, wanted, columns)
+
+        return self._consistent(once)
+
+    def _visible(self, kind: str) -> set[str]:
+        """Return the names of the table's shards whose runs are committed."""
+        if kind == "runs" or unfinished_compaction(self.layout) is not None:
+            # While a compaction is being finished the tables may have different shards,
+            # each table being complete; there are no orphans then.
+            return self.layout.names(kind)
+        before = self.layout.names("runs")
+        names = self.layout.names(kind)
+        if not before <= self.layout.names("runs") or unfinished_compaction(self.layout) is not None:
+            raise FileNotFoundError("shards were moved while being listed")
+        return names & before
+
+    def _consistent(self, read: Callable[[], T]) -> T:
+        for _ in range(_TRIES):
+            try:
+                return read()
+            except FileNotFoundError:
+                if not self.layout.marker.exists():
+                    break
+                time.sleep(0.01)
+        raise StoreError(f"{self.layout.root} changes faster than it can be read, or was removed: try again")
+
+
+def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
+    """Read all shards in parallel, skipping what the filter rules out by its statistics."""
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
+    dataset = ds.dataset(paths, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
+    return dataset.to_table(columns=columns, filter=None if wanted is None else ds.field("run_id").isin(wanted))
+
+
+def _read_one_by_one(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
+    """Read shard by shard, upgrading older ones and leaving damaged ones out."""
+    tables = [pa.table({n: pa.array([], schema(kind).field(n).type) for n in columns})]
+    for path in paths:
+        try:
+            table = read_shard(Path(path), kind, columns).replace_schema_metadata(None)
+        except ShardDamaged as damage:
+            _warn(Path(path), damage)
+            continue
+        table = table if wanted is None else filter_runs(table, wanted)
+        tables.append(table.cast(tables[0].schema))
+    return pa.concat_tables(tables)
+
+
+def _warn(path: Path, damage: ShardDamaged) -> None:
+    warnings.warn(f"left out {path}: {damage}", DamagedShardWarning, stacklevel=2)
+
+
+def to_pandas(kind: str, table: pa.Table) -> pd.DataFrame:
+    """Return ``table`` as a frame: integers and flags that may be missing stay integers and flags."""
+    import pandas as pd
+
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    needed = [n for n in table.column_names if not schema(kind).field(n).nullable]
+    fast = table.select(needed).to_pandas()
+    rest = table.select([n for n in table.column_names if n not in set(needed)]).to_pandas(types_mapper=nullable.get)
+    frame: pd.DataFrame = pd.concat([fast, rest], axis=1)[table.column_names]
+    return frame

@@ -1,0 +1,73 @@
+"""The command that re-runs a run: every resolved stream pinned, quoted for Hydra's grammar and for the shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import asdict
+from typing import Any, Final
+
+from grok.config import RunConfig
+from grok.config.fields import walk
+
+_BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORDS: Final = frozenset({"null", "true", "false", "nan", "inf"})
+
+_ABOUT_THE_COMMAND: Final = frozenset(
+    {"workers", "lanes", "executor", "dry_run", "retry_failed", "force", "require_clean"}
+)
+_ABOUT_THE_PLACE: Final = ("store.", "checkpoint.")
+"""Settings of one invocation, which say nothing of the run."""
+
+
+def overrides(config: RunConfig) -> list[str]:
+    """Return Hydra overrides that give ``config``'s run again: same streams, same ``run_id``.
+
+    Every setting that differs from its default is given. A run that names a preset
+    (``experiment``) may not start without one in GPT mode, and a preset moves the
+    defaults: there the preset is named and every setting of the run is given.
+    """
+    defaults = {name: value for name, value, _ in walk(type(config)())}
+    preset = config.experiment if config.mode != "arithmetic" else None
+    given = [f"mode={literal(config.mode)}"] if config.mode != "arithmetic" else []
+    if preset is not None:
+        given.append(f"experiment={preset}" if re.fullmatch(r"[\w/]+", preset) else f"experiment={literal(preset)}")
+    given.append(f"seed={config.seed}")
+    given += [f"seeds.{stream}={seed}" for stream, seed in asdict(config.stream_seeds()).items()]
+    if config.seeds.layers:
+        given.append(f"++seeds.layers={literal(config.seeds.layers)}")
+    for name, value, rule in walk(config):
+        if name in {"mode", "experiment", "seed"} or name.startswith("seeds."):
+            continue
+        if name in _ABOUT_THE_COMMAND or name.startswith(_ABOUT_THE_PLACE):
+            continue
+        if value != defaults[name] or (preset is not None and rule.role != "none"):
+            given.append(f"{name}={literal(value)}")
+    return given
+
+
+def rerun_command(config: RunConfig) -> str:
+    """Return ``python -m grok.run ...`` for :func:`overrides`, quoted for a POSIX shell."""
+    return " ".join(["python", "-m", "grok.run", *(shlex.quote(override) for override in overrides(config))])
+
+
+def literal(value: Any) -> str:
+    """Return ``value`` in Hydra's override grammar, which parses back to an equal value."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(literal, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{literal(item)}" for key, item in value.items()) + "}"
+    text = str(value)
+    if _BARE.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    text = text.replace("${", r"\${")  # the dollar is meant: no interpolation
+    # inside single quotes a backslash only counts before a quote or another backslash there
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
+    return f"'{escaped}'"

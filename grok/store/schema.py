@@ -1,0 +1,217 @@
+"""The columns of a store: one full, ordered, typed schema per table, the same in every shard whatever the mode.
+
+``runs`` has one row per run, ``curves`` one per evaluation, ``steps`` one per optimiser
+step of a GPT run. Settings appear as ``config.<dotted name>``; lists and maps are
+canonical JSON text. A float that is not a number is null: pandas, DuckDB and Polars
+then give the same means. Infinities stay.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+import pyarrow as pa
+
+from grok.config import MODES, config_columns
+from grok.config.fields import settings_of
+from grok.errors import StoreError
+from grok.records import StepPoint
+
+SCHEMA_VERSION: Final = 1
+"""Raised when a column changes its name, type or meaning; a step in ``grok.store.migrate`` goes with it.
+
+A setting that is only *added* needs no new number: ``store.json`` lists the columns,
+and ``migrate`` fills in the new one.
+"""
+
+KINDS: Final = ("runs", "curves", "steps")
+VERSION_KEY: Final = b"grok.schema_version"
+KIND_KEY: Final = b"grok.table"
+PARTNERS_KEY: Final = b"grok.partners"
+"""In a runs shard: the other tables that have a shard of the same name."""
+
+CONFIG: Final = "config."
+TEXT, INT, FLOAT, FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+_RUNS: Final = (
+    ("run_id", TEXT, True),
+    ("trajectory_id", TEXT, True),
+    ("config_id", TEXT, True),
+    ("parent_run_id", TEXT, False),
+    ("branch_step", INT, False),
+    ("mode", TEXT, True),
+    ("seed", INT, True),
+    ("seed_split", INT, True),
+    ("seed_init", INT, True),
+    ("seed_order", INT, True),
+    ("replicate", INT, True),
+    ("status", TEXT, True),
+    ("stop_reason", TEXT, False),
+    ("error", TEXT, False),
+    ("steps", INT, True),
+    ("train_loss", FLOAT, False),
+    ("train_acc", FLOAT, False),
+    ("val_loss", FLOAT, False),
+    ("val_acc", FLOAT, False),
+    ("weight_norm", FLOAT, False),
+    ("weight_norm_all", FLOAT, False),
+    ("weights_hash", TEXT, False),
+    ("memorised_step", INT, False),
+    ("grokked_step", INT, False),
+    ("val_loss_peak_step", INT, False),
+    ("weight_norm_peak_step", INT, False),
+    ("seconds", FLOAT, False),
+    ("host", TEXT, False),
+    ("device", TEXT, False),
+    ("numerics", TEXT, False),
+    ("git_commit", TEXT, False),
+    ("git_dirty", FLAG, False),
+    ("torch_version", TEXT, False),
+    ("started_at", pa.timestamp("us"), False),
+)
+_PROVENANCE: Final = (
+    ("seed_dropout", INT, True),
+    ("seed_eval", INT, True),
+    ("seed_sample", INT, True),
+    ("seed_perturb", INT, True),
+    ("layers", TEXT, True),
+    ("data_hash", TEXT, False),
+    ("sweep_id", TEXT, False),
+    ("lane_width", INT, False),
+    ("numerics_version", INT, False),
+    ("grok_version", TEXT, False),
+    ("python_version", TEXT, False),
+    ("numpy_version", TEXT, False),
+    ("rerun", TEXT, True),
+)
+_CURVES: Final = (
+    ("run_id", TEXT, True),
+    ("step", INT, True),
+    ("train_loss", FLOAT, False),
+    ("train_acc", FLOAT, False),
+    ("val_loss", FLOAT, False),
+    ("val_acc", FLOAT, False),
+    ("weight_norm", FLOAT, False),
+    ("lr", FLOAT, False),
+    ("weight_norm_all", FLOAT, False),
+    ("block_norms", TEXT, False),
+    ("metrics", TEXT, False),
+    ("sample", TEXT, False),
+)
+
+
+@functools.cache
+def schema(kind: str) -> pa.Schema:
+    """Return the Arrow schema of table ``kind`` (one of ``KINDS``), its version in the metadata."""
+    if kind == "runs":
+        settings = [(CONFIG + name, arrow_type(hint), False) for name, hint in config_columns().items()]
+        columns = [*_RUNS, *settings, *_PROVENANCE]
+    elif kind == "curves":
+        columns = list(_CURVES)
+    else:
+        hints = typing.get_type_hints(StepPoint)
+        columns = [("run_id", TEXT, True)]
+        columns += [(f.name, arrow_type(hints[f.name]), f.name == "step") for f in fields(StepPoint)]
+    metadata = {VERSION_KEY: str(SCHEMA_VERSION).encode(), KIND_KEY: kind.encode()}
+    return pa.schema([pa.field(name, type_, not required) for name, type_, required in columns], metadata)
+
+
+def arrow_type(hint: Any) -> pa.DataType:
+    """Return the column type of a setting's or record's type hint; lists and maps become JSON text."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        (hint,) = (member for member in typing.get_args(hint) if member is not type(None))
+    plain = {bool: FLAG, int: INT, float: FLOAT, str: TEXT}
+    return plain.get(hint, TEXT)
+
+
+def columns_of(kind: str) -> dict[str, str]:
+    """Return the table's columns in order, with their types in words."""
+    return {field.name: str(field.type) for field in schema(kind)}
+
+
+def schema_version(metadata: Mapping[bytes, bytes] | None, source: object) -> int:
+    """Return the schema version in a shard's ``metadata``.
+
+    Raises:
+        ValueError: it has none, so it is not a shard of a store.
+        StoreError: it was written by a newer schema.
+    """
+    text = (metadata or {}).get(VERSION_KEY)
+    if text is None:
+        raise ValueError("not a shard of a store: it carries no schema version")
+    version = int(text)
+    if version > SCHEMA_VERSION:
+        raise StoreError(newer(source, f"schema {version}"))
+    return version
+
+
+def newer(source: object, what: str) -> str:
+    """Return the words with which a store from the future is refused."""
+    return (
+        f"{source} has {what}, which this version does not know (schema {SCHEMA_VERSION}): update grok-lab to open it"
+    )
+
+
+def to_table(
+    kind: str, columns: Mapping[str, Iterable[Any]], metadata: Mapping[bytes, bytes] | None = None
+) -> pa.Table:
+    """Return the table of ``columns`` (every column of the schema, in any order); NaN becomes null.
+
+    Raises:
+        StoreError: a value does not fit its column, or a needed one is missing.
+    """
+    full = schema(kind)
+    assert set(columns) == set(full.names), f"{kind}: columns differ from the schema: {set(columns) ^ set(full.names)}"
+    arrays = []
+    for field in full:
+        try:
+            array = pa.array(columns[field.name], type=field.type, from_pandas=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise StoreError(f"column {field.name} of {kind}: expected {field.type} values: {error}") from None
+        if array.null_count and not field.nullable:
+            raise StoreError(f"column {field.name} of {kind} has no value in {array.null_count} rows: one is needed")
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=full.with_metadata({**full.metadata, **(metadata or {})}))
+
+
+def conform(kind: str, table: pa.Table) -> pa.Table:
+    """Return ``table``, of the current schema version, with the full current columns in their order.
+
+    A setting that this table does not know yet gets its neutral value where one is
+    declared (that is what those runs did), otherwise null.
+
+    Raises:
+        StoreError: the table has a column that this version does not know.
+    """
+    full = schema(kind)
+    unknown = [name for name in table.column_names if name not in full.names]
+    if unknown:
+        raise StoreError(newer(f"a shard of {kind}", f"the column {unknown[0]!r}"))
+    arrays = [
+        table[field.name].cast(field.type) if field.name in table.column_names else _filled(kind, field, table)
+        for field in full
+    ]
+    kept = {k: v for k, v in (table.schema.metadata or {}).items() if k == PARTNERS_KEY}
+    return pa.Table.from_arrays(arrays, schema=full.with_metadata({**full.metadata, **kept}))
+
+
+def _filled(kind: str, field: pa.Field, table: pa.Table) -> pa.Array:
+    if kind != "runs" or not field.name.startswith(CONFIG):
+        return pa.nulls(table.num_rows, field.type)
+    name = field.name.removeprefix(CONFIG)
+    neutral = {mode: _neutral(mode, name) for mode in MODES}
+    return pa.array([neutral.get(mode) for mode in table["mode"].to_pylist()], type=field.type)
+
+
+def _neutral(mode: str, name: str) -> Any:
+    found = settings_of(MODES[mode]).get(name)
+    if found is None or isinstance(found[1].neutral, type):  # the class stands for "no neutral value"
+        return None
+    value = found[1].neutral
+    return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, (list, dict)) else value

@@ -1,0 +1,92 @@
+"""Made-up runs for tests of the store and of what reads it; deterministic, no training.
+
+Importable by other packages' tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from grok.config import identify, load_config
+from grok.records import CurvePoint, RunResult
+from grok.store.provenance import Provenance
+from grok.store.rows import Row
+from grok.streams import Stream
+
+MACHINE = Provenance(
+    git_commit="0" * 40,
+    git_dirty=False,
+    host="somewhere",
+    grok_version="0",
+    torch_version="0",
+    python_version="0",
+    numpy_version="0",
+)
+
+
+def example_row(
+    seed: int, *, steps: int = 200, every: int = 50, settings: dict[str, Any] | None = None, **result: Any
+) -> Row:
+    """Return a finished run of ``steps`` updates, evaluated at every ``every``-th and the last.
+
+    The numbers come from the trajectory and the step alone, as training's do: equal
+    trajectory, equal bits. Keywords go to :class:`grok.records.RunResult`.
+    """
+    data = {"seed": seed, "train": {"steps": steps}, "eval": {"every": every}, **(settings or {})}
+    config = load_config(data)
+    identity = identify(config)
+    curve = [example_point(identity.trajectory_id, k) for k in sorted({*range(0, steps + 1, every), steps})]
+    defaults = RunResult(
+        run_id=identity.run_id,
+        status="completed",
+        stop_reason="steps",
+        steps=steps,
+        weights_hash=f"{Stream('weights', steps).at(identity.trajectory_id).key():064x}",
+        grokked_step=steps if seed % 2 else None,
+        seconds=1.5,
+        numerics="cpu:example",
+        started_at=1.7e9,
+        curve=curve,
+    )
+    return Row(replace(defaults, **result), config, identity, MACHINE)
+
+
+def example_point(trajectory_id: str, step: int) -> CurvePoint:
+    """Return the evaluation of a trajectory at ``step``."""
+    u = Stream("curve", step).at(trajectory_id).uniform(6)
+    return CurvePoint(
+        step=step,
+        train_loss=float(u[0]) if step else float("nan"),
+        train_acc=float(u[1]) if step else float("nan"),
+        val_loss=float(u[2]),
+        val_acc=float(u[3]),
+        weight_norm=float(u[4]) * 60,
+        weight_norm_all=float(u[5]) * 90,
+        lr=1e-3 if step else float("nan"),
+        block_norms={"embedding": float(u[4]), "blocks.0": float(u[5])},
+    )
+
+
+def example_rows(seeds: Iterable[int], **keywords: Any) -> list[Row]:
+    """Return :func:`example_row` for each seed."""
+    return [example_row(seed, **keywords) for seed in seeds]
+
+
+def failed(row: Row, error: str = "made up") -> Row:
+    """Return the same run as it looks when it failed before its first evaluation."""
+    result = replace(
+        row.result, status="failed", stop_reason="exception", error=error, steps=0, curve=[], weights_hash=None
+    )
+    return replace(row, result=result)
+
+
+def with_other_bits(row: Row, step: int) -> Row:
+    """Return the same run with one validation loss off by one unit in the last place."""
+    import math
+
+    curve = [
+        replace(p, val_loss=math.nextafter(p.val_loss, math.inf)) if p.step == step else p for p in row.result.curve
+    ]
+    return replace(row, result=replace(row.result, curve=curve))

@@ -1,0 +1,299 @@
+"""Writing to a store: whole shards, one commit each, from any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grok.errors import StoreError
+from grok.store.compare import Conflict, as_json, difference, traces
+from grok.store.files import disk_errors, file_identity, flush_folder, locked, remove_quietly, unique, write_json
+from grok.store.layout import Layout, make_store, refuse_older
+from grok.store.leases import Claim, Leases
+from grok.store.recovery import Recovered, finish_compaction, quarantine, recover, retire_orphans
+from grok.store.rows import Row, Shard, to_shard, with_partners
+from grok.store.schema import KINDS
+from grok.store.shards import (
+    ShardDamaged,
+    ensure_readable,
+    read_shard,
+    read_whole,
+    replace_table,
+    without_runs,
+    write_shard,
+)
+
+
+@dataclass(slots=True)
+class CommitReport:
+    """What became of the rows of one commit, by ``run_id``."""
+
+    written: list[str] = field(default_factory=list)
+    """New runs."""
+    replaced: list[str] = field(default_factory=list)
+    """Runs that the store held as failed."""
+    duplicates: list[str] = field(default_factory=list)
+    """Runs that the store holds already, with the same bits or from other numerics: dropped."""
+    conflicts: list[Conflict] = field(default_factory=list)
+    """Runs that the store holds already with other bits at equal numerics: dropped, recorded in ``conflicts/``."""
+    recovered: list[Recovered] = field(default_factory=list)
+    """What was put right on the way: the rest of a killed commit, a damaged shard."""
+
+    def __iadd__(self, other: CommitReport) -> CommitReport:
+        for f in fields(self):
+            getattr(self, f.name).extend(getattr(other, f.name))
+        return self
+
+
+class StoreWriter:
+    """An open store that results are committed to; made when missing.
+
+    Opening retires the rests of killed commits and quarantines damaged shards
+    (:attr:`recovered` says what). Safe between threads, processes and, where file
+    locks reach, machines.
+
+    Args:
+        path: the store's folder.
+        thorough: read every page of every shard once, so that damage anywhere is found
+            now; False reads footers only, for the workers of a sweep whose parent has looked.
+
+    Raises:
+        StoreError: a foreign or unwritable folder, a newer schema, or an older one.
+    """
+
+    def __init__(self, path: str | Path, thorough: bool = True) -> None:
+        self.layout: Layout = make_store(path)
+        self.recovered: list[Recovered] = []
+        self._index = Index(self.layout)
+        self._leases = Leases(self.layout)
+        with self._writing("opening the store"):
+            refuse_older(self.layout)
+            self.recovered = recover(self.layout, thorough=thorough)
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the leases back; everything committed is on the disk already."""
+        self._leases.release()
+
+    def commit(self, rows: Sequence[Row]) -> CommitReport:
+        """Write finished runs as one shard and return what became of each.
+
+        When this returns, the rows are on the disk. A run that the store holds as
+        failed is replaced; any other that it holds is compared and dropped.
+
+        Raises:
+            StoreError: the disk refuses (nothing of the commit is left behind, and the
+                same rows may be committed again), or a row does not fit the schema.
+        """
+        report, waiting = CommitReport(), list(rows)
+        while waiting:
+            now: dict[str, Row] = {}
+            later = [row for row in waiting if now.setdefault(row.result.run_id, row) is not row]
+            report += self.commit_shard(to_shard(list(now.values())))
+            waiting = later  # a run given twice is committed twice: the second time it is compared
+        return report
+
+    def commit_shard(self, incoming: Shard) -> CommitReport:
+        """Like :meth:`commit`, for rows that are tables already (``merge``)."""
+        with self._writing("writing results"):
+            # What a killed commit left behind would be counted twice next to this one.
+            report = CommitReport(recovered=retire_orphans(self.layout))
+            accepted = self._accept(incoming, report)
+            failed_before = set(report.replaced)
+            if failed_before:
+                self._remove(failed_before)
+            fresh = report.written + report.replaced
+            if fresh:
+                write_shard(self.layout, unique(), accepted)
+                ensure_readable(self.layout)
+        return report
+
+    def _accept(self, incoming: Shard, report: CommitReport) -> Shard:
+        """Sort the incoming runs into ``report``; return those to write."""
+        stored = self._stored(report)
+        arriving = dict(zip(incoming.runs["run_id"].to_pylist(), incoming.runs["status"].to_pylist(), strict=True))
+        compared = self._compare(incoming, {run_id for run_id in arriving if run_id in stored})
+        keep = set()
+        for run_id, status in arriving.items():
+            if run_id not in stored:
+                report.written.append(run_id)
+                keep.add(run_id)
+            elif stored[run_id] == "failed":
+                report.replaced.append(run_id)
+                keep.add(run_id)
+            elif status == "failed" or run_id not in compared:
+                report.duplicates.append(run_id)
+            else:
+                report.conflicts.append(compared[run_id])
+        return incoming.only(keep)
+
+    def _stored(self, report: CommitReport) -> dict[str, str]:
+        while True:
+            try:
+                return self._index.statuses()
+            except DamagedShard as damage:
+                report.recovered.append(quarantine(self.layout, damage.name, damage.reason))
+
+    def _compare(self, incoming: Shard, run_ids: set[str]) -> dict[str, Conflict]:
+        """Return the conflicts of incoming runs with the stored ones of the same name; record each."""
+        found: dict[str, Conflict] = {}
+        by_shard = self._by_shard(run_ids)
+        arrived = traces(*incoming.only(run_ids).for_comparison()) if by_shard else {}
+        for name, in_shard in by_shard.items():
+            shard = self._read(name).only(in_shard)
+            stored = traces(*shard.for_comparison())
+            for run_id in sorted(in_shard):
+                conflict = difference(stored[run_id], arrived[run_id])
+                if conflict is not None:
+                    found[run_id] = conflict
+                    sides = {"stored": origin(shard.runs, run_id), "arrived": origin(incoming.runs, run_id)}
+                    record_conflict(self.layout, conflict, sides)
+        return found
+
+    def _by_shard(self, run_ids: set[str]) -> dict[str, set[str]]:
+        by_shard: dict[str, set[str]] = {}
+        for run_id in sorted(run_ids):
+            by_shard.setdefault(self._index.shard_of(run_id), set()).add(run_id)
+        return by_shard
+
+    def _read(self, name: str) -> Shard:
+        try:
+            return read_whole(self.layout, name)
+        except ShardDamaged as damage:
+            quarantine(self.layout, name, str(damage))
+            raise StoreError(
+                f"shard {name} of {self.layout.root} was damaged while in use and is in quarantine now ({damage}): "
+                "give the command again"
+            ) from damage
+
+    def _remove(self, run_ids: set[str]) -> None:
+        """Take failed rows out of their shards, the rest of which stays readable at every moment.
+
+        Curves go first: a kill in between leaves a failed run without a curve, never
+        points that a later commit of the run would double.
+        """
+        for name, gone in self._by_shard(run_ids).items():
+            whole = self._read(name)
+            rest = without_runs(whole, gone)
+            if rest.runs.num_rows == 0:
+                for kind in KINDS:  # runs first: curves alone are an orphan, which the next writer retires
+                    remove_quietly(self.layout.shard(kind, name))
+                    flush_folder(self.layout.table(kind))
+                continue
+            for kind in ("curves", "steps"):
+                if whole.table(kind).num_rows > rest.table(kind).num_rows:
+                    # stays as a file even without rows: the runs shard beside it still names it
+                    replace_table(self.layout, kind, name, rest.table(kind))
+            replace_table(self.layout, "runs", name, with_partners(rest.runs, whole))
+
+    def claim(self, run_ids: Sequence[str], retry_failed: bool = False) -> Claim:
+        """Lease the runs that this sweep may train now: not stored, and not leased by a living sweep.
+
+        Args:
+            run_ids: what is to be trained.
+            retry_failed: count runs that the store holds as failed as not stored.
+        """
+        with self._leases.locked():
+            with self._writing("reading the store"):
+                stored = self._stored(CommitReport())
+            done = {r for r in run_ids if r in stored and not (retry_failed and stored[r] == "failed")}
+            return self._leases.claim([r for r in run_ids if r not in done], done)
+
+    def heartbeat(self) -> bool:
+        """Say that this sweep is alive; False when another one took its leases over."""
+        return self._leases.heartbeat()
+
+    def release(self) -> None:
+        """Give all leases back."""
+        self._leases.release()
+
+    def record_sweep(self, sweep_id: str, argv: Sequence[str], config: dict[str, Any]) -> Path:
+        """Keep a sweep's command and effective settings in ``sweeps/<sweep_id>.json``; return the file."""
+        if not sweep_id or sweep_id.startswith(".") or not all(c.isalnum() or c in "._-" for c in sweep_id):
+            raise StoreError(f"sweep_id={sweep_id!r}: letters, digits, '.', '_' and '-' name a sweep")
+        path = self.layout.sweeps / f"{sweep_id}.json"
+        with self._writing("recording the sweep"):
+            write_json(path, {"sweep_id": sweep_id, "argv": list(argv), "config": config}, self.layout.tmp)
+        return path
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[None]:
+        with disk_errors(f"{doing} ({self.layout.root})"), locked(self.layout.lock):
+            finish_compaction(self.layout)
+            yield
+
+
+class DamagedShard(Exception):
+    """A runs shard that could not be read while the store was in use."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name, self.reason = name, reason
+
+
+class Index:
+    """Which runs the store holds and in which shard, read again only where a file has changed."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._seen: dict[str, tuple[tuple[int, int, int], dict[str, str]]] = {}
+        self._shard_of: dict[str, str] = {}
+
+    def statuses(self) -> dict[str, str]:
+        """Return the status of every stored run. The caller holds the lock.
+
+        Raises:
+            DamagedShard: a shard that cannot be read.
+        """
+        names = self._layout.names("runs")
+        for gone in self._seen.keys() - names:
+            del self._seen[gone]
+        for name in names:
+            path = self._layout.shard("runs", name)
+            identity = file_identity(path)
+            if name in self._seen and self._seen[name][0] == identity:
+                continue
+            try:
+                table = read_shard(path, "runs", ["run_id", "status"])
+            except ShardDamaged as damage:
+                raise DamagedShard(name, f"runs: {damage}") from damage
+            pairs = zip(table["run_id"].to_pylist(), table["status"].to_pylist(), strict=True)
+            self._seen[name] = (identity, dict(pairs))
+        statuses: dict[str, str] = {}
+        self._shard_of = {}
+        for name, (_, runs) in self._seen.items():
+            statuses |= runs
+            self._shard_of |= dict.fromkeys(runs, name)
+        return statuses
+
+    def shard_of(self, run_id: str) -> str:
+        """Return the name of the shard that holds a run found by the last :meth:`statuses`."""
+        return self._shard_of[run_id]
+
+
+def record_conflict(layout: Layout, conflict: Conflict, sides: dict[str, Any]) -> Path:
+    """Keep a conflict as JSON in ``conflicts/``; the same one twice is one file."""
+    other = "" if conflict.run_id == conflict.other_run_id else f"-{conflict.other_run_id}"
+    path = layout.conflicts / f"{conflict.run_id}{other}-{conflict.step}-{conflict.what}.json"
+    write_json(path, as_json(conflict, sides), layout.tmp)
+    return path
+
+
+def origin(runs: pa.Table, run_id: str) -> dict[str, Any]:
+    """Return where a run's row comes from."""
+    columns = ["host", "device", "numerics", "git_commit", "git_dirty", "torch_version", "weights_hash", "steps"]
+    return dict(runs.filter(pc.equal(runs["run_id"], run_id)).select(columns).to_pylist()[0])
