@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from grok.errors import StoreError, nearest
 from grok.store.layout import Layout, is_current, read_marker
@@ -160,6 +159,8 @@ class Store:
 
 def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
     """Read all shards in parallel, skipping what the filter rules out by its statistics."""
+    import pyarrow.dataset as ds  # imports pandas, which planning can do without
+
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
     dataset = ds.dataset(paths, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
     return dataset.to_table(columns=columns, filter=None if wanted is None else ds.field("run_id").isin(wanted))

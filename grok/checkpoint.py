@@ -1,0 +1,302 @@
+"""One run's checkpoints and kept weights on the disk: safetensors beside a JSON manifest, no pickle.
+
+```
+checkpoints/<run_id>/
+  00000007-step-3000/   a checkpoint: tensors.safetensors, manifest.json
+  weights-final/        kept weights, the same two files
+```
+A folder is written under another name and gets its own by one rename, so it is whole or
+not there. The manifest holds every tensor's dtype and shape (REQUIREMENTS A4) and the
+SHA-256 of the tensor file; loading checks all of it, takes the newest intact checkpoint
+and warns of damaged ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from grok.errors import CheckpointError
+from grok.records import Checkpoint
+
+FORMAT: Final = 1
+TENSORS: Final = "tensors.safetensors"
+MANIFEST: Final = "manifest.json"
+_STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TMP: Final = ".tmp-"
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint was left out because it is not what its manifest says."""
+
+
+def run_folder(store: str | Path, run_id: str) -> Path:
+    """Return ``<store>/checkpoints/<run_id>``.
+
+    Raises:
+        CheckpointError: ``run_id`` is not a plain name, so it could point elsewhere.
+    """
+    return Path(store) / "checkpoints" / _plain_name(run_id, "run_id")
+
+
+def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None = 1) -> Path:
+    """Write ``checkpoint`` below the run's ``folder``, then drop all but the newest ``keep`` (None: keep all).
+
+    Newest is the one saved last, whatever its step: after a rollback that is the branch's.
+
+    Raises:
+        CheckpointError: the disk refuses (what was there is untouched), or the state is not
+            plain JSON (text keys, no tuples), so that loading would not give it back equal.
+    """
+    folder = Path(folder)
+    _check_plain(checkpoint.state, "state")
+    serial = max((s for s, _, _ in _saved(folder)), default=0) + 1
+    target = folder / f"{serial:08d}-step-{checkpoint.step}"
+    _commit(
+        target, checkpoint.tensors, {"run_id": checkpoint.run_id, "step": checkpoint.step, "state": checkpoint.state}
+    )
+    if keep is not None:
+        for _, _, old in _saved(folder)[keep:]:
+            _discard(old)
+    return target
+
+
+def has_checkpoint(folder: str | Path) -> bool:
+    """Return whether :func:`load_checkpoint` would find an intact checkpoint; reads and checks it."""
+    return any(_is_intact(path) for _, _, path in _saved(Path(folder)))
+
+
+def load_checkpoint(folder: str | Path, step: int | None = None) -> Checkpoint:
+    """Return the newest intact checkpoint of the run's ``folder`` (or that of ``step``), on the CPU.
+
+    Tensors have the dtypes and shapes they were saved with.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    folder = Path(folder)
+    candidates = [path for _, at, path in _saved(folder) if step in (None, at)]
+    for path in candidates:
+        try:
+            manifest, tensors = _load(path)
+        except CheckpointError as error:
+            warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
+            continue
+        return Checkpoint(run_id=manifest["run_id"], step=manifest["step"], tensors=tensors, state=manifest["state"])
+    asked = f"no checkpoint in {folder}" if step is None else f"no checkpoint of step {step} in {folder}"
+    there = ", ".join(map(str, checkpoint_steps(folder))) or "none"
+    raise CheckpointError(f"{asked} that is intact: {len(candidates)} damaged; steps there: {there}")
+
+
+def checkpoint_steps(folder: str | Path) -> list[int]:
+    """Return the steps of the run's checkpoints, newest first."""
+    return [step for _, step, _ in _saved(Path(folder))]
+
+
+def remove_checkpoints(folder: str | Path) -> None:
+    """Remove the run's checkpoints; kept weights stay."""
+    folder = Path(folder)
+    for _, _, path in _saved(folder):
+        _discard(path)
+    if folder.is_dir():
+        _clear_unfinished(folder)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def save_weights(folder: str | Path, moment: str, tensors: Mapping[str, torch.Tensor]) -> Path:
+    """Keep weights of a ``moment`` (``init``, ``final``) in the run's ``folder``; replaces those of before.
+
+    Raises:
+        CheckpointError: the disk refuses, or ``moment`` is not a plain name.
+    """
+    target = Path(folder) / f"weights-{_plain_name(moment, 'moment')}"
+    _commit(target, tensors, {"moment": moment})
+    return target
+
+
+def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
+    """Return the weights that were kept at ``moment``, on the CPU.
+
+    Raises:
+        CheckpointError: none were kept, or they are damaged.
+    """
+    path = Path(folder) / f"weights-{_plain_name(moment, 'moment')}"
+    if not path.is_dir():
+        kept = sorted(p.name.removeprefix("weights-") for p in Path(folder).glob("weights-*") if _TMP not in p.name)
+        raise CheckpointError(
+            f"no weights of moment {moment!r} in {folder} (kept: {', '.join(kept) or 'none'}): "
+            f"train with `save={moment}`"
+        )
+    return _load(path)[1]
+
+
+def _saved(folder: Path) -> list[tuple[int, int, Path]]:
+    """Return (serial, step, path) of the committed checkpoints, newest first."""
+    if not folder.is_dir():
+        return []
+    matches = ((_STEP.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted(((int(m[1]), int(m[2]), path) for m, path in matches if m), reverse=True)
+
+
+def _commit(target: Path, tensors: Mapping[str, torch.Tensor], about: dict[str, Any]) -> None:
+    with _disk_errors(f"writing {target}"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _clear_unfinished(target.parent)
+        staged = target.with_name(f"{target.name}{_TMP}{os.getpid()}-{os.urandom(4).hex()}")
+        staged.mkdir()
+        try:
+            plain = _plain_tensors(tensors)
+            save_file(plain, staged / TENSORS)
+            manifest = {
+                "format": FORMAT,
+                **about,
+                "tensors": {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in plain.items()},
+                "sha256": _sha256(staged / TENSORS),
+            }
+            text = json.dumps({**manifest, "manifest_sha256": _fingerprint(manifest)}, indent=1)
+            (staged / MANIFEST).write_text(text, encoding="utf-8")
+            for path in (staged / TENSORS, staged / MANIFEST, staged):
+                _flush(path)
+            if target.exists():  # only kept weights are replaced; their run has no row before they are there
+                target.rename(target.with_name(f"{target.name}{_TMP}old-{os.urandom(4).hex()}"))
+            staged.rename(target)
+            _flush(target.parent)
+            _clear_unfinished(target.parent)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+
+
+def _plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return detached, contiguous CPU tensors, each with memory of its own (tied weights are saved twice)."""
+    plain: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        if name == "__metadata__":
+            raise CheckpointError("a tensor named '__metadata__' cannot be saved: the name belongs to the file format")
+        own = tensor.detach().cpu().contiguous()
+        memory = own.untyped_storage().data_ptr()
+        if own.numel() and (memory in seen or own.untyped_storage().nbytes() != own.nbytes):
+            own = own.clone()
+        seen.add(memory)
+        plain[name] = own
+    return plain
+
+
+def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return manifest and tensors of a committed folder after checking all that the manifest says."""
+    manifest = _intact_manifest(path)
+    try:
+        # cloned: the loaded ones are windows on the file, which may be dropped while the run goes on
+        tensors = {name: tensor.clone() for name, tensor in load_file(path / TENSORS).items()}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"its tensors cannot be read: {error}") from error
+    found = {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in tensors.items()}
+    if found != manifest["tensors"]:
+        wrong = sorted(
+            n for n in found.keys() | manifest["tensors"].keys() if found.get(n) != manifest["tensors"].get(n)
+        )
+        raise CheckpointError(f"its tensors are not those of its manifest ({', '.join(wrong[:3])})")
+    return manifest, {name: tensors[name] for name in manifest["tensors"]}
+
+
+def _intact_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        said = manifest.pop("manifest_sha256")
+        written_by = manifest["format"]
+        whole = said == _fingerprint(manifest) and _sha256(path / TENSORS) == manifest["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"its files cannot be read ({error})") from error
+    if not whole:
+        raise CheckpointError("its bytes are not those that were written")
+    if written_by != FORMAT:
+        raise CheckpointError(f"it has format {written_by}, this version reads {FORMAT}: update grok-lab")
+    return dict(manifest)
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        _intact_manifest(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _fingerprint(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _discard(path: Path) -> None:
+    """Remove a committed folder: by a rename first, so that no half of it is ever taken for a checkpoint."""
+    doomed = path.with_name(f"{path.name}{_TMP}old-{os.urandom(4).hex()}")
+    with _disk_errors(f"removing {path}"):
+        path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _clear_unfinished(folder: Path) -> None:
+    """Remove what a kill left half-written; one run is trained by one process at a time."""
+    for path in folder.iterdir():
+        if _TMP in path.name:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _plain_name(name: str, what: str) -> str:
+    if not _NAME.fullmatch(name) or _TMP in name:
+        raise CheckpointError(f"{what}={name!r}: expected a name of letters, digits, '.', '_' and '-', not a path")
+    return name
+
+
+def _check_plain(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise CheckpointError(f"{where}: key {key!r} is not text, and would not come back from JSON")
+            _check_plain(item, f"{where}.{key}")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _check_plain(item, f"{where}[{i}]")
+    elif type(value) not in (str, int, float, bool, type(None)):
+        raise CheckpointError(f"{where}: {type(value).__name__} does not come back from JSON as it was")
+
+
+@contextmanager
+def _disk_errors(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except SafetensorError as error:
+        raise CheckpointError(f"{doing}: {error}; what was saved before is untouched") from error
+    except OSError as error:
+        raise CheckpointError(f"{doing}: {error.strerror or error}; what was saved before is untouched") from error
