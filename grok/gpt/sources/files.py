@@ -1,0 +1,195 @@
+"""Files and folders: which are read, in which order, and their content as text or as rows."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import json
+import lzma
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+from grok.errors import DataError
+
+CHUNK_BYTES: Final = 2**20
+MAX_VALUE: Final = 2**26
+"""Characters of one JSON value; a longer one is taken for damage."""
+
+_UNPACKED: Final = (".gz", ".xz")
+
+
+@dataclass(frozen=True, slots=True)
+class InputDigest:
+    """What one input was: its name, how many files, their bytes, and a hash of their contents in order."""
+
+    name: str
+    files: int
+    bytes: int
+    sha256: str
+
+
+def files_below(path: Path) -> list[Path]:
+    """Return the file ``path``, or every file below the folder ``path`` in natural order of its relative name.
+
+    Hidden files are left out.
+
+    Raises:
+        DataError: nothing there.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"--input {path}: no such file or folder")
+    found = [
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+    ]
+    if not found:
+        raise DataError(f"--input {path}: the folder holds no files")
+    return sorted(found, key=lambda file: natural_key(file.relative_to(path).as_posix()))
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts ``data2`` before ``data10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def digest(path: Path, workers: int) -> InputDigest:
+    """Return the digest of a file or folder, reading all of it."""
+    files = files_below(path)
+    with ThreadPoolExecutor(workers) as pool:  # hashlib lets the other threads run
+        hashes = list(pool.map(_sha256, files))
+    together = hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+    return InputDigest(path.name, len(files), sum(file.stat().st_size for file in files), together)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def text_chunks(path: Path) -> Iterator[str]:
+    """Yield the text of a file, about a million characters at a time; line ends stay as they are.
+
+    Bytes that are not UTF-8 become U+FFFD, which the corpus report counts. ``.gz`` and ``.xz`` are unpacked.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
+    try:
+        with _open(path) as file:
+            while data := file.read(CHUNK_BYTES):
+                yield decoder.decode(data)
+        yield decoder.decode(b"", final=True)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise DataError(f"{path} cannot be read ({error})") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return cast(BinaryIO, lzma.open(path, "rb")) if path.suffix == ".xz" else path.open("rb")
+
+
+def is_table(path: Path) -> bool:
+    """Return whether the file holds rows (parquet, JSON, JSON lines) rather than plain text."""
+    return _plain_suffix(path) in (".parquet", ".json", ".jsonl", ".ndjson")
+
+
+def rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
+    """Yield the text of each row: of the first of ``columns`` that the file has.
+
+    Raises:
+        DataError: none of the columns is there, or the file is damaged.
+    """
+    if _plain_suffix(path) == ".parquet":
+        yield from _parquet_rows(path, columns)
+    else:
+        yield from _json_rows(path, columns)
+
+
+def _plain_suffix(path: Path) -> str:
+    return Path(path.stem).suffix if path.suffix in _UNPACKED else path.suffix
+
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            column = _first_known(path, columns, names)
+            for batch in file.iter_batches(batch_size=512, columns=[column]):
+                for row, text in enumerate(batch.column(0).to_pylist()):
+                    if not isinstance(text, str):
+                        raise DataError(
+                            f"{path}: row {row} of a batch of column {column!r} holds no text: {text!r:.60}"
+                        )
+                    yield text
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as parquet ({error})") from error
+
+
+def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
+    for number, record in enumerate(json_values(text_chunks(path), path)):
+        if isinstance(record, str):
+            yield _whole_characters(record)
+            continue
+        if not isinstance(record, dict):
+            raise DataError(f"{path}: value {number} is a {type(record).__name__}, expected an object with a text")
+        text = record[_first_known(path, columns, list(record))]
+        if not isinstance(text, str):
+            raise DataError(f"{path}: value {number} holds no text: {text!r:.60}")
+        yield _whole_characters(text)
+
+
+def _whole_characters(text: str) -> str:
+    """Return ``text`` with halves of surrogate pairs, which JSON can spell and UTF-8 cannot, as U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _first_known(path: Path, columns: Sequence[str], names: Sequence[str]) -> str:
+    for column in columns:
+        if column in names:
+            return column
+    raise DataError(
+        f"{path}: no field {' or '.join(map(repr, columns))}; it has {', '.join(names)}; name one with --field"
+    )
+
+
+def json_values(chunks: Iterable[str], path: Path) -> Iterator[Any]:
+    """Yield the values of a JSON array or of JSON lines, one at a time, without holding the whole.
+
+    Raises:
+        DataError: the text is not JSON, with the place.
+    """
+    decoder, buffer, before = json.JSONDecoder(), "", 0
+    between_values = re.compile(r"[\s\[\],]*")
+    for chunk in chunks:
+        buffer += chunk
+        position = 0
+        while True:
+            between = between_values.match(buffer, position)
+            position = between.end() if between else position
+            try:
+                value, end = decoder.raw_decode(buffer, position)
+            except json.JSONDecodeError:
+                break  # the rest of the value is in the next chunk, or the file is damaged
+            if end == len(buffer) and not isinstance(value, (dict, str)):
+                break  # a number may go on
+            yield value
+            position = end
+        buffer, before = buffer[position:], before + position
+        if len(buffer) > MAX_VALUE:
+            break
+    if buffer.strip(" \t\r\n[],"):
+        raise DataError(f"{path}: not JSON, or cut off, at character {before:,}: {buffer[:60]!r}")

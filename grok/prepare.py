@@ -1,0 +1,119 @@
+"""``python -m grok.prepare``: text in, memory-mapped tokens and a report on the text out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from grok.errors import DataError, GrokError
+from grok.gpt.corpus import Corpus
+from grok.gpt.preparation import Request, prepare
+from grok.gpt.sources import FORMS
+from grok.gpt.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV
+
+_EXAMPLES = """\
+examples:
+  python -m grok.prepare text --input input.txt --tokenizer char --out data/shakespeare
+  python -m grok.prepare tinystories --input TinyStoriesV2-GPT4-train.txt \\
+      --split-file val=TinyStoriesV2-GPT4-valid.txt --tokenizer gpt2 --vocab DIR --out data/tinystories
+  python -m grok.prepare wikitext --input wiki.train.tokens --split-file val=wiki.valid.tokens \\
+      --split-file test=wiki.test.tokens --tokenizer gpt2 --out data/wikitext103
+  python -m grok.prepare fables --input 2000:0 --tokenizer char --out data/fables
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prepare a corpus, print its report, and return the exit status."""
+    try:
+        request = _request(_parser().parse_args(argv))
+        corpus, was_there = prepare(request, say=lambda line: print(line, file=sys.stderr, flush=True))
+    except GrokError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+    print((corpus.path / "corpus.md").read_text(encoding="utf-8"))
+    print(_summary(corpus, was_there))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m grok.prepare",
+        description="Prepare text for training: token ids, an index of documents, a manifest, a report.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "form", choices=list(FORMS), help="; ".join(f"{name}: {form.doc}" for name, form in FORMS.items())
+    )
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="files or folders, in the order to read them; hf://owner/name[:config][@split] through the `datasets`"
+        " package; for fables COUNT or COUNT:SEED",
+    )
+    parser.add_argument("--tokenizer", required=True, help="char, byte, bpe (fitted here), gpt2, or a tokenizer.json")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the corpus folder to make")
+    parser.add_argument(
+        "--split-file",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="SPLIT=FILE",
+        help="val=FILE or test=FILE: a split that was published apart",
+    )
+    parser.add_argument(
+        "--val-fraction",
+        type=float,
+        default=0.1,
+        help="the last part of the input that validates, where no val file is given: of the documents,"
+        " or of the characters of a single one (default 0.1)",
+    )
+    parser.add_argument("--vocab-size", type=int, default=8192, help="ids of a BPE fitted here (default 8192)")
+    parser.add_argument(
+        "--vocab", type=Path, metavar="DIR", help=f"folder with GPT-2's vocab.json and merges.txt (or {GPT2_VOCAB_ENV})"
+    )
+    parser.add_argument("--eot", default=END_OF_TEXT, help="a tokenizer.json's token that ends documents")
+    parser.add_argument("--field", help="column or key that holds the text in parquet and JSON files")
+    parser.add_argument("--detokenize", action="store_true", help="write tokenised WikiText as people write it")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    return parser
+
+
+def _request(given: argparse.Namespace) -> Request:
+    split_files: dict[str, tuple[str, ...]] = {}
+    for text in (text for group in given.split_file for text in group):
+        name, equals, file = text.partition("=")
+        if not equals or not file or name not in ("val", "test"):
+            raise DataError(f"--split-file {text}: expected val=FILE or test=FILE")
+        split_files[name] = (*split_files.get(name, ()), file)
+    if given.workers < 1:
+        raise DataError(f"--workers {given.workers}: expected a whole number, at least 1")
+    return Request(
+        form=given.form,
+        inputs=tuple(given.input),
+        out=given.out,
+        tokenizer=given.tokenizer,
+        split_files=split_files,
+        val_fraction=given.val_fraction,
+        vocab_size=given.vocab_size,
+        vocab=given.vocab,
+        eot=given.eot,
+        text_field=given.field,
+        detokenize=given.detokenize,
+        workers=given.workers,
+    )
+
+
+def _summary(corpus: Corpus, was_there: bool) -> str:
+    counts = ", ".join(f"{name} {corpus.split(name)['tokens']:,} tokens" for name in corpus.splits)
+    state = "up to date" if was_there else "prepared"
+    return f"{corpus.path} is {state}: {counts}; train on it with data.path={corpus.path}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
