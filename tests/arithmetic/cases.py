@@ -1,0 +1,59 @@
+"""Settings and runs that several tests of the arithmetic mode share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grok.arithmetic.engine import train
+from grok.config import ArithmeticConfig, load_config
+from grok.records import Checkpoint, Event, Job, RunResult
+
+TINY: dict[str, Any] = {
+    "task": {"operation": "x+y", "modulus": 11},
+    "model": {"layers": 2, "d_model": 16, "heads": 2, "d_ff": 24},
+    "train": {"steps": 24, "batch_size": 25},  # 60 examples: the last batch of an epoch has 10
+    "eval": {"every": 8},
+    "numerics": {"compile": False},
+}
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with ``over`` laid over it, group by group."""
+    merged = dict(base)
+    for name, value in over.items():
+        inner = merged.get(name)
+        merged[name] = merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
+    return merged
+
+
+def tiny(**over: Any) -> ArithmeticConfig:
+    """Return the tiny config with groups overridden."""
+    config = load_config(merge({"mode": "arithmetic", **TINY}, over))
+    assert isinstance(config, ArithmeticConfig)
+    return config
+
+
+def jobs(*configs: ArithmeticConfig) -> list[Job]:
+    return [Job(run_id=f"run{i}", config=config) for i, config in enumerate(configs)]
+
+
+def events(*configs: ArithmeticConfig, **how: Any) -> list[Event]:
+    return list(train(jobs(*configs), **how))
+
+
+def results(*configs: ArithmeticConfig, **how: Any) -> list[RunResult]:
+    """Train the configs together and return their results in the configs' order."""
+    found = {e.run_id: e for e in events(*configs, **how) if isinstance(e, RunResult)}
+    return [found[f"run{i}"] for i in range(len(configs))]
+
+
+def checkpoints(*configs: ArithmeticConfig, **how: Any) -> list[Checkpoint]:
+    return [e for e in events(*configs, **how) if isinstance(e, Checkpoint)]
+
+
+def curve(result: RunResult) -> dict[int, tuple[float, ...]]:
+    """Return a run's curve by step, without what differs between runs of one trajectory."""
+    return {
+        p.step: (p.train_loss, p.train_acc, p.val_loss, p.val_acc, p.weight_norm, p.weight_norm_all, p.lr)
+        for p in result.curve
+    }

@@ -1,0 +1,264 @@
+"""What must hold of every run: its bits depend on its own settings and on nothing beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from grok.arithmetic.engine import train
+from grok.arithmetic.initial import initial_parameters
+from grok.arithmetic.measure import weights_hash
+from grok.arithmetic.model import Transformer
+from grok.arithmetic.stacked import train_stacked
+from grok.arithmetic.table import split
+from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
+from grok.config import ArithmeticConfig
+from grok.records import Event, Job, Progress, RunResult
+from tests.arithmetic.cases import checkpoints, curve, jobs, results, tiny
+
+
+def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Train the readable model with torch.optim.AdamW: every step's loss, and the final parameters."""
+    vocabulary = Vocabulary.of(config.task)
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    model = Transformer(config.model, vocab_size=vocabulary.size, length=vocabulary.length).to(dtype)
+    model.load_state_dict(initial_parameters(config, dtype))
+    optim = config.optim
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=optim.lr, betas=tuple(optim.betas), weight_decay=optim.weight_decay, eps=optim.eps
+    )
+    train_set, _ = split(config.task, config.stream_seeds().split)
+    flight_order = jobs(config)[0]
+    from grok.arithmetic.flight import Flight
+
+    order = Flight(flight_order).order
+    losses = []
+    for step in range(1, config.train.steps + 1):
+        index = order.batch(step)
+        numbers = {"a": train_set.a[index] + FIRST_NUMBER, "b": train_set.b[index] + FIRST_NUMBER}
+        columns = [
+            torch.from_numpy(numbers[w]) if isinstance(w, str) else torch.full((len(index),), w)
+            for w in vocabulary.layout
+        ]
+        logits = model(torch.stack(columns, 1))[:, -1]
+        loss = F.cross_entropy(logits, torch.from_numpy(train_set.answer[index]) + FIRST_NUMBER)
+        optimizer.zero_grad()
+        loss.backward()
+        for group in optimizer.param_groups:
+            group["lr"] = optim.lr * min(1.0, step / max(optim.warmup_steps, 1))
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {n: p.detach() for n, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("over", [{}, {"optim": {"warmup_steps": 0, "weight_decay": 1.0}}, {"model": {"norm": "pre"}}])
+def test_a_run_equals_the_plain_loop_in_float64(over: dict[str, Any]) -> None:
+    config = tiny(precision="float64", save="final", eval={"every": 1}, **over)
+    (found,) = results(config)
+    losses, parameters = plain_torch_run(config)
+    assert [p.train_loss for p in found.curve] == pytest.approx(losses, rel=1e-10, abs=1e-12)
+    for name, expected in parameters.items():
+        assert (found.tensors["final"][name] - expected).abs().max() < 1e-9
+
+
+neighbours = st.lists(st.integers(0, 20), min_size=0, max_size=3)
+
+
+@given(
+    neighbours=neighbours,
+    lanes=st.integers(1, 4),
+    every=st.integers(1, 40),
+    schedule=st.sampled_from(["every", "log"]),
+    passes=st.integers(1, 2),
+    shuffle=st.booleans(),
+    sample=st.integers(0, 5),
+    place=st.integers(0, 3),
+)
+@settings(max_examples=15, deadline=None)
+def test_nothing_beside_a_run_moves_its_bits(
+    neighbours: list[int], lanes: int, every: int, schedule: str, passes: int, shuffle: bool, sample: int, place: int
+) -> None:
+    """N1: any evaluation cadence, order, number of passes, neighbours, lanes and place leave the run alone."""
+    (alone,) = results(tiny(seed=9))
+    looked_at = tiny(
+        seed=9,
+        seeds={"eval": sample, "sample": sample},
+        eval={"every": every, "schedule": schedule, "passes": passes, "shuffle": shuffle},
+    )
+    others = [tiny(seed=s, train={"steps": 5 + s}) for s in neighbours]
+    place = min(place, len(others))
+    found = results(*others[:place], looked_at, *others[place:], lanes=lanes)[place]
+    assert found.weights_hash == alone.weights_hash
+    expected, seen = curve(alone), curve(found)
+    assert 24 in seen
+    for step in expected.keys() & seen.keys():
+        # in a shuffled pass an example stands in another place of its chunk, which may cost a last bit
+        tolerance = 1e-6 if shuffle else 0.0
+        assert seen[step] == pytest.approx(expected[step], rel=tolerance, abs=0)
+        assert seen[step][:2] == expected[step][:2]
+
+
+@pytest.mark.parametrize("stream", ["split", "init", "order"])
+def test_each_live_stream_moves_the_run(stream: str) -> None:
+    base, moved = results(tiny(), tiny(seeds={stream: 1}))
+    assert base.weights_hash != moved.weights_hash
+
+
+@pytest.mark.parametrize("stream", ["dropout", "eval", "sample", "perturb"])
+def test_a_stream_that_nothing_reads_moves_nothing(stream: str) -> None:
+    base, same = results(tiny(), tiny(seeds={stream: 1}))
+    assert base.weights_hash == same.weights_hash
+    base, moved = results(*[tiny(model={"dropout": 0.2}, perturb={"ulps": 1}, seeds=s) for s in ({}, {stream: 1})])
+    assert (base.weights_hash == moved.weights_hash) == (stream in ("eval", "sample"))
+
+
+def test_no_global_generator_is_used(no_global_randomness: None) -> None:
+    over: dict[str, Any] = {"model": {"dropout": 0.1}, "eval": {"shuffle": True}, "perturb": {"ulps": 1}}
+    assert len(results(tiny(task={"label_noise": 0.1}, **over), tiny(seed=1, **over))) == 2
+
+
+def test_a_shorter_run_is_a_prefix_of_a_longer_one() -> None:
+    short, long = results(tiny(train={"steps": 16}), tiny(train={"steps": 24}))
+    expected, found = curve(short), curve(long)
+    assert {s: found[s] for s in expected} == expected
+
+
+RESUMED: list[dict[str, Any]] = [
+    {},
+    {"model": {"dropout": 0.2}},
+    {"optim": {"grokfast": "ema"}},
+    {"optim": {"grokfast": "ma", "grokfast_window": 5}},
+    {"precision": "float64"},
+    {"train": {"stop_when_generalised": True, "stop_horizon": 4, "stop_every": 4}, "task": {"train_fraction": 0.9}},
+]
+
+
+@pytest.mark.parametrize("over", RESUMED)
+@pytest.mark.parametrize("at", [1, 7, 16])
+def test_resuming_equals_never_having_stopped(over: dict[str, Any], at: int) -> None:
+    (whole,) = results(tiny(**over))
+    stops = {c.step: c for c in checkpoints(tiny(checkpoint={"every": 1}, **over))}
+    (event,) = [
+        e for e in train([Job(run_id="run0", config=tiny(**over), resume=stops[at])]) if isinstance(e, RunResult)
+    ]
+    assert event.weights_hash == whole.weights_hash
+    assert event.curve == whole.curve
+    assert event.stop_reason == whole.stop_reason
+
+
+def test_a_finished_run_is_extended_from_its_checkpoint() -> None:
+    (whole,) = results(tiny(train={"steps": 24}))
+    last = checkpoints(tiny(train={"steps": 21}, checkpoint={"every": 20}))[-1]
+    (extended,) = [
+        e
+        for e in train([Job(run_id="run0", config=tiny(train={"steps": 24}), resume=last)])
+        if isinstance(e, RunResult)
+    ]
+    assert extended.weights_hash == whole.weights_hash
+    assert extended.curve == whole.curve
+
+
+def test_a_stop_yields_a_checkpoint_of_every_run_in_flight() -> None:
+    asked = iter(range(10_000))
+    found = list(train(jobs(tiny(), tiny(seed=1), tiny(seed=2)), lanes=2, stop=lambda: next(asked) > 40))
+    last = {e.run_id: e for e in found if not isinstance(e, Progress)}
+    assert set(last) == {"run0", "run1"}
+    for i, run_id in enumerate(("run0", "run1")):
+        (whole,) = results(tiny(seed=i))
+        (resumed,) = [
+            e for e in train([Job(run_id=run_id, config=tiny(seed=i), resume=last[run_id])]) if isinstance(e, RunResult)
+        ]
+        assert resumed.weights_hash == whole.weights_hash
+
+
+def test_a_run_that_is_not_finite_is_diverged_and_its_neighbours_go_on() -> None:
+    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
+    found, neighbour = results(bad, tiny(), lanes=2)
+    assert (found.status, found.stop_reason) == ("diverged", "not_finite")
+    assert found.steps < 24 and found.curve[-1].step == found.steps
+    (alone,) = results(tiny())
+    assert neighbour.weights_hash == alone.weights_hash
+
+
+def test_early_stop_is_for_good_and_never_before_the_horizon() -> None:
+    easy: dict[str, Any] = {
+        "seed": 2,
+        "task": {"modulus": 31, "train_fraction": 0.6, "sequence": "a b ="},
+        "model": {
+            "layers": 1,
+            "d_model": 48,
+            "heads": 4,
+            "d_ff": 192,
+            "norm": "none",
+            "final_norm": False,
+            "init": "nanda",
+        },
+        "optim": {"lr": 5e-3, "weight_decay": 1.0},
+        "train": {
+            "steps": 900,
+            "batch_size": 256,
+            "stop_when_generalised": True,
+            "stop_horizon": 500,
+            "stop_every": 50,
+        },
+    }
+    a, b = results(tiny(**easy, eval={"every": 100}), tiny(**easy, eval={"every": 900}))
+    assert a.stop_reason == b.stop_reason == "generalised"
+    assert 500 <= a.steps < 900
+    assert (a.steps, a.weights_hash) == (b.steps, b.weights_hash)
+    assert a.grokked_step is not None and a.curve[-1].val_acc >= 0.95
+
+
+def test_weights_are_kept_when_asked() -> None:
+    (found,) = results(tiny(save="init,final"))
+    assert weights_hash(found.tensors["init"]) == weights_hash(initial_parameters(tiny()))
+    assert weights_hash(found.tensors["final"]) == found.weights_hash
+    (none,) = results(tiny())
+    assert none.tensors == {}
+
+
+def test_extra_evaluation_steps_are_only_at_the_end_when_every_is_longer_than_the_run() -> None:
+    (found,) = results(tiny(eval={"every": 1000}))
+    assert [p.step for p in found.curve] == [24]
+
+
+def run_stacked(*configs: ArithmeticConfig, lanes: int) -> list[RunResult]:
+    events: list[Event] = list(train_stacked(jobs(*configs), lanes=lanes, stop=lambda: False, device="cpu"))
+    found = {e.run_id: e for e in events if isinstance(e, RunResult)}
+    return [found[f"run{i}"] for i in range(len(configs))]
+
+
+def test_stacked_lanes_equal_the_looped_ones_in_float64() -> None:
+    configs = [
+        tiny(seed=s, precision="float64", save="final", train={"steps": 14 + s}, optim={"lr": 1e-3 * (1 + s)})
+        for s in range(5)
+    ]
+    for looped, stacked in zip(results(*configs), run_stacked(*configs, lanes=2), strict=True):
+        assert curve(stacked).keys() == curve(looped).keys()
+        for step, expected in curve(looped).items():
+            assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
+        for name, expected in looped.tensors["final"].items():
+            assert (stacked.tensors["final"][name] - expected).abs().max() < 1e-9
+
+
+def test_a_stacked_lane_does_not_depend_on_its_neighbours() -> None:
+    config = tiny(seed=3)
+    (alone,) = run_stacked(config, lanes=4)
+    others = [tiny(seed=s, train={"steps": 3 + s}) for s in range(10, 16)]
+    crowded = run_stacked(*others[:5], config, others[5], lanes=4)[5]
+    assert crowded.weights_hash == alone.weights_hash
+    assert crowded.curve == alone.curve
+
+
+def test_a_stacked_lane_that_diverges_leaves_the_others_alone() -> None:
+    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
+    good = tiny(model={"norm": "none", "final_norm": False})
+    found, neighbour = run_stacked(bad, good, lanes=2)
+    (alone,) = run_stacked(good, lanes=2)
+    assert found.status == "diverged"
+    assert neighbour.weights_hash == alone.weights_hash
