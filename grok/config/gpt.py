@@ -45,7 +45,7 @@ class DataConfig:
     sampling: str = setting(
         "blocks",
         "Non-overlapping blocks, each once an epoch in a random order, or windows at random offsets.",
-        choices=("blocks", "offsets"),
+        choices=("blocks", "random"),
     )
 
 

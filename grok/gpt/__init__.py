@@ -1,0 +1,1 @@
+"""GPTs on real text."""

@@ -1,0 +1,91 @@
+"""Causal attention and the three ways in which positions enter it. S keys, of which the last T are the queries'.
+
+Sources: Vaswani et al. 2017; Su et al. 2021 (rotary); Press et al. 2021 (ALiBi). Scaling
+the operands instead of the product, and float32 softmax, are what kept large runs in
+half precision from overflowing (REQUIREMENTS T5, A3).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grok.gpt.dropout import Mask, drop
+
+
+class KVCache:
+    """Keys and values of every block for the tokens so far: [layers, B, H, S, K] each."""
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)
+        self.values = torch.zeros_like(self.keys)
+        self.length = 0
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store ``k`` and ``v`` [B, H, T, K] of ``layer`` and return all of them so far, [B, H, S, K]."""
+        end = self.length + k.shape[2]
+        self.keys[layer, :, :, self.length : end] = k
+        self.values[layer, :, :, self.length : end] = v
+        if layer == len(self.keys) - 1:
+            self.length = end
+        return self.keys[layer, :, :, :end].to(k.dtype), self.values[layer, :, :, :end].to(v.dtype)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, scaling: str, softmax: str, mask: Mask | None
+) -> Tensor:
+    """Return the mix of ``v`` [B, H, S, K] by causal attention of ``q`` [B, H, T, K] on ``k`` [B, H, S, K].
+
+    ``bias`` [H, T, S] is added to the scores. The fused kernel runs unless dropout or an
+    explicit float32 softmax is asked for.
+    """
+    t, s, width = q.shape[2], k.shape[2], q.shape[3]
+    scale = 1 / math.sqrt(width)
+    if scaling == "operands":
+        q, k, scale = q * width**-0.25, k * width**-0.25, 1.0
+    if softmax == "fused" and mask is None:
+        if bias is None and t == s:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        allowed = past_only(t, s, q.device) if bias is None else bias.to(q.dtype)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+    scores = (q @ k.transpose(-2, -1)) * scale  # [B, H, T, S]
+    scores = scores.masked_fill(~past_only(t, s, q.device), -math.inf) if bias is None else scores + bias
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
+    return drop(weights, mask) @ v
+
+
+def past_only(t: int, s: int, device: torch.device) -> Tensor:
+    """Return [T, S]: True where query i, the (S - T + i)-th token, may look at token j."""
+    return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
+
+
+def alibi(past: int, t: int, heads: int, device: torch.device) -> Tensor:
+    """Return the scores' bias [H, T, past + T]: minus slope times distance, and minus infinity for the future."""
+    slopes = torch.tensor(alibi_slopes(heads), device=device)
+    s = past + t
+    distance = torch.arange(past, s, device=device)[:, None] - torch.arange(s, device=device)[None, :]
+    return (-slopes[:, None, None] * distance).masked_fill(distance < 0, -math.inf)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Return one slope per head: 2**(-8 i / H) for H a power of two, else filled up from the next power's."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return slopes + [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
+
+
+def rotary(past: int, t: int, width: int, device: torch.device) -> Tensor:
+    """Return cosines and sines [2, T, K/2] of positions ``past .. past + t``, in float32."""
+    rate = 10000.0 ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    angle = torch.arange(past, past + t, device=device, dtype=torch.float32)[:, None] * rate
+    return torch.stack([angle.cos(), angle.sin()])
+
+
+def rotate(x: Tensor, places: Tensor) -> Tensor:
+    """Return ``x`` [B, H, T, K] with its two halves turned by the angles of ``places`` [2, T, K/2]."""
+    cos, sin = places[0], places[1]
+    a, b = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)

@@ -1,0 +1,48 @@
+"""Dropout masks from the dropout stream: each at (step, micro-batch, place), never from a global generator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grok.config.gpt import ModelConfig
+from grok.streams import Stream
+
+Mask = Tensor
+"""A factor for each element: 0 where dropped, 1 / (1 - p) where kept."""
+Masks = dict[str, Mask]
+"""Masks by place: ``embedding``, ``blocks.0.attention``, ``blocks.0.residual1``, ``blocks.0.residual2``, ..."""
+
+
+def drop(x: Tensor, mask: Mask | None) -> Tensor:
+    """Return ``x`` times its mask, or ``x`` itself without one."""
+    return x if mask is None else x * mask.to(x.dtype)
+
+
+def places(config: ModelConfig, b: int, t: int) -> dict[str, tuple[float, tuple[int, ...]]]:
+    """Return (probability, shape) of every mask that ``config`` asks for, by place."""
+    found: dict[str, tuple[float, tuple[int, ...]]] = {}
+    flat, square = (b, t, config.d_model), (b, config.heads, t, t)
+    if config.dropout_embedding:
+        found["embedding"] = (config.dropout_embedding, flat)
+    for i in range(config.layers):
+        if config.dropout_attention:
+            found[f"blocks.{i}.attention"] = (config.dropout_attention, square)
+        if config.dropout_residual:
+            found[f"blocks.{i}.residual1"] = (config.dropout_residual, flat)
+            found[f"blocks.{i}.residual2"] = (config.dropout_residual, flat)
+    return found
+
+
+def draw_masks(config: ModelConfig, b: int, t: int, *, stream: Stream, device: torch.device) -> Masks:
+    """Return the masks of one micro-batch of ``b`` sequences of ``t`` tokens; ``stream`` is at its step and number.
+
+    Each mask is drawn on ``device`` by a generator seeded with its own address, so the
+    draws of one place never depend on whether another drops.
+    """
+    masks = {}
+    for name, (p, shape) in places(config, b, t).items():
+        generator = torch.Generator(device=device).manual_seed(stream.at(name).seed64())
+        kept = torch.rand(shape, generator=generator, device=device) >= p
+        masks[name] = kept.to(torch.float32).mul_(1 / (1 - p))
+    return masks

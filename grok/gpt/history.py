@@ -1,0 +1,144 @@
+"""What a run has shown so far: its curve, its log of steps, its best and its averaged weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from grok.config.gpt import GptConfig
+from grok.gpt.model import GPT
+from grok.records import CurvePoint, StepPoint
+
+Weights = dict[str, Tensor]
+"""Parameters by name on the CPU; never changed once made, so that states may share them."""
+
+NUMBERS: Final = tuple(f.name for f in fields(StepPoint) if f.name != "event")
+WHOLE: Final = frozenset({"step", "skipped_steps", "nan_steps", "consumed_samples", "consumed_tokens"})
+
+
+def copy_weights(model: GPT) -> Weights:
+    """Return a copy of the parameters on the CPU, a tied head once."""
+    return {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()}
+
+
+def evaluation_steps(every: int, steps: int) -> frozenset[int]:
+    """Return the steps at which a run of ``steps`` updates is evaluated; the last one always is."""
+    return frozenset([*range(every, steps + 1, every), steps])
+
+
+def average_steps(share: float, points: int, steps: int) -> frozenset[int]:
+    """Return the steps whose weights are averaged: ``points`` of them, evenly spaced in the last ``share``."""
+    first = (1 - share) * steps
+    return frozenset(round(first + (steps - first) * (i + 1) / points) for i in range(points)) if share else frozenset()
+
+
+@dataclass(slots=True)
+class History:
+    """Everything remembered that the next update does not need."""
+
+    curve: list[CurvePoint] = field(default_factory=list)
+    log: list[StepPoint] = field(default_factory=list)
+    best: Weights | None = None
+    """Weights at the lowest validation loss so far, kept apart from the last ones (REQUIREMENTS N11)."""
+    best_step: int = 0
+    best_loss: float = math.inf
+    worse: int = 0
+    """Evaluations since the best one."""
+    average: Weights | None = None
+    """Mean weights of the last share of the run (REQUIREMENTS A5; Izmailov et al. 2018)."""
+    averaged: int = 0
+
+    def observe(self, point: CurvePoint, model: GPT, *, keep: bool) -> bool:
+        """Add an evaluation; return whether it is the best so far (and then ``keep`` its weights)."""
+        self.curve.append(point)
+        if not point.val_loss < self.best_loss:
+            self.worse += 1
+            return False
+        self.best_loss, self.best_step, self.worse = point.val_loss, point.step, 0
+        self.best = copy_weights(model) if keep else None
+        return True
+
+    def add_to_average(self, model: GPT) -> None:
+        """Move the mean by the present weights."""
+        now = copy_weights(model)
+        self.averaged += 1
+        if self.average is None:
+            self.average = now
+        else:
+            self.average = {n: a + (now[n] - a) / self.averaged for n, a in self.average.items()}
+
+    def fork(self) -> History:
+        """Return a copy that can be returned to; weights are shared."""
+        return History(
+            list(self.curve),
+            list(self.log),
+            self.best,
+            self.best_step,
+            self.best_loss,
+            self.worse,
+            self.average,
+            self.averaged,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint: the log of steps as one float64 table, best and averaged weights."""
+        table = [[float(getattr(p, name)) for name in NUMBERS] for p in self.log]
+        found = {"log": torch.tensor(table, dtype=torch.float64).reshape(-1, len(NUMBERS))}
+        for part, weights in (("best", self.best), ("average", self.average)):
+            found |= {f"{part}.{name}": w for name, w in (weights or {}).items()}
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return the JSON-able part of a checkpoint; what is not a number is null there."""
+        return {
+            "curve": [point_to_json(p) for p in self.curve],
+            "columns": list(NUMBERS),
+            "events": {str(p.step): p.event for p in self.log if p.event},
+            "best_step": self.best_step,
+            "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
+            "worse": self.worse,
+            "averaged": self.averaged,
+        }
+
+    @classmethod
+    def load(cls, tensors: dict[str, Tensor], state: dict[str, Any]) -> History:
+        """Return the history of ``tensors()`` and ``state()``."""
+        log = []
+        for row in tensors["log"].tolist():
+            values = dict(zip(state["columns"], row, strict=True))
+            numbers = {n: int(v) if n in WHOLE else v for n, v in values.items() if n in NUMBERS}
+            log.append(StepPoint(**numbers, event=state["events"].get(str(int(values["step"])))))
+        return cls(
+            curve=[point_from_json(p) for p in state["curve"]],
+            log=log,
+            best=_part(tensors, "best."),
+            best_step=state["best_step"],
+            best_loss=math.inf if state["best_loss"] is None else state["best_loss"],
+            worse=state["worse"],
+            average=_part(tensors, "average."),
+            averaged=state["averaged"],
+        )
+
+    def keep_steps(self, config: GptConfig) -> None:
+        """Drop evaluations that ``config``'s schedule does not have: a shorter run's last one."""
+        due = evaluation_steps(config.eval.every, config.train.steps)
+        self.curve = [p for p in self.curve if p.step in due]
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> Weights | None:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)} or None
+
+
+def point_to_json(point: CurvePoint) -> dict[str, Any]:
+    """Return an evaluation as JSON-able values: not-a-number becomes null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(point).items()}
+
+
+def point_from_json(values: dict[str, Any]) -> CurvePoint:
+    """Return the evaluation of :func:`point_to_json`."""
+    known: dict[str, Any] = {k: math.nan if v is None and k != "sample" else v for k, v in values.items()}
+    return CurvePoint(**known)

@@ -1,0 +1,73 @@
+"""Initial weights: every tensor drawn from the init stream at its own name.
+
+Re-seeding one layer (``seeds.layers``) therefore changes that layer's tensors and no
+others, and adding a layer moves none (REQUIREMENTS C2, C3, T6).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from grok.config.gpt import GptConfig, ModelConfig
+from grok.errors import ConfigError, nearest
+from grok.gpt.model import GPT
+from grok.streams import Stream
+
+
+def build_model(config: GptConfig, *, vocab_size: int, device: torch.device, dtype: torch.dtype) -> GPT:
+    """Return the model of ``config`` with its initial weights.
+
+    Draws are made in float64 and rounded once.
+
+    Raises:
+        ConfigError: ``seeds.layers`` names a tensor that is not there.
+    """
+    with torch.device("meta"):
+        model = GPT(config.model, vocab_size=vocab_size)
+    model = model.to(dtype).to_empty(device=device)
+    if config.model.tied:  # `to_empty` makes two tensors of one
+        model.head.weight = model.token_embedding.weight
+    seeds = layer_seeds([name for name, _ in model.named_parameters()], config.seeds.layers, config.stream_seeds().init)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            fill(parameter, name, config.model, Stream("init", seeds[name]).at(name))
+        for tensor in {model.token_embedding.weight, model.head.weight}:
+            tensor[vocab_size:] = 0.0
+    return model
+
+
+def fill(tensor: Tensor, name: str, config: ModelConfig, stream: Stream) -> None:
+    """Fill one tensor in place: norms 1 and 0, biases 0, matrices normal (Radford et al. 2019)."""
+    layer, _, kind = name.rpartition(".")
+    if "norm" in layer.rpartition(".")[2]:
+        tensor.fill_(1.0 if kind == "weight" else 0.0)
+    elif kind == "bias":
+        tensor.zero_()
+    else:
+        std = config.init_std()
+        if config.init_residual and layer.endswith((".attention.out", ".mlp.down")):
+            std /= math.sqrt(2 * config.layers)
+        tensor.copy_(torch.from_numpy(stream.normal(tensor.numel()) * std).reshape(tensor.shape))
+
+
+def layer_seeds(names: list[str], layers: dict[str, int], init_seed: int) -> dict[str, int]:
+    """Return the init seed of every tensor: the longest matching name or dotted prefix wins.
+
+    Raises:
+        ConfigError: an entry of ``layers`` matches no tensor.
+    """
+    seeds = dict.fromkeys(names, init_seed)
+    for prefix in sorted(layers, key=lambda p: len(p.split("."))):
+        matched = [n for n in names if n == prefix or n.startswith(prefix + ".")]
+        if not matched:
+            known = sorted({".".join(n.split(".")[:i]) for n in names for i in range(1, n.count(".") + 2)})
+            raise ConfigError(
+                f"seeds.layers: '{prefix}' names no tensor{nearest(prefix, known)}: expected a tensor or a prefix of "
+                f"whole components out of {', '.join(names)}"
+            )
+        for name in matched:
+            seeds[name] = layers[prefix]
+    return seeds

@@ -1,0 +1,161 @@
+"""GPT-2, and the options that later papers changed. B batch, T tokens, D width, H heads, K head width, V vocabulary.
+
+Sources: Radford et al. 2019 (GPT-2); Su et al. 2021 (rotary positions); Press et al. 2021
+(ALiBi); Zhang & Sennrich 2019 (RMSNorm); Dehghani et al. 2023 (norms on queries and keys).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grok.config.gpt import ModelConfig
+from grok.gpt.attention import KVCache, alibi, attend, rotary, rotate
+from grok.gpt.dropout import Masks, drop
+from grok.gpt.head import mean_loss
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
+
+
+def norm_of(config: ModelConfig, width: int) -> nn.Module:
+    if config.norm_type == "rmsnorm":
+        return nn.RMSNorm(width, eps=1e-5)
+    return nn.LayerNorm(width, bias=config.bias)
+
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        d = config.d_model
+        self.config, self.layer, self.width = config, layer, d // config.heads
+        self.qkv = nn.Linear(d, 3 * d, bias=config.bias)
+        self.out = nn.Linear(d, d, bias=config.bias)
+        if config.qk_norm:
+            self.q_norm, self.k_norm = norm_of(config, self.width), norm_of(config, self.width)
+
+    def forward(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:  # [B, T, D]
+        b, t, d = x.shape
+        q, k, v = (y.view(b, t, -1, self.width).transpose(1, 2) for y in self.qkv(x).split(d, dim=2))  # [B, H, T, K]
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if self.config.positions == "rotary":
+            assert places is not None
+            q, k = rotate(q, places), rotate(k, places)
+        if cache is not None:
+            k, v = cache.append(self.layer, k, v)
+        bias = places if self.config.positions == "alibi" else None
+        mask = masks.get(f"blocks.{self.layer}.attention")
+        y = attend(q, k, v, bias=bias, scaling=self.config.qk_scaling, softmax=self.config.softmax, mask=mask)
+        attended: Tensor = self.out(y.transpose(1, 2).reshape(b, t, d))
+        return attended
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        assert config.d_ff is not None
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        projected: Tensor = self.down(self.activation(self.up(x)))
+        return projected
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.pre, self.name = config.norm == "pre", f"blocks.{layer}"
+        self.norm1 = norm_of(config, config.d_model)
+        self.attention = CausalSelfAttention(config, layer)
+        self.norm2 = norm_of(config, config.d_model)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:
+        if self.pre:
+            x = x + drop(self.attention(self.norm1(x), places, masks, cache), masks.get(f"{self.name}.residual1"))
+            return x + drop(self.mlp(self.norm2(x)), masks.get(f"{self.name}.residual2"))
+        x = self.norm1(x + drop(self.attention(x, places, masks, cache), masks.get(f"{self.name}.residual1")))
+        normed: Tensor = self.norm2(x + drop(self.mlp(x), masks.get(f"{self.name}.residual2")))
+        return normed
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer over ``vocab_size`` tokens.
+
+    The embedding may have more rows (``model.vocab_multiple``); those take no part in the
+    loss and their logits are never returned. Weights come from :mod:`grok.gpt.initial`.
+    """
+
+    def __init__(self, config: ModelConfig, *, vocab_size: int) -> None:
+        super().__init__()
+        self.config, self.vocab_size = config, vocab_size
+        rows = -(-vocab_size // config.vocab_multiple) * config.vocab_multiple
+        self.token_embedding = nn.Embedding(rows, config.d_model)
+        if config.positions == "learned":
+            self.position_embedding = nn.Embedding(config.context, config.d_model)
+        self.blocks = nn.ModuleList(Block(config, i) for i in range(config.layers))
+        self.final_norm = norm_of(config, config.d_model)
+        self.head = nn.Linear(config.d_model, rows, bias=False)
+        if config.tied:
+            self.head.weight = self.token_embedding.weight
+
+    def features(self, tokens: Tensor, masks: Masks | None = None, cache: KVCache | None = None) -> Tensor:
+        """Return what the head reads, [B, T, D], for ``tokens`` [B, T] (after those in ``cache``)."""
+        masks = masks or {}
+        past = cache.length if cache is not None else 0
+        x, places = self.token_embedding(tokens), self.places(past, tokens.shape[1])
+        if self.config.positions == "learned":
+            assert places is not None
+            x, places = x + places, None
+        x = drop(x, masks.get("embedding"))
+        for block in self.blocks:
+            x = block(x, places, masks, cache)
+        features: Tensor = self.final_norm(x)
+        return features
+
+    def places(self, past: int, t: int) -> Tensor | None:
+        """Return positions ``past .. past + t``: rows of an embedding, turning angles, or distances for the scores."""
+        device = self.token_embedding.weight.device
+        if self.config.positions == "learned":
+            return self.position_embedding.weight[past : past + t]  # [T, D]
+        if self.config.positions == "rotary":
+            return rotary(past, t, self.config.d_model // self.config.heads, device)  # [2, T, K/2]
+        return alibi(past, t, self.config.heads, device)  # [H, T, past + T]
+
+    def forward(self, tokens: Tensor, *, cache: KVCache | None = None) -> Tensor:
+        """Return logits [B, T, V] for ``tokens`` [B, T]; with a ``cache``, T tokens go on from those in it."""
+        logits: Tensor = self.head(self.features(tokens, cache=cache))[..., : self.vocab_size]
+        return logits
+
+    def loss(self, tokens: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
+        """Return the mean cross-entropy in nats of ``targets`` [B, T] after ``tokens`` [B, T]."""
+        features = self.features(tokens, masks)
+        return mean_loss(features.flatten(0, 1), self.head.weight, targets.flatten(), self.vocab_size)
+
+    def new_cache(self, batch: int, length: int) -> KVCache:
+        """Return an empty cache for ``batch`` sequences of up to ``length`` tokens."""
+        weight = self.token_embedding.weight
+        shape = (self.config.layers, batch, self.config.heads, length, self.config.d_model // self.config.heads)
+        return KVCache(shape, weight.device, weight.dtype)
+
+
+def parameter_count(config: ModelConfig, *, vocab_size: int) -> int:
+    """Return the number of parameters, counted on the model itself, which is never allocated."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in GPT(config, vocab_size=vocab_size).parameters())
+
+
+def longest_context(model: GPT) -> float:
+    """Return how many tokens the model can look at: its context, or any number without learned positions."""
+    return model.config.context if model.config.positions == "learned" else math.inf

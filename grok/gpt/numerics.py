@@ -1,0 +1,153 @@
+"""How numbers are computed: device, precision, threads, compilation, and the tag that names them all.
+
+DESIGN decision 2: equal trajectory and equal tag must mean equal bits, so everything here
+follows from explicit settings, the model's shape and the machine, never from load or timing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grok.config.gpt import GptConfig
+from grok.errors import ConfigError, TrainingError
+
+LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """The resolved way of computing one run."""
+
+    device: torch.device
+    precision: str
+    threads: int
+    compile: bool
+    auto_fallback: bool
+    micro_batch: int
+
+    @classmethod
+    def of(cls, config: GptConfig, device: str) -> Numerics:
+        """Return the numerics of ``config`` on ``device``.
+
+        Raises:
+            ConfigError: no such device here, or compilation with a batch whose shape changes.
+        """
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"device={device}: no CUDA device is visible here, use device=cpu")
+        micro = config.train.micro_batch or config.train.batch_size
+        sizes = [config.train.batch_size, *config.train.batch_ramp[:2]]
+        compiled = config.numerics.compile
+        if compiled and (config.train.context_ramp or any(size % micro for size in sizes)):
+            raise ConfigError(
+                f"numerics.compile=true needs batches of one shape, and train.micro_batch={micro} does not divide "
+                f"{sizes}, or train.context_ramp changes the length: give a train.micro_batch that divides them, "
+                "or numerics.compile=false"
+            )
+        return cls(
+            device=torch.device(device),
+            precision=config.precision,
+            threads=config.train.threads or os.cpu_count() or 1,
+            compile=compiled,
+            auto_fallback=config.numerics.auto_fallback,
+            micro_batch=micro,
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The parameters' dtype: float32, whatever the activations are, or float64 for tests of equality."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context of a forward pass: activations in the low precision, softmax and norms in float32."""
+        if self.precision in LOW:
+            return torch.autocast(self.device.type, LOW[self.precision])
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Set threads, float32 products and deterministic kernels for a run, and put back what was there."""
+        threads = torch.get_num_threads()
+        matmul, deterministic = torch.backends.cuda.matmul.fp32_precision, torch.are_deterministic_algorithms_enabled()
+        torch.set_num_threads(self.threads)
+        torch.backends.cuda.matmul.fp32_precision = "tf32" if self.precision == "tf32" else "ieee"
+        if self.device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.backends.cuda.matmul.fp32_precision = matmul
+            torch.use_deterministic_algorithms(deterministic)
+
+    def tag(self, *, compiled: bool | None = None) -> str:
+        """Return the numerics tag; ``compiled`` says what happened where a fallback was allowed."""
+        on = self.compile if compiled is None else compiled
+        how = f"threads={self.threads}" if self.device.type == "cpu" else "deterministic"
+        return " ".join(
+            [
+                f"{self.device.type}:{device_model(self.device)}",
+                "gpt",
+                "compiled" if on else "eager",
+                self.precision,
+                how,
+                f"micro={self.micro_batch}",
+                f"torch={torch.__version__}",
+            ]
+        )
+
+
+class Compiled:
+    """A function compiled at its first call; says so, or stops with the setting to use, when that fails."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], numerics: Numerics) -> None:
+        self.eager, self.numerics = function, numerics
+        self.on = numerics.compile
+        self.function = torch.compile(function, dynamic=False) if self.on else function
+        self.proven = not self.on
+
+    def __call__(self, *args: Any) -> torch.Tensor:
+        if self.proven:
+            return self.function(*args)
+        try:
+            result = self.function(*args)
+        except Exception as error:
+            first_line = (str(error).strip().splitlines() or [""])[0]
+            reason = f"torch.compile failed ({type(error).__name__}: {first_line})"
+            if not self.numerics.auto_fallback:
+                raise TrainingError(
+                    f"{reason}: use numerics.compile=false, or numerics.auto_fallback=true to go on uncompiled"
+                ) from error
+            warnings.warn(f"{reason}; going on uncompiled, which the numerics tag says", RuntimeWarning, stacklevel=2)
+            self.function, self.on = self.eager, False
+            result = self.function(*args)
+        self.proven = True
+        return result
+
+
+def device_model(device: torch.device) -> str:
+    """Return the processor's or the card's model name, without spaces."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = _cpu_model()
+    return "-".join(name.split())
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,200 @@
+"""Logs beside the store: TensorBoard files, Weights & Biases, MLflow. Names never change between versions.
+
+A rollback goes on in a branch of its own and leaves the abandoned one as it was; a resumed run
+takes up its own log at the step it goes on from (REQUIREMENTS T2, T15).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from grok.config import flatten
+from grok.config.gpt import GptConfig
+from grok.errors import ConfigError
+from grok.gpt.stability import Branch
+from grok.records import CurvePoint, RunResult, StepPoint
+
+STEP_NAMES: Final = {
+    "train_loss": "train/loss",
+    "lr": "train/lr",
+    "grad_norm": "train/grad_norm",
+    "param_norm": "train/param_norm",
+    "adam_v_l1": "optim/adam_v_l1",
+    "adam_v_max": "optim/adam_v_max",
+    "loss_scale": "optim/loss_scale",
+    "skipped_steps": "optim/skipped_steps",
+    "nan_steps": "optim/nan_steps",
+    "zeros_in_grads": "optim/zeros_in_grads",
+    "consumed_samples": "data/consumed_samples",
+    "consumed_tokens": "data/consumed_tokens",
+    "tokens_per_second": "speed/tokens_per_second",
+    "data_wait": "speed/data_wait",
+}
+"""Stable name of every number of a step."""
+EVALUATION_NAMES: Final = {
+    "val_loss": "val/loss",
+    "val_acc": "val/accuracy",
+    "train_acc": "val/train_accuracy",
+    "weight_norm": "weights/norm",
+    "weight_norm_all": "weights/norm_all",
+}
+"""Stable name of every number of an evaluation."""
+
+
+class Sink(Protocol):
+    """Where records go beside the store."""
+
+    def step(self, point: StepPoint) -> None: ...
+    def evaluation(self, point: CurvePoint) -> None: ...
+    def branch(self, branch: Branch) -> None: ...
+    def finish(self, result: RunResult) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
+    """Return the sinks that ``config.log`` asks for.
+
+    Raises:
+        ConfigError: one needs a package that is not installed.
+    """
+    sinks: list[Sink] = []
+    if config.log.tensorboard:
+        sinks.append(TensorBoard(Path(config.log.tensorboard) / run_id, from_step))
+    if config.log.wandb:
+        sinks.append(WeightsAndBiases(run_id, config))
+    if config.log.mlflow:
+        sinks.append(MLflow(run_id, config))
+    return sinks
+
+
+def numbers(point: StepPoint | CurvePoint, names: dict[str, str]) -> dict[str, float]:
+    """Return the finite numbers of a record by their stable names."""
+    values = asdict(point)
+    return {name: float(values[key]) for key, name in names.items() if math.isfinite(values[key])}
+
+
+def missing(setting: str, package: str) -> ConfigError:
+    return ConfigError(f"{setting} needs the {package} package: pip install {package}, or {setting}=null")
+
+
+class TensorBoard:
+    """One folder per run, and one inside it per branch after a rollback."""
+
+    def __init__(self, folder: Path, from_step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise missing("log.tensorboard", "tensorboard") from error
+        self.folder, self.open = folder, SummaryWriter
+        # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
+        self.writer = self.open(str(folder), purge_step=from_step + 1 if from_step else None)
+
+    def step(self, point: StepPoint) -> None:
+        self._write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self._write(numbers(point, EVALUATION_NAMES), point.step)
+        if point.sample is not None:
+            self.writer.add_text("val/sample", point.sample, point.step)
+
+    def branch(self, branch: Branch) -> None:
+        self.writer.close()
+        self.writer = self.open(str(self.folder / f"branch-{branch.number}"))
+
+    def finish(self, result: RunResult) -> None:
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+
+class WeightsAndBiases:
+    """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
+
+    def __init__(self, run_id: str, config: GptConfig) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise missing("log.wandb", "wandb") from error
+        self.run: Any = wandb.init(
+            project=config.log.wandb,
+            id=run_id,
+            name=run_id[:8],
+            resume="allow",
+            mode=config.log.wandb_mode,
+            config=flatten(config),
+            settings=wandb.Settings(silent=True),
+        )
+        self.number = 0
+
+    def step(self, point: StepPoint) -> None:
+        self._write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self._write(numbers(point, EVALUATION_NAMES), point.step)
+
+    def branch(self, branch: Branch) -> None:
+        self.number = branch.number  # W&B's own step never goes back, so a branch has names of its own
+
+    def finish(self, result: RunResult) -> None:
+        self.run.summary["status"] = result.status
+        self.run.summary["stop_reason"] = result.stop_reason
+
+    def close(self) -> None:
+        self.run.finish()
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        prefix = f"branch-{self.number}/" if self.number else ""
+        self.run.log({prefix + name: value for name, value in values.items()} | {f"{prefix}step": step})
+
+
+class MLflow:
+    """An MLflow run, one nested run per branch."""
+
+    def __init__(self, run_id: str, config: GptConfig) -> None:
+        try:
+            from mlflow.entities import Metric
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            raise missing("log.mlflow", "mlflow") from error
+        self.metric = Metric
+        self.client: Any = MlflowClient(config.log.mlflow)
+        name = str(config.experiment)
+        found = self.client.get_experiment_by_name(name)
+        self.experiment = found.experiment_id if found else self.client.create_experiment(name)
+        self.run_id = run_id
+        self.run = self._open(run_id, {})
+        for key, value in flatten(config).items():
+            self.client.log_param(self.run, key, value)
+
+    def step(self, point: StepPoint) -> None:
+        self._write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self._write(numbers(point, EVALUATION_NAMES), point.step)
+
+    def branch(self, branch: Branch) -> None:
+        parent = self.run
+        self.run = self._open(f"{self.run_id}-branch-{branch.number}", {"mlflow.parentRunId": parent})
+        self.client.set_terminated(parent, "KILLED")
+
+    def finish(self, result: RunResult) -> None:
+        self.client.set_tag(self.run, "stop_reason", result.stop_reason)
+        self.client.set_terminated(self.run, "FINISHED" if result.status == "completed" else "FAILED")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _open(self, name: str, tags: dict[str, str]) -> str:
+        return str(self.client.create_run(self.experiment, run_name=name, tags=tags).info.run_id)
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        entries = [self.metric(name, value, 0, step) for name, value in values.items()]
+        self.client.log_batch(self.run, metrics=entries)

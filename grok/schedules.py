@@ -1,0 +1,105 @@
+"""Learning rates and batch sizes as pure functions of the step: no state to save, nothing to resume.
+
+Update ``k`` counts from 1. Every learning-rate function returns a *share* of the peak
+rate, in [0, 1]; the caller multiplies. A schedule is one function of the step from
+beginning to end, and warm-up is measured against its own length, so that it meets the
+decay at the peak and never jumps (REQUIREMENTS G3).
+
+Sources: Loshchilov & Hutter 2017 (cosine); Hu et al. 2024, "MiniCPM" (warm-up, stable,
+decay); Smith & Topin 2018 (one cycle); Narayanan et al. 2021 (batch-size ramp).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+def warmup(progress: float, length: float) -> float:
+    """Return the linear rise ``progress / length``, ending at 1; no length is no warm-up."""
+    return 1.0 if progress >= length else progress / length
+
+
+def linear(k: int, start: int, end: int, floor: float) -> float:
+    """Return the straight fall from 1 at ``start`` to ``floor`` at ``end``, and ``floor`` after it."""
+    return floor + (1 - floor) * (1 - _passed(k, start, end))
+
+
+def cosine(k: int, start: int, end: int, floor: float) -> float:
+    """Return the half cosine from 1 at ``start`` to ``floor`` at ``end``, and ``floor`` after it."""
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * _passed(k, start, end)))
+
+
+def wsd(k: int, start: int, end: int, decay: float, floor: float) -> float:
+    """Return 1 until the last share ``decay`` of the steps, then the straight fall to ``floor`` at ``end``.
+
+    The fall never begins before ``start``, where the warm-up ends.
+    """
+    return linear(k, max(start, end - round(decay * end)), end, floor)
+
+
+def one_cycle(k: int, end: int, rise: float, first: float, last: float) -> float:
+    """Return one cycle of half cosines: ``first`` at update 1, 1 at share ``rise``, ``last`` at ``end``."""
+    peak = max(1.0, rise * end)
+    if k < peak:
+        return first + (1 - first) * 0.5 * (1 - math.cos(math.pi * (k - 1) / max(peak - 1, 1e-12)))
+    return last + (1 - last) * 0.5 * (1 + math.cos(math.pi * (min(k, end) - peak) / max(end - peak, 1e-12)))
+
+
+def _passed(k: int, start: int, end: int) -> float:
+    """Return which share of ``start .. end`` is behind update ``k``, clamped to [0, 1]."""
+    if k >= end:
+        return 1.0
+    return max(0.0, (k - start) / (end - start))
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """A whole-number quantity that grows by ``increment`` from ``first`` to ``full`` over ``samples`` sequences.
+
+    Growth is by equal shares of the samples, as Megatron's ``rampup_batch_size``: with
+    ``n = (full - first) / increment`` increments, the i-th comes when ``i * samples / n``
+    sequences are consumed. ``Ramp.flat(full)`` never grows.
+    """
+
+    first: int
+    increment: int
+    samples: int
+    full: int
+
+    @classmethod
+    def flat(cls, full: int) -> Ramp:
+        return cls(full, 1, 0, full)
+
+    @classmethod
+    def of(cls, triple: list[int], full: int) -> Ramp:
+        """Return the ramp of ``[first, increment, samples]``, or the flat one of an empty list."""
+        return cls(triple[0], triple[1], triple[2], full) if triple else cls.flat(full)
+
+    def size_at(self, consumed: int) -> int:
+        """Return the size once ``consumed`` sequences were seen."""
+        if consumed >= self.samples or self.first == self.full:
+            return self.full
+        increments = (self.full - self.first) // self.increment
+        return min(self.full, self.first + self.increment * (consumed * increments // self.samples))
+
+    def threshold(self, size: int) -> int:
+        """Return the least number of consumed sequences at which the size is above ``size``."""
+        increments = (self.full - self.first) // self.increment
+        grown = (size - self.first) // self.increment + 1
+        return -(-grown * self.samples // increments)
+
+    def consumed(self, steps: int) -> int:
+        """Return how many sequences the first ``steps`` updates consume when this is the ramp of their batch.
+
+        It walks from one size to the next, never from step to step, so it is cheap at any step.
+        """
+        seen, left = 0, steps
+        while left > 0:
+            size = self.size_at(seen)
+            if size == self.full:
+                return seen + left * size
+            n = min(left, -(-(self.threshold(size) - seen) // size))
+            seen += n * size
+            left -= n
+        return seen
