@@ -165,7 +165,7 @@ class Leases:
 
     def _living(self) -> dict[str, Owner]:
         living: dict[str, Owner] = {}
-        for owner, runs in self._all():
+        for owner, runs in self._all(remove_damaged=True):
             if self._me is not None and owner.name == self._me.name:
                 continue
             if self._is_dead(owner):
@@ -188,14 +188,15 @@ class Leases:
             return False
         return now - since > self._stale_after
 
-    def _all(self) -> Iterator[tuple[Owner, list[str]]]:
+    def _all(self, remove_damaged: bool = False) -> Iterator[tuple[Owner, list[str]]]:
         for path in sorted(self._folder.glob("*.json")):
             with suppress(FileNotFoundError):
                 try:
                     content = json.loads(path.read_text(encoding="utf-8"))
                     yield Owner(**content["owner"]), list(content["run_ids"])
                 except (ValueError, KeyError, TypeError):
-                    remove_quietly(path)  # damaged: a lease is never worth more than its readability
+                    if remove_damaged:  # unreadable, so nobody's
+                        remove_quietly(path)
 
     def _write(self) -> None:
         if self._me is None:

@@ -1,39 +1,81 @@
-"""Stores of older schemas: every shard is brought to the current columns, one rename at a time.
+"""Bring a store of an older schema to this version's columns, one whole shard at a time.
 
-Reading never needs this: a shard of an older schema is upgraded in memory. Writing
-does, because every shard of a store carries the same columns.
+Reading never needs this: older shards are upgraded in memory. Writing does, because
+every shard of a store carries the same columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 
 from grok.errors import StoreError
-from grok.store.schema import KIND_KEY, SCHEMA_VERSION, VERSION_KEY, conform, schema_version
+from grok.store.files import disk_errors, locked, write_json
+from grok.store.layout import EMPTY, Layout, current_marker, is_current, make_store, read_marker, shard_names
+from grok.store.recovery import Recovered, finish_compaction, quarantine, recover
+from grok.store.schema import KINDS
+from grok.store.shards import ShardDamaged, check_shard, open_shard, read_shard, replace_table
+from grok.store.versions import upgrade
 
-Migration = Callable[[str, pa.Table], pa.Table]
 
-MIGRATIONS: Final[dict[int, Migration]] = {}
-"""From version n to n + 1: ``(kind, table) -> table``. Settings that were only added need
-no entry, :func:`grok.store.schema.conform` fills them in."""
+@dataclass(slots=True)
+class Migration:
+    """What a migration did."""
+
+    from_version: int
+    shards: int = 0
+    """Files that were rewritten."""
+    recovered: list[Recovered] = field(default_factory=list)
 
 
-def upgrade(kind: str, table: pa.Table) -> pa.Table:
-    """Return ``table`` with the current version's columns.
+def migrate(path: str | Path) -> Migration:
+    """Rewrite every shard of an older schema in place, each by one rename.
+
+    Readers see every row once at every moment; until the end some shards have the new
+    columns and some the old ones. ``store.json`` is renewed last, so a migration that
+    was killed is finished by the same command.
 
     Raises:
-        StoreError: the table is from a newer schema, or from one for which no migration is known.
+        StoreError: no store, a newer schema, one too old to migrate, or a full disk;
+            the first three before anything is written.
     """
-    version = schema_version(table.schema.metadata, f"a shard of {kind}")
-    metadata = table.schema.metadata
-    while version < SCHEMA_VERSION:
-        if version not in MIGRATIONS:
-            known = min(MIGRATIONS, default=SCHEMA_VERSION)
-            raise StoreError(f"schema {version} of {kind} is too old to migrate: the oldest one known is {known}")
-        table = MIGRATIONS[version](kind, table)
-        version += 1
-    table = table.replace_schema_metadata({**metadata, VERSION_KEY: str(version).encode(), KIND_KEY: kind.encode()})
-    return conform(kind, table)
+    layout = Layout(Path(path))
+    marker = read_marker(layout)
+    done = Migration(marker["schema_version"])
+    _refuse_unknown(layout)
+    make_store(path)
+    with disk_errors(f"migrating {path}"), locked(layout.lock):
+        finish_compaction(layout)
+        for kind in KINDS:
+            for name in sorted(shard_names(layout.table(kind))):
+                shard = layout.shard(kind, name)
+                try:
+                    if not shard.exists() or check_shard(shard, kind, thorough=False):
+                        continue
+                    replace_table(layout, kind, name, read_shard(shard, kind))
+                    done.shards += 1
+                except ShardDamaged as damage:
+                    if name == EMPTY:
+                        shard.unlink()
+                    else:
+                        done.recovered.append(quarantine(layout, name, f"{kind}: {damage}"))
+        if not is_current(marker):
+            write_json(layout.marker, current_marker(), layout.tmp)
+        done.recovered += recover(layout, thorough=False)
+    return done
+
+
+def _refuse_unknown(layout: Layout) -> None:
+    """Try the upgrade on every shard's columns without rows: what cannot be migrated is refused at the start."""
+    for kind in KINDS:
+        for name in sorted(shard_names(layout.table(kind))) if layout.table(kind).is_dir() else []:
+            try:
+                with open_shard(layout.shard(kind, name)) as file:
+                    columns = file.schema_arrow
+                upgrade(kind, columns.empty_table())
+            except ShardDamaged:
+                continue  # goes to quarantine
+            except (pa.ArrowException, KeyError) as error:
+                raise StoreError(f"{layout.shard(kind, name)} cannot be migrated: {error}") from error

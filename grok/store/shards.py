@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from grok.errors import StoreError
 from grok.store.files import move, write_flushed
 from grok.store.layout import EMPTY, Layout, staged
-from grok.store.migrate import upgrade
 from grok.store.rows import Shard, with_partners
 from grok.store.schema import KINDS, PARTNERS_KEY, schema, schema_version
+from grok.store.versions import upgrade
 
 ROWS_PER_GROUP: Final = 65_536
 """Small enough that a reader of a few runs skips most of a compacted shard."""

@@ -1,0 +1,151 @@
+"""Few large shards in place of many small ones, without a moment in which a reader sees less or double.
+
+The compacted tables are made ready in ``tmp/``: whole folders, with the large shards
+that need no work linked into them. Then each table's folder is exchanged with its
+successor in one step of the kernel's. Whoever lists a table sees all of its old shards
+or all of its new ones; both hold the same rows. What no file system can promise is that
+files stay under the names a reader listed before: a raw reader that is in the middle
+of its shards may be told that one is gone (an error, never wrong numbers), and asks
+again. :class:`grok.store.reader.Store` does so by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from grok.errors import StoreError
+from grok.store.files import disk_errors, exchange, flush_folder, locked, unique, write_flushed
+from grok.store.layout import EMPTY, Layout, make_store, read_marker, refuse_older, shard_names
+from grok.store.recovery import COMPACTION, READY, Recovered, finish_compaction, recover
+from grok.store.rows import Shard, with_partners
+from grok.store.schema import KINDS, schema
+from grok.store.shards import concat, open_shard, read_whole, write_parquet
+
+SHARD_ROWS: Final = 4_000_000
+"""Rows after which a compacted shard is closed: bounds memory, and the loss when one is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """Shards of runs before and after."""
+
+    before: int
+    after: int
+    recovered: list[Recovered]
+    """What was put right first."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.before} shards, now {self.after}"
+            if self.after < self.before
+            else f"{self.before} shards: nothing to do"
+        )
+
+
+def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
+    """Merge the shards of the store at ``path``; returns how many there were and are.
+
+    Commits wait meanwhile; reading goes on. A kill at any moment leaves the old or the
+    new shards, or the exchange to be finished by the next writer.
+
+    Raises:
+        StoreError: no store, an older or newer schema, a full disk, or a file system
+            that cannot exchange folders (NFS): ``merge`` into a new store compacts there.
+    """
+    layout = Layout(Path(path))
+    read_marker(layout)
+    make_store(path)
+    with disk_errors(f"compacting {path}"), locked(layout.lock):
+        refuse_older(layout)
+        recovered = recover(layout, thorough=True)
+        before = len(layout.names("runs"))
+        groups = list(_groups(layout, shard_rows))
+        if all(len(group) == 1 for group in groups):
+            return Compaction(before, before, recovered)
+        _refuse_without_exchange(layout)
+        folder = layout.tmp / f"{COMPACTION}{unique()}"
+        _make_ready(layout, folder, groups)
+        finish_compaction(layout)
+        return Compaction(before, len(layout.names("runs")), recovered)
+
+
+def _groups(layout: Layout, shard_rows: int) -> Iterator[list[str]]:
+    """Yield the names of shards to merge into one; those of large shards alone."""
+    group: list[str] = []
+    rows = 0
+    sizes = {name: _rows(layout, name) for name in layout.names("runs")}
+    for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
+        if group and rows + size > shard_rows:
+            yield group
+            group, rows = [], 0
+        group.append(name)
+        rows += size
+    if group:
+        yield group
+
+
+def _rows(layout: Layout, name: str) -> int:
+    total = 0
+    for kind in KINDS:
+        path = layout.shard(kind, name)
+        if path.exists():
+            with open_shard(path) as file:
+                total += file.metadata.num_rows
+    return total
+
+
+def _make_ready(layout: Layout, folder: Path, groups: list[list[str]]) -> None:
+    for kind in KINDS:
+        (folder / kind).mkdir(parents=True)
+    for group in groups:
+        if len(group) == 1:
+            _link(layout, folder, group[0])
+        else:
+            _write(folder, unique(), concat([read_whole(layout, name) for name in group]))
+    for kind in KINDS:
+        if not shard_names(folder / kind):
+            empty = schema(kind).empty_table()
+            write_flushed(folder / kind / f"{EMPTY}.parquet", lambda f, empty=empty: write_parquet(empty, f))  # type: ignore[misc]
+        flush_folder(folder / kind)
+    contents = {kind: sorted(shard_names(folder / kind)) for kind in KINDS}
+    write_flushed(folder / f"{READY}.new", lambda file: file.write(json.dumps(contents).encode()))
+    (folder / f"{READY}.new").rename(folder / READY)
+    flush_folder(folder)
+    flush_folder(layout.tmp)
+
+
+def _link(layout: Layout, folder: Path, name: str) -> None:
+    for kind in KINDS:
+        if layout.shard(kind, name).exists():
+            os.link(layout.shard(kind, name), folder / kind / f"{name}.parquet")
+
+
+def _write(folder: Path, name: str, shard: Shard) -> None:
+    tables = {"runs": with_partners(shard.runs, shard), "curves": shard.curves, "steps": shard.steps}
+    for kind, table in tables.items():
+        if kind == "runs" or table.num_rows:
+            path = folder / kind / f"{name}.parquet"
+            write_flushed(path, lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
+
+
+def _refuse_without_exchange(layout: Layout) -> None:
+    """Try the exchange on two empty folders before any work is done."""
+    a, b = layout.tmp / f"try.{unique()}", layout.tmp / f"try.{unique()}"
+    a.mkdir()
+    b.mkdir()
+    try:
+        exchange(a, b)
+    except OSError as error:
+        raise StoreError(
+            f"{layout.root}: this file system cannot exchange two folders in one step ({error.strerror}), so "
+            "compacting here would show readers less or double for a moment: "
+            f"run `python -m grok.store merge {layout.root} --into NEW` instead"
+        ) from error
+    finally:
+        a.rmdir()
+        b.rmdir()

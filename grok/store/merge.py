@@ -1,0 +1,157 @@
+"""Stores from several machines become one. What must be equal and is not is reported, never chosen from."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from grok.errors import StoreError
+from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
+from grok.store.files import disk_errors, flush_folder, unique
+from grok.store.layout import Layout, check_path
+from grok.store.reader import Store, open_store
+from grok.store.rows import Shard
+from grok.store.shards import concat, without_runs
+from grok.store.writer import StoreWriter, origin, record_conflict
+
+MERGED_ROWS = 1_000_000
+"""Rows gathered from the source's shards before they are written as one."""
+
+
+@dataclass(slots=True)
+class MergeReport:
+    """What a merge did, by ``run_id``."""
+
+    into: Path
+    added: int = 0
+    replaced: int = 0
+    duplicates: int = 0
+    """Runs that were there already with the same bits, or from other numerics: the first store's stayed."""
+    conflicts: list[Conflict] = field(default_factory=list)
+    checkpoints: int = 0
+    """Runs whose checkpoints and kept weights were copied."""
+
+
+def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | None = None) -> MergeReport:
+    """Merge stores into ``first``, or all of them into the new or existing store ``into``.
+
+    The sources are only read. Runs that disagree (equal trajectory and numerics tag,
+    different bits) are left as they are where they are: what ``first`` holds stays,
+    what would have to be chosen is not copied, and each conflict is recorded in
+    ``conflicts/`` of the target.
+
+    Raises:
+        StoreError: one of them is no store, the target is one of the others, or the
+            disk refuses.
+    """
+    target = Path(first if into is None else into)
+    sources = [Path(p) for p in others] if into is None else [Path(first), *(Path(p) for p in others)]
+    check_path(target)
+    stores = [open_store(path) for path in sources]
+    if not sources:
+        raise StoreError(f"merge {first}: name at least one more store")
+    for path in sources:
+        if target.resolve() == path.resolve():
+            raise StoreError(f"merge: {path} cannot be merged into itself: name two different stores")
+    with StoreWriter(target) as writer:
+        report = MergeReport(target)
+        barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
+        for source, left_out in zip(stores, barred, strict=True):
+            _merge_one(writer, source, left_out, report)
+    return report
+
+
+def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: MergeReport) -> list[set[str]]:
+    """Record every conflict between the stores; return for each source the runs that are not to be copied."""
+    everything = [target, *sources]
+    barred: list[set[str]] = [set() for _ in everything]
+    for (i, a), (j, b) in itertools.combinations(enumerate(everything), 2):
+        for conflict in find_conflicts(a, b):
+            barred[i].add(conflict.run_id)
+            barred[j].add(conflict.other_run_id)
+            report.conflicts.append(conflict)
+            sides = {
+                str(s.layout.root): origin(s.table("runs", [r], None), r)
+                for s, r in ((a, conflict.run_id), (b, conflict.other_run_id))
+            }
+            record_conflict(layout, conflict, sides)
+    return barred[1:]  # what the target holds already stays as it is
+
+
+def _merge_one(writer: StoreWriter, source: Store, left_out: set[str], report: MergeReport) -> None:
+    waiting: list[Shard] = []
+    for shard in source.shards():
+        waiting.append(without_runs(shard, left_out))
+        if sum(s.curves.num_rows + s.steps.num_rows for s in waiting) >= MERGED_ROWS:
+            _commit(writer, source, waiting, report)
+            waiting = []
+    _commit(writer, source, waiting, report)
+    _copy_sweeps(source.layout, writer.layout)
+
+
+def _commit(writer: StoreWriter, source: Store, shards: list[Shard], report: MergeReport) -> None:
+    shards = [shard for shard in shards if shard.runs.num_rows]
+    if not shards:
+        return
+    shard = concat(shards)
+    for run_id in shard.runs["run_id"].to_pylist():
+        report.checkpoints += _copy_folder(source.layout.checkpoints, writer.layout.checkpoints, run_id)
+    done = writer.commit_shard(shard)
+    report.added += len(done.written)
+    report.replaced += len(done.replaced)
+    report.duplicates += len(done.duplicates)
+    report.conflicts += done.conflicts
+
+
+def find_conflicts(a: Store, b: Store) -> list[Conflict]:
+    """Return the conflicts between runs of two stores; ``run_id`` is in ``a``, ``other_run_id`` in ``b``.
+
+    Compared are runs of one trajectory and one numerics tag; only those are read.
+    """
+    facts_a, facts_b = a.table("runs", None, FACTS), b.table("runs", None, FACTS)
+    shared = _trajectories(facts_a) & _trajectories(facts_b)
+    by_trajectory: dict[tuple[str, str | None], list[Trace]] = defaultdict(list)
+    for trace in _traces_of(a, facts_a, shared):
+        by_trajectory[trace.trajectory_id, trace.numerics].append(trace)
+    pairs = (
+        (mine, theirs)
+        for theirs in _traces_of(b, facts_b, shared)
+        for mine in by_trajectory[theirs.trajectory_id, theirs.numerics]
+    )
+    return [conflict for mine, theirs in pairs if (conflict := difference(mine, theirs)) is not None]
+
+
+def _trajectories(facts: pa.Table) -> set[tuple[str, str | None]]:
+    return set(zip(facts["trajectory_id"].to_pylist(), facts["numerics"].to_pylist(), strict=True))
+
+
+def _traces_of(store: Store, facts: pa.Table, wanted: set[tuple[str, str | None]]) -> list[Trace]:
+    keys = zip(facts["trajectory_id"].to_pylist(), facts["numerics"].to_pylist(), strict=True)
+    runs = facts.filter(pa.array([key in wanted for key in keys], pa.bool_()))
+    curves = store.table("curves", runs["run_id"].to_pylist(), ["run_id", "step", *MEASUREMENTS])
+    return list(traces(runs, curves).values())
+
+
+def _copy_folder(source: Path, target: Path, name: str) -> int:
+    """Copy ``source/name`` to ``target/name`` at once, unless it is there; return how many were copied (0 or 1)."""
+    if not (source / name).is_dir() or (target / name).exists():
+        return 0
+    with disk_errors(f"copying {source / name}"):
+        staged = target / f".{name}.{unique()}"
+        shutil.copytree(source / name, staged)
+        staged.rename(target / name)
+        flush_folder(target)
+    return 1
+
+
+def _copy_sweeps(source: Layout, target: Layout) -> None:
+    for path in sorted(source.sweeps.glob("*.json")) if source.sweeps.is_dir() else []:
+        if not (target.sweeps / path.name).exists():
+            with disk_errors(f"copying {path}"):
+                shutil.copy(path, target.sweeps / path.name)

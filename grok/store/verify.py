@@ -1,0 +1,134 @@
+"""Does a store keep its promises? Reads every byte, writes none."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
+from grok.store.layout import EMPTY, Layout, conflict_files, is_current, read_marker, shard_names
+from grok.store.recovery import unfinished_compaction
+from grok.store.schema import KINDS, schema
+from grok.store.shards import ShardDamaged, check_shard, partners, read_shard
+
+
+def verify(path: str | Path) -> list[str]:
+    """Return what is wrong with the store at ``path``, one line each; empty: every promise holds.
+
+    Checked: every shard is whole and has the full current columns; no orphans and no
+    missing partners; ``run_id`` is unique, and (``run_id``, ``step``); every point
+    belongs to a run; a completed run's row is its curve's last point; runs of one
+    trajectory and numerics tag agree bit by bit; no conflict is on record.
+
+    Raises:
+        StoreError: no store, or a newer schema.
+    """
+    layout = Layout(Path(path))
+    marker = read_marker(layout)
+    if not is_current(marker):
+        return [f"the columns are those of an older version: run `python -m grok.store migrate {path}`"]
+    unfinished = unfinished_compaction(layout) is not None
+    problems = [] if not unfinished else ["a compaction was cut short: the next command that writes finishes it"]
+    problems += _damage(layout)
+    if not unfinished:
+        problems += _partners(layout)
+    tables = {kind: _read_raw(layout, kind) for kind in KINDS}
+    problems += _uniqueness(tables)
+    problems += _belonging(tables)
+    found = traces(tables["runs"].select(list(FACTS)), tables["curves"])
+    problems += _last_points(tables["runs"], found)
+    problems += _disagreements(found)
+    problems += [f"a conflict is on record: {p}; remove the file when it is settled" for p in conflict_files(layout)]
+    return problems
+
+
+def _damage(layout: Layout) -> Iterator[str]:
+    for kind in KINDS:
+        for name in sorted(shard_names(layout.table(kind))):
+            path = layout.shard(kind, name)
+            try:
+                if not check_shard(path, kind, thorough=True):
+                    yield f"{path}: its columns are not the full schema"
+            except ShardDamaged as damage:
+                yield f"{path}: {damage}"
+            except FileNotFoundError:
+                yield f"{path}: gone while verifying; verify again when no sweep is writing"
+
+
+def _partners(layout: Layout) -> Iterator[str]:
+    runs = layout.names("runs")
+    for kind in ("curves", "steps"):
+        for name in sorted(layout.names(kind) - runs):
+            yield f"{layout.shard(kind, name)}: an orphan, its runs were never committed; the next writer retires it"
+    for name in sorted(runs):
+        try:
+            missing = [kind for kind in partners(layout.shard("runs", name)) if not layout.shard(kind, name).exists()]
+        except ShardDamaged:
+            continue  # said already
+        for kind in missing:
+            yield f"{layout.shard(kind, name)}: missing, its runs are there"
+
+
+def _read_raw(layout: Layout, kind: str) -> pa.Table:
+    """Return all rows of a table as any reader would find them; only what the checks need."""
+    needed = {
+        "runs": [*dict.fromkeys([*FACTS, *MEASUREMENTS[:-1]])],
+        "curves": ["run_id", "step", *MEASUREMENTS],
+        "steps": ["run_id", "step"],
+    }[kind]
+    tables = [pa.table({name: pa.array([], schema(kind).field(name).type) for name in needed})]
+    for name in sorted(shard_names(layout.table(kind)) - {EMPTY}):
+        try:
+            table = read_shard(layout.shard(kind, name), kind, needed)
+        except (ShardDamaged, FileNotFoundError):
+            continue  # said already
+        tables.append(table.replace_schema_metadata(None).cast(tables[0].schema))
+    return pa.concat_tables(tables)
+
+
+def _uniqueness(tables: dict[str, pa.Table]) -> Iterator[str]:
+    for kind, keys in (("runs", ["run_id"]), ("curves", ["run_id", "step"]), ("steps", ["run_id", "step"])):
+        counted = tables[kind].group_by(keys).aggregate([([], "count_all")])
+        for row in counted.filter(pc.greater(counted["count_all"], 1)).to_pylist():
+            where = f"run {row['run_id']}" + (f", step {row['step']}" if "step" in row else "")
+            yield f"{kind}: {where} is there {row['count_all']} times"
+
+
+def _belonging(tables: dict[str, pa.Table]) -> Iterator[str]:
+    known = tables["runs"]["run_id"]
+    for kind in ("curves", "steps"):
+        there = pc.unique(tables[kind]["run_id"])
+        for run_id in there.filter(pc.invert(pc.is_in(there, value_set=known.combine_chunks()))).to_pylist():
+            yield f"{kind}: points of run {run_id}, which has no row"
+
+
+def _last_points(runs: pa.Table, found: dict[str, Trace]) -> Iterator[str]:
+    for row in runs.to_pylist():
+        trace = found[row["run_id"]]
+        if row["status"] != "completed":
+            continue
+        if not len(trace.at) or trace.at[-1] != row["steps"]:
+            last = trace.at[-1] if len(trace.at) else "none"
+            yield f"run {row['run_id']}: completed at step {row['steps']}, its curve's last step is {last}"
+            continue
+        for i, name in enumerate(MEASUREMENTS[:-1]):
+            mine = pa.array([row[name]], pa.float64()).to_numpy(zero_copy_only=False)
+            if bits(mine)[0] != bits(trace.values[-1:, i])[0]:
+                yield f"run {row['run_id']}: {name} is {row[name]} in runs and {trace.values[-1, i]} in curves"
+
+
+def _disagreements(found: dict[str, Trace]) -> Iterator[str]:
+    groups: dict[tuple[str, str | None], list[Trace]] = defaultdict(list)
+    for trace in found.values():
+        groups[trace.trajectory_id, trace.numerics].append(trace)
+    for group in groups.values():
+        group.sort(key=lambda trace: (-len(trace.at), trace.run_id))
+        for i, a in enumerate(group):
+            for b in group[i + 1 :]:
+                conflict = difference(a, b)
+                if conflict is not None:
+                    yield f"equal trajectory and numerics, different bits: {conflict}"
