@@ -1,0 +1,32 @@
+"""Many tests at once: false-discovery and family-wise control.
+
+Sources: Benjamini and Hochberg 1995; Holm 1979.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
+    """Return q-values: calling everything with q below a rate false keeps the false discoveries below that rate."""
+    values = np.asarray(p, dtype=np.float64)
+    n = len(values)
+    order = np.argsort(values)
+    ranked = values[order] * n / np.arange(1, n + 1)
+    q = np.minimum.accumulate(ranked[::-1])[::-1]
+    out = np.empty(n)
+    out[order] = np.minimum(q, 1.0)
+    return out
+
+
+def holm(p: ArrayLike) -> NDArray[np.float64]:
+    """Return adjusted p-values: below 0.05 with at most 5% chance that any of them is a false alarm."""
+    values = np.asarray(p, dtype=np.float64)
+    n = len(values)
+    order = np.argsort(values)
+    stepped = np.maximum.accumulate(values[order] * np.arange(n, 0, -1))
+    out = np.empty(n)
+    out[order] = np.minimum(stepped, 1.0)
+    return out

@@ -1,0 +1,143 @@
+"""Who will be super, told early: AUROC, cross-validated scores, and what a screen misses.
+
+Sources: DeLong, DeLong and Clarke-Pearson 1988 (variance of the AUROC); le Cessie and
+van Houwelingen 1992 (ridge in logistic regression).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.statistics.proportions import wilson
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+FEWEST: Final = 10
+"""Hits, and misses, below which no prediction is judged."""
+
+
+def _enough(labels: Flags) -> None:
+    hits = int(labels.sum())
+    if min(hits, len(labels) - hits) < FEWEST:
+        raise NotEnoughData(
+            f"at least {FEWEST} seeds of either kind to learn from (seen: {hits} and {len(labels) - hits})"
+        )
+
+
+def auroc(scores: Floats, labels: Flags, level: float = LEVEL) -> Estimate:
+    """Return the chance that a hit scores higher than a miss, with DeLong's interval on the logit scale.
+
+    Raises:
+        NotEnoughData: fewer than ``FEWEST`` hits or misses.
+    """
+    _enough(labels)
+    hits, misses = scores[labels], scores[~labels]
+    m, n = len(hits), len(misses)
+    ranks = stats.rankdata(np.concatenate([hits, misses]))
+    v_hits = (ranks[:m] - stats.rankdata(hits)) / n
+    v_misses = 1 - (ranks[m:] - stats.rankdata(misses)) / m
+    value = float(v_hits.mean())
+    se = math.sqrt(float(v_hits.var(ddof=1)) / m + float(v_misses.var(ddof=1)) / n)
+    z = float(special.ndtri(0.5 + level / 2))
+    if not 0 < value < 1 or se == 0:
+        # Perfect separation has no variance to see: what so many pairs of seeds allow at this level.
+        slack = 1 - ((1 - level) / 2) ** (1 / min(m, n))
+        return Estimate(value, max(0.0, value - slack), min(1.0, value + slack), m + n, "exact bound", level)
+    centre, half = float(special.logit(value)), z * se / (value * (1 - value))
+    return Estimate(
+        value, float(special.expit(centre - half)), float(special.expit(centre + half)), m + n, "DeLong", level
+    )
+
+
+def folds(labels: Flags, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return a fold number per run, hits and misses spread evenly over folds."""
+    fold = np.empty(len(labels), dtype=np.int64)
+    for kind in (True, False):
+        where = np.flatnonzero(labels == kind)
+        fold[rng.permutation(where)] = np.arange(len(where)) % k
+    return fold
+
+
+def fit_logistic(x: Floats, labels: Flags, ridge: float = 1.0, iterations: int = 50) -> Floats:
+    """Return weights (1 + features) of a ridge logistic regression on standardised ``x``; the first is the offset."""
+    design = np.column_stack([np.ones(len(x)), x])
+    penalty = np.diag([1e-8, *[ridge] * x.shape[1]])
+    weights = np.zeros(design.shape[1])
+    for _ in range(iterations):
+        p = special.expit(design @ weights)
+        gradient = design.T @ (labels - p) - penalty @ weights
+        hessian = (design * (p * (1 - p))[:, None]).T @ design + penalty
+        step = np.linalg.solve(hessian, gradient)
+        weights = weights + step / max(1.0, float(np.abs(step).max()) / 4)
+        if float(np.abs(step).max()) < 1e-8:
+            break
+    return weights
+
+
+def cross_validated(x: Floats, labels: Flags, rng: np.random.Generator, k: int = 5) -> Floats:
+    """Return out-of-fold scores (log odds): no run's score has seen its own label.
+
+    Raises:
+        NotEnoughData: fewer than ``FEWEST`` hits or misses.
+    """
+    _enough(labels)
+    fold = folds(labels, k, rng)
+    scores = np.empty(len(labels))
+    for f in range(k):
+        train, test = fold != f, fold == f
+        mean, sd = x[train].mean(0), x[train].std(0)
+        sd = np.where(sd > 0, sd, 1.0)
+        weights = fit_logistic((x[train] - mean) / sd, labels[train])
+        # Folds have different offsets; centring keeps their scores comparable.
+        z = ((x[test] - mean) / sd) @ weights[1:]
+        scores[test] = z
+    return scores
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A two-stage search: train all seeds to ``step``, go on only with the most promising share."""
+
+    step: int
+    kept: float
+    missed: Estimate
+    """Share of the hits that the screen throws away."""
+    cost: float
+    """Steps trained with the screen over steps trained without."""
+
+
+def screen(scores: Floats, labels: Flags, keep: float, step: int, budget: int) -> Screen:
+    """Return what keeping the top share ``keep`` by ``scores`` (from out of fold) misses, and its cost.
+
+    Raises:
+        NotEnoughData: fewer than ``FEWEST`` hits or misses.
+    """
+    _enough(labels)
+    n = max(1, round(keep * len(scores)))
+    kept = np.zeros(len(scores), dtype=bool)
+    kept[np.argsort(-scores, kind="stable")[:n]] = True
+    missed = int((labels & ~kept).sum())
+    cost = (len(scores) * step + n * (budget - step)) / (len(scores) * budget)
+    return Screen(step, n / len(scores), wilson(missed, int(labels.sum())), cost)
+
+
+def spearman(x: Floats, y: Floats, level: float = LEVEL) -> Estimate:
+    """Return the rank correlation with its interval (Fisher z, Bonett and Wright 2000).
+
+    Raises:
+        NotEnoughData: fewer than ten pairs, or one of them constant.
+    """
+    if len(x) < 10 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        raise NotEnoughData(f"at least ten pairs of differing values (seen: {len(x)})")
+    r = float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
+    half = float(special.ndtri(0.5 + level / 2)) * math.sqrt((1 + r * r / 2) / (len(x) - 3))
+    centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))
+    return Estimate(r, math.tanh(centre - half), math.tanh(centre + half), len(x), "Fisher z", level)

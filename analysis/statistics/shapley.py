@@ -1,0 +1,128 @@
+"""Which layers make the difference? Effects and Shapley shares of a two-level factorial.
+
+Each run takes every factor (a layer's initial tensors) from one of two seeds: 0 the
+recipient, 1 the donor. ``v(S)`` is the mean outcome where exactly the factors in S come
+from the donor; a factor's Shapley share is its average contribution over all orders of
+exchanging them, and the shares sum to ``v(all) - v(none)``.
+
+Sources: Shapley 1953; Box, Hunter and Hunter 2005 (factorial effects).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from math import factorial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Shares, main effects and two-way interactions, by factor name, in units of the outcome."""
+
+    shapley: dict[str, Estimate]
+    main: dict[str, Estimate]
+    interactions: dict[tuple[str, str], Estimate]
+    total: Estimate
+    """v(all) - v(none): what exchanging everything changes."""
+    full: bool
+    """Whether all combinations were run; otherwise interactions above two factors are taken as none."""
+    n: int
+
+
+def attribute(design: Floats, y: Floats, names: list[str], level: float = LEVEL) -> Attribution:
+    """Return the attribution of outcomes ``y`` (n,) to the factors of ``design`` (n, k), entries 0 and 1.
+
+    The error variance comes from replicates of equal rows, or, in a fractional design
+    without replicates, from what two-way interactions leave over.
+
+    Raises:
+        NotEnoughData: neither replicates nor spare runs, or a factor that was never exchanged.
+    """
+    design = np.asarray(design, dtype=np.float64)
+    n, k = design.shape
+    stuck = [name for name, column in zip(names, design.T, strict=True) if np.ptp(column) == 0]
+    if stuck:
+        raise NotEnoughData(f"runs with and without {', '.join(stuck)} exchanged")
+    code = (design @ (2.0 ** np.arange(k))).astype(np.int64)
+    cells, where, counts = np.unique(code, return_inverse=True, return_counts=True)
+    means = np.bincount(where, weights=y) / counts
+    full = len(cells) == 2**k
+    columns = _full_model(k) if full else _second_order(k)
+    bits = (cells[:, None] >> np.arange(k)) & 1
+    x = np.stack([bits[:, list(term)].prod(1) if term else np.ones(len(cells)) for term in columns], 1).astype(float)
+    if np.linalg.matrix_rank(x) < x.shape[1]:
+        raise NotEnoughData(
+            f"at least {x.shape[1]} different combinations that tell two-way interactions apart (seen: {len(cells)})"
+        )
+    variance, dof = _error(y, means, where, counts, x)
+    # Weighted least squares over cell means; with a full model it reproduces them.
+    weight = counts[:, None] * x
+    inverse = np.linalg.inv(x.T @ weight)
+    beta = inverse @ (weight.T @ means)
+    covariance = variance * inverse
+    t = float(stats.t.ppf(0.5 + level / 2, dof))
+    method = "t, from replicates" if dof == n - len(cells) else "t, from the model's residuals"
+
+    def estimate(contrast: Floats) -> Estimate:
+        value = float(contrast @ beta)
+        half = t * math.sqrt(max(0.0, float(contrast @ covariance @ contrast)))
+        return Estimate(value, value - half, value + half, n, method, level)
+
+    # With 0/1 coding the dividends of the game are the coefficients, shared equally inside each term.
+    shapley = {
+        name: estimate(np.array([1 / len(term) if i in term else 0.0 for term in columns]))
+        for i, name in enumerate(names)
+    }
+    main = {
+        name: estimate(np.array([0.5 ** (len(term) - 1) if i in term else 0.0 for term in columns]))
+        for i, name in enumerate(names)
+    }
+    pairs = {
+        (names[i], names[j]): estimate(
+            np.array([0.5 ** (len(term) - 2) if i in term and j in term else 0.0 for term in columns])
+        )
+        for i, j in combinations(range(k), 2)
+    }
+    total = estimate(np.array([1.0 if term else 0.0 for term in columns]))
+    return Attribution(shapley, main, pairs, total, full, n)
+
+
+def _full_model(k: int) -> list[tuple[int, ...]]:
+    return [s for size in range(k + 1) for s in combinations(range(k), size)]
+
+
+def _second_order(k: int) -> list[tuple[int, ...]]:
+    return [s for size in range(min(k, 2) + 1) for s in combinations(range(k), size)]
+
+
+def _error(y: Floats, means: Floats, where: NDArray[np.intp], counts: NDArray[np.intp], x: Floats) -> tuple[float, int]:
+    within = len(y) - len(means)
+    if within >= 1:
+        return float(((y - means[where]) ** 2).sum()) / within, within
+    spare = len(means) - x.shape[1]
+    if spare < 1:
+        raise NotEnoughData("replicates (perturb.ulps=1 with two seeds.perturb) to tell an effect from chaos")
+    weight = counts[:, None] * x
+    fitted = x @ np.linalg.solve(x.T @ weight, weight.T @ means)
+    return float((counts * (means - fitted) ** 2).sum()) / spare, spare
+
+
+def shapley_values(v: dict[frozenset[int], float], k: int) -> Floats:
+    """Return the Shapley values (k,) of a complete game by the definition, for checks and small games."""
+    phi = np.zeros(k)
+    for i in range(k):
+        others = [j for j in range(k) if j != i]
+        for size in range(k):
+            weight = factorial(size) * factorial(k - size - 1) / factorial(k)
+            for s in combinations(others, size):
+                phi[i] += weight * (v[frozenset(s) | {i}] - v[frozenset(s)])
+    return phi

@@ -1,0 +1,83 @@
+"""Prediction: AUROC covers, cross-validation does not flatter, the screen's miss rate is the true one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.prediction import auroc, cross_validated, screen, spearman
+from analysis.statistics.resampling import generator
+
+
+def sample(rng: np.random.Generator, n: int, shift: float, rate: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    labels = rng.random(n) < rate
+    return rng.normal(0, 1, n) + shift * labels, labels
+
+
+def test_auroc_covers_the_truth() -> None:
+    rng = generator("auroc")
+    truth = norm.cdf(1.0 / np.sqrt(2))
+    inside, draws = 0, 500
+    for _ in range(draws):
+        e = auroc(*sample(rng, 200, 1.0))
+        inside += e.low <= truth <= e.high
+    assert 0.92 < inside / draws < 0.98
+
+
+def test_auroc_of_a_known_table() -> None:
+    scores = np.concatenate([np.arange(10.0), np.arange(5.0, 15.0)])
+    labels = np.repeat([False, True], 10)
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[10:] for b in scores[:10]]
+    assert auroc(scores, labels).value == pytest.approx(np.mean(pairs))
+
+
+def test_perfect_separation_is_not_called_certain() -> None:
+    e = auroc(np.arange(40.0), np.arange(40) >= 20)
+    assert e.value == 1
+    assert e.low < 0.9
+
+
+def test_noise_is_not_predicted() -> None:
+    rng = generator("noise")
+    found = []
+    for _ in range(40):
+        labels = rng.random(120) < 0.3
+        x = rng.normal(0, 1, (120, 6))
+        found.append(auroc(cross_validated(x, labels, rng), labels).value)
+    assert np.mean(found) == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_signal_is_predicted_and_the_screen_misses_what_theory_says() -> None:
+    rng = generator("signal")
+    signal, labels = sample(rng, 20_000, 2.0, 0.1)
+    x = np.column_stack([signal, rng.normal(0, 1, 20_000)])
+    scores = cross_validated(x, labels, rng)
+    assert auroc(scores, labels).value == pytest.approx(norm.cdf(2 / np.sqrt(2)), abs=0.01)
+    found = screen(scores, labels, 0.2, 500, 3000)
+    # The cut that keeps a fifth: 0.1 norm.sf(c - 2) + 0.9 norm.sf(c) = 0.2
+    cuts = np.linspace(-3, 5, 4001)
+    cut = cuts[np.argmin(np.abs(0.1 * norm.sf(cuts - 2) + 0.9 * norm.sf(cuts) - 0.2))]
+    assert found.missed.value == pytest.approx(norm.cdf(cut - 2), abs=0.03)
+    assert found.cost == pytest.approx(500 / 3000 + 0.2 * 2500 / 3000, abs=1e-3)
+
+
+def test_spearman_covers() -> None:
+    rng = generator("spearman")
+    truth = 6 / np.pi * np.arcsin(0.6 / 2)
+    inside, draws = 0, 500
+    for _ in range(draws):
+        x = rng.normal(0, 1, 60)
+        e = spearman(x, 0.6 * x + 0.8 * rng.normal(0, 1, 60))
+        inside += e.low <= truth <= e.high
+    assert 0.92 < inside / draws < 0.98
+
+
+def test_few_hits_are_refused() -> None:
+    rng = generator("few hits")
+    scores, labels = sample(rng, 100, 1.0, 0.05)
+    with pytest.raises(NotEnoughData, match="seen: "):
+        auroc(scores, labels & (np.cumsum(labels) <= 9))
+    with pytest.raises(NotEnoughData):
+        spearman(np.ones(50), rng.normal(0, 1, 50))

@@ -1,0 +1,96 @@
+"""Shares: intervals cover at their nominal rate, known values, and the planner inverts them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.proportions import (
+    clopper_pearson,
+    difference,
+    heterogeneity,
+    ratio,
+    seeds_for_width,
+    share,
+    wilson,
+)
+from analysis.statistics.resampling import generator
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (18, 2073), (2073, 2073), (1, 1)])
+def test_intervals_equal_scipys(hits: int, n: int) -> None:
+    test = stats.binomtest(hits, n)
+    for ours, method in ((wilson, "wilson"), (clopper_pearson, "exact")):
+        theirs = test.proportion_ci(0.95, method)
+        mine = ours(hits, n)
+        assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), abs=1e-10)
+        assert mine.low <= mine.value <= mine.high
+
+
+def test_the_diarys_super_share_has_the_interval_of_18_in_2073() -> None:
+    assert wilson(18, 2073).percent() == "0.87% (0.55 to 1.37)"
+
+
+def exact_coverage(interval, p: float, n: int) -> float:
+    """Return the exact coverage at ``p``: the binomial mass of the counts whose interval covers it."""
+    counts = np.arange(n + 1)
+    mass = stats.binom.pmf(counts, n, p)
+    covers = np.array([interval(int(k), n).low <= p <= interval(int(k), n).high for k in counts])
+    return float(mass[covers].sum())
+
+
+def test_coverage_is_nominal() -> None:
+    shares = np.linspace(0.02, 0.98, 49)
+    exact = np.array([exact_coverage(clopper_pearson, p, 60) for p in shares])
+    score = np.array([exact_coverage(wilson, p, 60) for p in shares])
+    assert exact.min() >= 0.95
+    assert abs(score.mean() - 0.95) < 0.01
+    mixed = np.array([exact_coverage(share, p, 60) for p in shares])
+    assert mixed.mean() >= 0.945
+
+
+def test_comparisons_cover() -> None:
+    rng = generator("comparisons cover")
+    inside_ratio = inside_difference = 0
+    draws = 2000
+    for _ in range(draws):
+        a, b = int(rng.binomial(150, 0.3)), int(rng.binomial(120, 0.2))
+        r, d = ratio(a, 150, b, 120), difference(a, 150, b, 120)
+        inside_ratio += r.low <= 1.5 <= r.high
+        inside_difference += d.low <= 0.1 <= d.high
+    assert 0.935 < inside_ratio / draws < 0.97
+    assert 0.935 < inside_difference / draws < 0.97
+
+
+def test_ratio_without_hits() -> None:
+    assert ratio(0, 50, 10, 50).value == 0
+    assert ratio(5, 50, 0, 50).high < np.inf
+    with pytest.raises(NotEnoughData):
+        ratio(0, 50, 0, 50)
+
+
+@pytest.mark.parametrize(("expected", "width"), [(0.0087, 0.005), (0.5, 0.1), (0.0, 0.01)])
+def test_planner_gives_the_smallest_n(expected: float, width: float) -> None:
+    n = seeds_for_width(expected, width)
+    z2 = stats.norm.ppf(0.975) ** 2
+
+    def interval_width(m: int) -> float:
+        return float(2 * np.sqrt(z2 * (expected * (1 - expected) / m + z2 / (4 * m * m))) / (1 + z2 / m))
+
+    assert interval_width(n) <= width < interval_width(n - 1)
+
+
+def test_heterogeneity_is_silent_under_the_null_and_sees_a_real_difference() -> None:
+    rng = generator("heterogeneity")
+    groups = np.repeat(np.arange(8), 40)
+    alarms = sum(heterogeneity(rng.random(320) < 0.1, groups, rng, 199).p <= 0.05 for _ in range(200))
+    assert alarms <= 20  # 5% of 200 is 10; 20 is over three standard deviations away
+    rate = np.where(groups == 3, 0.5, 0.05)
+    assert heterogeneity(rng.random(320) < rate, groups, rng).p < 0.01
+
+
+def test_nothing_to_share() -> None:
+    with pytest.raises(NotEnoughData):
+        share(0, 0)

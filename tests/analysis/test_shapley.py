@@ -1,0 +1,87 @@
+"""Shapley shares: they are the definition's, sum to the total, cover, and give a negative control nothing."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.resampling import generator
+from analysis.statistics.shapley import attribute, shapley_values
+
+NAMES = ["embedding", "blocks.0", "blocks.1", "head"]
+
+
+def grid(k: int, replicates: int) -> np.ndarray:
+    return np.repeat(np.array(list(product([0, 1], repeat=k)), dtype=float), replicates, axis=0)
+
+
+def outcome(x: np.ndarray) -> np.ndarray:
+    """A game with main effects, an interaction, and a factor (blocks.0) that does nothing."""
+    return 9.3 - 0.5 * x[:, 0] - 0.2 * x[:, 3] - 0.4 * x[:, 0] * x[:, 2] + 0.1 * x[:, 0] * x[:, 2] * x[:, 3]
+
+
+def test_shares_are_the_definitions_and_sum_to_the_total() -> None:
+    rng = generator("shapley")
+    x = grid(4, 2)
+    y = outcome(x) + rng.normal(0, 0.1, len(x))
+    found = attribute(x, y, NAMES)
+    game = {
+        frozenset(s): float(np.mean([v for row, v in zip(x, y, strict=True) if set(np.flatnonzero(row)) == set(s)]))
+        for size in range(5)
+        for s in combinations(range(4), size)
+    }
+    assert [found.shapley[n].value for n in NAMES] == pytest.approx(shapley_values(game, 4))
+    assert sum(e.value for e in found.shapley.values()) == pytest.approx(found.total.value)
+    assert found.total.value == pytest.approx(game[frozenset(range(4))] - game[frozenset()])
+    assert found.full
+
+
+def test_main_effects_and_interactions_are_the_contrasts() -> None:
+    x = grid(4, 2)
+    y = outcome(x) + generator("contrast").normal(0, 0.1, len(x))
+    found = attribute(x, y, NAMES)
+    by_hand = y[x[:, 0] == 1].mean() - y[x[:, 0] == 0].mean()
+    assert found.main["embedding"].value == pytest.approx(by_hand)
+    cell = {(a, b): y[(x[:, 0] == a) & (x[:, 2] == b)].mean() for a in (0, 1) for b in (0, 1)}
+    crossed = cell[1, 1] - cell[1, 0] - cell[0, 1] + cell[0, 0]
+    assert found.interactions["embedding", "blocks.1"].value == pytest.approx(crossed)
+
+
+def test_intervals_cover_and_the_idle_factor_gets_nothing() -> None:
+    rng = generator("shapley coverage")
+    x = grid(4, 2)
+    truth = attribute(x, outcome(x), NAMES)
+    inside = dict.fromkeys(NAMES, 0)
+    draws = 500
+    for _ in range(draws):
+        found = attribute(x, outcome(x) + rng.normal(0, 0.3, len(x)), NAMES)
+        for n in NAMES:
+            inside[n] += found.shapley[n].low <= truth.shapley[n].value <= found.shapley[n].high
+    assert truth.shapley["blocks.0"].value == pytest.approx(0, abs=1e-12)
+    assert all(0.92 < hits / draws < 0.98 for hits in inside.values()), inside
+
+
+def test_a_fraction_recovers_a_second_order_game() -> None:
+    rng = generator("fraction")
+    k = 6
+    everything = grid(k, 1)
+    x = everything[(everything.sum(1) % 2) == 0]  # half fraction, resolution VI
+    y = 1.0 - x[:, 0] + 0.5 * x[:, 1] * x[:, 2] + rng.normal(0, 0.01, len(x))
+    found = attribute(x, y, list("abcdef"))
+    assert not found.full
+    assert found.shapley["a"].value == pytest.approx(-1, abs=0.03)
+    assert found.shapley["b"].value == pytest.approx(0.25, abs=0.03)
+    assert found.shapley["f"].low <= 0 <= found.shapley["f"].high
+
+
+def test_what_cannot_be_told_is_refused() -> None:
+    x = grid(3, 1)
+    with pytest.raises(NotEnoughData, match="replicates"):
+        attribute(x, x.sum(1), ["a", "b", "c"])
+    with pytest.raises(NotEnoughData, match="c exchanged"):
+        attribute(x[x[:, 2] == 0], x[x[:, 2] == 0].sum(1), ["a", "b", "c"])
+    with pytest.raises(NotEnoughData, match="combinations"):
+        attribute(x[[0, 3, 5, 6]], np.arange(4.0), ["a", "b", "c"])

@@ -1,0 +1,108 @@
+"""Times: censoring and evaluation spacing do not bias, bands and intervals cover."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.resampling import generator
+from analysis.statistics.survival import Times, kaplan_meier, logrank, quantile, restricted_mean, turnbull
+
+
+def observe(t: np.ndarray, budget: float, every: float) -> Times:
+    """Return what a run evaluated every ``every`` steps up to ``budget`` shows of true times ``t``."""
+    right = np.ceil(t / every) * every
+    seen = right <= budget
+    return Times(np.where(seen, right - every, budget), np.where(seen, right, np.inf))
+
+
+def lognormal(rng: np.random.Generator, n: int, median: float = 10_000, sd: float = 0.4) -> np.ndarray:
+    return np.exp(rng.normal(np.log(median), sd, n))
+
+
+def test_kaplan_meier_equals_scipys() -> None:
+    rng = generator("km")
+    t, c = lognormal(rng, 80), rng.uniform(5_000, 20_000, 80)
+    seen = t <= c
+    points = np.where(seen, t, c)
+    ours = kaplan_meier(Times(np.where(seen, points - 1e-9, points), np.where(seen, points + 1e-9, np.inf)))
+    theirs = stats.ecdf(stats.CensoredData.right_censored(points, ~seen)).sf
+    assert ours.survival == pytest.approx(theirs.evaluate(ours.times), abs=1e-12)
+    band = theirs.confidence_interval(0.95, method="log-log")
+    assert ours.low[:-1] == pytest.approx(band.low.evaluate(ours.times)[:-1], abs=1e-9)
+    assert ours.high[:-1] == pytest.approx(band.high.evaluate(ours.times)[:-1], abs=1e-9)
+
+
+@pytest.mark.parametrize("every", [100, 2_000])
+@pytest.mark.parametrize("budget", [12_000, 40_000])
+def test_neither_censoring_nor_spacing_biases_the_median(every: int, budget: int) -> None:
+    rng = generator("median bias")
+    found = [quantile(observe(lognormal(rng, 400), budget, every)).value for _ in range(60)]
+    error = np.std(found) / np.sqrt(len(found))
+    # Inside one evaluation interval the density is not quite even: allow 1% of the median for 2,000-step spacing.
+    assert abs(np.mean(found) - 10_000) < 3 * error + (100 if every > 1000 else 20)
+
+
+def test_intervals_of_median_and_restricted_mean_cover() -> None:
+    rng = generator("survival coverage")
+    covered_median = covered_mean = covered_log = band = 0
+    draws, horizon = 600, 14_000
+    big = lognormal(generator("truth"), 2_000_000)
+    mean, log_mean = np.minimum(big, horizon).mean(), np.log(np.minimum(big, horizon)).mean()
+    for _ in range(draws):
+        times = observe(lognormal(rng, 80), 15_000, 50)
+        m = quantile(times)
+        covered_median += m.low <= 10_000 <= m.high
+        r, g = restricted_mean(times, horizon), restricted_mean(times, horizon, log=True)
+        covered_mean += r.low <= mean <= r.high
+        covered_log += g.low <= log_mean <= g.high
+        curve = kaplan_meier(times)
+        at = np.searchsorted(curve.times, 9_000, side="right") - 1
+        truth = stats.norm.sf(np.log(9_000), np.log(10_000), 0.4)
+        band += curve.low[at] <= truth <= curve.high[at]
+    for hits in (covered_median, covered_mean, covered_log, band):
+        assert 0.92 < hits / draws < 0.98
+
+
+def test_turnbull_is_the_histogram_when_all_share_one_grid() -> None:
+    times = observe(np.array([120.0, 180, 220, 950]), 900, 100)
+    found = turnbull(times)
+    assert found.left.tolist() == [100, 200, 900]
+    assert found.mass == pytest.approx([0.5, 0.25, 0.25])
+
+
+def test_turnbull_takes_different_grids() -> None:
+    rng = generator("grids")
+    t = lognormal(rng, 600)
+    coarse, fine = observe(t[:300], 30_000, 3_000), observe(t[300:], 30_000, 700)
+    both = Times(np.concatenate([coarse.left, fine.left]), np.concatenate([coarse.right, fine.right]))
+    assert quantile(both).value == pytest.approx(10_000, rel=0.06)
+
+
+def test_logrank_holds_its_level_and_equals_scipys() -> None:
+    rng = generator("log-rank")
+    alarms = 0
+    for _ in range(300):
+        groups = [observe(lognormal(rng, 40), 12_000, 100) for _ in range(3)]
+        alarms += logrank(groups).p <= 0.05
+    assert 4 <= alarms <= 28
+    a, b = lognormal(rng, 50), lognormal(rng, 60, median=13_000)
+    ours = logrank([Times(a - 1e-6, a + 1e-6), Times(b - 1e-6, b + 1e-6)])
+    theirs = stats.logrank(a, b)
+    assert ours.statistic == pytest.approx(theirs.statistic**2, rel=1e-6)
+    assert ours.p == pytest.approx(theirs.pvalue, rel=1e-6)
+    assert sum(ours.observed) == pytest.approx(sum(ours.expected))
+
+
+def test_a_median_that_is_not_there_is_refused() -> None:
+    few = observe(np.array([100.0, 5_000, 6_000, 7_000]), 1_000, 100)
+    with pytest.raises(NotEnoughData, match="50%"):
+        quantile(few)
+    with pytest.raises(NotEnoughData, match="2,000"):
+        restricted_mean(few, 2_000)
+    with pytest.raises(NotEnoughData):
+        logrank([few])
+    with pytest.raises(NotEnoughData):
+        kaplan_meier(Times(np.array([]), np.array([])))
