@@ -102,12 +102,11 @@ def _as_plain(config: DictConfig) -> Plain | None:
     settings: Plain = {}
     for key in config:
         if key != "hydra":
-            node = config._get_node(key)
+            node: Any = config._get_node(key)
             if not _is_plain_node(node):
                 return None
-            settings[str(key)] = (
-                OmegaConf.to_container(node) if isinstance(node, (DictConfig, ListConfig)) else node._value()
-            )
+            is_leaf = isinstance(node, AnyNode)
+            settings[str(key)] = node._value() if is_leaf else OmegaConf.to_container(node)
     return settings
 
 
@@ -116,12 +115,14 @@ def _is_plain_node(node: Any) -> bool:
     if node._is_interpolation() or node._is_missing() or node._metadata.flags:
         return False
     if isinstance(node, (DictConfig, ListConfig)):
-        if node._is_none() or node._metadata.object_type not in (dict, list) or node._metadata.ref_type is not Any:
+        about = node._metadata
+        if node._is_none() or about.object_type not in (dict, list):
             return False
-        if node._metadata.element_type is not Any:
+        if about.ref_type is not Any or about.element_type is not Any:
             return False
-        keys = list(node) if isinstance(node, DictConfig) else range(len(node))
-        return all(isinstance(key, (str, int)) and _is_plain_node(node._get_node(key)) for key in keys)
+        keys: Any = list(node) if isinstance(node, DictConfig) else range(len(node))
+        below: Any = node
+        return all(isinstance(key, (str, int)) and _is_plain_node(below._get_node(key)) for key in keys)
     return isinstance(node, AnyNode)
 
 

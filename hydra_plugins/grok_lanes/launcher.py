@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from hydra_plugins.grok_lanes._compose import Composer, Plain
 from hydra_plugins.grok_lanes._nodes import register
 
-
 register()
 
 
@@ -25,7 +24,7 @@ class PlanTask(Protocol):
         ...
 
 
-class LaneJobReturn(JobReturn):  # type: ignore[misc]
+class LaneJobReturn(JobReturn):
     """A JobReturn that makes its ``cfg`` when it is asked for: thousands of jobs rarely are."""
 
     def __init__(self, settings: Plain, overrides: Sequence[str], result: str | Exception) -> None:
@@ -46,7 +45,7 @@ class LaneJobReturn(JobReturn):  # type: ignore[misc]
         self._config = config
 
 
-class GrokLanesLauncher(BasicLauncher):  # type: ignore[misc]
+class GrokLanesLauncher(BasicLauncher):
     """Hydra's BasicLauncher for any task function but those that take plans (:class:`PlanTask`)."""
 
     def takes_plans(self) -> bool:
@@ -56,7 +55,7 @@ class GrokLanesLauncher(BasicLauncher):  # type: ignore[misc]
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Return one JobReturn per job, in order."""
         if not self.takes_plans():
-            return cast(Sequence[JobReturn], super().launch(job_overrides, initial_job_idx))
+            return super().launch(job_overrides, initial_job_idx)
         setup_globals()
         assert self.hydra_context is not None
         assert self.config is not None

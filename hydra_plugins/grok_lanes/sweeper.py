@@ -17,11 +17,10 @@ from hydra_plugins.grok_lanes._compose import ParsedOverride
 from hydra_plugins.grok_lanes._nodes import register
 from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher
 
-
 register()
 
 
-class GrokLanesSweeper(BasicSweeper):  # type: ignore[misc]
+class GrokLanesSweeper(BasicSweeper):
     """Hydra's BasicSweeper, but for a launcher that takes whole plans it neither composes each job
     beforehand nor makes folders."""
 
@@ -31,7 +30,7 @@ class GrokLanesSweeper(BasicSweeper):  # type: ignore[misc]
             return super().sweep(arguments)
         assert self.hydra_context is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        jobs = expand(parser.parse_overrides([*self._parse_config(), *arguments]), parser)
+        jobs: list[Any] = expand(parser.parse_overrides([*self._parse_config(), *arguments]), parser)
         self._save_sweep_config()
         returns, first = [], 0
         for batch in self.split_overrides_to_chunks(jobs, self.max_batch_size):

@@ -1,0 +1,97 @@
+"""How long a plan will take and how much memory a worker needs: rough, said before the first step. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+from grok.config import ArithmeticConfig
+from grok.execute.plan import PlannedRun
+from grok.store import Store
+
+CORE_FLOPS: Final = 8e10
+"""Operations a second of one core at small matrix products: of the order that processors of the 2020s reach."""
+
+STEP_OVERHEAD: Final = 1.5e-3
+"""Seconds of one training step that no arithmetic explains, per block of the model."""
+
+PROCESS_BYTES: Final = 4.5e8
+"""Memory of a worker before its first lane: the interpreter and torch."""
+
+
+def seconds_to_train(runs: Sequence[PlannedRun], store: Store | None, workers: int) -> float | None:
+    """Return the estimated wall time of ``runs``, or None where nothing is known.
+
+    Runs like those that the store holds take as long as those did; for others the
+    arithmetic of their steps is counted.
+    """
+    measured = _seconds_per_run(store) if store is not None else {}
+    total = 0.0
+    for run in runs:
+        seconds = measured.get(run.identity.config_id, _counted_seconds(run))
+        if seconds is None:
+            return None
+        total += seconds
+    return total / min(workers, len(runs)) if runs else 0.0
+
+
+def bytes_per_worker(runs: Sequence[PlannedRun], lanes: int) -> float:
+    """Return the estimated memory of one worker with ``lanes`` runs side by side."""
+    largest = 0.0
+    for config in {run.identity.config_id: run.config for run in runs}.values():
+        if isinstance(config, ArithmeticConfig):
+            held = 6 * 4 * _parameters(config)  # weights, gradients, two moments, and copies at evaluations
+            activations = 4 * 24 * config.model.d_model * config.model.layers * max(_rows(config), 4096)
+            largest = max(largest, lanes * held + activations)
+    return PROCESS_BYTES + largest
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> duration(11400), duration(200), duration(7)
+    ('3 h 10 min', '3 min 20 s', '7 s')
+    """
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    if minutes:
+        return f"{minutes} min {whole % 60} s"
+    return f"{whole} s"
+
+
+def _seconds_per_run(store: Store) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {}
+    for row in store.table("runs", None, ["config_id", "status", "seconds"]).to_pylist():
+        if row["status"] == "completed" and row["seconds"] is not None:
+            seconds.setdefault(row["config_id"], []).append(row["seconds"])
+    return {config_id: median(values) for config_id, values in seconds.items()}
+
+
+def _counted_seconds(run: PlannedRun) -> float | None:
+    config = run.config
+    if not isinstance(config, ArithmeticConfig):
+        return None
+    per_row = config.model.layers * (4 * config.model.d_model**2 + 2 * config.model.d_model * (config.model.d_ff or 0))
+    head = config.model.d_model * config.task.modulus
+    step = 6 * (_rows(config) * per_row + config.train.batch_size * head) / CORE_FLOPS
+    examples = config.task.examples() - config.task.train_examples()
+    evaluation = 2 * examples * (3 * per_row + head) / CORE_FLOPS
+    evaluations = config.train.steps / config.eval.every if config.eval.schedule == "every" else config.eval.points
+    return config.train.steps * (step + STEP_OVERHEAD * config.model.layers) + evaluations * evaluation
+
+
+def _rows(config: ArithmeticConfig) -> int:
+    """Return about how many positions each block computes: few where prefixes are shared."""
+    positions = len(config.task.sequence.split())
+    every = positions * config.train.batch_size
+    return every if config.model.dropout else min(every, 2 * config.task.modulus + 2 * config.train.batch_size)
+
+
+def _parameters(config: ArithmeticConfig) -> int:
+    d, f = config.model.d_model, config.model.d_ff or 0
+    return config.model.layers * (4 * d * d + 2 * d * f) + 2 * d * (config.task.modulus + 11)

@@ -1,0 +1,153 @@
+"""Where groups of runs execute: one small interface, five places.
+
+An executor is given groups one at a time, as many in flight as it has workers, so who
+calls it knows at every moment which groups a dying worker may have taken along.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+from collections.abc import Hashable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Protocol
+
+from grok.errors import ConfigError
+from grok.execute.groups import Group
+from grok.execute.worker import GroupReport, WorkerSettings, run_group
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""Environment of arithmetic workers: a pool of threads that computes nothing still takes time to start."""
+
+
+class WorkerDied(Exception):
+    """The worker of a group is gone (killed, out of memory, crashed), and perhaps others' with it."""
+
+
+class Executor(Protocol):
+    """Runs groups somewhere. Not thread-safe; used from the main thread."""
+
+    workers: int
+    """Groups that can be in flight at once."""
+
+    def submit(self, group: Group, slot: int) -> Hashable:
+        """Start a group on a free worker; return a ticket."""
+        ...
+
+    def wait(self, tickets: Sequence[Any], seconds: float) -> Sequence[Any]:
+        """Return the tickets that are done, after at most about ``seconds``."""
+        ...
+
+    def result(self, ticket: Any) -> GroupReport:
+        """Return a done group's report.
+
+        Raises:
+            WorkerDied: its worker is gone.
+        """
+        ...
+
+    def renew(self) -> None:
+        """Make the executor usable again after a worker died; nothing is in flight."""
+        ...
+
+    def close(self) -> None:
+        """End the workers."""
+        ...
+
+
+class InlineExecutor:
+    """Runs each group in this very process."""
+
+    workers = 1
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._done: GroupReport | None = None
+
+    def submit(self, group: Group, slot: int) -> str:
+        self._done = run_group(group, self._settings, slot)
+        return group.name
+
+    def wait(self, tickets: Sequence[str], seconds: float) -> Sequence[str]:
+        return tickets
+
+    def result(self, ticket: str) -> GroupReport:
+        assert self._done is not None
+        return self._done
+
+    def renew(self) -> None:
+        """Nothing to do: where this process dies, so does the sweep."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class LokyExecutor:
+    """Runs groups on worker processes of this machine (joblib's loky)."""
+
+    def __init__(self, settings: WorkerSettings, workers: int, environment: dict[str, str]) -> None:
+        self.workers = workers
+        self._settings = settings
+        self._environment = environment
+        self._open()
+
+    def _open(self) -> None:
+        from joblib.externals.loky import get_reusable_executor
+
+        self._pool = get_reusable_executor(
+            max_workers=self.workers,
+            timeout=300,
+            reuse=False,
+            kill_workers=True,
+            env=self._environment,
+            initializer=_leave_interrupts_to_parent,
+        )
+
+    def submit(self, group: Group, slot: int) -> Future[GroupReport]:
+        future: Future[GroupReport] = self._pool.submit(run_group, group, self._settings, slot)
+        return future
+
+    def wait(self, tickets: Sequence[Future[GroupReport]], seconds: float) -> Sequence[Future[GroupReport]]:
+        done = wait(tickets, timeout=seconds, return_when=FIRST_COMPLETED).done
+        return [ticket for ticket in tickets if ticket in done]
+
+    def result(self, ticket: Future[GroupReport]) -> GroupReport:
+        from joblib.externals.loky.process_executor import BrokenProcessPool
+
+        try:
+            return ticket.result()
+        except BrokenProcessPool as error:  # includes joblib's TerminatedWorkerError
+            raise WorkerDied("its worker was killed, ran out of memory or crashed") from error
+
+    def renew(self) -> None:
+        self._pool.shutdown(wait=True, kill_workers=True)
+        self._open()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, kill_workers=True)
+
+
+def _leave_interrupts_to_parent() -> None:
+    # a terminal sends Ctrl-C to the whole process group; the parent asks workers to stop by other means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thread: bool) -> Executor:
+    """Return the executor that ``executor=kind`` asks for, with ``workers`` groups in flight.
+
+    Raises:
+        ConfigError: an extra that it needs is not installed.
+    """
+    environment = ONE_THREAD if one_thread else {}
+    if kind == "inline":
+        return InlineExecutor(settings)
+    if kind == "loky":
+        return LokyExecutor(settings, workers, environment)
+    try:
+        module = importlib.import_module(f"grok.execute.{kind}_executor")
+    except ImportError as error:
+        raise ConfigError(
+            f"executor={kind} needs the package {error.name!r}: pip install 'grok-lab[{kind}]', or use executor=loky"
+        ) from error
+    executor: Executor = getattr(module, f"{kind.capitalize()}Executor")(settings, workers, environment)
+    return executor

@@ -1,0 +1,43 @@
+"""Ctrl-C, SIGTERM and SIGUSR1: the first asks everything to end resumably, a second Ctrl-C ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Interrupt:
+    """Whether the user or the machine asked to stop; a context in which the signals mean that."""
+
+    def __init__(self, on_request: Callable[[str], None]) -> None:
+        """``on_request`` is called once with the signal's name, from the signal's handler."""
+        self.requested: str | None = None
+        self._on_request = on_request
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self.requested is not None
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested is not None:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
+        self.requested = signal.Signals(number).name
+        self._on_request(self.requested)

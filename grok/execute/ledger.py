@@ -1,0 +1,89 @@
+"""A worker's side of the store: what is finished is written soon, and other sweeps see that this one lives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from grok.store import Row, StoreWriter
+
+HEARTBEAT: Final = 5.0
+"""Seconds between signs of life; other machines count a sweep as dead after two minutes without."""
+
+TICK: Final = 0.25
+
+
+class Ledger:
+    """Finished runs on their way to the store: a shard is a flush, at most ``flush_seconds`` after the first.
+
+    The engine may be silent for long (it compiles, or a run is far from its next
+    evaluation), so a thread of its own writes and gives signs of life.
+    """
+
+    def __init__(self, writer: StoreWriter, flush_seconds: float, on_commit: Callable[[Row], None]) -> None:
+        """``on_commit`` is called for each run once its row is on the disk, from either thread."""
+        self._writer = writer
+        self._flush_seconds = flush_seconds
+        self._on_commit = on_commit
+        self._pending: list[Row] = []
+        self._oldest = 0.0
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._tend, name="ledger", daemon=True)
+
+    def __enter__(self) -> Ledger:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+        self.flush()  # also after an error: what is finished is finished
+
+    def add(self, row: Row) -> None:
+        """Take a finished run. Raises what the last write raised, if it did."""
+        self.check()
+        with self._lock:
+            if not self._pending:
+                self._oldest = time.monotonic()
+            self._pending.append(row)
+
+    def check(self) -> None:
+        """Raise what a write in the background raised."""
+        if self._error is not None:
+            raise self._error
+
+    def flush(self) -> None:
+        """Write everything that is pending."""
+        with self._writing:
+            with self._lock:
+                rows, self._pending = self._pending, []
+            try:
+                self._writer.commit(rows)
+            except BaseException:
+                with self._lock:
+                    self._pending = rows + self._pending
+                raise
+        for row in rows:
+            self._on_commit(row)
+
+    def _tend(self) -> None:
+        beat = time.monotonic()
+        while not self._closing.wait(TICK):
+            try:
+                now = time.monotonic()
+                if now - beat >= HEARTBEAT:
+                    self._writer.heartbeat()
+                    beat = now
+                if self._pending and now - self._oldest >= self._flush_seconds:
+                    self.flush()
+            except Exception as error:  # told to the thread that trains, which ends
+                self._error = error
+                return

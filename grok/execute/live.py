@@ -1,0 +1,71 @@
+"""What the workers of a running sweep say and hear, through small files in the store: ``live/<sweep_id>/``.
+
+Files, because workers may be on other machines and are killed without warning. Each is
+replaced at once by a rename, none is flushed to the disk: nothing here is ever needed
+again, and readers take a missing or odd file for no news.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+STALE: Final = 86400.0
+"""Seconds without a change after which a killed sweep's folder is removed by the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFolder:
+    """The folder of one running sweep."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, store_path: str | Path, sweep_id: str) -> LiveFolder:
+        """Make the folder of a new sweep, and remove those of sweeps that died long ago."""
+        parent = Path(store_path) / "live"
+        folder = cls(parent / sweep_id)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        for other in parent.iterdir():
+            with suppress(OSError):
+                if time.time() - other.stat().st_mtime > STALE:
+                    shutil.rmtree(other)
+        return folder
+
+    def remove(self) -> None:
+        """Remove the folder, and its parent when no other sweep is running."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):
+            self.path.parent.rmdir()
+
+    def request_stop(self) -> None:
+        """Ask every worker to checkpoint and return."""
+        with suppress(OSError):
+            (self.path / "stop").touch()
+
+    def stop_requested(self) -> bool:
+        return (self.path / "stop").exists()
+
+    def publish(self, name: str, news: dict[str, Any]) -> None:
+        """Replace what the group ``name`` said last."""
+        with suppress(OSError):  # progress is a courtesy: a full disk must not end training here
+            staged = self.path / f".{name}"
+            staged.write_text(json.dumps(news))
+            staged.replace(self.path / f"{name}.json")
+
+    def retract(self, name: str) -> None:
+        """Remove what the group ``name`` said last."""
+        with suppress(OSError):
+            (self.path / f"{name}.json").unlink()
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Yield what every group in flight said last."""
+        for file in sorted(self.path.glob("*.json")):
+            with suppress(OSError, ValueError):
+                yield json.loads(file.read_text())

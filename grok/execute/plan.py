@@ -1,0 +1,192 @@
+"""Which of the runs that were asked for must be trained: planned, minus duplicates, minus stored. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from grok.config import GptConfig, Identity, RunConfig, flatten, identify
+from grok.errors import ConfigError, DataError
+from grok.store import Store
+
+SHARED: Final = (
+    "mode",
+    "device",
+    "executor",
+    "workers",
+    "lanes",
+    "store.path",
+    "store.flush_seconds",
+    "dry_run",
+    "retry_failed",
+    "force",
+    "require_clean",
+)
+"""Settings of the command rather than of a run: one sweep has one value of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run to train."""
+
+    config: RunConfig
+    identity: Identity
+    data_hash: str | None = None
+    extends: str | None = None
+    """A stored, shorter run of the same trajectory whose kept checkpoint this one goes on from."""
+
+    @property
+    def run_id(self) -> str:
+        return self.identity.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a command comes to."""
+
+    asked: tuple[str, ...]
+    """The run_id of every config, in the order given, duplicates included."""
+    stored: Mapping[str, str]
+    """Status of the asked runs that the store holds and that are not trained again."""
+    to_train: tuple[PlannedRun, ...]
+
+    @property
+    def duplicates(self) -> int:
+        return len(self.asked) - len(set(self.asked))
+
+    def summary(self) -> str:
+        """Return the counts: ``2000 planned, 1936 stored (2 diverged), 0 duplicates, 64 to train``."""
+        ends = Counter(status for status in self.stored.values() if status != "completed")
+        unusual = f" ({', '.join(f'{n} {status}' for status, n in sorted(ends.items()))})" if ends else ""
+        extended = sum(run.extends is not None for run in self.to_train)
+        further = f" ({extended} from the end of a shorter run)" if extended else ""
+        return (
+            f"{len(self.asked)} planned, {len(self.stored)} stored{unusual}, {self.duplicates} duplicates, "
+            f"{len(self.to_train)} to train{further}"
+        )
+
+
+def shared_settings(configs: Sequence[RunConfig]) -> RunConfig:
+    """Return a config to read the command's own settings from.
+
+    Raises:
+        ConfigError: no run at all, or a setting of :data:`SHARED` that differs between runs.
+    """
+    if not configs:
+        raise ConfigError("no run is asked for: expected at least one seed or setting to sweep over")
+    first = flatten(configs[0])
+    values = {name: first[name] for name in SHARED}
+    for config in configs:
+        for name, value in values.items():
+            other = _attribute(config, name)
+            if other != value:
+                raise ConfigError(
+                    f"{name} differs between the runs of this sweep ({value!r}, {other!r}): "
+                    "it belongs to the command, give it one value"
+                )
+    return configs[0]
+
+
+def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
+    """Return every config with its names.
+
+    Raises:
+        DataError: the data of a GPT run is missing.
+    """
+    hashes: dict[str | None, str | None] = {}
+    named = []
+    for config in configs:
+        path = config.data.path if isinstance(config, GptConfig) else None
+        if path not in hashes:
+            hashes[path] = data_hash(config)
+        named.append(PlannedRun(config, identify(config, hashes[path]), hashes[path]))
+    return named
+
+
+def make_plan(asked: Sequence[PlannedRun], store: Store | None) -> Plan:
+    """Return the plan of the runs ``asked`` for against what ``store`` holds (None: there is none yet).
+
+    Equal runs are trained once; a stored, shorter run whose checkpoint was kept is extended.
+    """
+    shared = asked[0].config
+    statuses = store.statuses() if store is not None else {}
+    named = list(asked)
+    if shared.force:
+        taken = set(statuses)
+        named = [_next_replicate(run, taken) for run in named]
+    runs = {run.run_id: run for run in named}
+    stored = {
+        run_id: statuses[run_id]
+        for run_id in runs
+        if run_id in statuses and not (shared.retry_failed and statuses[run_id] == "failed")
+    }
+    waiting = [run for run_id, run in runs.items() if run_id not in stored]
+    shorter = _Extensible(store) if store is not None and waiting else None
+    to_train = tuple(replace(run, extends=shorter.than(run)) if shorter else run for run in waiting)
+    return Plan(asked=tuple(run.run_id for run in named), stored=stored, to_train=to_train)
+
+
+def data_hash(config: RunConfig) -> str | None:
+    """Return the hash of the data that a GPT run reads, None in arithmetic mode.
+
+    Raises:
+        DataError: no folder is given, or it was not made by ``grok.prepare``.
+    """
+    if not isinstance(config, GptConfig):
+        return None
+    if config.data.path is None:
+        raise DataError("data.path is not given: expected a folder made by `python -m grok.prepare`")
+    manifest = Path(config.data.path) / "manifest.json"
+    try:
+        return str(json.loads(manifest.read_text(encoding="utf-8"))["hash"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"data.path={config.data.path!r} has no readable manifest.json: expected a folder made by "
+            "`python -m grok.prepare`"
+        ) from error
+
+
+def _next_replicate(run: PlannedRun, taken: set[str]) -> PlannedRun:
+    while run.run_id in taken:
+        config = replace(run.config, replicate=run.config.replicate + 1)
+        run = PlannedRun(config, identify(config, run.data_hash), run.data_hash)
+    return run
+
+
+def _attribute(config: RunConfig, dotted: str) -> Any:
+    value: Any = config
+    for name in dotted.split("."):
+        value = getattr(value, name)
+    return value
+
+
+class _Extensible:
+    """Stored runs whose checkpoint was kept, by trajectory."""
+
+    def __init__(self, store: Store) -> None:
+        kept = {folder.name for folder in store.layout.checkpoints.glob("*")}
+        self._ends: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        if not kept:
+            return
+        columns = ["run_id", "trajectory_id", "steps", "stop_reason", "config.eval.every", "config.eval.schedule"]
+        for row in store.table("runs", kept, columns).to_pylist():
+            if row["stop_reason"] == "steps" and row["config.eval.schedule"] in (None, "every"):
+                key = (row["trajectory_id"], row["config.eval.every"])
+                self._ends.setdefault(key, []).append((row["steps"], row["run_id"]))
+
+    def than(self, run: PlannedRun) -> str | None:
+        """Return the longest stored run that ``run`` goes on from, if there is one.
+
+        A curve can be continued only where both runs look at the same steps; a log
+        schedule spreads its points over the run's length, so it never is.
+        """
+        settings = flatten(run.config)
+        if not run.config.length_is_free() or settings.get("eval.schedule", "every") != "every":
+            return None
+        ends = self._ends.get((run.identity.trajectory_id, settings["eval.every"]), [])
+        shorter = [end for end in ends if end[0] < settings["train.steps"]]
+        return max(shorter)[1] if shorter else None

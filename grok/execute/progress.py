@@ -1,0 +1,130 @@
+"""What a running sweep shows: a live view on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from grok.execute.estimate import duration
+from grok.execute.live import LiveFolder
+from grok.execute.retry import Totals
+
+if TYPE_CHECKING:
+    from rich.console import Group as Renderable
+
+LINE_EVERY: Final = 30.0
+"""Seconds between two plain lines; the first comes after a third of that."""
+
+LANES_SHOWN: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a sweep stands."""
+
+    total: int
+    finished: int
+    grokked: int
+    failed: int
+    flying: Sequence[tuple[str, int, int, float | None]]
+    """run_id, step, steps and validation accuracy of every run in flight."""
+    seconds: float
+
+    def done(self) -> float:
+        """Return the finished runs plus the shares of those in flight."""
+        return self.finished + sum(step / steps for _, step, steps, _ in self.flying)
+
+    def per_hour(self) -> float:
+        return 3600 * self.done() / self.seconds if self.seconds > 0 else 0.0
+
+    def left(self) -> str:
+        """Return the time left, as people say it."""
+        done = self.done()
+        if done <= 0 or self.seconds < 1:
+            return "time left not known yet"
+        return f"about {duration((self.total - done) * self.seconds / done)} left"
+
+    def line(self) -> str:
+        """Return it as one line."""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return (
+            f"{self.finished}/{self.total} runs, {self.grokked} generalised{failed}, {len(self.flying)} in flight, "
+            f"{self.per_hour():.0f} runs/h, {self.left()}"
+        )
+
+
+class ProgressView:
+    """Shows a sweep's standing while it is entered."""
+
+    def __init__(self, live: LiveFolder, totals: Totals, total: int) -> None:
+        self._live, self._totals, self._total = live, totals, total
+        self._start = time.monotonic()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._screen: Any = None
+
+    def __enter__(self) -> ProgressView:
+        if sys.stdout.isatty():
+            from rich.live import Live
+
+            self._screen = Live(get_renderable=self._render, refresh_per_second=2, transient=True)
+            self._screen.start()
+        else:
+            self._thread = threading.Thread(target=self._print_lines, name="progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        if self._screen is not None:
+            self._screen.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def tell(self, text: str) -> None:
+        """Show one line beside the view."""
+        if self._screen is not None:
+            self._screen.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, flush=True)
+
+    def standing(self) -> Standing:
+        """Return where the sweep stands, by its groups' reports and what those in flight said last."""
+        news = list(self._live.news())
+        flying = [(run_id, int(f[0]), int(f[1]), f[2]) for said in news for run_id, f in said["flying"].items()]
+        return Standing(
+            total=self._total,
+            finished=len(self._totals.finished) + sum(said["finished"] for said in news),
+            grokked=self._totals.grokked + sum(said["grokked"] for said in news),
+            failed=len(self._totals.failed),
+            flying=flying,
+            seconds=time.monotonic() - self._start,
+        )
+
+    def _print_lines(self) -> None:
+        pause = LINE_EVERY / 3
+        while not self._closing.wait(pause):
+            print(self.standing().line(), flush=True)
+            pause = LINE_EVERY
+
+    def _render(self) -> Renderable:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        now = self.standing()
+        lanes = Table.grid(padding=(0, 2))
+        for run_id, step, steps, val_acc in now.flying[:LANES_SHOWN]:
+            accuracy = "" if val_acc is None else f"val acc {val_acc:.3f}"
+            lanes.add_row(run_id[:8], ProgressBar(total=steps, completed=step, width=24), f"{step}/{steps}", accuracy)
+        hidden = len(now.flying) - LANES_SHOWN
+        more = [Text(f"and {hidden} more in flight")] if hidden > 0 else []
+        return Group(ProgressBar(total=now.total, completed=now.done()), Text(now.line()), lanes, *more)

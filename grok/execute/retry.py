@@ -1,0 +1,163 @@
+"""Runs groups to their end although workers die: retry, halve, name the single culprit, go on with the rest.
+
+A group whose worker died is tried once more beside the others. If it dies again it is
+run alone, because the death of one worker takes the others' groups along and only a
+group that dies alone is at fault; then it is halved until a single run is left, which
+is recorded as failed. An exception that came out of an engine names its group itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from grok.execute.executors import Executor, WorkerDied
+from grok.execute.groups import Group
+from grok.execute.live import LiveFolder
+from grok.execute.plan import PlannedRun
+from grok.execute.worker import GroupReport
+
+PATIENCE: Final = 0.5
+"""Seconds between two looks at the workers."""
+
+ASK_AGAIN: Final = 5.0
+"""Seconds until runs that another sweep is training are asked for again."""
+
+TRIES: Final = 2
+"""Times that a group is run as it is before it is taken apart."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a sweep's groups came to."""
+
+    finished: dict[str, str] = field(default_factory=dict)
+    """Status of every run committed by this sweep."""
+    elsewhere: set[str] = field(default_factory=set)
+    """Runs that another sweep finished meanwhile."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Error of every run that is at fault for itself."""
+    grokked: int = 0
+    deaths: int = 0
+    """Workers lost."""
+    fatal: str | None = None
+    trace: str | None = None
+
+
+@dataclass(slots=True)
+class GroupRunner:
+    """Feeds an executor until nothing is left, or until told to stop."""
+
+    executor: Executor
+    stored: Callable[[], Mapping[str, str]]
+    """Asks the store for the status of every run: the truth after a worker died."""
+    record_failure: Callable[[PlannedRun, str], None]
+    live: LiveFolder
+    stop: Callable[[], bool]
+    tell: Callable[[str], None]
+    """Shows one line to the user."""
+    totals: Totals = field(default_factory=Totals)
+    _waiting: deque[Group] = field(default_factory=deque)
+    _suspects: deque[Group] = field(default_factory=deque)
+    """Groups to run alone."""
+    _held: list[PlannedRun] = field(default_factory=list)
+    _flying: dict[Any, tuple[Group, int]] = field(default_factory=dict)
+    """Group and slot by ticket."""
+    _ask_again: float = 0.0
+
+    def run(self, groups: Sequence[Group]) -> Totals:
+        """Run ``groups``; return what they came to. Runs left over on a stop are in no total."""
+        self._waiting.extend(groups)
+        while not self._ending() or self._flying:
+            self._start()
+            if not self._flying:
+                if self._held and not self._ending():
+                    time.sleep(PATIENCE)
+                continue
+            for ticket in self.executor.wait(list(self._flying), PATIENCE):
+                if ticket in self._flying:  # a death before it in this round may have taken it along
+                    self._collect(ticket)
+        return self.totals
+
+    def _ending(self) -> bool:
+        left = self._waiting or self._suspects or self._held
+        return not left or self.stop() or self.totals.fatal is not None
+
+    def _start(self) -> None:
+        """Fill free workers: what waits first, then suspects one at a time, then what others held."""
+        while not self._ending() and len(self._flying) < self.executor.workers:
+            if self._waiting:
+                group = self._waiting.popleft()
+            elif self._suspects and not self._flying:
+                group = self._suspects.popleft()
+            elif self._held and time.monotonic() >= self._ask_again and not self._suspects:
+                group, self._held = Group(tuple(self._held)), []
+            else:
+                return
+            busy = {slot for _, slot in self._flying.values()}
+            slot = next(i for i in range(self.executor.workers) if i not in busy)
+            self._flying[self.executor.submit(group, slot)] = (group, slot)
+
+    def _collect(self, ticket: Any) -> None:
+        try:
+            report = self.executor.result(ticket)
+        except WorkerDied as death:
+            self._bury(str(death))
+            return
+        group, _ = self._flying.pop(ticket)
+        self._count(group, report)
+        left = self._left(group, {*report.finished, *report.stored, *report.held})
+        if report.fatal is not None:
+            self.totals.fatal, self.totals.trace = report.fatal, report.trace
+        elif report.error is not None:
+            self._retry(left, report.error, alone=True, into=self._waiting)
+        elif left is not None and not self.stop():
+            self._waiting.append(left)  # this worker alone was told to leave
+
+    def _count(self, group: Group, report: GroupReport) -> None:
+        self.totals.finished |= report.finished
+        self.totals.elsewhere |= set(report.stored)
+        self.totals.grokked += report.grokked
+        if report.held:
+            self._held += [run for run in group.runs if run.run_id in set(report.held)]
+            self._ask_again = time.monotonic() + ASK_AGAIN
+
+    def _bury(self, reason: str) -> None:
+        """Take stock after a worker died: its neighbours' groups are lost with it."""
+        groups = [group for group, _ in self._flying.values()]
+        self._flying.clear()
+        self.totals.deaths += 1
+        self.executor.renew()
+        statuses = self.stored()
+        for group in groups:
+            self.live.retract(group.name)
+            done = {r.run_id: statuses[r.run_id] for r in group.runs if statuses.get(r.run_id, "failed") != "failed"}
+            self.totals.finished |= done
+            self._retry(self._left(group, set(done)), reason, alone=len(groups) == 1, into=self._suspects)
+
+    def _left(self, group: Group, gone: Collection[str]) -> Group | None:
+        runs = tuple(run for run in group.runs if run.run_id not in gone)
+        return replace(group, runs=runs) if runs else None
+
+    def _retry(self, group: Group | None, reason: str, *, alone: bool, into: deque[Group]) -> None:
+        """Queue what is left of a lost group once more, in halves, or as failed."""
+        if group is None:
+            return
+        group = replace(group, deaths=group.deaths + 1)
+        size = f"{len(group.runs)} run{'s' if len(group.runs) > 1 else ''}"
+        if group.deaths < TRIES:
+            self.tell(f"a group of {size} ended early ({reason}); trying it again")
+            self._waiting.append(group)
+        elif not alone:
+            into.append(group)
+        elif len(group.runs) > 1:
+            self.tell(f"a group of {size} ended early again ({reason}); trying its halves")
+            into.extend(replace(half, deaths=TRIES - 1) for half in group.halves())
+        else:
+            run = group.runs[0]
+            self.tell(f"run {run.run_id} fails ({reason}); going on without it")
+            self.totals.failed[run.run_id] = reason
+            self.record_failure(run, reason)

@@ -1,0 +1,273 @@
+"""Trains one group of runs in the process it is called in: engine events become rows, checkpoints and progress."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from grok.config import GptConfig, RunConfig
+from grok.errors import ConfigError, GrokError
+from grok.execute.groups import Group
+from grok.execute.ledger import Ledger
+from grok.execute.live import LiveFolder
+from grok.execute.plan import PlannedRun
+from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
+from grok.store import Provenance, Row, StoreWriter
+
+PUBLISH: Final = 0.5
+"""Seconds between two words about progress."""
+
+STOP_CHECK: Final = 0.2
+"""Seconds between two looks for a request to stop: engines ask at every step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What every worker of a sweep is told. Plain data: it travels by pickle."""
+
+    store_path: str
+    live_path: str
+    flush_seconds: float
+    device: str
+    lanes: int | None
+    retry_failed: bool
+    provenance: Provenance
+    parent: tuple[str, int] | None
+    """Host and process that started this worker and must live; None where the executor sees to that."""
+
+
+@dataclass(slots=True)
+class GroupReport:
+    """How a group ended. What the runs came to is in the store."""
+
+    finished: dict[str, str] = field(default_factory=dict)
+    """Status of every run that this group committed."""
+    held: list[str] = field(default_factory=list)
+    """Runs that another sweep is training now."""
+    stored: list[str] = field(default_factory=list)
+    """Runs that another sweep has finished meanwhile."""
+    grokked: int = 0
+    """How many of the finished runs generalised."""
+    stopped: bool = False
+    error: str | None = None
+    """The exception that came out of the engine, in one line."""
+    trace: str | None = None
+    fatal: str | None = None
+    """Why no group can go on: the store cannot be written, or the settings do not fit this machine."""
+
+
+def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupReport:
+    """Train the runs of ``group`` that nobody else trains, and commit each within the flush interval.
+
+    Never raises for what a run or a disk does: the report says it. On a request to stop
+    (the live folder's, a signal, the parent's death) every run in flight leaves a checkpoint.
+    """
+    report = GroupReport()
+    live = LiveFolder(Path(settings.live_path))
+    try:
+        with StoreWriter(settings.store_path, thorough=False) as writer:
+            claim = writer.claim([run.run_id for run in group.runs], retry_failed=settings.retry_failed)
+            report.held, report.stored = sorted(claim.held), claim.done
+            granted = set(claim.granted)
+            runs = [run for run in group.runs if run.run_id in granted]
+            if runs:
+                _train(runs, writer, live, settings, slot, report, group.name)
+    except (GrokError, OSError) as error:
+        report.fatal = one_line(error)
+        report.trace = traceback.format_exc()
+    return report
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line: its own words for ours, with type and place for others."""
+    text = " ".join(str(error).split())
+    if isinstance(error, GrokError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
+
+
+def _train(
+    runs: list[PlannedRun],
+    writer: StoreWriter,
+    live: LiveFolder,
+    settings: WorkerSettings,
+    slot: int,
+    report: GroupReport,
+    group_name: str,
+) -> None:
+    device = prepare_process(runs[0].config, settings.device, slot)
+    by_id = {run.run_id: run for run in runs}
+    provenance = settings.provenance.on_this_machine(settings.lanes)
+    view = WorkerView(live, group_name)
+    stop = StopCheck(live, settings.parent)
+
+    def committed(row: Row) -> None:
+        report.finished[row.result.run_id] = row.result.status
+        clear_checkpoints(settings.store_path, row)
+
+    with Ledger(writer, settings.flush_seconds, committed) as ledger:
+        try:
+            for event in engine_events(runs, settings, device, stop):
+                if isinstance(event, RunResult):
+                    run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
+                    ledger.add(finished_row(event, run, provenance, settings.store_path))
+                elif isinstance(event, Checkpoint):
+                    keep_checkpoint(settings.store_path, event)
+                ledger.check()
+                view.show(event)
+        except (GrokError, OSError):  # ours, with words of what would do; or the disk: no other run would fare better
+            raise
+        except Exception as error:  # the caller decides about retry
+            report.error = one_line(error)
+            report.trace = traceback.format_exc()
+    report.stopped = stop.requested
+    report.grokked = view.grokked
+    view.close()
+
+
+def prepare_process(config: RunConfig, device: str, slot: int) -> str:
+    """Set this process's threads and GPU; return the engine's device.
+
+    One thread in arithmetic mode, because its bits depend on it (DESIGN decision 2);
+    the ``slot``-th worker takes the ``slot``-th GPU.
+    """
+    import torch
+
+    if isinstance(config, GptConfig):
+        torch.set_num_threads(config.train.threads or len(os.sched_getaffinity(0)))
+    else:
+        torch.set_num_threads(1)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError("device=cuda: no CUDA device is usable here, expected cpu or auto")
+        torch.cuda.set_device(slot % torch.cuda.device_count())
+    return device
+
+
+def engine_events(
+    runs: list[PlannedRun], settings: WorkerSettings, device: str, stop: StopRequested
+) -> Iterator[Event]:
+    """Yield what the engine of the runs' mode says."""
+    jobs = [Job(run_id=run.run_id, config=run.config, resume=resume_of(run, settings.store_path)) for run in runs]
+    if isinstance(runs[0].config, GptConfig):
+        from grok.gpt import engine as gpt
+
+        yield from gpt.train(jobs, lanes=settings.lanes, device=device, stop=stop)
+    else:
+        from grok.arithmetic import engine as arithmetic
+
+        yield from arithmetic.train(jobs, lanes=settings.lanes, device=device, stop=stop)
+
+
+def resume_of(run: PlannedRun, store_path: str) -> Checkpoint | None:
+    """Return the checkpoint that ``run`` goes on from: its own, else the one that it extends or names."""
+    from grok.checkpoint import has_checkpoint, load_checkpoint, run_folder
+
+    own = run_folder(store_path, run.run_id)
+    if has_checkpoint(own):
+        return load_checkpoint(own)
+    if isinstance(run.config, GptConfig) and run.config.resume.run is not None:
+        return load_checkpoint(run_folder(store_path, run.config.resume.run), run.config.resume.step)
+    if run.extends is not None and has_checkpoint(run_folder(store_path, run.extends)):
+        found = load_checkpoint(run_folder(store_path, run.extends))
+        return replace(found, run_id=run.run_id)
+    return None
+
+
+def keep_checkpoint(store_path: str, checkpoint: Checkpoint) -> None:
+    from grok.checkpoint import run_folder, save_checkpoint
+
+    save_checkpoint(run_folder(store_path, checkpoint.run_id), checkpoint)
+
+
+def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, store_path: str) -> Row:
+    """Return the row of ``result``; weights that are to be kept are written first, as the row says that they are."""
+    if result.tensors:
+        from grok.checkpoint import run_folder, save_weights
+
+        for moment, tensors in result.tensors.items():
+            save_weights(run_folder(store_path, result.run_id), moment, tensors)
+        result.tensors = {}
+    identity = run.identity if result.run_id == run.run_id else replace(run.identity, run_id=result.run_id)
+    return Row(result, run.config, identity, provenance, run.data_hash)
+
+
+def clear_checkpoints(store_path: str, row: Row) -> None:
+    """Remove what a stored run no longer needs to go on."""
+    if not row.config.checkpoint.keep:
+        from grok.checkpoint import remove_checkpoints, run_folder
+
+        remove_checkpoints(run_folder(store_path, row.result.run_id))
+
+
+class StopCheck:
+    """Says whether this worker is to leave: asked by the live folder, a signal, or the loss of its parent."""
+
+    def __init__(self, live: LiveFolder, parent: tuple[str, int] | None) -> None:
+        self.requested = False
+        self._live = live
+        here = parent is not None and parent[0] == socket.gethostname() and parent[1] != os.getpid()
+        self._parent = parent[1] if parent is not None and here else None
+        self._next = 0.0
+        if self._parent is not None and threading.current_thread() is threading.main_thread():
+            for request in (signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(request, self._on_signal)
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if not self.requested and now >= self._next:
+            self._next = now + STOP_CHECK
+            orphaned = self._parent is not None and os.getppid() != self._parent
+            self.requested = orphaned or self._live.stop_requested()
+        return self.requested
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.requested = True
+
+
+class WorkerView:
+    """One group's progress, told to the live folder now and then."""
+
+    def __init__(self, live: LiveFolder, group_name: str) -> None:
+        self.grokked = 0
+        self._live = live
+        self._name = group_name
+        self._flying: dict[str, tuple[int, int, float | None]] = {}
+        self._finished = 0
+        self._last = 0.0
+
+    def show(self, event: Event) -> None:
+        """Take one event; publish when the last word is old enough."""
+        if isinstance(event, Progress):
+            self._flying[event.run_id] = (event.step, event.steps, _finite(event.val_acc))
+        elif isinstance(event, RunResult):
+            self._flying.pop(event.run_id, None)
+            self._finished += 1
+            self.grokked += event.grokked_step is not None
+        now = time.monotonic()
+        if now - self._last >= PUBLISH:
+            self._last = now
+            self._live.publish(
+                self._name, {"flying": self._flying, "finished": self._finished, "grokked": self.grokked}
+            )
+
+    def close(self) -> None:
+        """Take the news back: from here on the group's report counts."""
+        self._live.retract(self._name)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
