@@ -43,27 +43,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     merging.add_argument("others", metavar="B", nargs="*", help="stores to add")
     merging.add_argument("--into", metavar="STORE", help="a new or another store that receives all of them")
     given = parser.parse_args(arguments)
-    run = {
-        "status": lambda: _status(given.store),
-        "verify": lambda: _verify(given.store),
-        "compact": lambda: _compact(given.store),
-        "migrate": lambda: _migrate(given.store),
-        "merge": lambda: _merge(given.store, given.others, given.into),
-    }[given.command]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.showwarning = _one_line
-            return run()
+        with warnings.catch_warnings(record=True, action="always") as noticed:
+            return _run(given)
     except GrokError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status
+    finally:
+        for warning in noticed:
+            print(f"warning: {warning.message}", file=sys.stderr)
 
 
-def _one_line(message: Warning | str, *_: object) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+def _run(given: argparse.Namespace) -> int:
+    if given.command == "merge":
+        return _merge(given.store, given.others, given.into)
+    commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate}
+    return commands[given.command](given.store)
 
 
 def _status(path: str) -> int:

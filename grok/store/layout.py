@@ -102,25 +102,35 @@ def check_path(path: str | Path) -> bool:
 
     Raises:
         StoreError: the path is a file, a folder of something else, not writable, or a
-            store of a newer schema.
+            store of a newer schema, or of an older one.
     """
     layout = Layout(Path(path))
     with disk_errors(f"store.path={path}"):
-        if layout.marker.is_file():
-            read_marker(layout)
-            _refuse_unwritable(layout.root, path)
-            return True
-        if layout.root.exists():
-            if not layout.root.is_dir():
-                raise StoreError(f"store.path={path} is a file: choose a folder for the store")
-            foreign = sorted(e.name for e in layout.root.iterdir() if not _is_half_made(e))
-            if foreign:
-                raise StoreError(
-                    f"store.path={path} holds other things ({', '.join(foreign[:3])}{', ...' if foreign[3:] else ''}) "
-                    "and no store.json: choose an empty or a new folder"
-                )
-        _refuse_unwritable(layout.root, path)
-        return False
+        exists = _check_place(layout)
+        if exists:
+            refuse_older(layout)
+    return exists
+
+
+def _check_place(layout: Layout) -> bool:
+    """Return whether there is a store, of whatever older schema; refuse what can be none."""
+    if layout.marker.is_file():
+        read_marker(layout)
+        _refuse_unwritable(layout)
+        return True
+    if layout.root.exists():
+        if not layout.root.is_dir():
+            raise StoreError(f"store.path={layout.root} is a file: choose a folder for the store")
+        foreign = sorted(e.name for e in layout.root.iterdir() if not _is_half_made(e))
+        if layout.marker.is_file():  # another process has made the store meanwhile
+            return _check_place(layout)
+        if foreign:
+            raise StoreError(
+                f"store.path={layout.root} holds other things ({', '.join(foreign[:3])}"
+                f"{', ...' if foreign[3:] else ''}) and no store.json: choose an empty or a new folder"
+            )
+    _refuse_unwritable(layout)
+    return False
 
 
 def _is_half_made(entry: Path) -> bool:
@@ -128,14 +138,16 @@ def _is_half_made(entry: Path) -> bool:
     return entry.name == "tmp" and entry.is_dir() and all(e.name.startswith("store.json.") for e in entry.iterdir())
 
 
-def _refuse_unwritable(root: Path, path: str | Path) -> None:
-    there = root.absolute()
+def _refuse_unwritable(layout: Layout) -> None:
+    there = layout.root.absolute()
     while not there.exists():
         there = there.parent
     if not there.is_dir():
-        raise StoreError(f"store.path={path}: {there} is a file, not a folder")
+        raise StoreError(f"store.path={layout.root}: {there} is a file, not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise StoreError(f"store.path={path}: {there} is not writable: choose another store.path or change its owner")
+        raise StoreError(
+            f"store.path={layout.root}: {there} is not writable: choose another store.path or change its owner"
+        )
 
 
 def read_marker(layout: Layout) -> dict[str, Any]:
@@ -184,14 +196,17 @@ def make_store(path: str | Path) -> Layout:
     """Return the layout of the store at ``path``, made when missing.
 
     Raises:
-        StoreError: see :func:`check_path`; or the store has an older schema.
+        StoreError: a file, a folder of something else, an unwritable place or a newer schema.
     """
     layout = Layout(Path(path))
-    exists = check_path(path)
     with disk_errors(f"store.path={path}"):
-        if not exists:
+        if not _check_place(layout):
             layout.tmp.mkdir(parents=True, exist_ok=True)
-            write_json(layout.marker, current_marker(), layout.tmp)  # the marker first: what follows is then ours
+            try:
+                write_json(layout.marker, current_marker(), layout.tmp)  # first: what follows is then ours
+            except FileNotFoundError:
+                if not layout.marker.is_file():  # else another process made the store and cleared tmp/
+                    raise
         for folder in (layout.tmp, *layout.folders()):
             folder.mkdir(exist_ok=True)
         flush_folder(layout.root)
@@ -201,17 +216,25 @@ def make_store(path: str | Path) -> Layout:
 
 
 def refuse_older(layout: Layout) -> None:
-    """Raise StoreError unless the store has exactly this version's columns; one without rows is renewed."""
-    if is_current(read_marker(layout)):
-        return
-    if any(layout.names(kind) for kind in KINDS):
+    """Raise StoreError where the store has rows with the columns of an older version. Writes nothing."""
+    if not is_current(read_marker(layout)) and _has_rows(layout):
         raise StoreError(
             f"{layout.root} was written by an older version (its columns differ): "
             f"run `python -m grok.store migrate {layout.root}` first"
         )
+
+
+def renew_empty(layout: Layout) -> None:
+    """Give a store without rows this version's columns. The caller holds the lock."""
+    if is_current(read_marker(layout)) or _has_rows(layout):
+        return
     for kind in KINDS:
         remove_quietly(layout.shard(kind, EMPTY))
     write_json(layout.marker, current_marker(), layout.tmp)
+
+
+def _has_rows(layout: Layout) -> bool:
+    return any(layout.table(kind).is_dir() and layout.names(kind) for kind in KINDS)
 
 
 def conflict_files(layout: Layout) -> list[Path]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from grok.errors import StoreError
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
-from grok.store.files import disk_errors, flush_folder, unique
+from grok.store.files import disk_errors, flush_folder, move, unique
 from grok.store.layout import Layout, check_path
 from grok.store.reader import Store, open_store
 from grok.store.rows import Shard
@@ -154,4 +154,6 @@ def _copy_sweeps(source: Layout, target: Layout) -> None:
     for path in sorted(source.sweeps.glob("*.json")) if source.sweeps.is_dir() else []:
         if not (target.sweeps / path.name).exists():
             with disk_errors(f"copying {path}"):
-                shutil.copy(path, target.sweeps / path.name)
+                copy = target.sweeps / f".{path.name}.{unique()}"
+                shutil.copy(path, copy)
+                move(copy, target.sweeps / path.name)

@@ -73,7 +73,7 @@ def _refuse_unknown(layout: Layout) -> None:
         for name in sorted(shard_names(layout.table(kind))) if layout.table(kind).is_dir() else []:
             try:
                 with open_shard(layout.shard(kind, name)) as file:
-                    columns = file.schema_arrow
+                    columns = file.schema_arrow.with_metadata(file.metadata.metadata)
                 upgrade(kind, columns.empty_table())
             except ShardDamaged:
                 continue  # goes to quarantine

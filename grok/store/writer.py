@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from grok.errors import StoreError
 from grok.store.compare import Conflict, as_json, difference, traces
 from grok.store.files import disk_errors, file_identity, flush_folder, locked, remove_quietly, unique, write_json
-from grok.store.layout import Layout, make_store, refuse_older
+from grok.store.layout import Layout, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.recovery import Recovered, finish_compaction, quarantine, recover, retire_orphans
 from grok.store.rows import Row, Shard, to_shard, with_partners
@@ -75,6 +75,7 @@ class StoreWriter:
         self._leases = Leases(self.layout)
         with self._writing("opening the store"):
             refuse_older(self.layout)
+            renew_empty(self.layout)
             self.recovered = recover(self.layout, thorough=thorough)
 
     def __enter__(self) -> StoreWriter:

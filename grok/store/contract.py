@@ -1,0 +1,159 @@
+"""The contract of a store, as checks that know nothing of how it is written.
+
+:func:`assert_contract` reads the folders raw, as DuckDB or a stranger's script would;
+every test that fills a store, whatever trained the runs, ends with it.
+:class:`StoreContract` is a pytest class: subclass it in a test file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grok.store.compact import compact
+from grok.store.layout import Layout
+from grok.store.merge import merge
+from grok.store.reader import open_store
+from grok.store.schema import KINDS, schema
+from grok.store.testing import example_row, example_rows, failed, with_other_bits
+from grok.store.verify import verify
+from grok.store.writer import StoreWriter
+
+
+def read_raw(path: str | Path, kind: str) -> list[dict[str, Any]]:
+    """Return the rows of a table by opening every file in its folder."""
+    files = sorted((Path(path) / kind).iterdir())
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def assert_contract(path: str | Path) -> None:
+    """Assert what every completed command leaves behind.
+
+    Every file in the three folders is a parquet shard with the full, ordered, typed
+    schema; ``run_id`` is unique in runs and (``run_id``, ``step``) in the other two; every
+    point belongs to a run; nothing is left in ``tmp/``; ``verify`` agrees.
+    """
+    for kind in KINDS:
+        files = sorted((Path(path) / kind).iterdir())
+        assert files, f"{kind}/ is empty: a reader of the whole folder would stop"
+        for file in files:
+            columns = pq.ParquetFile(file).schema_arrow
+            assert columns.equals(schema(kind)), f"{file.name} in {kind}/ does not have the full schema"
+    runs = Counter(row["run_id"] for row in read_raw(path, "runs"))
+    assert not [r for r, n in runs.items() if n > 1], "runs has a run_id twice"
+    for kind in ("curves", "steps"):
+        points = Counter((row["run_id"], row["step"]) for row in read_raw(path, kind))
+        assert not [p for p, n in points.items() if n > 1], f"{kind} has a (run_id, step) twice"
+        assert {run_id for run_id, _ in points} <= runs.keys(), f"{kind} has points of a run that has no row"
+    assert not list(Layout(Path(path)).tmp.iterdir()), "tmp/ is not empty"
+    assert not verify(path), "verify finds problems"
+
+
+def contents(path: str | Path, kind: str) -> pa.Table:
+    """Return a table whole, ordered by run and step: equal stores give equal tables."""
+    return open_store(path).table(kind, None, None).replace_schema_metadata(None).combine_chunks()
+
+
+class StoreContract:
+    """What holds for every store. ``tmp_path`` is a fresh folder (pytest's fixture)."""
+
+    def writer(self, path: Path) -> StoreWriter:
+        """Open a store for writing; override to test another way of opening it."""
+        return StoreWriter(path)
+
+    def test_what_is_committed_is_read_back(self, tmp_path: Path) -> None:
+        rows = example_rows(range(5))
+        with self.writer(tmp_path / "S") as writer:
+            report = writer.commit(rows)
+            assert report.written == [row.result.run_id for row in rows]
+            assert_contract(tmp_path / "S")
+        assert open_store(tmp_path / "S").run_ids() == set(report.written)
+        assert len(open_store(tmp_path / "S").curves()) == sum(len(row.result.curve) for row in rows)
+
+    def test_a_new_store_is_readable_whole(self, tmp_path: Path) -> None:
+        self.writer(tmp_path / "S").close()
+        assert_contract(tmp_path / "S")
+        assert open_store(tmp_path / "S").runs().empty
+
+    def test_a_late_duplicate_is_compared_and_dropped(self, tmp_path: Path) -> None:
+        first, late = self.writer(tmp_path / "S"), self.writer(tmp_path / "S")
+        row = example_row(1)
+        assert first.commit([row]).written
+        assert late.commit([row]).duplicates == [row.result.run_id]
+        (conflict,) = late.commit([with_other_bits(row, 100)]).conflicts
+        assert (conflict.run_id, conflict.step, conflict.what) == (row.result.run_id, 100, "val_loss")
+        recorded = list((tmp_path / "S" / "conflicts").iterdir())
+        assert len(recorded) == 1
+        assert [p for p in verify(tmp_path / "S") if str(recorded[0]) in p], "verify keeps quiet about a conflict"
+        recorded[0].unlink()
+        assert_contract(tmp_path / "S")
+        val_loss = open_store(tmp_path / "S").curves(columns=["val_loss"])["val_loss"].tolist()
+        assert val_loss == [point.val_loss for point in row.result.curve], "the first commit's bits stay"
+
+    def test_only_a_failed_run_is_replaced(self, tmp_path: Path) -> None:
+        rows = example_rows(range(3))
+        with self.writer(tmp_path / "S") as writer:
+            writer.commit([failed(rows[0]), rows[1]])
+            assert writer.commit([failed(rows[1])]).duplicates == [rows[1].result.run_id]
+            assert writer.commit([rows[0], rows[2]]).replaced == [rows[0].result.run_id]
+        assert_contract(tmp_path / "S")
+        assert set(open_store(tmp_path / "S").statuses().values()) == {"completed"}
+
+    def test_an_unfinished_commit_is_retired(self, tmp_path: Path) -> None:
+        row = example_row(1)
+        with self.writer(tmp_path / "S") as writer:
+            writer.commit([row])
+            (tmp_path / "S" / "runs" / next((tmp_path / "S" / "runs").iterdir()).name).unlink()
+            assert verify(tmp_path / "S")
+        assert open_store(tmp_path / "S").curves().empty, "a reader shows points of an uncommitted run"
+        with self.writer(tmp_path / "S") as writer:
+            assert [r.orphan for r in writer.recovered] == [True]
+            assert_contract(tmp_path / "S")
+            writer.commit([row])
+        assert_contract(tmp_path / "S")
+
+    def test_compaction_keeps_every_row_in_sight(self, tmp_path: Path) -> None:
+        path = tmp_path / "S"
+        with self.writer(path) as writer:
+            for row in example_rows(range(12)):
+                writer.commit([row])
+        before = {kind: contents(path, kind) for kind in KINDS}
+        seen: list[set[str]] = []
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.is_set():
+                try:
+                    runs = [row["run_id"] for row in read_raw(path, "runs")]
+                except FileNotFoundError:  # listed, then exchanged: a raw reader asks again
+                    continue
+                seen.append(set(runs) if len(set(runs)) == len(runs) else {"a run twice"})
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        compacted = compact(path)
+        done.set()
+        watcher.join()
+        assert (compacted.before, compacted.after) == (12, 1)
+        assert all(runs == set(before["runs"]["run_id"].to_pylist()) for runs in seen)
+        assert_contract(path)
+        assert all(contents(path, kind).equals(before[kind]) for kind in KINDS)
+
+    def test_merging_reports_what_disagrees_and_chooses_nothing(self, tmp_path: Path) -> None:
+        a, b, both = tmp_path / "A", tmp_path / "B", tmp_path / "both"
+        rows = example_rows(range(6))
+        with self.writer(a) as writer:
+            writer.commit(rows[:4])
+        with self.writer(b) as writer:
+            writer.commit([rows[2], with_other_bits(rows[3], 50), *rows[4:]])
+        report = merge(a, [b], into=both)
+        assert [conflict.run_id for conflict in report.conflicts] == [rows[3].result.run_id]
+        assert open_store(both).run_ids() == {row.result.run_id for row in [*rows[:3], *rows[4:]]}
+        next((both / "conflicts").iterdir()).unlink()
+        for path in (a, b, both):
+            assert_contract(path)

@@ -1,0 +1,5 @@
+from grok.store.contract import StoreContract
+
+
+class TestStore(StoreContract):
+    """The store keeps its contract."""
