@@ -319,11 +319,6 @@ class GptConfig(RunConfig):
     target: TargetConfig = section(TargetConfig)
 
     def __post_init__(self) -> None:
-        if self.experiment is None:
-            raise ConfigError(
-                "mode=gpt starts from a preset, so that no model is trained by accident: give experiment=gpt/NAME, "
-                f"with NAME one of {', '.join(PRESETS)}"
-            )
         _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
         if self.model.d_ff != 4 * self.model.d_model and self.target.params is not None:
             warnings.warn(
@@ -339,3 +334,16 @@ class GptConfig(RunConfig):
     def length_is_free(self) -> bool:
         """Return whether a shorter run is a prefix of a longer one: only if no schedule ends with the run."""
         return self.optim.schedule == "constant" or self.optim.decay_steps is not None
+
+
+def require_preset(config: GptConfig) -> None:
+    """Refuse settings that start from no preset: no model is trained by accident (REQUIREMENTS S14).
+
+    Raises:
+        ConfigError: ``experiment`` is null.
+    """
+    if config.experiment is None:
+        raise ConfigError(
+            "mode=gpt starts from a preset, so that no model is trained by accident: give experiment=gpt/NAME, "
+            f"with NAME one of {', '.join(PRESETS)}"
+        )

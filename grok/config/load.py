@@ -8,7 +8,7 @@ from typing import Any, Final
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import RunConfig
 from grok.config.fields import build, settings_of
-from grok.config.gpt import GptConfig
+from grok.config.gpt import GptConfig, require_preset
 from grok.errors import ConfigError, nearest
 
 MODES: Final[dict[str, type[RunConfig]]] = {"arithmetic": ArithmeticConfig, "gpt": GptConfig}
@@ -23,7 +23,10 @@ def load_config(data: Mapping[str, Any]) -> RunConfig:
     mode = data.get("mode", "arithmetic")
     if mode not in MODES:
         raise ConfigError(f"mode={mode!r} is not known{nearest(str(mode), MODES)}: expected one of {', '.join(MODES)}")
-    return build(MODES[mode], data)
+    config = build(MODES[mode], data)
+    if isinstance(config, GptConfig):
+        require_preset(config)
+    return config
 
 
 def config_columns() -> dict[str, Any]:
