@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from analysis.statistics.survival import Times
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
+from grok.streams import derive_seed
 
 COUNTED: Final = ("completed", "diverged")
 """Statuses of runs that are observations."""
@@ -131,11 +132,11 @@ class Observations:
 
 
 def is_random_seed(rows: pd.DataFrame) -> pd.Series:
-    """Return whether each run is a plain draw of a master seed: no stream pinned, no layer swapped, no perturbation."""
-    free = rows["config.perturb.ulps"].fillna(0) == 0
+    """Return whether each run is a plain draw of a master seed: every stream derived from it, nothing perturbed."""
+    free = (rows["config.perturb.ulps"].fillna(0) == 0) & (rows["layers"] == "{}")
     for stream in ("split", "init", "order"):
-        free &= rows[f"config.seeds.{stream}"].isna()
-    return free & rows["config.seeds.layers"].fillna("{}").isin(["{}", ""])
+        free &= rows[f"seed_{stream}"] == [derive_seed(int(seed), stream) for seed in rows["seed"]]
+    return free
 
 
 def describe_task(row: pd.Series) -> str:

@@ -10,7 +10,7 @@ from grok.config import ArithmeticConfig
 from grok.execute.plan import PlannedRun
 from grok.store import Store
 
-CORE_FLOPS: Final = 8e10
+CORE_FLOPS: Final = 1.2e11
 """Operations a second of one core at small matrix products: of the order that processors of the 2020s reach."""
 
 STEP_OVERHEAD: Final = 1.5e-3
@@ -86,10 +86,9 @@ def _counted_seconds(run: PlannedRun) -> float | None:
 
 
 def _rows(config: ArithmeticConfig) -> int:
-    """Return about how many positions each block computes: few where prefixes are shared."""
-    positions = len(config.task.sequence.split())
-    every = positions * config.train.batch_size
-    return every if config.model.dropout else min(every, 2 * config.task.modulus + 2 * config.train.batch_size)
+    """Return about how many positions a block computes: few where prefixes are shared."""
+    every = len(config.task.sequence.split()) * config.train.batch_size
+    return every if config.model.dropout else min(every, config.task.modulus + 3 * config.train.batch_size // 2)
 
 
 def _parameters(config: ArithmeticConfig) -> int:

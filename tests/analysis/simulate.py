@@ -1,23 +1,39 @@
-"""Simulated stores with a known truth, as the pandas frames that ``open_store`` gives.
+"""Simulated stores with a known truth, written by the store's own code.
 
 The curves have the shape of grokking: accuracy rises around the run's time, validation
 loss climbs before a slow generalisation and not before a fast one, the weight norm
-falls before a slow one and after a fast one.
+falls before a slow one and after a fast one. Event times follow the engine's own
+definitions.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from grok.config import flatten, identify, load_config
+from analysis.observations import Observations
+from grok.arithmetic.outcome import event_times
+from grok.config import identify, load_config
+from grok.records import CurvePoint, RunResult
+from grok.store import Provenance, Row, StoreWriter
+from grok.store.reader import to_pandas
+from grok.store.rows import to_shard
 
-INT_COLUMNS = ("memorised_step", "grokked_step", "val_loss_peak_step", "weight_norm_peak_step", "branch_step")
 NUMERICS = "cpu/plain/float32/1 thread/torch 2.13.0"
+MACHINE = Provenance(
+    git_commit="0" * 40,
+    git_dirty=False,
+    host="simulated",
+    grok_version="0",
+    torch_version="2.13.0",
+    python_version="3.11",
+    numpy_version="2.4",
+)
 
 
 @dataclass
@@ -29,7 +45,6 @@ class Truth:
     fast: bool = False
     status: str = "completed"
     numerics: str = NUMERICS
-    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,10 +59,10 @@ def nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
-def curve(truth: Truth, steps: np.ndarray) -> pd.DataFrame:
-    """Return the evaluations of one run at ``steps``."""
-    s, t = steps.astype(float), truth.time
-    acc = 1 / (1 + np.exp(-np.log(np.maximum(s, 1.0) / t) / 0.08) / 99)  # 0.99 at s = t
+def curve(truth: Truth, steps: Sequence[int]) -> list[CurvePoint]:
+    """Return the evaluations of one run at ``steps``; validation accuracy is 0.95 at the run's time."""
+    s, t = np.asarray(steps, dtype=float), truth.time
+    acc = 1 / (1 + np.maximum(s / t, 1e-3) ** (-1 / 0.08) / 19)
     if truth.fast:
         loss = np.where(s < t, 5.4 - 0.3 * s / t, 0.02)
         norm = np.where(s < 1.3 * t, 40 + 25 * np.minimum(1, s / t), 65 - 20 * np.minimum(1, (s - 1.3 * t) / t))
@@ -56,82 +71,63 @@ def curve(truth: Truth, steps: np.ndarray) -> pd.DataFrame:
         loss = np.where(s < peak, 5.4 + 7 * s / peak, np.maximum(0.02, 12.4 * (1 - (s - peak) / (t * 0.7))))
         norm = np.where(s < 0.5 * t, 40 + 28 * np.minimum(1, s / (0.4 * t)), 68 - 30 * np.minimum(1, (s - 0.5 * t) / t))
     train = 5.4 * np.exp(-s / 120)
-    return pd.DataFrame(
-        {
-            "step": steps,
-            "train_loss": np.where(s > 0, train, np.nan),
-            "train_acc": np.where(s > 0, 1 - np.exp(-s / 120), np.nan),
-            "val_loss": loss,
-            "val_acc": acc,
-            "weight_norm": norm,
-            "lr": 1e-3,
-        }
-    )
-
-
-def simulate(truths: Sequence[Truth]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the frames (runs, curves) of simulated runs."""
-    rows, curves = [], []
-    for truth in truths:
-        config = load_config(nested(truth.overrides))
-        ids, seeds, flat = identify(config), config.stream_seeds(), flatten(config)
-        budget, every = flat["train.steps"], flat["eval.every"]
-        at = np.unique(np.append(np.arange(0, budget + 1, every), budget))
-        evals = curve(truth, at)
-        if truth.status == "diverged":
-            evals = evals[evals["step"] <= budget // 2]
-            evals.loc[evals.index[-1], ["val_loss", "val_acc"]] = np.nan
-        seen = evals.loc[evals["val_acc"] >= 0.99, "step"]
-        last = evals.iloc[-1]
-        past = evals[evals["step"] > 0]
-        rows.append(
-            {
-                "run_id": ids.run_id,
-                "trajectory_id": ids.trajectory_id,
-                "config_id": ids.config_id,
-                "parent_run_id": None,
-                "branch_step": None,
-                "mode": "arithmetic",
-                "seed": config.seed,
-                "seed_split": seeds.split,
-                "seed_init": seeds.init,
-                "seed_order": seeds.order,
-                "replicate": config.replicate,
-                "status": truth.status,
-                "stop_reason": "steps" if truth.status == "completed" else "not_finite",
-                "error": None,
-                "steps": int(last["step"]),
-                **{k: last[k] for k in ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")},
-                "weight_norm_all": last["weight_norm"] + 20,
-                "weights_hash": ids.trajectory_id + truth.numerics,
-                "memorised_step": _first(past, past["train_loss"] < 0.05),
-                "grokked_step": int(seen.iloc[0]) if len(seen) and truth.status == "completed" else None,
-                "val_loss_peak_step": int(past.loc[past["val_loss"].idxmax(), "step"]),
-                "weight_norm_peak_step": int(past.loc[past["weight_norm"].idxmax(), "step"]),
-                "seconds": budget * 0.02,
-                "host": "simulated",
-                "device": "cpu",
-                "numerics": truth.numerics,
-                "git_commit": "0" * 40,
-                "git_dirty": False,
-                "torch_version": "2.13.0",
-                "started_at": pd.Timestamp("2026-01-01", tz="UTC"),
-                **{f"config.{name}": value for name, value in flat.items()},
-            }
+    return [
+        CurvePoint(
+            step=int(k),
+            train_loss=float(train[i]) if k else float("nan"),
+            train_acc=float(1 - np.exp(-k / 120)) if k else float("nan"),
+            val_loss=float(loss[i]),
+            val_acc=float(acc[i]),
+            weight_norm=float(norm[i]),
+            weight_norm_all=float(norm[i] + 20),
+            lr=1e-3,
+            block_norms={
+                "blocks.0": float(norm[i] * 0.7),
+                "blocks.1": float(norm[i] * 0.6),
+                "head": float(norm[i] * 0.4),
+            },
         )
-        evals.insert(0, "run_id", ids.run_id)
-        curves.append(evals)
-    runs = pd.DataFrame(rows)
-    for name in INT_COLUMNS:
-        runs[name] = runs[name].astype("Int64")
-    for name in [c for c in runs if c.startswith("config.seeds.") and c != "config.seeds.layers"]:
-        runs[name] = runs[name].astype("Int64")
-    return runs, pd.concat(curves, ignore_index=True)
+        for i, k in enumerate(steps)
+    ]
 
 
-def _first(evals: pd.DataFrame, where: pd.Series) -> int | None:
-    hit = evals.loc[where, "step"]
-    return int(hit.iloc[0]) if len(hit) else None
+def row(truth: Truth) -> Row:
+    """Return the store's row of one simulated run."""
+    config = load_config(nested(truth.overrides))
+    identity = identify(config)
+    budget, every = config.train.steps, config.eval.every  # type: ignore[attr-defined]
+    points = curve(truth, sorted({*range(0, budget + 1, every), budget}))
+    if truth.status == "diverged":
+        points = points[: len(points) // 2 + 1]
+        points[-1].val_loss = points[-1].val_acc = float("nan")
+    events = event_times(points) if truth.status == "completed" else {}
+    result = RunResult(
+        run_id=identity.run_id,
+        status=truth.status,
+        stop_reason="steps" if truth.status == "completed" else "not_finite",
+        steps=points[-1].step,
+        weights_hash=f"{identity.trajectory_id}{truth.numerics}",
+        seconds=budget * 0.02,
+        numerics=truth.numerics,
+        started_at=1.7e9,
+        curve=points,
+        **events,
+    )
+    return Row(result, config, identity, MACHINE)
+
+
+def simulate(truths: Sequence[Truth]) -> Observations:
+    """Return what a store of these runs would hold, without writing one."""
+    shard = to_shard([row(t) for t in truths])
+    frames = [to_pandas(kind, shard.table(kind)) for kind in ("runs", "curves", "steps")]
+    return Observations(*frames, path=Path("simulated"))
+
+
+def write(truths: Sequence[Truth], path: Path) -> Path:
+    """Write a store of simulated runs."""
+    with StoreWriter(path) as writer:
+        writer.commit([row(t) for t in truths])
+    return path
 
 
 def mixture_times(n: int, rng: np.random.Generator, fast_share: float = 0.07) -> tuple[np.ndarray, np.ndarray]:
@@ -141,10 +137,33 @@ def mixture_times(n: int, rng: np.random.Generator, fast_share: float = 0.07) ->
 
 
 def census(n: int, rng: np.random.Generator, steps: int = 3000, every: int = 100, **overrides: Any) -> list[Truth]:
-    """Return ``n`` random seeds of one condition."""
+    """Return ``n`` random seeds of one condition; ``optim__lr=...`` overrides ``optim.lr``."""
     times, fast = mixture_times(n, rng)
     given = {k.replace("__", "."): v for k, v in overrides.items()}
     return [
         Truth({"seed": i, "train.steps": steps, "eval.every": every, **given}, float(t), bool(f))
         for i, (t, f) in enumerate(zip(times, fast, strict=True))
     ]
+
+
+def crossed(
+    sizes: tuple[int, int, int], rng: np.random.Generator, components: Mapping[str, float], replicates: int = 2
+) -> list[Truth]:
+    """Return a split × init × order grid whose log times have the given variance components, around 3,000 steps."""
+    names = ("split", "init", "order")
+    effects = {
+        label: rng.normal(0, np.sqrt(v), [sizes[names.index(n)] for n in label.split(" × ")])
+        for label, v in components.items()
+        if label != "chaos"
+    }
+    truths = []
+    for cell in itertools.product(*map(range, sizes)):
+        base = np.log(3000)
+        for label, effect in effects.items():
+            base += float(effect[tuple(cell[names.index(n)] for n in label.split(" × "))])
+        for r in range(replicates):
+            t = float(np.exp(base + rng.normal(0, np.sqrt(components.get("chaos", 0.0)))))
+            seeds = {f"seeds.{name}": 100 + level for name, level in zip(names, cell, strict=True)}
+            given = {**seeds, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000, "eval.every": 100}
+            truths.append(Truth(given, t, fast=t < 1500))
+    return truths
