@@ -160,7 +160,10 @@ def _check_sizes(corpus: Corpus) -> None:
 
 
 class SplitWriter:
-    """Writes one split: ids as they come, document offsets at the end, hashes of both on the way."""
+    """Writes one split: ids as they come, document offsets at the end, hashes of both on the way.
+
+    A context manager: leaving it closes the file, finished or not.
+    """
 
     def __init__(self, folder: Path, split: str, vocab_size: int, dtype: np.dtype[Any]) -> None:
         self.folder, self.name, self._vocab_size, self._dtype = folder, split, vocab_size, dtype
@@ -168,6 +171,12 @@ class SplitWriter:
         self._offsets: list[NDArray[np.int64]] = [np.zeros(1, dtype=_DOCS_DTYPE)]
         self._hasher = hashlib.sha256()
         self._file = (folder / f"{split}.bin").open("wb")
+
+    def __enter__(self) -> SplitWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
     def write(self, ids: NDArray[np.unsignedinteger[Any]], ends: NDArray[np.int64], n_bytes: int, words: int) -> None:
         """Append ``ids``; ``ends`` counts the ids of this call up to each document's end.
@@ -184,7 +193,7 @@ class SplitWriter:
         self.bytes += n_bytes
         self.words += words
 
-    def close(self) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Finish both files and return the split's entry in the manifest."""
         self._file.close()
         offsets = np.concatenate(self._offsets)

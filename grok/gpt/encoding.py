@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,6 @@ def encode(
     many bytes there are.
     """
     names = ["train", "val", *(name for name in sources if name not in ("input", "val"))]
-    writers = {name: SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.dtype) for name in names}
     worker = functools.partial(
         _encode_chunk,
         file=folder / "tokenizer.json",
@@ -62,11 +62,16 @@ def encode(
     )
     progress = Throughput("encoding", total, say)
     jobs = ((job,) for job in jobs_of(sources, cut, whole=not tokenizer.piecewise))
-    for encoded in in_order(worker, jobs, workers, total):
-        writers[encoded.split].write(encoded.ids, encoded.ends, encoded.bytes, encoded.words)
-        progress.add(encoded.bytes)
-    progress.finish()
-    return {name: writer.close() for name, writer in writers.items()}
+    with ExitStack() as files:
+        writers = {
+            name: files.enter_context(SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.dtype))
+            for name in names
+        }
+        for encoded in in_order(worker, jobs, workers, total):
+            writers[encoded.split].write(encoded.ids, encoded.ends, encoded.bytes, encoded.words)
+            progress.add(encoded.bytes)
+        progress.finish()
+        return {name: writer.finish() for name, writer in writers.items()}
 
 
 @functools.lru_cache(maxsize=1)

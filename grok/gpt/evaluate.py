@@ -1,0 +1,172 @@
+"""How well a model predicts a split: loss, perplexity per token and per word, bits per byte (REQUIREMENTS A1, A6).
+
+The sum of the losses in nats belongs to the text; what it is divided by is a choice. Per token it depends on the
+tokeniser; per word (counted in the source text by the corpus's own rule) and per UTF-8 byte it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from grok.errors import DataError
+from grok.gpt.corpus import Corpus, check_vocabulary
+from grok.gpt.head import score
+from grok.gpt.model import GPT, longest_context
+from grok.gpt.sources import FORMS
+from grok.gpt.windows import EvaluationWindows, fixed_windows, sliding_windows
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a model's predictions of a text cost."""
+
+    nats: float
+    """Sum of the cross-entropies of all scored tokens."""
+    scored: int
+    """Tokens scored: all, but for the first of a corpus without ``<|endoftext|>``, which nothing predicts."""
+    correct: int
+    """Scored tokens that the model held likeliest."""
+    bytes: int
+    """UTF-8 bytes of the source text."""
+    words: int | None
+    """Words of the source text by the corpus's rule; None where only a part of a rewritten text was scored."""
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy of a token in nats."""
+        return self.nats / self.scored
+
+    @property
+    def accuracy(self) -> float:
+        """Share of tokens that the model held likeliest."""
+        return self.correct / self.scored
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity per token."""
+        return exp(self.loss)
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """Perplexity per word: the exponential of all nats over the number of words."""
+        return None if not self.words else exp(self.nats / self.words)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per UTF-8 byte of the source text."""
+        return self.nats / math.log(2) / self.bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all figures by name."""
+        return {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "word_perplexity": self.word_perplexity,
+            "bits_per_byte": self.bits_per_byte,
+            "accuracy": self.accuracy,
+            "tokens_scored": self.scored,
+            "words": self.words,
+            "bytes": self.bytes,
+        }
+
+
+def exp(x: float) -> float:
+    """Return the exponential of ``x``, infinite where no float can hold it."""
+    return math.exp(x) if x < 709 else math.inf
+
+
+def score_split(
+    model: GPT,
+    corpus: Corpus,
+    split: str,
+    *,
+    context: int | None = None,
+    stride: int | None = None,
+    batch_size: int = 8,
+    limit: int | None = None,
+    autocast: torch.dtype | None = None,
+) -> Score:
+    """Return the score of ``model`` on a split, in windows of ``context`` tokens (default: the model's).
+
+    Windows do not overlap, or are ``stride`` apart, so that each token is predicted from at least
+    ``context - stride`` before it. Where the tokeniser has an ``<|endoftext|>``, one stands before the
+    text. ``limit`` scores only the first so many tokens.
+
+    Raises:
+        DataError: an empty split, ids the model does not have, or a longer context than it can look at.
+    """
+    check_vocabulary(corpus, model.vocab_size)
+    context = context or model.config.context
+    if context > longest_context(model):
+        raise DataError(
+            f"--context {context}: the model has learned positions for {model.config.context} tokens;"
+            " only rotary and ALiBi models can look further"
+        )
+    tokens: NDArray[np.unsignedinteger[Any]] = corpus.tokens(split)
+    if limit is not None and limit < len(tokens):
+        tokens, words, n_bytes = tokens[:limit], *_measure(corpus, tokens[:limit])
+    else:
+        words, n_bytes = corpus.split(split)["words"], corpus.split(split)["bytes"]
+    length = len(tokens) + (corpus.eot_id is not None)
+    windows = fixed_windows(length, context) if stride is None else sliding_windows(length, context, stride)
+    nats, correct, scored = 0.0, 0, 0
+    for losses, hits in _scored(model, tokens, corpus.eot_id, windows, batch_size, autocast):
+        nats, correct, scored = nats + float(losses.sum()), correct + int(hits.sum()), scored + len(losses)
+    return Score(nats=nats, scored=scored, correct=correct, bytes=n_bytes, words=words)
+
+
+def _measure(corpus: Corpus, tokens: NDArray[np.unsignedinteger[Any]]) -> tuple[int | None, int]:
+    """Return words and bytes of the source text behind some tokens."""
+    text = corpus.tokenizer.decode(int(i) for i in tokens if i != corpus.eot_id)
+    rewritten = corpus.manifest["detokenizer"] is not None
+    return None if rewritten else FORMS[corpus.manifest["form"]].words(text), len(text.encode())
+
+
+@torch.no_grad()
+def _scored(
+    model: GPT,
+    tokens: NDArray[np.unsignedinteger[Any]],
+    first: int | None,
+    windows: EvaluationWindows,
+    batch_size: int,
+    autocast: torch.dtype | None,
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    """Yield losses and hits of the scored targets, window by window."""
+    weight = model.head.weight
+    was_training = model.training
+    model.eval()
+    for chosen in _equal_lengths(windows, batch_size):
+        length = int(windows.lengths[chosen[0]])
+        inputs, targets = _gather(tokens, first, windows.starts[chosen], length)
+        x, y = torch.from_numpy(inputs).to(weight.device), torch.from_numpy(targets).to(weight.device)
+        with torch.autocast(weight.device.type, dtype=autocast, enabled=autocast is not None):
+            losses, hits = score(model.features(x).flatten(0, 1), weight, y.flatten(), model.vocab_size)
+        rows = zip(losses.view_as(y).double().cpu().numpy(), hits.view_as(y).cpu().numpy(), strict=True)
+        for skipped, (row, hit) in zip(windows.skipped[chosen], rows, strict=True):
+            yield row[skipped:], hit[skipped:]
+    model.train(was_training)
+
+
+def _equal_lengths(windows: EvaluationWindows, batch_size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield numbers of windows that are equally long, ``batch_size`` at a time, in order."""
+    edges = np.flatnonzero(np.diff(windows.lengths)) + 1
+    for run in np.split(np.arange(len(windows)), edges):
+        yield from (run[i : i + batch_size] for i in range(0, len(run), batch_size))
+
+
+def _gather(
+    tokens: NDArray[np.unsignedinteger[Any]], first: int | None, starts: NDArray[np.int64], length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return inputs and targets ``[B, length]`` from the tokens, with ``first`` put before them where it is given."""
+    places = starts[:, None] + np.arange(length + 1) - (first is not None)
+    block = np.asarray(tokens)[np.maximum(places, 0)].astype(np.int64)
+    if first is not None:
+        block[places < 0] = first
+    return block[:, :-1].copy(), block[:, 1:].copy()

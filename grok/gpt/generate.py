@@ -1,0 +1,172 @@
+"""Text that a model goes on with: temperature, top-k, top-p, drawn from the sample stream (REQUIREMENTS G8, G9).
+
+The draws of sample ``j`` of prompt ``i`` are the stream ``sample`` at (i, j): more samples, other prompts or
+another batch size leave them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grok.errors import DataError
+from grok.gpt.model import GPT, longest_context
+from grok.streams import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """How the next token is drawn."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 takes the likeliest token."""
+    top_k: int | None = None
+    """Only this many likeliest tokens, the lower id first where they are equal."""
+    top_p: float | None = None
+    """Only the fewest likeliest tokens that hold this much probability (Holtzman et al. 2020)."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise DataError(f"--temperature {self.temperature}: expected 0 (the likeliest token) or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise DataError(f"--top-k {self.top_k}: expected a whole number, at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise DataError(f"--top-p {self.top_p}: expected a number above 0, at most 1")
+
+    def choose(self, logits: NDArray[np.floating], chance: float) -> int:
+        """Return the token at quantile ``chance`` in (0, 1) of the distribution that ``logits`` ``[V]`` give."""
+        scores = logits.astype(np.float64)
+        if self.temperature == 0:
+            return int(scores.argmax())
+        scores = (scores - scores.max()) / self.temperature
+        kept = np.ones(len(scores), dtype=np.bool_) if self.top_k is None else _largest(scores, self.top_k)
+        weights = np.where(kept, np.exp(scores), 0.0)
+        if self.top_p is not None:
+            weights = np.where(_nucleus(weights, self.top_p), weights, 0.0)
+        cumulative = weights.cumsum()
+        # a token without weight has the cumulative weight of the one before, and is passed over
+        return int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
+
+
+def _largest(scores: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
+    """Return which are the ``k`` largest; of equal ones the first."""
+    if k >= len(scores):
+        return np.ones(len(scores), dtype=np.bool_)
+    edge = np.partition(scores, len(scores) - k)[len(scores) - k]
+    kept: NDArray[np.bool_] = scores > edge
+    kept[np.flatnonzero(scores == edge)[: k - int(kept.sum())]] = True
+    return kept
+
+
+def _nucleus(weights: NDArray[np.float64], p: float) -> NDArray[np.bool_]:
+    """Return the fewest largest weights whose share is at least ``p``."""
+    order = np.argsort(-weights, kind="stable")
+    before = np.concatenate([[0.0], weights[order].cumsum()[:-1]])
+    kept = np.zeros(len(weights), dtype=np.bool_)
+    kept[order[before < p * weights.sum()]] = True
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one sample of one prompt became."""
+
+    prompt: int
+    sample: int
+    ids: list[int]
+    """The new tokens, without the prompt and without the end-of-text token."""
+    ended: bool
+    """Whether the model ended the text itself."""
+
+
+def generate(
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    *,
+    tokens: int,
+    sampler: Sampler,
+    seed: int,
+    samples: int = 1,
+    eot_id: int | None = None,
+    batch_size: int = 16,
+) -> list[Generation]:
+    """Return ``samples`` continuations of up to ``tokens`` tokens of each prompt, in order of prompt and sample.
+
+    A text longer than the model's context is continued from its last ``context`` tokens. Prompts of equal
+    length run in one batch, with a cache of keys and values while the text fits.
+
+    Raises:
+        DataError: an empty prompt, or an id that the model does not have.
+    """
+    for i, prompt in enumerate(prompts):
+        if not prompt:
+            raise DataError(f"prompt {i} is empty: the model needs at least one token to go on from")
+        if max(prompt) >= model.vocab_size:
+            raise DataError(f"prompt {i} has id {max(prompt)}, the model's vocabulary has {model.vocab_size} ids")
+    rows = [(i, j) for i in range(len(prompts)) for j in range(samples)]
+    by_length: dict[int, list[tuple[int, int]]] = {}
+    for row in rows:
+        by_length.setdefault(len(prompts[row[0]]), []).append(row)
+    done: dict[tuple[int, int], Generation] = {}
+    was_training = model.training
+    model.eval()
+    for group in by_length.values():
+        for start in range(0, len(group), batch_size):
+            batch = group[start : start + batch_size]
+            for generation in _continue(model, prompts, batch, tokens, sampler, seed, eot_id):
+                done[generation.prompt, generation.sample] = generation
+    model.train(was_training)
+    return [done[row] for row in rows]
+
+
+@torch.no_grad()
+def _continue(
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    rows: Sequence[tuple[int, int]],
+    tokens: int,
+    sampler: Sampler,
+    seed: int,
+    eot_id: int | None,
+) -> Iterator[Generation]:
+    chances = [Stream("sample", seed).at(i, j).uniform(tokens) for i, j in rows]
+    new: list[list[int]] = [[] for _ in rows]
+    ended = [False] * len(rows)
+    text = torch.tensor([list(prompts[i]) for i, _ in rows], device=model.token_embedding.weight.device)
+    ahead = _Ahead(model, len(rows), text.shape[1] + tokens)
+    for t in range(tokens):
+        logits = ahead.logits(text)
+        # a text that has ended goes on in its row, unread, until all have
+        chosen = [sampler.choose(row, float(chances[r][t])) for r, row in enumerate(logits)]
+        for r, token in enumerate(chosen):
+            ended[r] = ended[r] or token == eot_id
+            if not ended[r]:
+                new[r].append(token)
+        if all(ended):
+            break
+        text = torch.cat([text, torch.tensor(chosen, device=text.device)[:, None]], dim=1)
+    for (i, j), ids, end in zip(rows, new, ended, strict=True):
+        yield Generation(prompt=i, sample=j, ids=ids, ended=end)
+
+
+class _Ahead:
+    """Logits of the next token, from cached keys and values while the text fits the model's context."""
+
+    def __init__(self, model: GPT, batch: int, length: int) -> None:
+        self.model = model
+        self.longest = longest_context(model)
+        self.cache = model.new_cache(batch, int(min(length, self.longest)))
+
+    def logits(self, text: Tensor) -> NDArray[np.float32]:
+        """Return logits ``[B, V]`` after ``text`` ``[B, T]``, which grows by a token from call to call."""
+        if text.shape[1] <= self.longest:
+            logits = self.model(text[:, self.cache.length :], cache=self.cache)
+        else:  # learned positions are absolute: each shift of the window moves them all
+            logits = self.model(text[:, -int(self.longest) :])
+        found: NDArray[np.float32] = logits[:, -1].float().cpu().numpy()
+        return found
