@@ -11,14 +11,15 @@ are the only ones.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf, open_dict, read_write
 
 Plain = dict[str, Any]
 """Nested plain settings, interpolations resolved."""
@@ -86,13 +87,10 @@ class Composer:
         outer = HydraConfig.instance().cfg
         HydraConfig.instance().set_config(config)  # `${hydra:...}` in a setting looks here
         try:
-            task = {key: config._get_node(key) for key in config if key != "hydra"}
-            return {
-                str(key): OmegaConf.to_container(node, resolve=True)
-                if isinstance(node, (DictConfig, ListConfig))
-                else config[key]
-                for key, node in task.items()
-            }
+            task = copy.deepcopy(config)
+            with read_write(task), open_dict(task):
+                del task["hydra"]
+            return cast(Plain, OmegaConf.to_container(task, resolve=True))
         finally:
             HydraConfig.instance().cfg = outer
 
