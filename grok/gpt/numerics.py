@@ -113,13 +113,14 @@ class Compiled:
     def __init__(self, function: Callable[..., torch.Tensor], numerics: Numerics) -> None:
         self.eager, self.numerics = function, numerics
         self.on = numerics.compile
-        self.function = torch.compile(function, dynamic=False) if self.on else function
+        self.function = function
         self.proven = not self.on
 
     def __call__(self, *args: Any) -> torch.Tensor:
         if self.proven:
             return self.function(*args)
         try:
+            self.function = torch.compile(self.eager, dynamic=False, fullgraph=True)
             result = self.function(*args)
         except Exception as error:
             first_line = (str(error).strip().splitlines() or [""])[0]

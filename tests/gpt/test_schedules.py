@@ -1,6 +1,7 @@
 """Schedules equal their closed forms and never jump (REQUIREMENTS S2, G3, T10, G12)."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -55,12 +56,12 @@ def test_the_rate_never_jumps(optim: dict, steps: int) -> None:
     rates = [learning_rate(config, k) for k in range(1, steps + 20)]
     assert all(0 <= r <= 1 + 1e-12 for r in rates)
     if optim["schedule"] != "one_cycle":
-        assert max(rates) == pytest.approx(1.0)
+        assert 1 - 2 / (optim["wsd_decay"] * steps) <= max(rates) <= 1
         steepest = max(1 / max(1, optim["warmup_steps"]), math.pi / 2 / (steps - optim["warmup_steps"]))
         steepest = max(steepest, 1.6 / (optim["wsd_decay"] * steps))
     else:
         steepest = math.pi / 2 / (0.3 * steps - 1)
-    jumps = [abs(b - a) for a, b in zip(rates, rates[1:], strict=False)]
+    jumps = [abs(b - a) for a, b in pairwise(rates)]
     assert max(jumps) <= steepest * 1.01
 
 

@@ -1,0 +1,305 @@
+"""A run from start to end: what moves it, what cannot, and what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from grok.config import identify
+from grok.config.gpt import GptConfig
+from grok.errors import ConfigError, DataError, TrainingError
+from grok.gpt.corpus import Corpus
+from grok.gpt.history import evaluation_steps
+from grok.gpt.initial import build_model
+from grok.gpt.numerics import Compiled, Numerics
+from grok.gpt.optimizer import learning_rate
+from grok.gpt.trainer import Trainer
+from grok.records import Checkpoint, Progress, RunResult
+from tests.gpt.conftest import prepare_text, result_of, run, differences, text_of
+
+Build = Callable[..., GptConfig]
+
+
+def test_a_run_learns_and_says_so(settings: Build) -> None:
+    config = settings(train__steps=60, optim__lr=1e-2)
+    events = run(config)
+    result = result_of(events)
+    assert (result.status, result.stop_reason, result.steps, result.device) == ("completed", "steps", 60, "cpu")
+    assert [p.step for p in result.curve] == list(range(5, 61, 5))
+    assert result.curve[-1].val_loss < result.curve[0].val_loss - 0.5
+    assert result.curve[-1].val_acc > 0.2
+    assert "eager float32 threads=1 micro=6 torch=" in result.numerics
+    assert [e.step for e in events if isinstance(e, Progress)][-1] == 60
+    assert all(p.sample for p in result.curve)
+    assert set(result.curve[-1].block_norms) == {"embedding", "positions", "blocks.0", "blocks.1", "final_norm"}
+
+
+def test_every_step_is_logged_with_every_number(settings: Build) -> None:
+    """S3, T4, T14, G2, G6."""
+    config = settings()
+    log = result_of(run(config)).step_log
+    assert [p.step for p in log] == list(range(1, 13))
+    for p in log:
+        assert p.lr == learning_rate(config, p.step)
+        numbers = (p.train_loss, p.grad_norm, p.param_norm, p.adam_v_l1, p.adam_v_max, p.tokens_per_second)
+        assert all(math.isfinite(x) and x > 0 for x in numbers)
+        assert (p.consumed_samples, p.consumed_tokens) == (6 * p.step, 96 * p.step)
+        assert (p.loss_scale, p.skipped_steps, p.nan_steps) == (1.0, 0, 0)
+        assert 0 <= p.zeros_in_grads < 1 and 0 <= p.data_wait < 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"eval__every": 1},
+        {"eval__every": 1000},
+        {"eval__sample_tokens": 0},
+        {"save": "init,final"},
+        {"checkpoint__every": 3},
+        {"seeds__sample": 5},
+        {"seeds__eval": 5},
+        {"seeds__split": 5},
+        {"stability__policy": "new_data_seed"},
+    ],
+)
+def test_looking_never_moves_a_run(settings: Build, change: dict[str, Any]) -> None:
+    """N1."""
+    plain = result_of(run(settings(model__dropout=0.1)))
+    other = result_of(run(settings(model__dropout=0.1, **change)))
+    assert other.weights_hash == plain.weights_hash
+    assert [p.train_loss for p in other.step_log] == [p.train_loss for p in plain.step_log]
+    common = {p.step: (p.val_loss, p.val_acc, p.train_acc, p.weight_norm) for p in plain.curve}
+    assert all(common.get(p.step, common[12])[0] in (p.val_loss, common[12][0]) for p in other.curve)
+    assert all(
+        (p.val_loss, p.val_acc, p.train_acc, p.weight_norm) == common[p.step] for p in other.curve if p.step in common
+    )
+
+
+def test_no_global_generator_is_used(settings: Build, no_global_randomness: None) -> None:
+    run(settings(model__dropout=0.2))
+
+
+def test_streams_move_what_they_name(settings: Build, corpus: Corpus) -> None:
+    numerics = Numerics.of(settings(), "cpu")
+
+    def parts(**change: Any) -> tuple[bytes, bytes, float]:
+        trainer = Trainer(settings(model__dropout=0.2, **change), corpus, numerics)
+        weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
+        x, y = trainer.batches.step(1, trainer.branch)
+        return weights, x.numpy().tobytes(), float(trainer.gradients(1, x, y))
+
+    plain, init, order, drop = parts(), parts(seeds__init=1), parts(seeds__order=1), parts(seeds__dropout=1)
+    assert [a == b for a, b in zip(plain, init, strict=True)] == [False, True, False]
+    assert [a == b for a, b in zip(plain, order, strict=True)] == [True, False, False]
+    assert [a == b for a, b in zip(plain, drop, strict=True)] == [True, True, False]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_accumulated_gradient_is_the_whole_batch_s(settings: Build, corpus: Corpus, dropout: float) -> None:
+    """G5, S4: micro-batches of 4, 4 and 1 weigh as many sequences as they have."""
+    grads = []
+    for micro in (9, 4):
+        config = settings(train__batch_size=9, train__micro_batch=micro, precision="float64", model__dropout=0.0)
+        trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
+        x, y = trainer.batches.step(1, trainer.branch)
+        loss = trainer.gradients(1, x, y)
+        grads.append([loss, *(p.grad for p in trainer.parameters)])
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-14)
+
+
+def test_only_matrices_decay(settings: Build, corpus: Corpus) -> None:
+    """G4."""
+    trainer = Trainer(settings(), corpus, Numerics.of(settings(), "cpu"))
+    decayed, rest = trainer.optimizer.param_groups
+    assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
+    assert {p.dim() for p in decayed["params"]} == {2} and {p.dim() for p in rest["params"]} == {1}
+    assert len(decayed["params"]) + len(rest["params"]) == len(trainer.parameters)
+    assert trainer.optimizer.defaults["fused"]
+    assert tuple(decayed["betas"]) == (0.9, 0.95) and decayed["eps"] == 1e-8
+
+
+def test_gradient_is_clipped_and_its_norm_logged(settings: Build, corpus: Corpus) -> None:
+    config = settings(optim__clip=0.05)
+    trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
+    point, _ = trainer.update()
+    after = math.sqrt(sum(float(p.grad.square().sum()) for p in trainer.parameters if p.grad is not None))
+    assert point.grad_norm > 0.05 and after == pytest.approx(0.05, rel=1e-4)
+
+
+def test_best_weights_are_kept_apart_from_the_last_and_averaged_beside_them(settings: Build, corpus: Corpus) -> None:
+    """N11, A5: a rate that destroys what was learnt makes the first evaluation the best."""
+    config = settings(
+        save="init,final", train__steps=20, optim__lr=2.0, optim__schedule="constant", eval__average_points=4
+    )
+    config.optim.warmup_steps = 20
+    result = result_of(run(config))
+    best = min(result.curve, key=lambda p: p.val_loss)
+    assert best.step < 20
+    assert set(result.tensors) == {"init", "final", "best", "average"}
+    at = {
+        n: result_of(
+            run(
+                settings(
+                    save="final", train__steps=n, optim__lr=2.0, optim__schedule="constant", optim__warmup_steps=20
+                )
+            )
+        ).tensors["final"]
+        for n in (best.step, 17, 18, 19, 20)
+    }
+    for name, weight in result.tensors["best"].items():
+        assert torch.equal(weight, at[best.step][name])
+        mean = torch.stack([at[n][name].double() for n in (17, 18, 19, 20)]).mean(0)
+        torch.testing.assert_close(result.tensors["average"][name].double(), mean, rtol=1e-5, atol=1e-6)
+    model = build_model(config, vocab_size=corpus.vocab_size, device=torch.device("cpu"), dtype=torch.float32)
+    assert all(torch.equal(p, result.tensors["init"][n]) for n, p in model.named_parameters())
+
+
+def test_early_stop_waits_for_so_many_evaluations(settings: Build) -> None:
+    config = settings(
+        train__steps=200,
+        optim__lr=3.0,
+        optim__schedule="constant",
+        train__early_stop=3,
+        stability__policy="log",
+        stability__rise=100.0,
+    )
+    result = result_of(run(config))
+    losses = [p.val_loss for p in result.curve]
+    assert (result.status, result.stop_reason) == ("completed", "early_stop")
+    assert len(losses) < 40 and losses.index(min(losses)) == len(losses) - 4
+
+
+def test_evaluations_end_with_the_run() -> None:
+    assert evaluation_steps(5, 12) == {5, 10, 12}
+    assert evaluation_steps(100, 12) == {12}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "float64", "tf32"])
+def test_other_precisions_train(settings: Build, precision: str) -> None:
+    result = result_of(run(settings(precision=precision, train__steps=30)))
+    reference = result_of(run(settings(train__steps=30)))
+    assert f" {precision} " in result.numerics
+    assert result.curve[-1].val_loss == pytest.approx(reference.curve[-1].val_loss, abs=0.05)
+    if precision == "fp16":
+        assert all(p.loss_scale >= 1 for p in result.step_log)
+
+
+def test_an_overflow_in_fp16_is_skipped_and_halves_the_scale(settings: Build, corpus: Corpus) -> None:
+    """T13, T14."""
+    config = settings(precision="fp16")
+    trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
+    trainer.counters.scale = 2.0**40
+    before = [p.detach().clone() for p in trainer.parameters]
+    point, wrong = trainer.update()
+    assert (point.event, wrong, point.loss_scale) == ("skipped", None, 2.0**40)
+    assert (point.skipped_steps, point.nan_steps, trainer.counters.scale) == (1, 1, 2.0**39)
+    assert all(torch.equal(a, p) for a, p in zip(before, trainer.parameters, strict=True))
+
+
+def test_batch_and_context_ramps(settings: Build) -> None:
+    """T10, G12, T13."""
+    config = settings(train__batch_size=6, train__batch_ramp=[2, 2, 12], train__context_ramp=[8, 4, 20], train__steps=6)
+    log = result_of(run(config)).step_log
+    assert [p.consumed_samples for p in log] == [2, 4, 6, 10, 14, 20]
+    lengths = [8, 8, 8, 8, 12, 12]
+    sizes = np.diff([0, 2, 4, 6, 10, 14, 20])
+    assert [p.consumed_tokens for p in log] == np.cumsum(sizes * lengths).tolist()
+
+
+def test_ramps_that_never_arrive_are_refused(settings: Build) -> None:
+    with pytest.raises(ConfigError, match=r"never meets train\.batch_size=6"):
+        settings(train__batch_ramp=[1, 2, 100])
+    with pytest.raises(ConfigError, match="one shape"):
+        run(settings(train__batch_ramp=[2, 2, 12], numerics__compile=True))
+
+
+def test_text_shorter_than_a_block_is_refused(settings: Build, tmp_path: Path) -> None:
+    short = prepare_text(tmp_path, text_of(30))
+    with pytest.raises(DataError, match="context"):
+        run(settings(data__path=str(short.path), model__context=500))
+
+
+def test_vocabulary_smaller_than_the_corpus_is_refused(settings: Build) -> None:
+    with pytest.raises(DataError, match="vocab_size"):
+        run(settings(model__vocab_size=5))
+
+
+def test_no_data_no_device_no_preset(settings: Build) -> None:
+    with pytest.raises(ConfigError, match=r"grok\.prepare"):
+        run(settings(data__path=None))
+    with pytest.raises(DataError, match="no prepared corpus"):
+        run(settings(data__path="/nowhere"))
+    with pytest.raises(ConfigError, match=r"experiment=gpt/NAME, with NAME one of .*shakespeare_char"):
+        settings(experiment=None)
+
+
+def test_start_names_the_preset_its_size_and_the_data(
+    settings: Build, corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S14, S6, T7."""
+    run(settings(log__quiet=False, target={"params": 1000, "vocab_size": 19}))
+    said = capsys.readouterr().err
+    assert "gpt/small: 15,336 parameters, vocabulary 19; published: 1,000 at vocabulary 19, but" in said
+    assert f"the data reads: {corpus.sample('train', 48)!r}" in said
+    assert "to go" in said and "val " in said and "completed (steps) after 12 steps" in said
+
+
+def test_identity_knows_what_decides(settings: Build) -> None:
+    base = identify(settings(), "data")
+    assert identify(settings(), "other").trajectory_id != base.trajectory_id
+    for change in (
+        {"data__path": "/else"},
+        {"train__threads": 2},
+        {"train__micro_batch": 2},
+        {"log__tensorboard": "x"},
+    ):
+        assert identify(settings(**change), "data") == base
+    assert identify(settings(eval__every=1), "data").trajectory_id == base.trajectory_id
+    assert identify(settings(train__steps=13), "data").trajectory_id != base.trajectory_id  # a cosine ends with the run
+    free = {"optim__schedule": "constant"}
+    longer = identify(settings(train__steps=13, **free), "data")
+    assert longer.trajectory_id == identify(settings(**free), "data").trajectory_id
+    assert identify(settings(seeds__dropout=1), "data").trajectory_id == base.trajectory_id
+    drops = {"model__dropout": 0.1}
+    assert (
+        identify(settings(seeds__dropout=1, **drops), "d").trajectory_id
+        != identify(settings(**drops), "d").trajectory_id
+    )
+
+
+def test_a_stop_yields_a_checkpoint_and_no_result(settings: Build) -> None:
+    events = run(settings(), stop_at=7)
+    assert isinstance(events[-1], Checkpoint) and events[-1].step == 7
+    assert not any(isinstance(e, RunResult) for e in events)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, when its compiler is imported
+def test_failed_compilation_stops_or_says_that_it_goes_on(settings: Build) -> None:
+    """S11."""
+
+    def only_eager(x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            raise NotImplementedError("no such kernel")
+        return x + 1
+
+    numerics = Numerics.of(settings(numerics__compile=True), "cpu")
+    with pytest.raises(TrainingError, match=r"torch.compile failed .*numerics.auto_fallback=true"):
+        Compiled(only_eager, numerics)(torch.zeros(2))
+    allowed = Numerics.of(settings(numerics={"compile": True, "auto_fallback": True}), "cpu")
+    function = Compiled(only_eager, allowed)
+    with pytest.warns(RuntimeWarning, match="going on uncompiled"):
+        assert function(torch.zeros(2)).tolist() == [1, 1]
+    assert not function.on and " eager " in allowed.tag(compiled=function.on)
+
+
+def test_sweep_of_two_seeds_is_two_runs(settings: Build) -> None:
+    a, b, again = (result_of(run(settings(seed=s))) for s in (1, 2, 1))
+    assert a.weights_hash != b.weights_hash
+    assert differences(a, again) == []

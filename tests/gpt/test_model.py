@@ -1,0 +1,237 @@
+"""The model is GPT-2 exactly; every option keeps causality, the cache and its own formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grok.config import load_config
+from grok.config.gpt import PRESETS, GptConfig, ModelConfig
+from grok.errors import ConfigError
+from grok.gpt import head
+from grok.gpt.attention import alibi_slopes, attend
+from grok.gpt.initial import build_model
+from grok.gpt.model import GPT, parameter_count
+from grok.streams import Stream
+
+CPU = torch.device("cpu")
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"positions": "rotary", "qk_norm": True, "norm_type": "rmsnorm"},
+    {"positions": "alibi", "bias": False, "tied": False},
+    {"norm": "post", "activation": "relu", "qk_scaling": "operands"},
+    {"softmax": "float32", "positions": "alibi", "vocab_multiple": 64, "activation": "gelu"},
+]
+Build = Callable[..., GptConfig]
+
+
+def tokens(b: int, t: int, v: int = 29) -> torch.Tensor:
+    return torch.from_numpy(Stream("eval", 0).at("tokens").integers(b * t, v).reshape(b, t))
+
+
+def model_of(settings: Build, *, dtype: torch.dtype = torch.float64, v: int = 29, **options: Any) -> GPT:
+    config = settings(**{f"model__{k}": value for k, value in options.items()})
+    return build_model(config, vocab_size=v, device=CPU, dtype=dtype)
+
+
+def test_gpt2_has_124_439_808_parameters() -> None:
+    assert parameter_count(ModelConfig(), vocab_size=50257) == 124_439_808
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.integers(2, 300), st.integers(1, 50))
+def test_count_is_the_chronicles_formula(n: int, k: int, heads: int, v: int, s: int) -> None:
+    """T8: N = n (12 h^2 + 13 h) + v h + s h + 2 h."""
+    h = k * heads
+    config = ModelConfig(layers=n, d_model=h, heads=heads, context=s)
+    assert parameter_count(config, vocab_size=v) == n * (12 * h * h + 13 * h) + v * h + s * h + 2 * h
+
+
+def test_104b_needs_its_inner_width_derived() -> None:
+    """T7: an inner width left at 20,480 made 58B of the 104B."""
+    count = lambda d_ff: parameter_count(  # noqa: E731
+        ModelConfig(layers=64, d_model=11600, heads=80, d_ff=d_ff, context=2048), vocab_size=50257
+    )
+    assert count(None) / 1e9 == pytest.approx(104, abs=0.5)
+    assert count(20480) / 1e9 < 70
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_has_its_published_count(name: str) -> None:
+    config = preset(name)
+    assert config.experiment == f"gpt/{name}"
+    if name.startswith("transformer_xl"):
+        assert config.target.params is None  # its published count is of another embedding
+        return
+    assert config.target.params is not None and config.target.vocab_size is not None
+    assert parameter_count(config.model, vocab_size=config.target.vocab_size) == config.target.params
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "vocab_size"),
+    [
+        ("gpt2_117m", 124_439_808, 50257),
+        ("gpt2_345m", 354_823_168, 50257),
+        ("wikitext103_353m", 354_600_000, 50304),
+        ("shakespeare_char_gpu", 10_745_088, 65),
+        ("tinystories_1m", 1_070_000, 10_000),
+        ("tinystories_28m", 30_600_000, 10_000),
+        ("gpt_580m", 587_000_000, 50304),
+    ],
+)
+def test_counts_agree_with_the_sources(name: str, published: int, vocab_size: int) -> None:
+    assert parameter_count(preset(name).model, vocab_size=vocab_size) == pytest.approx(published, rel=3e-3)
+
+
+def test_list_of_presets_is_the_folder() -> None:
+    assert sorted(path.stem for path in Path("conf/experiment/gpt").glob("*.yaml")) == sorted(PRESETS)
+
+
+def preset(name: str) -> GptConfig:
+    data = yaml.safe_load(Path(f"conf/experiment/gpt/{name}.yaml").read_text())
+    assert data.pop("defaults") == [{"override /mode": "gpt"}]
+    config = load_config({"mode": "gpt", **data})
+    assert isinstance(config, GptConfig)
+    return config
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_future_cannot_be_seen(settings: Build, options: dict[str, Any]) -> None:
+    model, x = model_of(settings, **options), tokens(2, 16)
+    changed = x.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 29
+    with torch.no_grad():
+        a, b = model(x), model(changed)
+    assert torch.equal(a[:, :9], b[:, :9])
+    assert not torch.allclose(a[:, 9:], b[:, 9:])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_cache_gives_the_same_logits(settings: Build, options: dict[str, Any]) -> None:
+    model, x = model_of(settings, **options), tokens(2, 16)
+    cache = model.new_cache(2, 16)
+    with torch.no_grad():
+        pieces = [model(piece, cache=cache) for piece in x.split([5, 1, 1, 9], dim=1)]
+        torch.testing.assert_close(torch.cat(pieces, 1), model(x), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "alibi"}, {"positions": "rotary"}])
+@pytest.mark.parametrize("change", [{"softmax": "float32"}, {"qk_scaling": "operands"}])
+def test_ways_of_computing_attention_agree(settings: Build, options: dict[str, Any], change: dict[str, Any]) -> None:
+    x = tokens(2, 16)
+    a, b = model_of(settings, **options), model_of(settings, **options, **change)
+    with torch.no_grad():
+        torch.testing.assert_close(a(x), b(x), rtol=1e-9, atol=1e-11)
+
+
+def test_scaled_operands_do_not_overflow_in_half_precision() -> None:
+    """T5: q k of 60 over a head width of 64 is 230,400 before the division, beyond float16's 65,504."""
+    q = torch.full((1, 1, 4, 64), 60.0, dtype=torch.float16)
+    mix = lambda scaling: attend(q, q, q, bias=None, scaling=scaling, softmax="float32", mask=None)  # noqa: E731
+    assert mix("product").isnan().any()
+    assert torch.equal(mix("operands"), q)
+
+
+def test_parameters_stay_float32_and_softmax_is_float32_in_bf16(settings: Build) -> None:
+    """A3: activations in bfloat16; softmax in bfloat16 would give sums that are off by up to 1 in 256."""
+    model = model_of(settings, dtype=torch.float32, softmax="float32")
+    seen: dict[str, torch.dtype] = {}
+    model.blocks[0].attention.qkv.register_forward_hook(lambda m, i, o: seen.update(qkv=o.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model.loss(tokens(2, 16), tokens(2, 16))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert seen == {"qkv": torch.bfloat16}
+    assert loss.dtype == torch.float32
+    assert {p.dtype for p in model.parameters()} == {p.grad.dtype for p in model.parameters() if p.grad is not None}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+    n = 2048
+    q = torch.zeros(1, 1, n, 2, dtype=torch.bfloat16)
+    ones = torch.ones(1, 1, n, 2, dtype=torch.bfloat16)
+    mixed = attend(q, q, ones, bias=None, scaling="product", softmax="float32", mask=None)
+    assert (mixed - 1).abs().max() <= 1 / 128
+
+
+def test_alibi_reads_beyond_its_training_context(settings: Build) -> None:
+    """A1."""
+    with torch.no_grad():
+        assert model_of(settings, positions="alibi")(tokens(1, 32)).isfinite().all()
+        with pytest.raises(RuntimeError):
+            model_of(settings)(tokens(1, 32))
+    assert alibi_slopes(8) == [2.0**-i for i in range(1, 9)]
+    assert alibi_slopes(12)[8:] == pytest.approx([2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+
+
+def test_padded_vocabulary_changes_nothing(settings: Build) -> None:
+    """G8."""
+    x, y = tokens(2, 16), tokens(2, 16).roll(1, 1)
+    plain, padded = model_of(settings), model_of(settings, vocab_multiple=64)
+    assert padded.token_embedding.weight.shape[0] == 64
+    assert padded(x).shape[-1] == 29
+    a, b = plain.loss(x, y), padded.loss(x, y)
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+    b.backward()  # type: ignore[no-untyped-call]
+    grad = padded.token_embedding.weight.grad
+    assert grad is not None and not grad[29:].any() and grad[:29].any()
+
+
+@pytest.mark.parametrize("vocab_size", [29, 20])
+def test_chunked_head_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, vocab_size: int) -> None:
+    stream = Stream("eval", 1)
+    y = torch.from_numpy(stream.at("y").integers(50, vocab_size))
+    grads = []
+    for elements in (2**24, 29 * 7):
+        monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", elements)
+        x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).requires_grad_()
+        w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).requires_grad_()
+        loss = head.mean_loss(x, w, y, vocab_size)
+        (3 * loss).backward()
+        losses, hits = head.score(x, w, y, vocab_size)
+        assert losses.mean().item() == pytest.approx(loss.item(), rel=1e-12)
+        assert hits.dtype == torch.bool
+        grads.append((loss.detach(), x.grad, w.grad))
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_layer_seeds_move_only_their_layer(settings: Build) -> None:
+    plain = dict(model_of(settings).named_parameters())
+    config = settings(seeds__layers={"blocks.1": 7, "blocks.1.mlp.up.weight": 8})
+    other = dict(build_model(config, vocab_size=29, device=CPU, dtype=torch.float64).named_parameters())
+    changed = {name for name in plain if not torch.equal(plain[name], other[name])}
+    assert changed == {f"blocks.1.{n}.weight" for n in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")}
+    again = settings(seeds__layers={"blocks.1": 7})
+    third = dict(build_model(again, vocab_size=29, device=CPU, dtype=torch.float64).named_parameters())
+    assert {n for n in other if not torch.equal(third[n], other[n])} == {"blocks.1.mlp.up.weight"}
+
+
+def test_layer_seeds_name_what_is_not_there(settings: Build) -> None:
+    for name in ("blocks.10", "block", "blocks.1.attn"):  # a prefix is made of whole components
+        with pytest.raises(ConfigError, match="names no tensor"):
+            build_model(settings(seeds__layers={name: 1}), vocab_size=29, device=CPU, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(("init", "std"), [("0.02", 0.02), ("0.006", 0.006), ("0.004", 0.004), ("small", None)])
+def test_initial_deviations(settings: Build, init: str, std: float | None) -> None:
+    """T6."""
+    model = model_of(settings, init=init, d_model=96, layers=8)
+    expected = std or math.sqrt(2 / (5 * 96))
+    assert float(model.blocks[0].mlp.up.weight.std()) == pytest.approx(expected, rel=0.05)
+    assert float(model.blocks[0].mlp.down.weight.std()) == pytest.approx(expected / 4, rel=0.05)
+    assert not model.blocks[0].mlp.up.bias.any()
+
+
+def test_impossible_models_are_refused(settings: Build) -> None:
+    with pytest.raises(ConfigError, match="heads near it that do"):
+        settings(model__heads=5)
+    with pytest.raises(ConfigError, match="rotary"):
+        settings(model__positions="rotary", model__d_model=9)
+    with pytest.warns(UserWarning, match="150 to 200"):
+        settings(model__d_model=600, model__layers=2)

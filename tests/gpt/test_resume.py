@@ -1,0 +1,184 @@
+"""Stopping and going on equals never stopping, to the bit; changed settings are refused unless named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
+from grok.config.gpt import GptConfig
+from grok.errors import CheckpointError
+from grok.gpt.engine import train
+from grok.records import Checkpoint, Job
+from tests.gpt.conftest import RUN, result_of, run, differences
+
+Build = Callable[..., GptConfig]
+
+
+def through_the_disk(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
+    save_checkpoint(folder, checkpoint)
+    return load_checkpoint(folder)
+
+
+def last_checkpoint(config: GptConfig, stop_at: int, resume: Checkpoint | None = None) -> Checkpoint:
+    checkpoint = run(config, resume, stop_at)[-1]
+    assert isinstance(checkpoint, Checkpoint)
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"model__dropout": 0.2, "train__micro_batch": 4},
+        {"precision": "fp16"},
+        {"precision": "bf16", "save": "init,final", "model__tied": False},
+        {"train__batch_ramp": [2, 2, 12], "train__context_ramp": [8, 4, 20], "optim__warmup_samples": 20},
+        {"stability__policy": "new_data_seed", "stability__snapshot_every": 2, "save": "final"},
+    ],
+)
+def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Path, changes: dict[str, Any]) -> None:
+    """A4, N10."""
+    config = settings(**changes)
+    whole = result_of(run(config))
+    checkpoint = None
+    for i, stop_at in enumerate((1, 5, 8)):
+        checkpoint = through_the_disk(last_checkpoint(config, stop_at, checkpoint), tmp_path / str(i))
+        assert checkpoint.step == stop_at
+    resumed = result_of(run(config, checkpoint))
+    assert differences(whole, resumed) == []
+    assert whole.tensors.keys() == resumed.tensors.keys()
+    for moment, weights in whole.tensors.items():
+        assert all(torch.equal(w, resumed.tensors[moment][n]) for n, w in weights.items())
+
+
+def test_checkpoint_keeps_every_dtype(settings: Build, tmp_path: Path) -> None:
+    """A4."""
+    for precision, dtype in (("bf16", torch.float32), ("float64", torch.float64)):
+        checkpoint = last_checkpoint(settings(precision=precision), 3)
+        loaded = through_the_disk(checkpoint, tmp_path / precision)
+        assert {n: t.dtype for n, t in loaded.tensors.items()} == {n: t.dtype for n, t in checkpoint.tensors.items()}
+        assert loaded.tensors["model.head.weight" if False else "model.token_embedding.weight"].dtype == dtype
+        assert loaded.tensors["optim.step.final_norm.weight"].dtype == torch.float32
+        assert loaded.state == checkpoint.state
+
+
+def test_checkpoints_come_when_due(settings: Build) -> None:
+    events = run(settings(checkpoint__every=4, checkpoint__keep=True))
+    assert [e.step for e in events if isinstance(e, Checkpoint)] == [4, 8, 12]
+
+
+def test_a_longer_run_goes_on_from_a_finished_one(settings: Build) -> None:
+    """3k to 100k steps: the same trajectory where no schedule ends with the run."""
+    free = {"optim__schedule": "constant"}
+    longer = settings(train__steps=20, **free)
+    *_, checkpoint, _ = [e for e in run(settings(checkpoint__keep=True, **free)) if not hasattr(e, "val_acc")]
+    assert isinstance(checkpoint, Checkpoint) and checkpoint.step == 12
+    checkpoint.run_id = "another"
+    assert differences(result_of(run(longer)), result_of(run(longer, checkpoint))) == []
+
+
+def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Path) -> None:
+    """T11: `1e-05 and 3e-05 do not match` is said before anything is trained, and how to mean it."""
+    config = settings(optim__lr=3e-5)
+    checkpoint = last_checkpoint(config, 6)
+    with pytest.raises(CheckpointError, match=r"optim.lr: checkpoint 3e-05, now 1e-05.*resume.changes"):
+        run(settings(optim__lr=1e-5), checkpoint)
+    with pytest.raises(CheckpointError, match=r"model.d_model: checkpoint 24, now 27"):
+        run(settings(optim__lr=3e-5, model__d_model=27), checkpoint)
+    with pytest.raises(CheckpointError, match=r"seeds.order"):
+        run(settings(optim__lr=3e-5, seeds__order=1), checkpoint)
+
+    store = tmp_path / "store"
+    save_checkpoint(run_folder(store, RUN), checkpoint)
+    branch: dict[str, Any] = {"store__path": str(store), "resume": {"run": RUN, "step": 6, "changes": ["optim.lr"]}}
+    events = list(train([Job(run_id="b" * 20, config=settings(optim__lr=1e-5, **branch))]))
+    result = events[-1]
+    assert (result.parent_run_id, result.branch_step, result.steps) == (RUN, 6, 12)  # type: ignore[union-attr]
+    rates = [p.lr for p in result.step_log]  # type: ignore[union-attr]
+    before = [p.lr for p in result_of(run(config)).step_log]
+    assert rates[:6] == before[:6]
+    assert rates[6:] == pytest.approx([x / 3 for x in before[6:]])
+
+    idle: dict[str, Any] = {**branch, "resume": {"run": RUN, "step": 6, "changes": ["optim.eps"]}}
+    with pytest.raises(CheckpointError, match=r"names optim.eps, which does not differ.*nothing"):
+        list(train([Job(run_id="b" * 20, config=settings(optim__lr=3e-5, **idle))]))
+    with pytest.raises(CheckpointError, match="step 7"):
+        list(train([Job(run_id="b" * 20, config=settings(store__path=str(store), resume={"run": RUN, "step": 7}))]))
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        list(train([Job(run_id="b" * 20, config=settings(store__path=str(store), resume={"run": "c", "step": 7}))]))
+
+
+def test_another_tag_is_shown_or_refused(settings: Build) -> None:
+    config = settings(numerics={"compile": False})
+    checkpoint = last_checkpoint(config, 6)
+    checkpoint.state["numerics"] = ["another machine"]
+    assert result_of(run(config, checkpoint)).numerics.startswith("another machine | cpu:")
+    with pytest.raises(CheckpointError, match=r"numerics.strict=true.*another machine"):
+        run(settings(numerics={"compile": False, "strict": True}), checkpoint)
+
+
+KILLED = """
+import json, sys
+from grok.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from grok.config import load_config
+from grok.gpt.engine import train
+from grok.records import Checkpoint, Job, RunResult
+
+config = load_config(json.loads(sys.argv[1]))
+folder = sys.argv[2]
+resume = load_checkpoint(folder) if has_checkpoint(folder) else None
+for event in train([Job(run_id="0123456789abcdef0123", config=config, resume=resume)]):
+    if isinstance(event, Checkpoint):
+        save_checkpoint(folder, event)
+        print("saved", event.step, flush=True)
+    if isinstance(event, RunResult):
+        print("hash", event.weights_hash, flush=True)
+        print("losses", [p.train_loss.hex() for p in event.step_log], flush=True)
+"""
+
+
+def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, tmp_path: Path) -> None:
+    """N10: SIGKILL three times, each in another step; fresh processes go on."""
+    import json
+
+    data = {
+        "mode": "gpt",
+        "experiment": "gpt/small",
+        "data": {"path": str(corpus.path)},
+        "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16, "dropout": 0.1},
+        "train": {"steps": 300, "batch_size": 6, "threads": 1},
+        "eval": {"every": 50, "windows": 8, "sample_tokens": 4},
+        "numerics": {"compile": False},
+        "checkpoint": {"every": 10},
+        "log": {"quiet": True},
+    }
+    command = [sys.executable, "-c", KILLED, json.dumps(data)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    kills = 0
+    for saves in (2, 9, 14):
+        with subprocess.Popen(
+            [*command, str(tmp_path / "killed")], stdout=subprocess.PIPE, text=True, env=environment
+        ) as p:
+            assert p.stdout is not None
+            for _ in range(saves - kills * 2):
+                p.stdout.readline()
+            time.sleep(0.003 * saves)
+            p.send_signal(signal.SIGKILL)
+            kills += p.wait() == -signal.SIGKILL
+    assert kills == 3
+    ends = [
+        subprocess.run([*command, str(tmp_path / f)], capture_output=True, text=True, check=True, env=environment)
+        for f in ("killed", "whole")
+    ]
+    killed, whole = ([line for line in e.stdout.splitlines() if not line.startswith("saved")] for e in ends)
+    assert killed == whole and len(whole) == 2
