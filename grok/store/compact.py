@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,8 +27,11 @@ from grok.store.rows import Shard, with_partners
 from grok.store.schema import KINDS, schema
 from grok.store.shards import concat, open_shard, read_whole, write_parquet
 
-SHARD_ROWS: Final = 4_000_000
+SHARD_ROWS: Final = 1_000_000
 """Rows after which a compacted shard is closed: bounds memory, and the loss when one is damaged."""
+
+SMALL: Final = 128
+"""A shard of fewer runs is small, and this many small shards are merged by the writer that notices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,9 @@ class Compaction:
     """What was put right first."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.before} shards, now {self.after}"
-            if self.after < self.before
-            else f"{self.before} shards: nothing to do"
-        )
+        if self.after < self.before:
+            return f"{self.before} shards, now {self.after}"
+        return f"{self.before} shards: nothing to do"
 
 
 def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
@@ -63,22 +65,40 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
     with disk_errors(f"compacting {path}"), locked(layout.lock):
         refuse_older(layout)
         recovered = recover(layout, thorough=True)
-        before = len(layout.names("runs"))
-        groups = list(_groups(layout, shard_rows))
-        if all(len(group) == 1 for group in groups):
-            return Compaction(before, before, recovered)
-        _refuse_without_exchange(layout)
-        folder = layout.tmp / f"{COMPACTION}{unique()}"
+        before = layout.names("runs")
+        if not can_exchange(layout):
+            raise StoreError(
+                f"{path}: this file system cannot exchange two folders in one step, so compacting here would show "
+                f"readers less or double for a moment: run `python -m grok.store merge {path} --into NEW` instead"
+            )
+        merge_shards(layout, before, shard_rows)
+        return Compaction(len(before), len(layout.names("runs")), recovered)
+
+
+def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD_ROWS) -> None:
+    """Merge these shards of an intact store, as far as ``shard_rows`` allows. The caller holds the lock.
+
+    Raises:
+        ShardDamaged: one of them; nothing has changed.
+        OSError: the disk refuses; nothing has changed.
+    """
+    groups = [group for group in _groups(layout, names, shard_rows) if len(group) > 1]
+    if not groups:
+        return
+    folder = layout.tmp / f"{COMPACTION}{unique()}"
+    try:
         _make_ready(layout, folder, groups)
-        finish_compaction(layout)
-        return Compaction(before, len(layout.names("runs")), recovered)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finish_compaction(layout)
 
 
-def _groups(layout: Layout, shard_rows: int) -> Iterator[list[str]]:
-    """Yield the names of shards to merge into one; those of large shards alone."""
+def _groups(layout: Layout, names: Collection[str], shard_rows: int) -> Iterator[list[str]]:
+    """Yield the names of shards to merge into one, the smallest first."""
     group: list[str] = []
     rows = 0
-    sizes = {name: _rows(layout, name) for name in layout.names("runs")}
+    sizes = {name: _rows(layout, name) for name in names}
     for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
         if group and rows + size > shard_rows:
             yield group
@@ -103,10 +123,9 @@ def _make_ready(layout: Layout, folder: Path, groups: list[list[str]]) -> None:
     for kind in KINDS:
         (folder / kind).mkdir(parents=True)
     for group in groups:
-        if len(group) == 1:
-            _link(layout, folder, group[0])
-        else:
-            _write(folder, unique(), concat([read_whole(layout, name) for name in group]))
+        _write(folder, unique(), concat([read_whole(layout, name) for name in group]))
+    for name in layout.names("runs") - {name for group in groups for name in group}:
+        _link(layout, folder, name)
     for kind in KINDS:
         if not shard_names(folder / kind):
             empty = schema(kind).empty_table()
@@ -133,19 +152,16 @@ def _write(folder: Path, name: str, shard: Shard) -> None:
             write_flushed(path, lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
 
 
-def _refuse_without_exchange(layout: Layout) -> None:
-    """Try the exchange on two empty folders before any work is done."""
+def can_exchange(layout: Layout) -> bool:
+    """Try the exchange on two empty folders. The caller holds the lock."""
     a, b = layout.tmp / f"try.{unique()}", layout.tmp / f"try.{unique()}"
     a.mkdir()
     b.mkdir()
     try:
         exchange(a, b)
-    except OSError as error:
-        raise StoreError(
-            f"{layout.root}: this file system cannot exchange two folders in one step ({error.strerror}), so "
-            "compacting here would show readers less or double for a moment: "
-            f"run `python -m grok.store merge {layout.root} --into NEW` instead"
-        ) from error
+    except OSError:
+        return False
     finally:
         a.rmdir()
         b.rmdir()
+    return True

@@ -130,6 +130,7 @@ def arrow_type(hint: Any) -> pa.DataType:
     return plain.get(hint, TEXT)
 
 
+@functools.cache
 def columns_of(kind: str) -> dict[str, str]:
     """Return the table's columns in order, with their types in words."""
     return {field.name: str(field.type) for field in schema(kind)}

@@ -19,7 +19,8 @@ from grok.store.versions import upgrade
 ROWS_PER_GROUP: Final = 65_536
 """Small enough that a reader of a few runs skips most of a compacted shard."""
 
-COMPRESSION: Final = "zstd"
+FEW_ROWS: Final = 1_000
+"""Up to here zstd costs more time per column than it saves bytes."""
 
 
 class ShardDamaged(Exception):
@@ -29,14 +30,14 @@ class ShardDamaged(Exception):
 def write_parquet(table: pa.Table, file: IO[bytes]) -> None:
     """Write ``table`` with a checksum on every page.
 
-    Most shards are small and have some 200 columns, so what costs per column is left
-    out: dictionaries and statistics that nobody filters by, and Arrow's own copy of the schema.
+    Most shards are small, and the runs table has some 200 columns, so what costs per
+    column is left out: dictionaries and statistics that nobody filters by, and Arrow's
+    own copy of the schema.
     """
+    points = "step" in table.column_names
     options = {
-        "compression": COMPRESSION,
-        "use_dictionary": [
-            name for name in ("run_id", "event") if name in table.column_names and "step" in table.column_names
-        ],
+        "compression": "snappy" if table.num_rows <= FEW_ROWS else "zstd",
+        "use_dictionary": [name for name in ("run_id", "event") if points and name in table.column_names],
         "write_statistics": [name for name in ("run_id", "step") if name in table.column_names],
         "write_page_checksum": True,
         "store_schema": False,

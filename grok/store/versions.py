@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from grok.errors import StoreError
-from grok.store.schema import KIND_KEY, SCHEMA_VERSION, VERSION_KEY, conform, schema_version
+from grok.store.schema import KIND_KEY, SCHEMA_VERSION, VERSION_KEY, conform, schema, schema_version
 
 Migration = Callable[[str, pa.Table], pa.Table]
 
@@ -24,6 +24,8 @@ def upgrade(kind: str, table: pa.Table) -> pa.Table:
         StoreError: the table is from a newer schema, or from one for which no migration is known.
     """
     version = schema_version(table.schema.metadata, f"a shard of {kind}")
+    if version == SCHEMA_VERSION and table.schema.equals(schema(kind)):
+        return table
     metadata = table.schema.metadata
     while version < SCHEMA_VERSION:
         if version not in MIGRATIONS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grok.errors import StoreError
+from grok.store.compact import SMALL, can_exchange, merge_shards
 from grok.store.compare import Conflict, as_json, difference, traces
 from grok.store.files import disk_errors, file_identity, flush_folder, locked, remove_quietly, unique, write_json
 from grok.store.layout import Layout, make_store, refuse_older, renew_empty
@@ -73,6 +74,7 @@ class StoreWriter:
         self.recovered: list[Recovered] = []
         self._index = Index(self.layout)
         self._leases = Leases(self.layout)
+        self._may_compact = True
         with self._writing("opening the store"):
             refuse_older(self.layout)
             renew_empty(self.layout)
@@ -121,6 +123,7 @@ class StoreWriter:
             if fresh:
                 write_shard(self.layout, unique(), accepted)
                 ensure_readable(self.layout)
+                self._merge_small_shards()
         return report
 
     def _accept(self, incoming: Shard, report: CommitReport) -> Shard:
@@ -201,6 +204,17 @@ class StoreWriter:
                     replace_table(self.layout, kind, name, rest.table(kind))
             replace_table(self.layout, "runs", name, with_partners(rest.runs, whole))
 
+    def _merge_small_shards(self) -> None:
+        """Keep a long sweep's store quick to read: many small shards become one (``compact``)."""
+        small = self._index.small(SMALL)
+        if len(small) < SMALL or not self._may_compact:
+            return
+        self._may_compact = can_exchange(self.layout)
+        if self._may_compact:
+            # What was just committed is on the disk: neither damage nor a full disk found here undoes it.
+            with suppress(ShardDamaged, OSError):
+                merge_shards(self.layout, small)
+
     def claim(self, run_ids: Sequence[str], retry_failed: bool = False) -> Claim:
         """Lease the runs that this sweep may train now: not stored, and not leased by a living sweep.
 
@@ -280,6 +294,10 @@ class Index:
             statuses |= runs
             self._shard_of |= dict.fromkeys(runs, name)
         return statuses
+
+    def small(self, runs: int) -> list[str]:
+        """Return the shards with fewer than ``runs`` runs, as of the last :meth:`statuses`."""
+        return sorted(name for name, (_, found) in self._seen.items() if len(found) < runs)
 
     def shard_of(self, run_id: str) -> str:
         """Return the name of the shard that holds a run found by the last :meth:`statuses`."""
