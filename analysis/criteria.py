@@ -92,18 +92,52 @@ class SpeedJudgement:
     """Steps: the median over ``speedup``."""
     is_super: NDArray[np.bool_]
     judged: NDArray[np.bool_]
-    """False for a run that was censored before the threshold: it may yet have been super."""
+    """False for a run whose budget ends before the threshold, whatever it showed until then: counting
+    only the hits among short runs would flatter the share."""
 
 
-def judge_by_time(times: Times, criteria: Criteria = DIARY) -> SpeedJudgement:
+def judge_by_time(times: Times, budgets: NDArray[np.float64], criteria: Criteria = DIARY) -> SpeedJudgement:
     """Judge each run by its time to generalise against the median of all of them.
 
-    A run counts as super only if the evaluation that found it generalised was itself
-    before the threshold, so coarse evaluation can hide a super seed but not invent one.
+    ``budgets`` are the planned lengths in steps. A run counts as super only if the
+    evaluation that found it generalised was itself before the threshold, so coarse
+    evaluation can hide a super seed but not invent one.
 
     Raises:
         NotEnoughData: less than half of the runs generalised, so there is no median.
     """
     median = quantile(times, 0.5)
     threshold = median.value / criteria.speedup
-    return SpeedJudgement(median, threshold, times.right <= threshold, times.seen | (times.left >= threshold))
+    judged = budgets >= threshold
+    return SpeedJudgement(median, threshold, judged & (times.right <= threshold), judged)
+
+
+@dataclass(frozen=True, slots=True)
+class RegimeRule:
+    """How slow and fast generalisation are told apart from a run's curves (REQUIREMENTS N7).
+
+    Slow: validation loss climbs before the run generalises, and the weight norm falls
+    before it. Fast: the loss does not climb, and the norm falls only after (or never).
+    Where the two signs disagree the run is *mixed*.
+    """
+
+    climb: float = 1.25
+    """Validation loss climbed if it rose to this many times its lowest value so far, before generalising."""
+    norm_fall: float = 0.01
+    """The weight norm is falling once it is this share below its highest value."""
+
+    def classify(
+        self, climb: NDArray[np.float64], fall: NDArray[np.float64], grokked: NDArray[np.float64]
+    ) -> NDArray[np.str_]:
+        """Return ``slow``, ``fast``, ``mixed`` or ``not yet`` for each run.
+
+        ``climb`` is the ratio defined above, ``fall`` the step at which the norm began to
+        fall (infinite: never), ``grokked`` the step of generalisation (NaN: not yet).
+        """
+        climbed, fell_first = climb >= self.climb, fall < grokked
+        return np.select(
+            [~np.isfinite(grokked), climbed & fell_first, ~climbed & ~fell_first], ["not yet", "slow", "fast"], "mixed"
+        )
+
+
+REGIMES: Final = RegimeRule()

@@ -106,7 +106,8 @@ class Observations:
     def times(self, rows: pd.DataFrame, event: str = "grokked_step") -> Times:
         """Return the event times of ``rows``: in (evaluation before, evaluation that saw it].
 
-        Runs without the event are censored at their last step.
+        Runs without the event are censored at their last step; a diverged run will never
+        show it, and is censored at the end of its budget.
         """
         right = floats(rows[event])
         end = pd.Series(right, index=rows.index)
@@ -115,7 +116,8 @@ class Observations:
         before = steps[steps["step"] < steps["run_id"].map(end)]
         last = floats(before.groupby("run_id")["step"].max().reindex(rows.index))
         left = np.where(np.isfinite(last), last, 0.0)
-        return Times(np.where(seen, np.minimum(left, right - 1), floats(rows["steps"])), np.where(seen, right, np.inf))
+        end_of_run = np.where(rows["status"] == "diverged", floats(rows["config.train.steps"]), floats(rows["steps"]))
+        return Times(np.where(seen, np.minimum(left, right - 1), end_of_run), np.where(seen, right, np.inf))
 
     def conditions(self, rows: pd.DataFrame) -> pd.Series:
         """Return an integer per row: equal where every setting that moves the result is equal, seeds aside.

@@ -7,18 +7,29 @@ from typing import Any
 
 import matplotlib as mpl
 
-from analysis.figures import histograms
+from analysis.figures import causes, curves, histograms, survival
 from analysis.figures.style import RC, Drawing
 from analysis.studies.base import Study
 
-DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
-    "census": (histograms.accuracy_histogram, histograms.time_histogram),
+DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
+    "census": (histograms.accuracy_histogram, histograms.time_histogram, curves.seed_curves),
+    "survival": (survival.cumulative,),
+    "regimes": (curves.phase_portrait, curves.order_of_events),
+    "crossed": (causes.variance_bars, causes.heat_map),
+    "layers": (causes.layer_shares,),
+    "repeatability": (causes.repeat_scores,),
+    "weight_decay": (causes.family_curves,),
+    "interventions": (causes.family_curves,),
+    "prediction": (causes.prediction_curve,),
 }
-"""Study name: its figures, each a function of the study that returns None where it has nothing to show."""
+"""Study name: its figures, each a function of the study; None where it has nothing to show."""
 
 
 def drawings(study: Study) -> list[Drawing]:
     """Return the figures of a study, drawn in the common style."""
+    made: list[Drawing] = []
     with mpl.rc_context(RC):
-        made = [draw(study) for draw in DRAWINGS.get(study.name, ())]
-    return [drawing for drawing in made if drawing is not None]
+        for draw in DRAWINGS.get(study.name, ()):
+            drawn = draw(study)
+            made += drawn if isinstance(drawn, list) else [drawn] if drawn else []
+    return made

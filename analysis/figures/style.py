@@ -15,9 +15,11 @@ from typing import Any, Final
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 PALETTE: Final[dict[str, tuple[str, str]]] = {
     "ink": ("#22262b", "#e6e8ea"),
@@ -135,10 +137,20 @@ def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns:
 def direct_label(axes: Axes, x: float, y: float, text: str, colour: str, **given: Any) -> None:
     """Write ``text`` beside its line instead of in a legend."""
     options = {"fontsize": 8.5, "va": "center", "ha": "left", **given}
-    axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", color=colour, **options)
+    box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
+    axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, bbox=box, **options)
 
 
 def steps_axis(axes: Axes, label: str = "step") -> None:
     """Write steps with thousands separators."""
+    axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel(label)
+
+
+def log_axis(axis: Axis) -> None:
+    """Make an axis logarithmic with labels at 1, 2 and 5, so that one decade has more than one number."""
+    (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")

@@ -69,8 +69,8 @@ def difference(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVE
 def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
     """Return share a over share b with an interval on the log scale.
 
-    Half a hit is added to every count where one of them is 0, which keeps the interval
-    finite and its coverage above nominal.
+    Half a hit is added to every count where one of them is 0, so that the other
+    end of the interval stays informative; the end beyond the zero is 0 or infinite.
 
     Raises:
         NotEnoughData: neither group has a hit.
@@ -85,7 +85,9 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
     log = math.log(a / na) - math.log(b / nb)
     half = _z(level) * math.sqrt(max(0.0, 1 / a - 1 / na + 1 / b - 1 / nb))
     value = math.inf if hits_b == 0 else (hits_a / n_a) / (hits_b / n_b)
-    return Estimate(value, math.exp(log - half), math.exp(log + half), n_a + n_b, "Katz log ratio", level)
+    low = 0.0 if hits_a == 0 else math.exp(log - half)
+    high = math.inf if hits_b == 0 else math.exp(log + half)
+    return Estimate(value, low, high, n_a + n_b, "Katz log ratio", level)
 
 
 def seeds_for_width(expected: float, width: float, level: float = LEVEL) -> int:

@@ -84,11 +84,11 @@ def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:
         variance = np.cumsum(events / (at_risk * (at_risk - events)))
         spread = special.ndtri(0.5 + level / 2) * np.sqrt(variance) / np.log(survival)
         low, high = survival ** np.exp(-spread), survival ** np.exp(spread)
-    # At survival 0 the log-log form is undefined: the last finite band is carried on.
+    # At survival 0 the log-log form is undefined: the upper end is then the exact one of "none of those at risk".
     low = np.where(np.isfinite(low), low, 0.0)
-    finite = np.isfinite(high) & (survival > 0)
-    last = float(high[finite][-1]) if finite.any() else 1.0
-    high = np.where(finite, high, last)
+    none_left = 1 - ((1 - level) / 2) ** (1 / np.maximum(at_risk, 1))
+    high = np.where(np.isfinite(high) & (survival > 0), high, none_left)
+    high = np.minimum.accumulate(high) if len(high) else high
     return SurvivalCurve(at, survival, low, high, at_risk.astype(float), events.astype(float), len(times), level)
 
 

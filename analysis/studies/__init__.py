@@ -1,9 +1,19 @@
 """One module per question: choose the runs it is about from their config columns, answer it or say what is missing."""
 
-from analysis.studies import census
+from analysis.studies import census, conditions, crossed, layers, prediction, regimes, repeatability, survival
 from analysis.studies.base import Finding, Missing, Question, Study, Table
 
-QUESTIONS: tuple[Question, ...] = (census.QUESTION,)
+QUESTIONS: tuple[Question, ...] = (
+    census.QUESTION,
+    survival.QUESTION,
+    regimes.QUESTION,
+    crossed.QUESTION,
+    layers.QUESTION,
+    repeatability.QUESTION,
+    conditions.WEIGHT_DECAY_QUESTION,
+    conditions.INTERVENTIONS_QUESTION,
+    prediction.QUESTION,
+)
 """Every question of the report, in its order."""
 
 __all__ = ["QUESTIONS", "Finding", "Missing", "Question", "Study", "Table"]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import CLASSES, DIARY, UNJUDGED, Criteria, SpeedJudgement, accuracy_at, judge_by_time
-from analysis.observations import Observations, describe_task, differing_settings, is_random_seed
+from analysis.observations import Observations, describe_task, differing_settings, floats, is_random_seed
 from analysis.rerun import rerun_command
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import seeds_for_width, share
@@ -26,6 +26,8 @@ class Census(Study):
     rows: pd.DataFrame
     """One row per seed, with ``accuracy`` (at the horizon) and ``label`` added."""
     times: Times
+    curves: pd.DataFrame
+    """The evaluations of all its seeds."""
     horizon: int
     shares: dict[str, Estimate]
     is_diary_regime: bool
@@ -70,6 +72,7 @@ def analyse(observations: Observations, question: Question) -> Census:
         question=question.question,
         rows=rows,
         times=observations.times(rows),
+        curves=observations.curves_of(rows.index),
         horizon=horizon,
         shares={c: share(int((labels == c).sum()), len(labels)) for c in CLASSES} if len(labels) else {},
         is_diary_regime=not differing_settings(first),
@@ -131,7 +134,7 @@ def _accuracy_findings(census: Census, task: str) -> None:
 
 def _time_findings(census: Census) -> None:
     try:
-        census.by_time = judge_by_time(census.times)
+        census.by_time = judge_by_time(census.times, floats(census.rows["config.train.steps"]))
     except NotEnoughData as gap:
         census.notes.append(f"Super by time (3 times faster than the median): not enough data, needs {gap.needs}.")
         return

@@ -51,6 +51,9 @@ def nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
     """Turn dotted overrides into the nested mapping that ``load_config`` takes."""
     root: dict[str, Any] = {}
     for name, value in dotted.items():
+        if isinstance(value, dict):
+            root.setdefault(name.split(".")[0], {})[name.split(".")[1]] = value
+            continue
         here = root
         *parents, last = name.split(".")
         for parent in parents:

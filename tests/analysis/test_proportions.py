@@ -66,7 +66,8 @@ def test_comparisons_cover() -> None:
 
 def test_ratio_without_hits() -> None:
     assert ratio(0, 50, 10, 50).value == 0
-    assert ratio(5, 50, 0, 50).high < np.inf
+    assert ratio(0, 50, 10, 50).low == 0 < ratio(0, 50, 10, 50).high < 1
+    assert 1 < ratio(10, 50, 0, 50).low < ratio(10, 50, 0, 50).high == np.inf
     with pytest.raises(NotEnoughData):
         ratio(0, 50, 0, 50)
 

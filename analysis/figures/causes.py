@@ -1,0 +1,168 @@
+"""Figures of the studies of causes: variance shares, heat map, layers, repeatability, prediction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LinearSegmentedColormap
+
+from analysis.figures import survival
+from analysis.figures.style import AMBER, BLUE, GREY, INK, LIGHT, ROSE, SOFT, TEAL, Drawing, canvas, steps_axis
+from analysis.statistics.variance_shares import CHAOS
+from analysis.studies.conditions import Comparison
+from analysis.studies.crossed import Crossed
+from analysis.studies.layers import Layers
+from analysis.studies.prediction import Prediction
+from analysis.studies.repeatability import Repeats
+
+SEQUENTIAL = LinearSegmentedColormap.from_list("speed", [TEAL, "#e9e3d2", AMBER])
+"""Early to late."""
+
+
+def _intervals(
+    name: str, title: str, caption: str, frame: pd.DataFrame, colours: list[str], label: str, percent: bool
+) -> Drawing:
+    """Draw value and interval of each row (columns: name, value, low, high), first row on top."""
+    n = len(frame)
+    figure, axes = canvas(height=max(1.6, 0.9 + 0.3 * n))
+    y = np.arange(n)[::-1]
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.hlines(y, frame["low"], frame["high"], colors=colours, linewidth=3, alpha=0.35)
+    axes.scatter(frame["value"], y, s=34, color=colours, zorder=3, edgecolors="none")
+    axes.axvline(0, color=SOFT, linewidth=0.8)
+    axes.set_yticks(y, frame["name"].tolist())
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.set_ylim(-0.7, n - 0.3)
+    axes.set_xlabel(label)
+    if percent:
+        axes.set_xlim(-0.01, max(0.3, min(1.02, float(frame["high"].max()) * 1.05)))
+        axes.xaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
+    return Drawing(name, title, caption, figure, frame)
+
+
+def variance_bars(study: Crossed) -> Drawing | None:
+    """Draw the variance shares with their intervals."""
+    if study.shares is None:
+        return None
+    found = study.shares
+    frame = pd.DataFrame([{"name": k, "value": e.value, "low": e.low, "high": e.high} for k, e in found.shares.items()])
+    colours = [ROSE if k == CHAOS else BLUE if "×" not in k else GREY for k in found.shares]
+    caption = (
+        f"Share of the variance of the outcome with 95% intervals; {found.n} runs, {found.replicates:.1f} per cell. "
+        "Blue: a seed alone; grey: interactions; red: runs with equal seeds."
+    )
+    return _intervals("variance_shares", "Who decides?", caption, frame, colours, "share of variance", True)
+
+
+def heat_map(study: Crossed) -> Drawing | None:
+    """Draw the mean outcome of each pair of seeds of the two streams with most levels."""
+    two = sorted(study.varied, key=lambda s: -study.rows[f"seed_{s}"].nunique())[:2]
+    if len(two) < 2:
+        return None
+    a, b = two
+    table = study.rows.pivot_table(index=f"seed_{a}", columns=f"seed_{b}", values="y", aggfunc="mean")
+    table = table.loc[table.mean(axis=1).sort_values().index, table.mean(axis=0).sort_values().index]
+    shown = np.exp(table.to_numpy()) if study.outcome.is_time else -table.to_numpy()
+    figure, axes = canvas(height=min(5.0, 1.6 + 0.22 * len(table)))
+    axes.grid(visible=False)
+    mesh = axes.pcolormesh(
+        np.ma.masked_invalid(shown),
+        cmap=SEQUENTIAL if study.outcome.is_time else SEQUENTIAL.reversed(),
+        edgecolors=LIGHT["paper"],
+        linewidth=0.8,
+        norm="log" if study.outcome.is_time and float(np.nanmin(shown)) > 0 else None,
+    )
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel(f"{b} seeds, fastest on the left")
+    axes.set_ylabel(f"{a} seeds, fastest on top")
+    bar = figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
+    bar.outline.set_visible(False)
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    ticks = np.geomspace(low, high, 4) if mesh.norm.vmin > 0 and study.outcome.is_time else np.linspace(low, high, 4)
+    bar.set_ticks(ticks, labels=[f"{v:,.0f}" if study.outcome.is_time else f"{v:.2f}" for v in ticks])
+    bar.ax.minorticks_off()
+    bar.set_label("mean step of generalisation" if study.outcome.is_time else "accuracy", color=SOFT)
+    what = "geometric mean of the step of generalisation" if study.outcome.is_time else "mean accuracy at the horizon"
+    caption = f"Each square: {what} of one {a} seed with one {b} seed ({len(study.rows)} runs)."
+    data = table.reset_index().melt(id_vars=f"seed_{a}", value_name="mean outcome")
+    return Drawing("heat_map", f"{a.capitalize()} seeds against {b} seeds", caption, figure, data)
+
+
+def layer_shares(study: Layers) -> Drawing:
+    """Draw each layer's Shapley share with its interval."""
+    frame = study.shares.rename(columns={"layer": "name", "Shapley share": "value"})[["name", "value", "low", "high"]]
+    frame = frame.reindex(frame["value"].abs().sort_values(ascending=False).index).reset_index(drop=True)
+    control = study.shares.set_index("layer")["weights unchanged by the exchange"]
+    colours = [GREY if control[n] is True else BLUE for n in frame["name"]]
+    unit = "change of log time" if study.outcome.is_time else "change (minus accuracy)"
+    caption = (
+        f"Shapley share of each layer's initial weights, mean over {len(study.transplants)} transplant(s), with 95% "
+        "intervals; left of zero: faster with the donor's weights. Grey: negative controls."
+    )
+    return _intervals(
+        "layer_shares", "What each layer's initial weights contribute", caption, frame, colours, unit, False
+    )
+
+
+def repeat_scores(study: Repeats) -> Drawing | None:
+    """Draw the scores of the candidates, best first, for each kind of repeat."""
+    frames = []
+    figure, axes = canvas()
+    for i, test in enumerate(study.tests):
+        score = test.units["score"].to_numpy(dtype=float)
+        colour = (BLUE, AMBER, TEAL, ROSE)[i % 4]
+        x = np.arange(1, len(score) + 1) / len(score)
+        axes.plot(x, score, color=colour, marker="o", markersize=3, linewidth=1)
+        axes.annotate(
+            test.name,
+            (0, 1),
+            xycoords="axes fraction",
+            xytext=(4 + 82 * i, 4),
+            textcoords="offset points",
+            color=colour,
+            fontsize=8.5,
+        )
+        frames.append(test.units[["seed", "score", "p", "q"]].assign(test=test.name))
+    axes.axhline(0.5, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
+    axes.annotate("chance", (1, 0.5), xytext=(-2, 4), textcoords="offset points", ha="right", fontsize=8.5, color=SOFT)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(0, 1.02)
+    axes.xaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
+    axes.set_xlabel("candidates, best first")
+    axes.set_ylabel("score (1: always fastest)")
+    caption = "Mean rank of each candidate over the conditions it was repeated under. " + " ".join(
+        f"{t.name}: n = {len(t.units)}, {t.result.conditions} conditions." for t in study.tests
+    )
+    return Drawing("repeat_scores", "Do fast seeds stay fast?", caption, figure, pd.concat(frames))
+
+
+def prediction_curve(study: Prediction) -> Drawing:
+    """Draw the cross-validated AUROC by the step of prediction."""
+    looks = study.looks
+    figure, axes = canvas()
+    axes.fill_between(looks["step"], looks["low"], looks["high"], color=BLUE, alpha=0.16, linewidth=0)
+    axes.plot(looks["step"], looks["auroc"], color=BLUE, marker="o", markersize=4)
+    axes.axhline(0.5, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
+    axes.annotate("chance", (1, 0.5), xycoords=("axes fraction", "data"), xytext=(-2, 4),
+                  textcoords="offset points", ha="right", fontsize=8.5, color=SOFT)  # fmt: skip
+    axes.set_ylim(min(0.4, float(looks["low"].min()) - 0.02), 1.02)
+    axes.set_xlim(0, float(looks["step"].max()) * 1.04)
+    axes.set_ylabel("AUROC")
+    steps_axis(axes, "step of the prediction")
+    caption = f"Out-of-fold AUROC with 95% intervals for seeds {study.meaning}."
+    return Drawing("prediction", "How early the winners can be told", caption, figure, looks)
+
+
+def family_curves(study: Comparison) -> list[Drawing]:
+    """Draw the cumulative curves of every family, one figure each."""
+    made = []
+    for family, curves, end in study.families:
+        label = [(f"{value} (n={curve.n})", curve) for value, curve in list(curves.items())[:6]]
+        n = sum(c.n for c in curves.values())
+        caption = f"Kaplan-Meier with 95% bands, {n} runs by {family.setting}; censored runs respected."
+        name = "by_" + family.setting.replace(".", "_")
+        made.append(survival.compare(name, f"Time to generalise by {family.setting}", caption, label, end))
+    return made

@@ -1,0 +1,175 @@
+"""Curves over steps: accuracy and loss with the super seeds picked out, and the phase portrait of the regimes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from analysis.figures.style import (
+    BLUE,
+    CLASS_COLOURS,
+    GREY,
+    INK,
+    SOFT,
+    TEAL,
+    VIOLET,
+    Drawing,
+    canvas,
+    log_axis,
+    steps_axis,
+)
+from analysis.studies.census import Census
+from analysis.studies.regimes import Regimes
+
+MOST: Final = 60
+"""Lines drawn per group; more only make ink. They are spread evenly over the runs in order of run_id."""
+REGIME_COLOURS: Final = {"slow": BLUE, "fast": TEAL, "mixed": VIOLET, "not yet": GREY}
+
+
+def spread(ids: pd.Index, most: int = MOST) -> pd.Index:
+    """Return at most ``most`` of ``ids``, evenly spaced."""
+    ids = ids.sort_values()
+    return ids if len(ids) <= most else ids[np.linspace(0, len(ids) - 1, most).astype(int)]
+
+
+def lines(axes: Axes, curves: pd.DataFrame, x: str, y: str, **given: Any) -> None:
+    """Draw one thin line per run."""
+    paths = [g[[x, y]].to_numpy(dtype=float) for _, g in curves.dropna(subset=[x, y]).groupby("run_id", sort=True)]
+    axes.add_collection(LineCollection(paths, **given))
+
+
+def seed_curves(census: Census) -> Drawing | None:
+    """Draw validation accuracy and loss over steps, super seeds picked out."""
+    if census.curves.empty:
+        return None
+    label = census.rows["label"].copy()
+    if census.by_time is not None and not (label == "super").any():
+        label[census.by_time.is_super] = "super"
+    figure, (top, bottom) = canvas(height=4.6, rows=2, sharex=True)
+    drawn = []
+    for name, alpha, width, z in (("normal", 0.45, 0.7, 1), ("fast", 0.8, 0.9, 2), ("super", 0.9, 1.1, 3)):
+        ids = spread(label.index[label == name])
+        chosen = census.curves[census.curves["run_id"].isin(ids)]
+        if chosen.empty:
+            continue
+        style = {"colors": CLASS_COLOURS[name], "alpha": alpha, "linewidths": width, "zorder": z}
+        lines(top, chosen, "step", "val_acc", **style)
+        lines(bottom, chosen, "step", "val_loss", **style)
+        drawn.append(chosen.assign(label=name))
+    if not drawn:
+        return None
+    data = pd.concat(drawn)[["run_id", "label", "step", "val_acc", "val_loss"]]
+    last = float(data["step"].max())
+    top.set_xlim(0, last)
+    top.set_ylim(-0.02, 1.03)
+    top.set_ylabel("validation accuracy")
+    bottom.set_ylim(0, float(np.nanquantile(data["val_loss"].to_numpy(dtype=float), 0.999)) * 1.08)
+    bottom.set_ylabel("validation loss")
+    steps_axis(bottom)
+    for i, name in enumerate(n for n in ("super", "fast", "normal") if (data["label"] == n).any()):
+        top.annotate(
+            f"{name} ({int((label == name).sum()):,})",
+            (1, 1),
+            xycoords="axes fraction",
+            xytext=(-2 - 78 * i, 3),
+            textcoords="offset points",
+            ha="right",
+            color=INK if name == "normal" else CLASS_COLOURS[name],
+            fontsize=8.5,
+        )
+    caption = f"Up to {MOST} seeds of each class, evenly picked from {len(label):,}; the counts are of all seeds."
+    return Drawing("seed_curves", "Accuracy and loss of single seeds", caption, figure, data)
+
+
+def phase_portrait(regimes: Regimes) -> Drawing | None:
+    """Draw validation loss against weight norm, one line per run from start to end, by regime."""
+    figure, axes = canvas(height=3.6)
+    drawn, notes = [], []
+    curves = regimes.curves[regimes.curves["step"] > 0].dropna(subset=["weight_norm", "val_loss"])
+    curves = curves[curves["val_loss"] > 0]
+    for name in ("slow", "mixed", "fast"):
+        every = regimes.events.index[regimes.events["regime"] == name]
+        ids = spread(every, 30)
+        chosen = curves[curves["run_id"].isin(ids)]
+        if chosen.empty:
+            continue
+        lines(
+            axes,
+            chosen,
+            "weight_norm",
+            "val_loss",
+            colors=REGIME_COLOURS[name],
+            alpha=0.5,
+            linewidths=0.8,
+            zorder={"slow": 1, "mixed": 2, "fast": 3}[name],
+        )
+        at = chosen[chosen["step"] == chosen["run_id"].map(regimes.events["grokked"])]
+        axes.scatter(at["weight_norm"], at["val_loss"], s=14, color=REGIME_COLOURS[name], edgecolors="none", zorder=4)
+        drawn.append(chosen.assign(regime=name)[["run_id", "regime", "step", "weight_norm", "val_loss"]])
+        notes.append((name, len(every)))
+    if not drawn:
+        return None
+    data = pd.concat(drawn)
+    axes.set_yscale("log")
+    axes.autoscale_view()
+    axes.set_xlabel("weight norm (embeddings left out)")
+    axes.set_ylabel("validation loss")
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    for i, (name, n) in enumerate(notes):
+        axes.annotate(
+            f"{name} ({n})",
+            (0, 1),
+            xycoords="axes fraction",
+            xytext=(4 + 70 * i, 4),
+            textcoords="offset points",
+            color=REGIME_COLOURS[name],
+            fontsize=8.5,
+        )
+    caption = (
+        f"Each line is one of {sum(n for _, n in notes):,} generalised seeds (up to 30 a regime) on its way from the "
+        "first evaluation to the last; the dot is where it generalised."
+    )
+    return Drawing("phase_portrait", "Weight norm against validation loss", caption, figure, data)
+
+
+def order_of_events(regimes: Regimes) -> Drawing | None:
+    """Draw the step at which the norm began to fall against the step of generalisation."""
+    done = regimes.events[regimes.events["regime"] != "not yet"]
+    if done.empty:
+        return None
+    figure, axes = canvas(height=3.6)
+    last = float(regimes.curves["step"].max())
+    never = last * 1.25
+    x = done["grokked"].to_numpy(dtype=float)
+    y = np.where(np.isfinite(done["fall"]), done["fall"], never)
+    low = max(1.0, 0.7 * float(min(x.min(), y.min())))
+    axes.plot([low, never], [low, never], color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+    for name in ("slow", "fast", "mixed"):
+        here = (done["regime"] == name).to_numpy()
+        axes.scatter(x[here], y[here], s=16, alpha=0.75, color=REGIME_COLOURS[name], edgecolors="none", zorder=2)
+    for axis in (axes.xaxis, axes.yaxis):
+        log_axis(axis)
+    axes.set_xlim(low, never)
+    axes.set_ylim(low, never * 1.15)
+    axes.set_xlabel("step of generalisation")
+    axes.set_ylabel("step at which the norm began to fall")
+    axes.annotate(
+        "norm falls first",
+        (0.97, 0.05),
+        xycoords="axes fraction",
+        ha="right",
+        color=REGIME_COLOURS["slow"],
+        fontsize=8.5,
+    )
+    axes.annotate(
+        "generalises first", (0.03, 0.93), xycoords="axes fraction", color=REGIME_COLOURS["fast"], fontsize=8.5
+    )
+    missing = int((~np.isfinite(done["fall"])).sum())
+    caption = f"{len(done):,} generalised seeds; on the dashed line both happen at one step. "
+    caption += f"{missing} seeds at the upper edge never lost 1% of their norm." if missing else ""
+    data = done[["grokked", "fall", "climb", "lag", "regime"]].rename_axis("run_id").reset_index()
+    return Drawing("order_of_events", "Which comes first", caption.strip(), figure, data)

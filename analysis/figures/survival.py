@@ -1,0 +1,85 @@
+"""Cumulative curves of generalisation, with bands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.figures.style import AMBER, BLUE, SERIES, SOFT, Drawing, canvas, direct_label, steps_axis
+from analysis.statistics.survival import SurvivalCurve
+from analysis.studies.survival import Survival
+
+
+def stairs(axes: Axes, curve: SurvivalCurve, end: float, colour: str) -> pd.DataFrame:
+    """Draw the share generalised by each step with its band; return the numbers."""
+    x = np.concatenate([[0.0], curve.times, [end]])
+    value = 1 - np.concatenate([[1.0], curve.survival, curve.survival[-1:] if len(curve.times) else [1.0]])
+    low = 1 - np.concatenate([[1.0], curve.high, curve.high[-1:] if len(curve.times) else [1.0]])
+    high = 1 - np.concatenate([[1.0], curve.low, curve.low[-1:] if len(curve.times) else [1.0]])
+    axes.fill_between(x, low, high, step="post", color=colour, alpha=0.16, linewidth=0)
+    axes.step(x, value, where="post", color=colour)
+    return pd.DataFrame({"step": x, "share": value, "low": low, "high": high})
+
+
+def cumulative(study: Survival) -> Drawing:
+    """Draw the share of seeds that have memorised and generalised by each step."""
+    figure, axes = canvas()
+    end = float(np.max(np.where(study.times.seen, 0, study.times.left)))
+    end = max(end, float(np.max(study.times.right[study.times.seen], initial=0)))
+    done = stairs(axes, study.curve, end, BLUE).assign(event="generalised")
+    frames = [done]
+    if study.memorised.seen.any():
+        frames.append(stairs(axes, study.memorised_curve, end, AMBER).assign(event="memorised"))
+        at = study.memorised_curve.times[len(study.memorised_curve.times) // 2]
+        direct_label(axes, float(at), 0.62, "memorised", AMBER)
+    share = float(done["share"].iloc[-1])
+    place = float(np.interp(0.62 * share, done["share"], done["step"]))
+    direct_label(axes, place, 0.62 * share, "generalised", BLUE)
+    axes.axhline(0.5, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
+    axes.set_xlim(0, end)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
+    axes.set_ylabel("share of seeds")
+    steps_axis(axes)
+    n, seen = len(study.times), int(study.times.seen.sum())
+    caption = f"Kaplan-Meier with 95% bands: {seen:,} of {n:,} seeds generalised, {n - seen:,} are censored."
+    return Drawing(
+        "cumulative", "Share of seeds that have generalised by each step", caption, figure, pd.concat(frames)
+    )
+
+
+def compare(name: str, title: str, caption: str, curves: Sequence[tuple[str, SurvivalCurve]], end: float) -> Drawing:
+    """Draw one cumulative curve per condition, labelled at its end."""
+    figure, axes = canvas(height=3.4)
+    frames, labels = [], []
+    for i, (label, curve) in enumerate(curves):
+        colour = SERIES[i % len(SERIES)]
+        data = stairs(axes, curve, end, colour)
+        frames.append(data.assign(condition=label))
+        labels.append((float(data["share"].iloc[-1]), label, colour))
+    labels.sort()
+    heights: list[float] = []
+    for share, _, _ in labels:  # labels keep a distance, lowest first
+        heights.append(max(share, heights[-1] + 0.075 if heights else 0.0))
+    shift = max(0.0, (heights[-1] if heights else 0.0) - 1.0)
+    for (_, label, colour), y in zip(labels, heights, strict=True):
+        axes.annotate(
+            label,
+            (1, y - shift),
+            xycoords=("axes fraction", "data"),
+            xytext=(5, 0),
+            textcoords="offset points",
+            color=colour,
+            fontsize=8.5,
+            va="center",
+            annotation_clip=False,
+        )
+    axes.set_xlim(0, end)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
+    axes.set_ylabel("share of seeds generalised")
+    steps_axis(axes)
+    return Drawing(name, title, caption, figure, pd.concat(frames))

@@ -1,0 +1,171 @@
+"""From the first steps: who will be super? (issue of the two-stage search)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria import UNJUDGED
+from analysis.observations import Observations, floats
+from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.prediction import FEWEST, auroc, cross_validated, screen
+from analysis.statistics.resampling import generator
+from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.census import QUESTION as CENSUS
+from analysis.studies.census import groups, judged
+from analysis.studies.outcomes import restricted_log_time
+
+LOOKS = 6
+"""Steps at which a prediction is made, spread evenly over the logarithm."""
+KEPT = (0.1, 0.2, 0.4)
+"""Shares of seeds that the two-stage search goes on with."""
+MEASURES = ("val_loss", "val_acc", "train_loss", "weight_norm")
+
+
+@dataclass(kw_only=True)
+class Prediction(Study):
+    """AUROC by step."""
+
+    looks: pd.DataFrame
+    """Per step: auroc, low, high, lead."""
+    meaning: str
+
+
+def labels(observations: Observations, rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame, str]:
+    """Return what is to be predicted: super seeds, else the not normal ones, else the fastest quarter.
+
+    Raises:
+        NotEnoughData: none of them gives ``FEWEST`` hits and misses.
+    """
+    labelled, horizon = judged(observations, rows)
+    known = labelled[labelled["label"] != UNJUDGED]
+    for classes, words in ((("super",), "super"), (("super", "fast"), "super or fast")):
+        hit = known["label"].isin(classes).to_numpy()
+        if min(hit.sum(), len(hit) - hit.sum()) >= FEWEST and hit.mean() <= 0.5:
+            return hit, known, f"{words} at step {horizon:,}"
+    y = restricted_log_time(observations, rows).values
+    hit = y <= np.quantile(y, 0.25)
+    if min(hit.sum(), len(hit) - hit.sum()) < FEWEST:
+        raise NotEnoughData(f"at least {FEWEST} seeds of either kind (seen: {int(hit.sum())} and {int((~hit).sum())})")
+    return hit, rows, "in the fastest quarter"
+
+
+def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.ndarray:
+    """Return what is known by the last of ``steps``: each measure there, and its change since half of that step."""
+    last = steps[-1]
+    half = min(steps, key=lambda s: abs(s - last / 2))
+    wide = curves[curves["step"].isin([half, last])].pivot(index="run_id", columns="step", values=list(MEASURES))
+    wide = wide.reindex(run_ids)
+    columns = [wide[m, last].to_numpy(dtype=float) for m in MEASURES]
+    if half != last:
+        columns += [wide[m, last].to_numpy(dtype=float) - wide[m, half].to_numpy(dtype=float) for m in MEASURES]
+    x = np.column_stack(columns)
+    return np.asarray(np.where(np.isfinite(x), x, np.nanmedian(np.where(np.isfinite(x), x, np.nan), axis=0)))
+
+
+def analyse(observations: Observations, question: Question) -> Prediction:
+    """Answer for the condition with most random seeds.
+
+    Raises:
+        NotEnoughData: too few seeds of either kind, or too few evaluations before they part.
+    """
+    conditions = groups(observations)
+    rows = conditions[0] if conditions else observations.arithmetic
+    if len(rows) < 2 * FEWEST:
+        raise NotEnoughData(f"at least {2 * FEWEST} random seeds of one condition (seen: {len(rows)})")
+    hit, rows, meaning = labels(observations, rows)
+    curves = observations.curves_of(rows.index)
+    grokked = floats(rows["grokked_step"])
+    first = float(np.nanmin(grokked)) if np.isfinite(grokked).any() else float(rows["steps"].min())
+    common = curves[curves["step"] > 0].groupby("step")["run_id"].nunique()
+    steps = [
+        int(s) for s in common.index[common >= 0.95 * len(rows)] if s < max(first, 1) * 2 and s < rows["steps"].min()
+    ]
+    if len(steps) < 2:
+        raise NotEnoughData("at least two common evaluations before the seeds part (a smaller eval.every)")
+    picks = sorted({steps[int(i)] for i in np.geomspace(1, len(steps), min(LOOKS, len(steps))).round() - 1})
+    records, screens = [], []
+    budget = int(rows["config.train.steps"].max())
+    arrival = float(np.nanmedian(grokked[hit])) if np.isfinite(grokked[hit]).any() else float("nan")
+    for step in picks:
+        x = features(curves, rows.index, [s for s in steps if s <= step])
+        x = x[:, x.std(0) > 0]
+        if not x.shape[1]:
+            continue
+        scores = cross_validated(x, hit, generator(f"folds {step}"))
+        e = auroc(scores, hit)
+        done = float((grokked[hit] <= step).mean())
+        records.append(
+            {
+                "step": step,
+                "auroc": e.value,
+                "low": e.low,
+                "high": e.high,
+                "lead": arrival - step,
+                "already there": done,
+            }
+        )
+        for kept in KEPT:
+            s = screen(scores, hit, kept, step, budget)
+            screens.append(
+                {
+                    "screened at step": step,
+                    "kept": f"{kept:.0%}",
+                    "missed": s.missed.percent(0),
+                    "training saved": f"{1 - s.cost:.0%}",
+                    "_missed": s.missed.value,
+                    "_cost": s.cost,
+                }
+            )
+    looks = pd.DataFrame(records)
+    if looks.empty:
+        raise NotEnoughData("evaluations that differ between seeds")
+    study = Prediction(
+        name=question.name, title=question.title, question=question.question, looks=looks, meaning=meaning
+    )
+    _findings(study, looks, hit, arrival)
+    table = pd.DataFrame(screens)
+    study.tables.append(
+        Table("auroc", f"Out-of-fold prediction of the {int(hit.sum())} seeds {meaning}", looks.round(3), open=False)
+    )
+    caption = "Two-stage search: train all to a step, go on with the most promising"
+    study.tables.append(Table("screen", caption, table.drop(columns=["_missed", "_cost"])))
+    useful = table[table["_missed"] <= 0.2].sort_values("_cost")
+    if len(useful):
+        choice = useful.iloc[0]
+        study.findings.append(
+            Finding(
+                "two-stage search",
+                f"saves {choice['training saved']}",
+                f"Screening at step {choice['screened at step']:,} and keeping {choice['kept']} saves "
+                f"{choice['training saved']} of the training and misses {choice['missed']} of the seeds sought.",
+                headline=True,
+            )
+        )
+    return study
+
+
+def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: float) -> None:
+    early = looks[looks["already there"] < 0.05]
+    row = (early if len(early) else looks).iloc[-1]
+    e = Estimate(float(row["auroc"]), float(row["low"]), float(row["high"]), len(hit), "DeLong, 5-fold")
+    shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
+    text = (
+        f"At step {row['step']:,.0f} a logistic regression on loss, accuracy and weight norm tells seeds "
+        f"{study.meaning} from the others with AUROC {shown} (0.5 is chance; cross-validated, "
+        f"{int(hit.sum())} of {len(hit)})"
+    )
+    lead = f", {row['lead']:,.0f} steps before half of them generalise." if np.isfinite(arrival) else "."
+    study.findings.append(Finding("early prediction (AUROC)", shown, text + lead, e, headline=True))
+
+
+QUESTION = Question(
+    "prediction",
+    "Early prediction",
+    "Can the first steps tell who will be super?",
+    "python -m grok.run -m 'seed=range(0,2000)' eval.every=50",
+    analyse,
+    CENSUS.applies,
+)

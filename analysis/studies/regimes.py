@@ -1,0 +1,213 @@
+"""Slow and fast generalisation, told apart from the curves (REQUIREMENTS N7, C8)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.cluster.vq import kmeans2
+
+from analysis.criteria import REGIMES
+from analysis.observations import Observations, describe_task, floats
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.prediction import spearman
+from analysis.statistics.proportions import share, wilson
+from analysis.statistics.resampling import generator
+from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.census import QUESTION as CENSUS
+from analysis.studies.census import groups
+
+FEWEST = 10
+"""Generalised runs below which nothing is clustered."""
+
+
+@dataclass(kw_only=True)
+class Regimes(Study):
+    """A label for each run of the condition with most random seeds."""
+
+    events: pd.DataFrame
+    """Per run: grokked, climb, fall, lag, regime, cluster."""
+    curves: pd.DataFrame
+    """The evaluations of the labelled runs."""
+
+
+def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return, per run: ``grokked`` (step), ``climb`` (ratio), ``fall`` (step of the norm's fall), ``lag``, ``regime``.
+
+    ``lag`` is ln(grokked / fall): positive where the norm falls first. Everything is
+    read off at evaluations.
+    """
+    curves = observations.curves_of(rows.index)
+    curves = curves[curves["step"] > 0]
+    grokked = pd.Series(floats(rows["grokked_step"]), index=rows.index)
+    until = curves[curves["step"] <= curves["run_id"].map(grokked).fillna(np.inf)]
+    lowest = until.groupby("run_id")["val_loss"].cummin()
+    climb = (until["val_loss"] / lowest).groupby(until["run_id"]).max().reindex(rows.index)
+    norm = curves.dropna(subset=["weight_norm"])
+    top = norm.groupby("run_id")["weight_norm"].cummax()
+    peak = norm["run_id"].map(norm.groupby("run_id")["weight_norm"].max())
+    falling = norm[(top >= peak) & (norm["weight_norm"] < (1 - REGIMES.norm_fall) * peak)]
+    fall = floats(falling.groupby("run_id")["step"].min().reindex(rows.index))
+    fall = np.where(np.isfinite(fall), fall, np.inf)
+    g, c = floats(grokked), floats(climb)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lag = np.log(g) - np.log(fall)
+    return pd.DataFrame(
+        {"grokked": g, "climb": c, "fall": fall, "lag": lag, "regime": REGIMES.classify(c, fall, g)}, index=rows.index
+    )
+
+
+def clusters(events: pd.DataFrame) -> NDArray[np.int64]:
+    """Return 0 or 1 for each generalised run: k-means on log climb and lag, no rule involved; 1 climbs more."""
+    lag = np.clip(events["lag"].to_numpy(dtype=float), -1.5, 1.5)
+    x = np.column_stack([np.log(events["climb"].to_numpy(dtype=float)), lag])
+    sd = x.std(0)
+    x = (x - x.mean(0)) / np.where(sd > 0, sd, 1.0)
+    start = np.stack([x[np.argmin(x.sum(1))], x[np.argmax(x.sum(1))]])
+    _, label = kmeans2(x, start, iter=50, minit="matrix", rng=generator("k-means"), missing="warn")
+    label = np.asarray(label, dtype=np.int64)
+    means = [x[label == k, 0].mean() if (label == k).any() else 0.0 for k in (0, 1)]
+    return label if means[1] >= means[0] else 1 - label
+
+
+def analyse(observations: Observations, question: Question) -> Regimes:
+    """Answer for the condition with most random seeds.
+
+    Raises:
+        NotEnoughData: no run of it generalised.
+    """
+    conditions = groups(observations)
+    rows = conditions[0] if conditions else observations.arithmetic
+    events = events_of(observations, rows)
+    done = events[events["regime"] != "not yet"]
+    if done.empty:
+        raise NotEnoughData(f"at least one run that generalised (none of {len(rows)} did within its budget)")
+    events["cluster"] = -1
+    study = Regimes(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        events=events,
+        curves=observations.curves_of(rows.index),
+    )
+    n, task = len(done), describe_task(rows.iloc[0])
+    for regime in ("fast", "slow", "mixed"):
+        hits = int((done["regime"] == regime).sum())
+        e = share(hits, n)
+        words = {
+            "fast": "generalised before their weight norm fell, without a climb of the validation loss",
+            "slow": "climbed in validation loss and lost weight norm before they generalised",
+            "mixed": "showed one sign of either",
+        }[regime]
+        study.findings.append(
+            Finding(
+                f"{regime} regime",
+                e.percent(),
+                f"{hits} of {n} generalised seeds ({task}) {words}: {e.percent()}.",
+                e,
+                headline=True,
+            )
+        )
+    waiting = len(events) - n
+    if waiting:
+        study.notes.append(
+            f"{waiting} of {len(events)} seeds had not generalised when they ended and carry no label yet, "
+            "so the shares lean towards the quick ones."
+        )
+    _check_by_clustering(study, done)
+    _timing(study, done)
+    study.tables.append(_table(done))
+    blocks = _block_norms(study.curves, done)
+    if blocks is not None:
+        study.tables.append(blocks)
+    return study
+
+
+def _check_by_clustering(study: Regimes, done: pd.DataFrame) -> None:
+    if len(done) < FEWEST:
+        study.notes.append(
+            f"Clustering: not enough data, needs at least {FEWEST} generalised runs (seen: {len(done)})."
+        )
+        return
+    clear = done["regime"].isin(["slow", "fast"]).to_numpy()
+    if min((done["regime"] == kind).sum() for kind in ("slow", "fast")) < FEWEST / 2:
+        study.notes.append("Clustering: the rule sees one kind of seed only, so there are no two groups to find again.")
+        return
+    label = clusters(done)
+    study.events.loc[done.index, "cluster"] = label
+    agree = int(((done["regime"] == "slow").to_numpy() == (label == 1))[clear].sum())
+    e = wilson(agree, int(clear.sum()))
+    study.findings.append(
+        Finding(
+            "rule and clustering agree",
+            e.percent(),
+            f"A clustering that knows no rule (k-means on climb and lag) puts {e.percent()} of the {e.n} clearly "
+            "labelled seeds where the rule does.",
+            e,
+        )
+    )
+
+
+def _timing(study: Regimes, done: pd.DataFrame) -> None:
+    try:
+        e = spearman(done["climb"].to_numpy(dtype=float), done["grokked"].to_numpy(dtype=float))
+    except NotEnoughData:
+        return
+    study.findings.append(
+        Finding(
+            "climb and time",
+            f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})",
+            f"Rank correlation between how far validation loss climbs and how late the seed generalises: "
+            f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f}), n = {e.n}.",
+            e,
+        )
+    )
+
+
+def _table(done: pd.DataFrame) -> Table:
+    records = []
+    for regime, group in done.groupby("regime", sort=True):
+        fell = group["fall"].replace(np.inf, np.nan)
+        records.append(
+            {
+                "regime": regime,
+                "seeds": len(group),
+                "generalised (median step)": group["grokked"].median(),
+                "norm began to fall (median step)": fell.median(),
+                "norm never fell": int(fell.isna().sum()),
+                "climb of val loss (median)": round(float(group["climb"].median()), 2),
+            }
+        )
+    return Table("events", "Order of events by regime", pd.DataFrame(records))
+
+
+def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:
+    if "block_norms" not in curves:
+        return None
+    at = curves[curves["step"] == curves["run_id"].map(done["grokked"])].dropna(subset=["block_norms"])
+    start = curves.dropna(subset=["block_norms"]).drop_duplicates("run_id")
+    if at.empty:
+        return None
+
+    def parts(evaluations: pd.DataFrame) -> pd.DataFrame:
+        norms = pd.DataFrame([json.loads(text) for text in evaluations["block_norms"]])
+        return norms.groupby(evaluations["run_id"].map(done["regime"]).to_numpy()).median()
+
+    grown = (parts(at) / parts(start[start["run_id"].isin(at["run_id"])])).T
+    frame = grown.round(2).rename_axis("component").reset_index()
+    frame.columns = [str(c) if c == "component" else f"{c}: growth" for c in frame.columns]
+    caption = "Weight norm of each component when the seed generalises, over its norm at the first evaluation (medians)"
+    return Table("block_norms", caption, frame, open=False)
+
+
+QUESTION = Question(
+    "regimes",
+    "Slow and fast regimes",
+    "Do fast seeds take another road, or the same road faster?",
+    "python -m grok.run -m 'seed=range(0,40)' train.steps=20000",
+    analyse,
+    CENSUS.applies,
+)
