@@ -1,0 +1,40 @@
+# Each target starts from nothing but Python >= 3.11 and a C++ compiler.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+EXTRAS ?= dev,readers,stats,gpt,hf,sinks,notebooks,dask,slurm,browser
+# One computing thread a process: parallelism comes from processes.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup sweep test test-slow check bench clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+# From nothing to a finished sweep and its report; give it again and it trains only what is missing.
+sweep: setup
+	$(BIN)/python -m grok.run -m experiment=quickstart 'seed=range(0,64)' store.path=results/quickstart
+	$(BIN)/python -m analysis.report results/quickstart
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest -n 2 --dist worksteal
+
+test-slow: setup
+	$(BIN)/pytest -m slow --timeout 3600
+
+bench: setup
+	$(BIN)/python -m benchmarks.seeds
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

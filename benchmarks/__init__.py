@@ -1,0 +1,1 @@
+"""Measurements: ratios side by side in one run, never times asserted in a test."""

@@ -1,0 +1,161 @@
+"""The ways to train the default regime that ``benchmarks.seeds`` sets side by side.
+
+Each contender is a class with ``step()``; ``evaluate()`` where it has one. All train the
+same task with the same model, batch size and optimiser.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grok.arithmetic.engine import Lane
+from grok.arithmetic.flight import Flight
+from grok.arithmetic.initial import initial_parameters
+from grok.arithmetic.model import Transformer
+from grok.arithmetic.program import OneLaneProgram, dropout_noise
+from grok.arithmetic.table import split
+from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
+from grok.config import ArithmeticConfig, load_config
+from grok.records import Job
+
+
+def default_config(**over: Any) -> ArithmeticConfig:
+    config = load_config({"mode": "arithmetic", **over})
+    assert isinstance(config, ArithmeticConfig)
+    return config
+
+
+class PlainBlock(nn.Module):
+    """A post-norm block out of torch's own parts."""
+
+    def __init__(self, d: int, heads: int, ff: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d, heads, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(d, ff), nn.GELU(), nn.Linear(ff, d))
+        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        t = x.shape[1]
+        mask = torch.full((t, t), -math.inf, device=x.device, dtype=x.dtype).triu(1)
+        attended, _ = self.attention(x, x, x, attn_mask=mask, need_weights=False)
+        x = self.norm1(x + attended)
+        normed: Tensor = self.norm2(x + self.mlp(x))
+        return normed
+
+
+class PlainModel(nn.Module):
+    def __init__(self, vocab: int, length: int, d: int = 128, layers: int = 2) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocab, d), nn.Embedding(length, d)
+        self.blocks = nn.ModuleList(PlainBlock(d, 4, 4 * d) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, vocab)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions.weight
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+class PlainLoop:
+    """The seeds' own loop, written plainly: nn.MultiheadAttention, DataLoader, AdamW."""
+
+    def __init__(self, config: ArithmeticConfig, seed: int) -> None:
+        vocabulary = Vocabulary.of(config.task)
+        torch.manual_seed(seed)
+        train_set, _ = split(config.task, seed)
+        numbers = {"a": train_set.a + FIRST_NUMBER, "b": train_set.b + FIRST_NUMBER}
+        columns = [
+            torch.from_numpy(numbers[w]) if isinstance(w, str) else torch.full((len(train_set),), w)
+            for w in vocabulary.layout
+        ]
+        data = torch.utils.data.TensorDataset(
+            torch.stack(columns, 1), torch.from_numpy(train_set.answer) + FIRST_NUMBER
+        )
+        self.loader = torch.utils.data.DataLoader(data, batch_size=config.train.batch_size, shuffle=True)
+        self.batches = iter(self.loader)
+        self.model = PlainModel(vocabulary.size, vocabulary.length, config.model.d_model, config.model.layers)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.optim.lr,
+            betas=(config.optim.betas[0], config.optim.betas[1]),
+            weight_decay=config.optim.weight_decay,
+        )
+
+    def step(self) -> None:
+        try:
+            tokens, answer = next(self.batches)
+        except StopIteration:
+            self.batches = iter(self.loader)
+            tokens, answer = next(self.batches)
+        loss = F.cross_entropy(self.model(tokens)[:, -1], answer)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+class VmapLanes:
+    """Lanes stacked by torch.func.vmap over the readable model: no sharing."""
+
+    def __init__(self, config: ArithmeticConfig, seed: int, lanes: int = 4) -> None:
+        vocabulary = Vocabulary.of(config.task)
+        self.model = Transformer(config.model, vocab_size=vocabulary.size, length=vocabulary.length)
+        single = [initial_parameters(default_config(seed=seed + i)) for i in range(lanes)]
+        self.parameters = {n: torch.stack([p[n] for p in single]).requires_grad_() for n in single[0]}
+        self.optimizer = torch.optim.AdamW(list(self.parameters.values()), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.1)
+        train_set, _ = split(config.task, seed)
+        self.lanes = lanes
+        size = config.train.batch_size
+        numbers = {"a": train_set.a[:size] + FIRST_NUMBER, "b": train_set.b[:size] + FIRST_NUMBER}
+        columns = [
+            torch.from_numpy(numbers[w]) if isinstance(w, str) else torch.full((size,), w) for w in vocabulary.layout
+        ]
+        self.tokens = torch.stack(columns, 1).expand(lanes, -1, -1)
+        self.answer = (torch.from_numpy(train_set.answer[:size]) + FIRST_NUMBER).expand(lanes, -1)
+
+        def loss(parameters: dict[str, Tensor], tokens: Tensor, answer: Tensor) -> Tensor:
+            logits = torch.func.functional_call(self.model, parameters, (tokens,))
+            return F.cross_entropy(logits[:, -1], answer)
+
+        self.loss = torch.func.vmap(loss)
+
+    def step(self) -> None:
+        """Take one step of every lane."""
+        self.optimizer.zero_grad()
+        self.loss(self.parameters, self.tokens, self.answer).sum().backward()
+        self.optimizer.step()
+
+
+class OurLane:
+    """One lane of this project's engine, as a worker runs it."""
+
+    def __init__(self, config: ArithmeticConfig, seed: int) -> None:
+        self.config = default_config(seed=seed) if config is None else config
+        self.lane = Lane(Flight(Job(run_id=str(seed), config=config)), OneLaneProgram(config))
+        self.phases: dict[str, float] = {"data": 0.0, "forward and backward": 0.0, "optimiser": 0.0}
+
+    def step(self) -> None:
+        lane, flight = self.lane, self.lane.flight
+        step = flight.step + 1
+        clock = time.perf_counter
+        start = clock()
+        batch = lane.batch(step)
+        data = clock()
+        noise = dropout_noise(lane.flight.config, flight.streams.dropout, step)
+        _, _, gradients = lane.program.gradients(lane.parameters, batch, noise)
+        gradient = clock()
+        lane.optimizer.update(lane.filter.filtered(gradients, step), step)
+        end = clock()
+        flight.step = step
+        for phase, seconds in zip(self.phases, (data - start, gradient - data, end - gradient), strict=True):
+            self.phases[phase] += seconds
+
+    def evaluate(self) -> None:
+        self.lane.evaluate()
