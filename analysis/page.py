@@ -72,7 +72,7 @@ def render(report: Report, drawn: dict[str, list[Drawing]]) -> str:
     )
     environment.filters |= {"terms": with_terms, "cell": cell}
     environment.globals |= {"is_numeric": is_numeric}
-    figures = {name: [(d, Markup(d.svg())) for d in group] for name, group in drawn.items()}
+    figures = {name: [(d, Markup(d.svg)) for d in group] for name, group in drawn.items()}
     return environment.get_template("report.html.j2").render(
         report=report,
         figures=figures,

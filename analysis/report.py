@@ -64,9 +64,7 @@ def write_report(report: Report, out: Path) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
         drawn = {study.name: drawings(study) for study in report.studies}
         for drawing in (d for group in drawn.values() for d in group):
-            (figures / f"{drawing.name}.png").write_bytes(drawing.png())
-            (figures / f"{drawing.name}.svg").write_text(drawing.standalone_svg(), encoding="utf-8")
-            drawing.data.to_csv(figures / f"{drawing.name}.csv", index=False)
+            drawing.write(figures)
         for study in report.studies:
             for table in study.tables:
                 table.frame.to_csv(tables / f"{study.name}_{table.name}.csv", index=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from analysis.figures import causes, curves, histograms, survival
+from analysis.figures import causes, curves, histograms, language, survival
 from analysis.figures.style import RC, Drawing
 from analysis.studies.base import Study
 
@@ -20,6 +20,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "repeatability": (causes.repeat_scores,),
     "weight_decay": (causes.family_curves,),
     "interventions": (causes.family_curves,),
+    "gpt": (language.loss_curves,),
     "prediction": (causes.prediction_curve,),
 }
 """Study name: its figures, each a function of the study; None where it has nothing to show."""

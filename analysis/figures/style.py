@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -105,8 +107,15 @@ class Drawing:
             FigureCanvasAgg(self.figure).print_png(out, metadata={"Software": None})  # type: ignore[no-untyped-call]
         return out.getvalue()
 
+    def write(self, folder: Path) -> None:
+        """Write NAME.png, NAME.svg and NAME.csv into ``folder``."""
+        (folder / f"{self.name}.png").write_bytes(self.png())
+        (folder / f"{self.name}.svg").write_text(self.standalone_svg(), encoding="utf-8")
+        self.data.to_csv(folder / f"{self.name}.csv", index=False)
+
+    @cached_property
     def svg(self) -> str:
-        """Return the SVG element, its colours as CSS variables ``--f-NAME`` and its ids made unique by name."""
+        """The SVG element, its colours as CSS variables ``--f-NAME`` and its ids made unique by name."""
         out = io.StringIO()
         with mpl.rc_context(RC):
             FigureCanvasSVG(self.figure).print_svg(out, metadata={"Date": None})  # type: ignore[no-untyped-call]
@@ -114,7 +123,6 @@ class Drawing:
         text = text[text.index("<svg") :]
         for name, (light, _) in PALETTE.items():
             text = text.replace(light, f"var(--f-{name}, {light})")
-        # Presentation attributes take no variables, styles do; matplotlib writes styles.
         text = re.sub(r'\bid="', f'id="{self.name}-', text)
         text = text.replace("url(#", f"url(#{self.name}-").replace('href="#', f'href="#{self.name}-')
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -124,7 +132,7 @@ class Drawing:
         """Return the SVG as a file of its own, dark where the viewer prefers dark."""
         dark = "".join(f"--f-{name}:{value};" for name, (_, value) in PALETTE.items())
         style = f"<style>@media (prefers-color-scheme: dark){{svg{{{dark}}}}}</style>"
-        head, body = self.svg().split(">", 1)
+        head, body = self.svg.split(">", 1)
         return f'<?xml version="1.0" encoding="utf-8"?>\n{head}>{style}{body}\n'
 
 

@@ -1,6 +1,6 @@
 """One module per question: choose the runs it is about from their config columns, answer it or say what is missing."""
 
-from analysis.studies import census, conditions, crossed, layers, prediction, regimes, repeatability, survival
+from analysis.studies import census, conditions, crossed, gpt, layers, prediction, regimes, repeatability, survival
 from analysis.studies.base import Finding, Missing, Question, Study, Table
 
 QUESTIONS: tuple[Question, ...] = (
@@ -13,6 +13,7 @@ QUESTIONS: tuple[Question, ...] = (
     conditions.WEIGHT_DECAY_QUESTION,
     conditions.INTERVENTIONS_QUESTION,
     prediction.QUESTION,
+    gpt.QUESTION,
 )
 """Every question of the report, in its order."""
 

@@ -1,0 +1,209 @@
+"""Language-model runs: loss, perplexity, spread over seeds, samples (REQUIREMENTS C9, N11 to N13, S12)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.observations import Observations, floats
+from analysis.rerun import rerun_command
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.published import TRANSFORMER_XL_ON_THE_WAY, WIKITEXT_103, WIKITEXT_PRESETS
+
+SAMPLES = 4
+"""Runs whose last sample is shown."""
+
+
+@dataclass(kw_only=True)
+class Gpt(Study):
+    """The GPT runs of a store."""
+
+    runs: pd.DataFrame
+    """One row per run: preset, seed, best and last validation loss, speed."""
+    curves: pd.DataFrame
+    steps: pd.DataFrame
+    """Per-step training loss, thinned."""
+
+
+def perplexity(loss: float) -> float:
+    """Return e to the loss in nats per token; infinite where that overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def analyse(observations: Observations, question: Question) -> Gpt:
+    """Answer over all GPT runs.
+
+    Raises:
+        NotEnoughData: no GPT run with an evaluation.
+    """
+    rows = observations.gpt
+    curves = observations.curves_of(rows.index)
+    scored = curves.dropna(subset=["val_loss"])
+    if scored.empty:
+        raise NotEnoughData("a GPT run with at least one evaluation")
+    best = scored.loc[scored.groupby("run_id")["val_loss"].idxmin()].set_index("run_id")
+    last = scored.groupby("run_id").last()
+    log = observations.steps
+    mine = log[log["run_id"].isin(rows.index)] if log is not None else pd.DataFrame({"run_id": []})
+    speed = mine.groupby("run_id")["tokens_per_second"].median() if len(mine) else pd.Series(dtype=float)
+    tokens = mine.groupby("run_id")["consumed_tokens"].max() if len(mine) else pd.Series(dtype=float)
+    summary = pd.DataFrame(
+        {
+            "preset": rows["config.experiment"].fillna("").to_numpy(),
+            "seed": rows["seed"].to_numpy(),
+            "data": rows["data_hash"].fillna("").str[:10].to_numpy(),
+            "config_id": rows["config_id"].to_numpy(),
+            "status": rows["status"].to_numpy(),
+            "steps": rows["steps"].to_numpy(),
+            "tokens": floats(tokens.reindex(rows.index)),
+            "tokens_per_second": floats(speed.reindex(rows.index)),
+            "best_step": floats(best["step"].reindex(rows.index)),
+            "best_loss": floats(best["val_loss"].reindex(rows.index)),
+            "last_loss": floats(last["val_loss"].reindex(rows.index)),
+        },
+        index=rows.index,
+    ).dropna(subset=["best_loss"])
+    study = Gpt(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        runs=summary,
+        curves=curves,
+        steps=thinned(mine),
+    )
+    study.tables.append(_run_table(summary, rows))
+    _spread(study)
+    _events(study, observations, mine)
+    _samples(study, curves)
+    _references(study)
+    return study
+
+
+def thinned(log: pd.DataFrame, points: int = 300) -> pd.DataFrame:
+    """Return the training loss averaged over at most ``points`` equal stretches of steps per run."""
+    if log.empty or "train_loss" not in log:
+        return pd.DataFrame({"run_id": [], "step": [], "train_loss": []})
+    width = (log.groupby("run_id")["step"].transform("max") / points).clip(lower=1)
+    bins = (log["step"] / width).astype(int)
+    return log.groupby(["run_id", bins.rename("bin")], as_index=False)[["step", "train_loss"]].mean()
+
+
+def _run_table(summary: pd.DataFrame, rows: pd.DataFrame) -> Table:
+    shown = summary.sort_values(["preset", "best_loss"])
+    frame = pd.DataFrame(
+        {
+            "preset": shown["preset"],
+            "seed": shown["seed"].astype(str),
+            "run": [r[:10] for r in shown.index],
+            "data": shown["data"],
+            "steps": shown["steps"],
+            "tokens": shown["tokens"],
+            "best val loss": shown["best_loss"].round(4),
+            "best perplexity": [round(perplexity(x), 2) for x in shown["best_loss"]],
+            "at step": shown["best_step"],
+            "last val loss": shown["last_loss"].round(4),
+            "tokens/s": shown["tokens_per_second"].round(),
+            "run it again": [rerun_command(rows.loc[r]) for r in shown.index],
+        }
+    )
+    caption = "Every run: validation loss in nats per token, perplexity per token; data by the hash of its manifest"
+    return Table("runs", caption, frame, code=("run", "data", "run it again"))
+
+
+def _spread(study: Gpt) -> None:
+    for _, group in study.runs.groupby(["preset", "config_id", "data"], sort=True):
+        best = group["best_loss"].to_numpy(dtype=float)
+        n, preset, data = len(group), str(group["preset"].iloc[0]), str(group["data"].iloc[0])
+        name = f"{preset} on data {data}" if data else preset
+        if n == 1:
+            ppl = perplexity(float(best[0]))
+            study.findings.append(
+                Finding(
+                    f"{preset}: best perplexity",
+                    f"{ppl:,.2f}",
+                    f"{name}: best validation perplexity {ppl:,.2f} per token at step "
+                    f"{group['best_step'].iloc[0]:,.0f}. One seed: no interval.",
+                    headline=True,
+                )
+            )
+            continue
+        values = np.array([perplexity(x) for x in best])
+        half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
+        mean = float(values.mean())
+        e = Estimate(mean, mean - half, mean + half, n, "t over seeds")
+        study.findings.append(
+            Finding(
+                f"{preset}: best perplexity",
+                e.plain(2),
+                f"{name}: best validation perplexity {e.plain(2)} per token over {n} seeds; standard deviation between "
+                f"seeds {values.std(ddof=1):.3f} (the diary expects less than 0.2).",
+                e,
+                headline=True,
+            )
+        )
+
+
+def _events(study: Gpt, observations: Observations, log: pd.DataFrame) -> None:
+    if len(log) and "event" in log:
+        events = log.dropna(subset=["event"])
+        if len(events):
+            counts = ", ".join(f"{n} {kind}" for kind, n in events["event"].value_counts().items())
+            study.notes.append(f"Events on the way: {counts}.")
+    every = observations.all_runs
+    branches = every[(every["mode"] == "gpt") & (every["status"] == "rolled_back")]
+    if len(branches):
+        frame = branches[["run_id", "parent_run_id", "branch_step", "steps", "stop_reason"]].astype(str)
+        study.tables.append(
+            Table("branches", "Branches given up after a rollback; nothing is deleted", frame, open=False)
+        )
+
+
+def _samples(study: Gpt, curves: pd.DataFrame) -> None:
+    texts = curves.dropna(subset=["sample"]) if "sample" in curves else curves.iloc[:0]
+    texts = texts.groupby("run_id").last()
+    chosen = [r for r in study.runs.sort_values("best_loss").index if r in texts.index][:SAMPLES]
+    if chosen:
+        frame = pd.DataFrame(
+            {
+                "run": [r[:10] for r in chosen],
+                "seed": [str(study.runs.loc[r, "seed"]) for r in chosen],
+                "step": [int(texts.loc[r, "step"]) for r in chosen],
+                "sample": [str(texts.loc[r, "sample"]) for r in chosen],
+            }
+        )
+        study.tables.append(
+            Table("samples", "What they write: the last sample of the best runs", frame, code=("run", "sample"))
+        )
+
+
+def _references(study: Gpt) -> None:
+    if not any(part in preset for preset in study.runs["preset"] for part in WIKITEXT_PRESETS):
+        return
+    study.tables.append(
+        Table("published", "Published results on the full WikiText-103, for comparison", WIKITEXT_103, open=False)
+    )
+    study.tables.append(
+        Table(
+            "published_on_the_way", "Transformer-XL on WikiText-103 on its way", TRANSFORMER_XL_ON_THE_WAY, open=False
+        )
+    )
+    study.notes.append(
+        "The published numbers are on the full WikiText-103, per word-level token. A run of this store compares only "
+        "if its data hash is that of the full WikiText-103; a run on a sample of it is not a WikiText-103 result. "
+        "Perplexities per token of different tokenisers do not compare at all."
+    )
+
+
+QUESTION = Question(
+    "gpt",
+    "Language models",
+    "How well do the GPT runs predict text, and how much does the seed matter?",
+    "python -m grok.run -m mode=gpt experiment=gpt/shakespeare_char data.path=DIR 'seed=range(0,3)'",
+    analyse,
+    lambda observations: bool(len(observations.gpt)),
+)
