@@ -30,7 +30,7 @@ from grok.store.shards import concat, open_shard, read_whole, write_parquet
 SHARD_ROWS: Final = 1_000_000
 """Rows after which a compacted shard is closed: bounds memory, and the loss when one is damaged."""
 
-SMALL: Final = 128
+SMALL: Final = 64
 """A shard of fewer runs is small, and this many small shards are merged by the writer that notices."""
 
 

@@ -81,7 +81,7 @@ class Store:
         Raises:
             StoreError: no run, or more than one, begins so.
         """
-        matching = sorted(r for r in self.run_ids() if r.startswith(prefix)) if prefix else []
+        matching = sorted(r for r in self.run_ids() if r.startswith(prefix))
         if prefix in matching:  # a branch's name may go on after its parent's
             matching = [prefix]
         if len(matching) != 1:

@@ -181,4 +181,5 @@ def without_runs(shard: Shard, run_ids: Collection[str]) -> Shard:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, StoreError):
         return str(error)
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    words = "".join(c if c.isprintable() else " " for c in str(error)).split()  # damaged bytes may be quoted
+    return " ".join(words)[:200] or type(error).__name__

@@ -105,9 +105,14 @@ class StoreWriter:
         report, waiting = CommitReport(), list(rows)
         while waiting:
             now: dict[str, Row] = {}
-            later = [row for row in waiting if now.setdefault(row.result.run_id, row) is not row]
+            later: list[Row] = []  # a run given twice is committed twice: the second time it is compared
+            for row in waiting:
+                if row.result.run_id in now:
+                    later.append(row)
+                else:
+                    now[row.result.run_id] = row
             report += self.commit_shard(to_shard(list(now.values())))
-            waiting = later  # a run given twice is committed twice: the second time it is compared
+            waiting = later
         return report
 
     def commit_shard(self, incoming: Shard) -> CommitReport:

@@ -1,0 +1,121 @@
+"""SIGKILL at every touch of a file: nothing finished is lost, nothing is counted twice, and it goes on."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grok.store import StoreWriter, open_store
+from grok.store.compact import compact
+from grok.store.contract import assert_contract, contents, read_raw
+from grok.store.schema import KINDS
+from grok.store.testing import example_rows
+from grok.streams import Stream
+from tests.store.kill_child import ACTIONS, prepare
+
+CHILD = str(Path(__file__).with_name("kill_child.py"))
+
+
+def run_child(path: Path, action: str, last: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, CHILD, str(path), action, str(last)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def count_touches(tmp_path: Path, action: str) -> int:
+    prepare(str(tmp_path / "count"), action)
+    done = run_child(tmp_path / "count", action, 0)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def undisturbed(path: Path, seeds: range) -> Path:
+    with StoreWriter(path) as writer:
+        writer.commit(example_rows(seeds))
+    return path
+
+
+def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
+    """Kill ``action`` at touch ``last``, look, do it again, and compare with the undisturbed store."""
+    prepare(str(path), action)
+    completed = {} if action == "make" else open_store(path).run_ids("completed")
+    killed = run_child(path, action, last)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    where = f"{action} killed at touch {last}"
+    if action != "make":
+        # before anything is put right: nothing that was completed is out of a reader's sight
+        assert open_store(path).run_ids("completed") >= set(completed), where
+        raw = [row["run_id"] for row in read_raw(path, "runs")]
+        assert len(set(raw)) == len(raw), where
+        points = open_store(path).curves(completed)
+        assert set(points["run_id"]) == set(completed), where
+    with StoreWriter(path) as writer:
+        if action in ("commit", "replace"):
+            writer.commit(example_rows(range(8 if action == "commit" else 4)))
+    if action == "compact":
+        compact(path)
+    assert_contract(path)
+    assert not [f for f in (path / "quarantine").glob("runs-*")], where
+    for kind in KINDS:
+        assert contents(path, kind).equals(contents(reference, kind)), where
+
+
+SEEDS = {"make": range(0), "commit": range(8), "replace": range(4), "compact": range(4)}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_few_kills(tmp_path: Path, action: str) -> None:
+    touches = count_touches(tmp_path, action)
+    reference = undisturbed(tmp_path / "reference", SEEDS[action])
+    for i in Stream("kills", 0).at(action).integers(3, touches):
+        kill_and_go_on(tmp_path / f"S{i}", action, int(i) + 1, reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_kill_at_every_touch(tmp_path: Path, action: str) -> None:
+    touches = count_touches(tmp_path, action)
+    reference = undisturbed(tmp_path / "reference", SEEDS[action])
+    for last in range(1, touches + 1):
+        kill_and_go_on(tmp_path / f"S{last}", action, last, reference)
+
+
+WORKER = """
+import sys
+from grok.store import StoreWriter, open_store
+from grok.store.testing import example_rows
+rows = example_rows(range(int(sys.argv[2])))
+print("ready", flush=True)
+with StoreWriter(sys.argv[1], thorough=False) as writer:
+    for start in range(0, len(rows), 2):
+        writer.commit(rows[start:start + 2])
+"""
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_of_two_writers(tmp_path: Path) -> None:
+    """Two processes write the same runs and are killed again and again, until everything is stored."""
+    path, runs = tmp_path / "S", 60
+    reference = undisturbed(tmp_path / "reference", range(runs))
+    for delay in Stream("kills", 1).uniform(60):
+        command = [sys.executable, "-c", WORKER, str(path), str(runs)]
+        pair = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        for process in pair:
+            assert process.stdout is not None
+            process.stdout.readline()
+        time.sleep(float(delay))
+        for process in pair:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        if path.exists() and (path / "store.json").exists():
+            raw = [row["run_id"] for row in read_raw(path, "runs")]
+            assert len(set(raw)) == len(raw)
+    with StoreWriter(path) as writer:
+        writer.commit(example_rows(range(runs)))
+    assert_contract(path)
+    for kind in KINDS:
+        assert contents(path, kind).equals(contents(reference, kind))

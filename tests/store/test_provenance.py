@@ -1,0 +1,90 @@
+"""Where results come from: git, versions, machine."""
+
+import pickle
+import socket
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from grok.store.provenance import Provenance, git_state_of, installed
+from grok.store.testing import example_row
+from grok.store.writer import StoreWriter
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A package under version control; returns the package's folder."""
+    package = tmp_path / "project" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package.parent / ".gitignore").write_text("/ignored/\n")
+    git(package.parent, "init")
+    git(package.parent, "add", ".")
+    git(package.parent, "commit", "-m", "first")
+    return package
+
+
+def test_a_clean_checkout(checkout: Path) -> None:
+    assert git_state_of(checkout) == (git(checkout, "rev-parse", "HEAD"), False)
+
+
+def test_a_changed_or_an_untracked_file_makes_it_dirty(checkout: Path) -> None:
+    new = checkout / "new.py"
+    new.write_text("")
+    assert git_state_of(checkout)[1] is True
+    new.unlink()
+    assert git_state_of(checkout)[1] is False
+    (checkout / "__init__.py").write_text("changed")
+    assert git_state_of(checkout)[1] is True
+
+
+def test_ignored_files_and_stores_do_not(checkout: Path) -> None:
+    (checkout.parent / "ignored").mkdir()
+    (checkout.parent / "ignored" / "new.py").write_text("")
+    with StoreWriter(checkout.parent / "out" / "a store") as writer:
+        writer.commit([example_row(0)])
+    assert git_state_of(checkout)[1] is False
+    (checkout.parent / "out" / "notes.txt").write_text("")
+    assert git_state_of(checkout)[1] is True
+
+
+def test_outside_a_checkout_there_is_no_commit(tmp_path: Path, checkout: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    assert git_state_of(tmp_path / "plain") == (None, None)
+    # a package installed inside somebody else's checkout is not theirs
+    inside = checkout.parent / "ignored" / "site-packages" / "package"
+    inside.mkdir(parents=True)
+    (inside / "__init__.py").write_text("")
+    assert git_state_of(inside) == (None, None)
+
+
+def test_variables_of_a_git_hook_do_not_mislead(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    commit, dirty = git_state_of(checkout)
+    assert commit is not None
+    assert dirty is False
+
+
+def test_versions_and_machine() -> None:
+    here = Provenance.collect(sweep_id="s")
+    assert (here.host, here.torch_version) == (socket.gethostname(), version("torch"))
+    assert installed("no-such-package-anywhere") is None
+    worker = pickle.loads(pickle.dumps(here)).on_this_machine(lane_width=16)
+    assert (worker.lane_width, worker.sweep_id, worker.git_commit) == (16, "s", here.git_commit)
+
+
+def test_planning_imports_no_torch() -> None:
+    script = (
+        "import sys, grok.store, grok.store.testing; grok.store.Provenance.collect(); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,121 @@
+"""Columns, types, and rows made of results."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grok.config import config_columns
+from grok.errors import StoreError
+from grok.records import CurvePoint, StepPoint
+from grok.store.rows import curves_table, run_row, to_shard
+from grok.store.schema import KINDS, conform, schema, to_table
+from grok.store.testing import MACHINE, example_row, example_rows
+
+RUNS = """
+run_id trajectory_id config_id parent_run_id branch_step mode seed seed_split seed_init seed_order replicate status
+stop_reason error steps train_loss train_acc val_loss val_acc weight_norm weight_norm_all weights_hash memorised_step
+grokked_step val_loss_peak_step weight_norm_peak_step seconds host device numerics git_commit git_dirty torch_version
+started_at
+"""
+CURVES = "run_id step train_loss train_acc val_loss val_acc weight_norm lr"
+STEPS = "run_id step train_loss lr grad_norm"
+CONTRACT = {"runs": RUNS.split(), "curves": CURVES.split(), "steps": STEPS.split()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_contract_columns_come_first_in_their_order(kind: str) -> None:
+    assert schema(kind).names[: len(CONTRACT[kind])] == CONTRACT[kind]
+
+
+def test_every_setting_of_every_mode_is_a_column() -> None:
+    columns = [name for name in schema("runs").names if name.startswith("config.")]
+    assert columns == [f"config.{name}" for name in config_columns()]
+    types = {name: str(schema("runs").field(f"config.{name}").type) for name in config_columns()}
+    assert types["seeds.split"] == "int64"
+    assert types["optim.betas"] == types["seeds.layers"] == "string"
+    assert types["optim.lr"] == "double"
+    assert types["model.bias"] == "bool"
+
+
+def test_every_seed_is_an_integer_to_the_last_bit() -> None:
+    row = example_row(0, settings={"seeds": {"init": 2**63 - 1, "order": 2**53 + 1}})
+    runs = to_shard([row]).runs.to_pylist()[0]
+    assert (runs["seed_init"], runs["seed_order"]) == (2**63 - 1, 2**53 + 1)
+    assert (runs["config.seeds.init"], runs["config.seeds.split"]) == (2**63 - 1, None)
+    assert runs["seed_split"] == row.config.stream_seeds().split
+
+
+def test_a_row_says_all_of_a_run() -> None:
+    row = example_row(3, settings={"seeds": {"layers": {"head": 5}}})
+    row = replace(row, provenance=replace(MACHINE, sweep_id="sweep", lane_width=8))
+    found = run_row(row.result, row.config, row.identity, row.provenance, data_hash="abc")
+    assert list(found) == schema("runs").names
+    last = row.result.curve[-1]
+    assert (found["val_loss"], found["weight_norm_all"]) == (last.val_loss, last.weight_norm_all)
+    assert (found["run_id"], found["sweep_id"], found["lane_width"]) == (row.identity.run_id, "sweep", 8)
+    assert json.loads(found["layers"]) == {"head": 5}
+    assert (found["data_hash"], found["config.task.operation"]) == ("abc", "x/y")
+    assert found["started_at"].isoformat() == "2023-11-14T22:13:20"
+
+
+def test_not_a_number_is_null_and_infinity_stays() -> None:
+    row = example_row(0)
+    point = CurvePoint(step=200, val_loss=math.inf, block_norms={"head": math.nan, "embedding": 1.0})
+    table = curves_table([replace(row.result, curve=[point])]).to_pylist()[0]
+    assert table["train_loss"] is None
+    assert table["val_loss"] == math.inf
+    assert json.loads(table["block_norms"]) == {"head": None, "embedding": 1.0}
+
+
+def test_what_an_engine_must_not_say_is_refused_with_the_run_named() -> None:
+    row = example_row(0)
+    twice = replace(row, result=replace(row.result, curve=[*row.result.curve, row.result.curve[-1]]))
+    with pytest.raises(StoreError, match=f"{row.result.run_id}.*step 200 twice"):
+        to_shard([twice])
+    with pytest.raises(StoreError, match="status 'done', expected one of completed"):
+        to_shard([replace(row, result=replace(row.result, status="done"))])
+
+
+def test_an_error_message_of_any_bytes_can_be_stored() -> None:
+    row = example_row(0, status="failed", error="caf\udce9 <b>\x00")
+    assert to_shard([row]).runs["error"].to_pylist() == ["caf\\udce9 <b>\x00"]
+
+
+def test_a_missing_needed_value_is_refused() -> None:
+    columns = {name: [None] for name in schema("curves").names}
+    with pytest.raises(StoreError, match="column run_id of curves has no value in 1 rows"):
+        to_table("curves", columns)
+
+
+def test_a_setting_added_later_gets_its_neutral_value_in_its_mode_only() -> None:
+    full = to_shard(example_rows(range(2))).runs
+    older = full.drop_columns(["config.task.label_noise", "config.model.heads", "lane_width"])
+    filled = conform("runs", older)
+    assert filled.schema.equals(full.schema)
+    assert filled["config.task.label_noise"].to_pylist() == [0.0, 0.0]
+    assert filled["config.model.heads"].null_count == 2  # no neutral value is declared: nobody knows
+    gpt = older.set_column(older.column_names.index("mode"), "mode", pa.array(["gpt", "gpt"]))
+    assert conform("runs", gpt)["config.task.label_noise"].null_count == 2
+
+
+finite = st.floats(allow_nan=True, allow_infinity=True, width=64)
+
+
+@given(values=st.lists(finite, min_size=1, max_size=5), step=st.integers(0, 2**62))
+@settings(max_examples=50, deadline=None)
+def test_every_float_comes_back_bit_by_bit(values: list[float], step: int) -> None:
+    result = example_row(0).result
+    curve = [CurvePoint(step=step + i, val_loss=value, lr=value) for i, value in enumerate(values)]
+    log = [StepPoint(step=step + i, grad_norm=value) for i, value in enumerate(values)]
+    shard = to_shard([replace(example_row(0), result=replace(result, curve=curve, step_log=log))])
+    wanted = np.array(values)
+    for column in (shard.curves["val_loss"], shard.curves["lr"], shard.steps["grad_norm"]):
+        found = column.to_numpy()
+        same = found.view(np.int64) == wanted.view(np.int64)
+        assert (same | (np.isnan(found) & np.isnan(wanted))).all()

@@ -1,0 +1,270 @@
+"""Committing, refusing, and putting right what kills and bad disks leave."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grok.errors import StoreError
+from grok.records import StepPoint
+from grok.store import DamagedShardWarning, Row, StoreWriter, check_path, open_store
+from grok.store.compact import SMALL
+from grok.store.contract import assert_contract
+from grok.store.schema import SCHEMA_VERSION
+from grok.store.testing import example_row, example_rows, failed
+
+
+def ids(rows: list[Row]) -> set[str]:
+    return {row.result.run_id for row in rows}
+
+
+def listing(path: Path) -> list[Path]:
+    return sorted(path.rglob("*"))
+
+
+class TestRefused:
+    """What is refused, and that nothing is written then."""
+
+    def test_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("mine")
+        for path in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(StoreError, match="is a file"):
+                check_path(path)
+            with pytest.raises(StoreError, match="is a file"):
+                StoreWriter(path)
+        assert (tmp_path / "file").read_text() == "mine"
+
+    def test_a_folder_of_something_else(self, tmp_path: Path) -> None:
+        (tmp_path / "thesis.tex").write_text("mine")
+        with pytest.raises(StoreError, match=r"holds other things \(thesis.tex\).*choose an empty"):
+            StoreWriter(tmp_path)
+        assert [p.name for p in listing(tmp_path)] == ["thesis.tex"]
+
+    def test_a_store_of_a_newer_schema(self, tmp_path: Path) -> None:
+        StoreWriter(tmp_path / "S").close()
+        marker = tmp_path / "S" / "store.json"
+        content = json.loads(marker.read_text())
+        for change, words in (
+            ({"schema_version": SCHEMA_VERSION + 1}, f"schema {SCHEMA_VERSION + 1}, which this version does not know"),
+            ({"columns": {**content["columns"], "runs": {"mood": "string"}}}, "the column 'mood' of runs, which"),
+        ):
+            marker.write_text(json.dumps({**content, **change}))
+            before = listing(tmp_path)
+            for use in (StoreWriter, open_store, check_path):
+                with pytest.raises(StoreError, match=words):
+                    use(tmp_path / "S")
+            assert listing(tmp_path) == before
+
+    def test_reading_where_there_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match=r"no store at .*not there"):
+            open_store(tmp_path / "S")
+        with pytest.raises(StoreError, match=r"has no store.json"):
+            open_store(tmp_path)
+        assert not listing(tmp_path)
+
+    def test_checking_a_place_writes_nothing(self, tmp_path: Path) -> None:
+        assert check_path(tmp_path / "new" / "S") is False
+        assert not listing(tmp_path)
+        StoreWriter(tmp_path / "S").close()
+        before = listing(tmp_path)
+        assert check_path(tmp_path / "S") is True
+        assert listing(tmp_path) == before
+
+    def test_a_place_where_writing_is_not_allowed(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
+            place = Path(folder)
+            place.chmod(0o555)
+            script = (
+                "import os, sys\n"
+                "from grok.store import StoreWriter, check_path\n"
+                "from grok.errors import StoreError\n"
+                "os.getuid() == 0 and os.setuid(65534)\n"
+                "for use in (check_path, StoreWriter):\n"
+                "    try: use(sys.argv[1]); sys.exit('allowed')\n"
+                "    except StoreError as error: assert 'is not writable: choose another' in str(error), error\n"
+            )
+            subprocess.run([sys.executable, "-c", script, str(place / "S")], check=True, cwd="/")
+            place.chmod(0o755)
+
+    def test_a_name_for_a_sweep_that_leads_elsewhere(self, tmp_path: Path) -> None:
+        with StoreWriter(tmp_path / "S") as writer:
+            for name in ("../x", "", ".x", "a/b"):
+                with pytest.raises(StoreError, match="sweep_id"):
+                    writer.record_sweep(name, [], {})
+            path = writer.record_sweep("sweep-1", ["seed=range(0,3)"], {"seed": 0})
+        assert json.loads(path.read_text())["argv"] == ["seed=range(0,3)"]
+
+
+def test_a_disk_that_refuses_leaves_nothing_half_written(tmp_path: Path) -> None:
+    """The kernel's file size limit stands in for a full disk: the write fails half-way, as there."""
+    script = """
+import resource, signal, sys
+from grok.errors import StoreError
+from grok.store import StoreWriter
+from grok.store.testing import example_rows
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with StoreWriter(sys.argv[1]) as writer:
+    writer.commit(example_rows(range(2)))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+    rows = example_rows(range(2, 60), every=1)
+    try: writer.commit(rows); sys.exit("written")
+    except StoreError as error: assert "untouched" in str(error) and "\\n" not in str(error), error
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert len(writer.commit(rows).written) == 58  # the same rows again, once there is room
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "S")], check=True)
+    assert_contract(tmp_path / "S")
+    assert len(open_store(tmp_path / "S").runs()) == 60
+
+
+class TestDamage:
+    """Damaged shards go to quarantine with a reason; the rest stays readable; their runs count as not done."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Path:
+        with StoreWriter(tmp_path / "S") as writer:
+            for start in (0, 3, 6):
+                writer.commit(example_rows(range(start, start + 3)))
+        return tmp_path / "S"
+
+    @pytest.mark.parametrize("kind", ["runs", "curves"])
+    @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "not parquet"])
+    def test_a_damaged_shard(self, store: Path, kind: str, damage: str) -> None:
+        victim = sorted((store / kind).iterdir())[1]
+        whole = victim.read_bytes()
+        middle = len(whole) // 3
+        victim.write_bytes(
+            {
+                "truncated": whole[: len(whole) // 2],
+                "flipped": whole[:200] + bytes(b ^ 0xFF for b in whole[200:middle]) + whole[middle:],
+                "empty": b"",
+                "not parquet": b"hello",
+            }[damage]
+        )
+        with pytest.warns(DamagedShardWarning, match=victim.name):
+            frame = open_store(store).runs() if kind == "runs" else open_store(store).curves()
+        assert frame["run_id"].nunique() == 6
+        with StoreWriter(store) as writer:
+            (recovered,) = writer.recovered
+            assert recovered.name == victim.stem
+            assert kind in str(recovered)
+            left = open_store(store).run_ids()
+            assert len(left) == 6
+            assert (store / "quarantine" / f"{kind}-{victim.name}").exists()
+            assert recovered.reason in (store / "quarantine" / f"{victim.stem}.json").read_text()
+            report = writer.commit(example_rows(range(9)))
+        assert set(report.written) == ids(example_rows(range(9))) - left
+        assert_contract(store)
+
+    def test_a_missing_curves_shard_takes_its_runs_with_it(self, store: Path) -> None:
+        sorted((store / "curves").iterdir())[0].unlink()
+        with StoreWriter(store, thorough=False) as writer:
+            assert "curves are missing" in writer.recovered[0].reason
+        assert len(open_store(store).run_ids()) == 6
+        assert_contract(store)
+
+    def test_damage_while_in_use(self, store: Path) -> None:
+        with StoreWriter(store) as writer:
+            victim = sorted((store / "runs").iterdir())[0]
+            victim.write_bytes(victim.read_bytes()[:-100])
+            report = writer.commit([example_row(20)])
+            assert [r.name for r in report.recovered] == [victim.stem]
+        assert_contract(store)
+        assert len(open_store(store).run_ids()) == 7
+
+    def test_reading_never_writes(self, store: Path) -> None:
+        victim = sorted((store / "curves").iterdir())[0]
+        victim.write_bytes(b"hello")
+        (store / "curves" / "orphan.parquet").write_bytes(sorted((store / "curves").iterdir())[1].read_bytes())
+        before = [(p, p.stat().st_mtime_ns) for p in listing(store)]
+        with pytest.warns(DamagedShardWarning):
+            opened = open_store(store)
+            opened.runs()
+            assert opened.curves()["run_id"].nunique() == 6
+            opened.steps()
+        assert [(p, p.stat().st_mtime_ns) for p in listing(store)] == before
+
+
+def test_an_empty_damaged_placeholder_is_made_again(tmp_path: Path) -> None:
+    StoreWriter(tmp_path / "S").close()
+    (tmp_path / "S" / "steps" / "empty.parquet").write_bytes(b"")
+    with StoreWriter(tmp_path / "S") as writer:
+        assert writer.recovered == []
+    assert_contract(tmp_path / "S")
+
+
+def test_a_run_given_twice_in_one_commit(tmp_path: Path) -> None:
+    row = example_row(0)
+    with StoreWriter(tmp_path / "S") as writer:
+        report = writer.commit([failed(row), row, row])
+        run = [row.result.run_id]
+        assert (report.written, report.replaced, report.duplicates, report.conflicts) == (run, run, run, [])
+        assert writer.commit([]).written == []
+    assert_contract(tmp_path / "S")
+
+
+def test_a_failed_run_leaves_its_shard_without_touching_its_neighbours(tmp_path: Path) -> None:
+    rows = example_rows(range(3))
+    broken = replace(rows[0], result=replace(rows[0].result, status="failed", step_log=[StepPoint(step=1)]))
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.commit([broken, *rows[1:]])
+        (shard,) = (tmp_path / "S" / "runs").iterdir()
+        writer.commit([rows[0]])
+        assert shard.exists()
+    assert_contract(tmp_path / "S")
+    assert open_store(tmp_path / "S").steps().empty
+    with StoreWriter(tmp_path / "S") as writer:
+        assert writer.recovered == []
+    assert len(open_store(tmp_path / "S").curves()) == sum(len(row.result.curve) for row in rows)
+
+
+def test_other_numerics_are_a_duplicate_and_no_conflict(tmp_path: Path) -> None:
+    row = example_row(0)
+    other = example_row(0, numerics="gpu:other", weights_hash="f" * 64, curve=[])
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.commit([row])
+        assert writer.commit([other]).duplicates == [row.result.run_id]
+    assert_contract(tmp_path / "S")
+
+
+def test_threads_and_processes_write_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "S"
+    script = (
+        "import sys\nfrom grok.store import StoreWriter\nfrom grok.store.testing import example_rows\n"
+        "with StoreWriter(sys.argv[1], thorough=False) as writer:\n"
+        "    for start in range(0, 40, 4): writer.commit(example_rows(range(start, start + 4)))\n"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", script, str(path)]) for _ in range(2)]
+    with StoreWriter(path) as writer, ThreadPoolExecutor(4) as threads:
+        reports = list(threads.map(lambda start: writer.commit(example_rows(range(start, start + 5))), range(0, 40, 5)))
+    assert [other.wait() for other in others] == [0, 0]
+    assert not [c for report in reports for c in report.conflicts]
+    assert_contract(path)
+    assert open_store(path).run_ids() == ids(example_rows(range(40)))
+
+
+def test_many_small_shards_become_one_while_a_sweep_goes_on(tmp_path: Path) -> None:
+    rows = example_rows(range(SMALL + 4), every=200)
+    with StoreWriter(tmp_path / "S", thorough=False) as writer:
+        for row in rows:
+            writer.commit([row])
+    assert len(list((tmp_path / "S" / "runs").iterdir())) < 10
+    assert_contract(tmp_path / "S")
+    assert open_store(tmp_path / "S").run_ids() == ids(rows)
+
+
+def test_a_half_made_store_is_finished(tmp_path: Path) -> None:
+    (tmp_path / "S" / "tmp").mkdir(parents=True)
+    (tmp_path / "S" / "tmp" / "store.json.0123").write_text("{")
+    StoreWriter(tmp_path / "S").close()
+    assert_contract(tmp_path / "S")
+    for folder in ("runs", "leases", "quarantine"):
+        shutil.rmtree(tmp_path / "S" / folder)
+    StoreWriter(tmp_path / "S").close()
+    assert_contract(tmp_path / "S")
