@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from grok.config import GptConfig, Identity, RunConfig, flatten, identify
+from grok.config import ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
+from grok.config.fields import canonical_json
 from grok.errors import ConfigError, DataError
 from grok.store import Store
 
@@ -105,6 +106,23 @@ def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
             hashes[path] = data_hash(config)
         named.append(PlannedRun(config, identify(config, hashes[path]), hashes[path]))
     return named
+
+
+def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:
+    """Refuse ``seeds.layers`` that name no tensor, before anything is written.
+
+    The one question of planning that needs the model and with it torch: asked only of
+    configs that re-seed tensors. (A GPT's tensors depend on its corpus: its engine asks.)
+    """
+    seen = set()
+    for config in configs:
+        if isinstance(config, ArithmeticConfig) and config.seeds.layers:
+            key = canonical_json([asdict(config.model), asdict(config.task), sorted(config.seeds.layers)])
+            if key not in seen:
+                from grok.arithmetic.initial import layer_seeds, parameter_shapes
+
+                layer_seeds(list(parameter_shapes(config)), config.seeds.layers, 0)
+                seen.add(key)
 
 
 def make_plan(asked: Sequence[PlannedRun], store: Store | None) -> Plan:

@@ -21,7 +21,7 @@ from grok.execute.executors import make_executor
 from grok.execute.groups import lane_groups
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
-from grok.execute.plan import Plan, PlannedRun, make_plan, name_runs, shared_settings
+from grok.execute.plan import Plan, PlannedRun, make_plan, name_runs, refuse_unknown_tensors, shared_settings
 from grok.execute.progress import ProgressView
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings
@@ -109,9 +109,10 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
     shared = shared_settings(configs)
     path = shared.store.path
     exists = check_path(path)
-    provenance = _provenance(shared)
     named = name_runs(configs)
     Force.of(shared, len(named))
+    refuse_unknown_tensors(configs)
+    provenance = _provenance(shared)
     if shared.dry_run:
         store = open_store(path) if exists else None
         plan = make_plan(named, store)
@@ -125,6 +126,8 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
         plan = make_plan(named, store)
         force = Force.of(shared, len(plan.to_train))
         _announce(plan, force, store)
+        if plan.to_train and provenance.git_dirty:
+            print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
         sweep = Sweep(shared, plan, force, writer, store, provenance, argv)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())
 
@@ -132,14 +135,11 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
 def _provenance(shared: RunConfig) -> Provenance:
     sweep_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
     provenance = Provenance.collect(sweep_id)
-    if provenance.git_dirty:
-        if shared.require_clean:
-            raise ConfigError(
-                "require_clean=true: the code has changes that are not committed; commit them, or set "
-                "require_clean=false to have them noted as git_dirty"
-            )
-        if not shared.dry_run:
-            print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
+    if provenance.git_dirty and shared.require_clean:
+        raise ConfigError(
+            "require_clean=true: the code has changes that are not committed; commit them, or set "
+            "require_clean=false to have them noted as git_dirty"
+        )
     return provenance
 
 

@@ -1,0 +1,199 @@
+"""The documented commands, end to end, with the real engine and the real store."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from grok.store import open_store
+from tests.doors.conftest import TINY, Door, command
+
+INLINE = "executor=inline"
+FACTS = ["run_id", "trajectory_id", "config_id", "seed", "seed_init", "status", "steps", "weights_hash", "val_loss"]
+"""Columns of a run that do not depend on where and when it was trained."""
+
+
+def runs(store: Path) -> pd.DataFrame:
+    return open_store(store).runs()
+
+
+def rows(store: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Return what the store says about its runs, times and hosts aside, and all curves."""
+    opened = open_store(store)
+    curves = opened.curves().drop(columns=["seconds"], errors="ignore")
+    return opened.runs()[FACTS].to_dict("records"), json.loads(curves.to_json(orient="records", double_precision=15))
+
+
+def raw_run_ids(store: Path) -> list[str]:
+    """Return run_ids as any parquet reader sees them."""
+    return [r for file in (store / "runs").glob("*.parquet") for r in pq.read_table(file)["run_id"].to_pylist()]
+
+
+def test_a_single_run_is_stored(door: Door, tmp_path: Path) -> None:
+    ended = door(*TINY, "seed=3")
+    assert ended.status == 0, ended
+    assert ended.last == "1 run stored in results/store (1 new). Report: python -m analysis.report results/store"
+    (row,) = runs(tmp_path / "results" / "store").to_dict("records")
+    assert (row["seed"], row["status"], row["steps"]) == (3, "completed", 6)
+    curve = open_store(tmp_path / "results" / "store").curves()
+    assert curve["step"].tolist() == [3, 6]
+    assert {entry.name for entry in tmp_path.iterdir()} == {"results"}, "no outputs/, no multirun/, no logs"
+
+
+def test_a_sweep_twice_trains_once(door: Door, tmp_path: Path) -> None:
+    words = ["-m", "seed=range(0,5)", *TINY, INLINE, "store.path=S"]
+    first, before = door(*words), runs(tmp_path / "S")
+    files = sorted((tmp_path / "S").rglob("*"))
+    second = door(*words)
+    assert (first.status, second.status) == (0, 0)
+    assert first.out.startswith("5 planned, 0 stored, 0 duplicates, 5 to train")
+    assert second.out.startswith("5 planned, 5 stored, 0 duplicates, 0 to train")
+    assert second.last.startswith("5 runs stored in S (0 new).")
+    pd.testing.assert_frame_equal(runs(tmp_path / "S"), before)
+    assert sorted((tmp_path / "S").rglob("*")) == files, "a command that trains nothing writes nothing"
+    assert sorted(raw_run_ids(tmp_path / "S")) == sorted(set(before["run_id"]))
+
+
+def test_a_sweep_goes_on_with_what_is_missing(door: Door, tmp_path: Path) -> None:
+    door("-m", "seed=1,3", *TINY, INLINE, "store.path=S")
+    ended = door("-m", "seed=range(0,5)", *TINY, INLINE, "store.path=S")
+    assert ended.out.startswith("5 planned, 2 stored, 0 duplicates, 3 to train")
+    assert sorted(runs(tmp_path / "S")["seed"]) == [0, 1, 2, 3, 4]
+
+
+def test_equal_runs_are_trained_once(door: Door, tmp_path: Path) -> None:
+    ended = door("-m", "seed=0,1", "lanes=null", "train.steps=6,6.0", *TINY[:6], *TINY[7:], INLINE, "store.path=S")
+    assert ended.out.startswith("4 planned, 0 stored, 2 duplicates, 2 to train")
+    assert len(runs(tmp_path / "S")) == 2
+
+
+def test_where_and_how_runs_are_trained_changes_nothing(door: Door, tmp_path: Path) -> None:
+    sweep = ["-m", "seed=range(0,4)", *TINY]
+    assert command(*sweep, "workers=2", "store.path=two", folder=tmp_path).status == 0
+    assert door(*sweep, INLINE, "store.path=inline").status == 0
+    assert door(*sweep, INLINE, "lanes=3", "store.path=lanes").status == 0
+    assert rows(tmp_path / "two") == rows(tmp_path / "inline") == rows(tmp_path / "lanes")
+
+
+def test_a_run_alone_equals_the_run_in_a_sweep(door: Door, tmp_path: Path) -> None:
+    door("-m", "seed=range(0,3)", *TINY, INLINE, "store.path=sweep")
+    door("seed=1", *TINY, "eval.every=1", "store.path=alone")
+    inside = runs(tmp_path / "sweep").set_index("seed").loc[1]
+    alone = runs(tmp_path / "alone").set_index("seed").loc[1]
+    assert inside["weights_hash"] == alone["weights_hash"]
+    assert inside["trajectory_id"] == alone["trajectory_id"]
+    assert inside["run_id"] != alone["run_id"], "another evaluation schedule is another run of the trajectory"
+
+
+def test_a_dry_run_says_the_plan_and_writes_nothing(door: Door, tmp_path: Path) -> None:
+    ended = door("-m", "seed=range(0,40)", "dry_run=true", "store.path=S")
+    assert ended.status == 0
+    first, second, last = ended.out.strip().splitlines()
+    assert first.startswith("40 planned, 0 stored, 0 duplicates, 40 to train; ")
+    assert "groups of" in second
+    assert "GB a worker" in second
+    assert "Nothing was trained" in last
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_force_trains_again_as_the_next_replicate(door: Door, tmp_path: Path) -> None:
+    words = ["seed=1", *TINY, "store.path=S"]
+    door(*words)
+    ended = door(*words, "force=true")
+    assert ended.last.startswith("1 run stored in S (1 new).")
+    stored = runs(tmp_path / "S").sort_values("replicate")
+    assert stored["replicate"].tolist() == [0, 1]
+    assert stored["trajectory_id"].nunique() == 1
+    assert stored["weights_hash"].nunique() == 1
+
+
+def test_saved_weights_are_those_of_the_run(door: Door, tmp_path: Path) -> None:
+    from grok.arithmetic.measure import weights_hash
+    from grok.checkpoint import load_weights, run_folder
+
+    assert door("seed=2", *TINY, "save=init,final", "store.path=S").status == 0
+    row = runs(tmp_path / "S").iloc[0]
+    folder = run_folder(tmp_path / "S", row["run_id"])
+    assert weights_hash(load_weights(folder, "final")) == row["weights_hash"]
+    assert weights_hash(load_weights(folder, "init")) != row["weights_hash"]
+
+
+def test_layers_are_reseeded_by_name(door: Door, tmp_path: Path) -> None:
+    sweep = ["-m", "seeds.layers={},{head:5},{blocks.0.mlp:5}"]
+    assert door(*sweep, *TINY, INLINE, "store.path=S").status == 0
+    assert runs(tmp_path / "S")["weights_hash"].nunique() == 3
+
+
+def test_a_finished_run_is_extended_from_its_checkpoint(door: Door, tmp_path: Path) -> None:
+    tiny = [word for word in TINY if not word.startswith("train.steps")]
+    door(*tiny, "train.steps=6", "checkpoint.keep=true", "checkpoint.every=3", "store.path=S")
+    ended = door(*tiny, "train.steps=12", "store.path=S")
+    assert "1 to train (1 from the end of a shorter run)" in ended.out
+    door(*tiny, "train.steps=12", "store.path=whole")
+    longer, whole = (runs(tmp_path / s).query("steps == 12").iloc[0] for s in ("S", "whole"))
+    assert longer["weights_hash"] == whole["weights_hash"]
+    curves = [open_store(tmp_path / s).curves([longer["run_id"]]) for s in ("S", "whole")]
+    pd.testing.assert_frame_equal(*curves)
+
+
+def test_a_diverged_run_is_stored_and_counts_as_done(door: Door, tmp_path: Path) -> None:
+    words = ["-m", "optim.lr=1e30,1e-3", *TINY, "optim.warmup_steps=0", INLINE, "store.path=S"]
+    assert door(*words).status == 0
+    assert sorted(runs(tmp_path / "S")["status"]) == ["completed", "diverged"]
+    assert "2 stored (1 diverged)" in door(*words).out
+
+
+def test_the_sweep_is_recorded_beside_the_data(door: Door, tmp_path: Path) -> None:
+    door("-m", "seed=0,1", *TINY, INLINE, "store.path=S")
+    (record,) = [json.loads(file.read_text()) for file in (tmp_path / "S" / "sweeps").glob("*.json")]
+    assert record["argv"][:5] == ["python", "-m", "grok.run", "-m", "seed=0,1"]
+    assert record["config"]["settings"]["train.steps"] == 6
+    assert [run["seed"] for run in record["config"]["runs"]] == [0, 1]
+    assert {run["run_id"] for run in record["config"]["runs"]} == set(raw_run_ids(tmp_path / "S"))
+    assert set(runs(tmp_path / "S")["sweep_id"]) == {record["sweep_id"]}
+
+
+def test_a_sweep_folder_is_made_only_when_asked_for(door: Door, tmp_path: Path) -> None:
+    door("-m", "seed=0,1", "dry_run=true", "hydra.sweep.dir=here")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["here"]
+    assert [entry.name for entry in (tmp_path / "here").iterdir()] == ["multirun.yaml"]
+
+
+def test_hydras_own_options_work(door: Door) -> None:
+    settings = door("--cfg", "job", "experiment=nanda")
+    assert settings.status == 0
+    assert "modulus: 113" in settings.out
+    text = door("--help")
+    assert text.status == 0
+    assert "experiment: " in text.out
+    assert "quickstart" in text.out
+    assert "train_fraction" in text.out
+
+
+def test_two_thousand_seeds_are_planned_in_seconds(tmp_path: Path) -> None:
+    start = time.perf_counter()
+    ended = command("-m", "seed=range(0,2000)", "dry_run=true", folder=tmp_path)
+    assert ended.out.startswith("2000 planned, 0 stored, 0 duplicates, 2000 to train")
+    assert time.perf_counter() - start < 60  # 1.4 s on a free core; Hydra's own way takes more than 190
+
+
+def test_a_dry_run_never_imports_torch(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from grok import run; "
+        "assert run.main(['-m', 'seed=range(0,3)', 'dry_run=true']) == 0; "
+        "assert not {'torch', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules), 'heavy imports'"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("shell_word", ["save=init,final", "task.operation=x^2+y^2", "seeds.layers={head:1}"])
+def test_what_people_type_is_understood(door: Door, shell_word: str) -> None:
+    assert door(shell_word, "dry_run=true").status == 0

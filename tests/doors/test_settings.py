@@ -1,0 +1,79 @@
+"""The files in conf/: equal to the dataclasses' defaults, each opening with its command, each able to run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from grok.config import ArithmeticConfig, flatten, load_config
+from grok.execute.plan import data_hash
+from grok.run import conf_source
+from grok.store import open_store
+from tests.doors.conftest import Door
+
+CONF = Path(conf_source())
+EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
+
+
+def settings_of(*overrides: str) -> ArithmeticConfig:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
+    assert isinstance(composed, dict)
+    config = load_config({str(k): v for k, v in composed.items()})
+    assert isinstance(config, ArithmeticConfig)
+    return config
+
+
+def test_the_files_say_what_the_code_defaults_to() -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = OmegaConf.to_container(compose("config"), resolve=True)
+    assert isinstance(composed, dict)
+    flat: dict[str, object] = {}
+
+    def walk(node: dict[object, object], prefix: str) -> None:
+        for key, value in node.items():
+            if isinstance(value, dict) and value:
+                walk(value, f"{prefix}{key}.")
+            else:
+                flat[f"{prefix}{key}"] = value
+
+    walk(dict(composed), "")
+    defaults = flatten(ArithmeticConfig())
+    assert flat.keys() == defaults.keys() - {"experiment"}, "every setting stands in a file, and nothing else"
+    assert flatten(settings_of()) == defaults
+
+
+def test_there_are_the_named_set_ups() -> None:
+    assert {"quickstart", "nanugpt", "openai", "mamay", "nanda", "grokfast"} <= set(EXPERIMENTS)
+
+
+def test_nanugpt_is_the_default() -> None:
+    assert flatten(settings_of("experiment=nanugpt")) == flatten(ArithmeticConfig(experiment="nanugpt"))
+
+
+def test_nandas_batch_is_the_whole_training_set() -> None:
+    config = settings_of("experiment=nanda")
+    assert config.train.batch_size == config.task.train_examples()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_opens_with_its_own_command_which_runs(door: Door, tmp_path: Path, name: str) -> None:
+    lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
+    assert lines[0] == "# @package _global_"
+    words = shlex.split(lines[1].removeprefix("#"))
+    assert words[:3] == ["python", "-m", "grok.run"]
+    assert f"experiment={name}" in words
+    planned = door(*words[3:], "dry_run=true", "store.path=S")
+    assert planned.status == 0, planned
+    few_steps = ["train.steps=2", "eval.every=2", "eval.schedule=every", "numerics.compile=false", "store.path=S"]
+    assert door(f"experiment={name}", *few_steps).status == 0
+    (row,) = open_store(tmp_path / "S").runs().to_dict("records")
+    assert (row["status"], row["config.experiment"]) == ("completed", name)
+
+
+def test_arithmetic_runs_read_no_data() -> None:
+    assert data_hash(ArithmeticConfig()) is None
