@@ -1,0 +1,252 @@
+"""What a training run will take, before it is started: parameters, FLOPs, memory, time, and how much text it wants.
+
+Plain arithmetic over the settings; no torch, nothing measured. REQUIREMENTS N14, T8. Sources: Kaplan et al. 2020
+(6 N); Chowdhery et al. 2022, PaLM, appendix B (attention's share, MFU); Korthikanti et al. 2022 (activations);
+Hoffmann et al. 2022, Chinchilla (tokens per parameter, loss of a size and its tokens).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from grok.config.gpt import GptConfig, ModelConfig
+from grok.errors import ConfigError, nearest
+
+CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
+FITTED_FROM: Final = 44e6
+"""Parameters of the smallest model that Chinchilla's fit of the loss was made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One device: the most FLOP/s it does in each arithmetic, without sparsity, and its memory."""
+
+    name: str
+    peak: dict[str, float]
+    memory: float
+    """Bytes."""
+
+    def peak_of(self, precision: str) -> float:
+        """Return the peak of a precision; a device without it computes in float32."""
+        return self.peak.get(precision, self.peak["float32"])
+
+
+MACHINES: Final[dict[str, Machine]] = {
+    m.name: m
+    for m in (  # makers' data sheets; of a CPU's core, what plain float32 products reached on one server
+        Machine("cpu-core", {"float32": 110e9, "float64": 55e9}, 4e9),
+        Machine("V100", {"float32": 15.7e12, "fp16": 125e12}, 16e9),
+        Machine("A100", {"float32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}, 40e9),
+        Machine("RTX4090", {"float32": 82.6e12, "tf32": 82.6e12, "bf16": 165.2e12, "fp16": 165.2e12}, 24e9),
+        Machine("H100", {"float32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12}, 80e9),
+        Machine("H200", {"float32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12}, 141e9),
+    )
+}
+
+
+def machine(name: str) -> Machine:
+    """Return a machine by name.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    if name not in MACHINES:
+        raise ConfigError(
+            f"--device {name} is not known{nearest(name, MACHINES)}: expected one of {', '.join(MACHINES)}"
+        )
+    return MACHINES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Numbers of a model's parameters."""
+
+    embedding: int
+    """Rows of the token embedding, padding included, times the width."""
+    positions: int
+    blocks: int
+    final_norm: int
+    head: int
+    """0 where the head shares the embedding."""
+
+    @property
+    def total(self) -> int:
+        """All parameters; a shared matrix counts once."""
+        return self.embedding + self.positions + self.blocks + self.final_norm + self.head
+
+    @property
+    def without_positions(self) -> int:
+        """All but the positions, as nanoGPT counts."""
+        return self.total - self.positions
+
+    @property
+    def multiplied(self) -> int:
+        """Those that a token's forward pass multiplies with: blocks and head, and not the rows it looks up."""
+        return self.blocks + self.final_norm + (self.head or self.embedding)
+
+
+def count_parameters(model: ModelConfig, vocab_size: int) -> Parameters:
+    """Return the exact numbers of parameters of ``model`` with a vocabulary of ``vocab_size`` ids."""
+    d, bias = model.d_model, int(model.bias)
+    assert model.d_ff is not None
+    per_column = 2 if model.norm_type == "layernorm" and model.bias else 1
+    rows = -(-vocab_size // model.vocab_multiple) * model.vocab_multiple
+    attention = 4 * d * d + 4 * d * bias
+    mlp = 2 * d * model.d_ff + (model.d_ff + d) * bias
+    qk_norms = 2 * per_column * (d // model.heads) if model.qk_norm else 0
+    return Parameters(
+        embedding=rows * d,
+        positions=model.context * d if model.positions == "learned" else 0,
+        blocks=model.layers * (attention + mlp + 2 * per_column * d + qk_norms),
+        final_norm=per_column * d,
+        head=0 if model.tied else rows * d,
+    )
+
+
+def gpt2_parameters(layers: int, d_model: int, vocab_size: int, context: int) -> int:
+    """Return T8's N = n (12 h² + 13 h) + v h + s h + 2 h: GPT-2's form, exact for biases, LayerNorm and a tied head."""
+    n, h = layers, d_model
+    return n * (12 * h**2 + 13 * h) + vocab_size * h + context * h + 2 * h
+
+
+def train_flops_per_token(model: ModelConfig, parameters: Parameters) -> float:
+    """Return FLOPs of forward and backward for a token: 6 a multiplied parameter, and attention's 12 n T d.
+
+    The forward pass is a third of it. Attention is counted over the whole context, as in PaLM; a causal kernel
+    skips half of that.
+    """
+    return 6.0 * parameters.multiplied + 12.0 * model.layers * model.context * model.d_model
+
+
+def state_bytes(parameters: Parameters, precision: str) -> float:
+    """Return bytes of weights, gradients and AdamW's two moments: 16 a parameter in float32, and 2 for a half copy."""
+    each = {"float64": 32, "bf16": 18, "fp16": 18}.get(precision, 16)
+    return float(each * parameters.total)
+
+
+def activation_bytes(model: ModelConfig, sequences: int, precision: str) -> float:
+    """Return about how many bytes the backward pass of ``sequences`` at once keeps in the blocks and before the head.
+
+    A block keeps for a token 9 rows of width d (the inputs of two norms, which stay in float32 in half precision;
+    those of three linear layers; queries, keys, values and what attention makes of them) and 2 of the MLP's width;
+    rotary positions 3 more rows; a softmax written out (also for dropout on attention) the weights of all heads.
+    """
+    assert model.d_ff is not None and model.dropout_attention is not None
+    d, full = model.d_model, 8 if precision == "float64" else 4
+    size = 2 if precision in ("bf16", "fp16") else full
+    kept = 2 * d * full + (7 * d + 2 * model.d_ff) * size
+    if model.positions == "rotary":
+        kept += 3 * d * full
+    if model.softmax == "float32" or model.dropout_attention > 0:
+        kept += model.heads * model.context * (full + (size if size < full else 0))
+    return float(sequences * model.context * (model.layers * kept + 2 * d * full))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run will take."""
+
+    parameters: Parameters
+    formula: int
+    """T8's count, which is exact for GPT-2's form."""
+    tokens: int
+    """Tokens of all steps."""
+    tokens_per_step: int
+    flops_per_token: float
+    machine: Machine
+    devices: int
+    mfu: float
+    """Share of the peak that is reached: assumed, and shown."""
+    precision: str
+    state_bytes: float
+    activation_bytes: float
+    corpus_tokens: int | None
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the run."""
+        return self.flops_per_token * self.tokens
+
+    @property
+    def six_n(self) -> float:
+        """The rule of thumb, 6 N tokens, over all parameters."""
+        return 6.0 * self.parameters.total * self.tokens
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run on all devices."""
+        return self.flops / (self.devices * self.mfu * self.machine.peak_of(self.precision))
+
+    @property
+    def device_hours(self) -> float:
+        """Hours times devices."""
+        return self.devices * self.seconds / 3600
+
+    @property
+    def epochs(self) -> float | None:
+        """Passes over the training tokens."""
+        return None if not self.corpus_tokens else self.tokens / self.corpus_tokens
+
+    @property
+    def chinchilla_tokens(self) -> float:
+        """Tokens at which this size is compute-optimal by the rule of 20 a parameter."""
+        return CHINCHILLA_TOKENS_PER_PARAMETER * self.parameters.total
+
+    @property
+    def bytes_per_device(self) -> float:
+        """Weights, gradients, moments and activations, with everything on each device."""
+        return self.state_bytes + self.activation_bytes
+
+
+def plan(
+    config: GptConfig,
+    vocab_size: int,
+    *,
+    device: str = "A100",
+    devices: int = 1,
+    mfu: float = 0.4,
+    corpus_tokens: int | None = None,
+) -> Plan:
+    """Return the plan of ``config`` on ``devices`` of kind ``device`` that reach the share ``mfu`` of their peak.
+
+    Batch and context ramps are counted at their full size.
+
+    Raises:
+        ConfigError: an unknown device, or a share or number that cannot be.
+    """
+    if not 0 < mfu <= 1:
+        raise ConfigError(f"--mfu {mfu}: expected a share of the peak above 0, at most 1")
+    if devices < 1:
+        raise ConfigError(f"--devices {devices}: expected a whole number, at least 1")
+    parameters = count_parameters(config.model, vocab_size)
+    tokens_per_step = config.train.batch_size * config.model.context
+    at_once = min(config.train.micro_batch or config.train.batch_size, -(-config.train.batch_size // devices))
+    return Plan(
+        parameters=parameters,
+        formula=gpt2_parameters(config.model.layers, config.model.d_model, vocab_size, config.model.context),
+        tokens=config.train.steps * tokens_per_step,
+        tokens_per_step=tokens_per_step,
+        flops_per_token=train_flops_per_token(config.model, parameters),
+        machine=machine(device),
+        devices=devices,
+        mfu=mfu,
+        precision=config.precision,
+        state_bytes=state_bytes(parameters, config.precision),
+        activation_bytes=activation_bytes(config.model, at_once, config.precision),
+        corpus_tokens=corpus_tokens,
+    )
+
+
+def chinchilla_loss(parameters: float, tokens: float) -> float:
+    """Return the loss in nats that Chinchilla's third fit gives a model of this size after these tokens.
+
+    Web text, each token seen once, sizes from ``FITTED_FROM`` to 16B parameters.
+    """
+    return float(1.69 + 406.4 / parameters**0.34 + 410.7 / tokens**0.28)
+
+
+def perplexity(loss: float) -> float:
+    """Return e to the ``loss``."""
+    return math.exp(loss)

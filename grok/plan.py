@@ -1,0 +1,159 @@
+"""``python -m grok.plan experiment=gpt/NAME [overrides]``: what a run will take, before it is started."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grok.config import GptConfig, load_config
+from grok.config.fields import settings_of
+from grok.config.gpt import PRESETS
+from grok.errors import ConfigError, GrokError, nearest
+from grok.gpt.corpus import open_corpus
+from grok.gpt.planner import FITTED_FROM, MACHINES, Plan, chinchilla_loss, perplexity, plan
+from grok.gpt.published import figures, table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the plan and return the exit status."""
+    given = _parser().parse_args(argv)
+    try:
+        print(table(figures()) if given.diary else _page(given))
+    except GrokError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m grok.plan",
+        description="Parameters, FLOPs, time, memory, cost and Chinchilla tokens of a GPT run.",
+        epilog="example: python -m grok.plan experiment=gpt/gpt2_117m --device H200 --mfu 0.4 --price 3",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for grok.run: experiment=gpt/NAME ...")
+    parser.add_argument("--device", default="A100", help=f"one of {', '.join(MACHINES)} (default A100)")
+    parser.add_argument("--devices", type=int, default=1, help="how many (default 1)")
+    parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak that is reached (default 0.4)")
+    parser.add_argument("--price", type=float, help="price of a device for an hour")
+    parser.add_argument("--vocab-size", type=int, help="ids, where neither data.path nor the preset says")
+    parser.add_argument("--diary", action="store_true", help="the seed diary's figures beside ours, and no plan")
+    return parser
+
+
+def _page(given: argparse.Namespace) -> str:
+    config = _config(["mode=gpt", *given.overrides])
+    corpus = open_corpus(config.data.path) if config.data.path else None
+    vocab_size = given.vocab_size or config.model.vocab_size
+    vocab_size = vocab_size or (corpus.vocab_size if corpus else config.target.vocab_size)
+    if vocab_size is None:
+        raise ConfigError("the vocabulary is not known: give data.path=DIR, model.vocab_size=N or --vocab-size N")
+    found = plan(
+        config,
+        vocab_size,
+        device=given.device,
+        devices=given.devices,
+        mfu=given.mfu,
+        corpus_tokens=corpus.split("train")["tokens"] if corpus else None,
+    )
+    return _shown(config, found, vocab_size, given.price)
+
+
+def _config(overrides: Sequence[str]) -> GptConfig:
+    """Return the settings of a command line, as ``grok.run`` would read it.
+
+    Raises:
+        ConfigError: settings that grok.run would refuse too.
+    """
+    from hydra import compose, initialize_config_dir, initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    for override in overrides:
+        group, _, preset = override.partition("experiment=gpt/")
+        if not group and preset and preset not in PRESETS:
+            known = ", ".join(PRESETS)
+            raise ConfigError(
+                f"experiment=gpt/{preset} is not known{nearest(preset, PRESETS)}: expected one of {known}"
+            )
+    package = Path(__file__).parent
+    packed = (package / "conf").is_dir()
+    where: Any = (
+        initialize_config_module("grok.conf", version_base="1.3")
+        if packed
+        else initialize_config_dir(str(package.parent / "conf"), version_base="1.3")
+    )
+    try:
+        with where:
+            settings: Any = OmegaConf.to_container(compose("config", overrides=list(overrides)), resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        unknown = re.search(r"Could not override '([^']+)'", str(error))
+        if unknown:
+            name = unknown[1]
+            raise ConfigError(f"unknown setting '{name}'{nearest(name, settings_of(GptConfig))}") from error
+        raise ConfigError(str(error)) from error
+    config = load_config(settings)
+    if not isinstance(config, GptConfig):
+        raise ConfigError(f"mode={config.mode}: the planner is for mode=gpt")
+    return config
+
+
+def _shown(config: GptConfig, found: Plan, vocab_size: int, price: float | None) -> str:
+    n, peak = found.parameters, found.machine.peak_of(found.precision)
+    published = f" (published: {config.target.params:,})" if config.target.params else ""
+    t8 = "exact" if found.formula == n.total else "GPT-2's form; this model differs"
+    rows = [
+        ("model", f"{config.experiment}: {config.model.layers} layers of {config.model.d_model}, {vocab_size:,} ids"),
+        ("parameters", f"{n.total:,}{published}"),
+        ("  blocks / embedding", f"{n.blocks:,} / {n.embedding:,}"),
+        ("  without positions", f"{n.without_positions:,}"),
+        ("  n(12h²+13h)+vh+sh+2h", f"{found.formula:,} ({t8})"),
+        ("tokens", f"{found.tokens:,} = {config.train.steps:,} steps of {found.tokens_per_step:,}"),
+        ("  epochs", f"{found.epochs:.2f} of {found.corpus_tokens:,}" if found.epochs else "give data.path=DIR"),
+        ("  Chinchilla-optimal", f"{found.chinchilla_tokens:.3g}, 20 a parameter; this run has {_share(found)} that"),
+        ("  loss by Chinchilla's fit", _fit(n.total, found.tokens)),
+        ("FLOPs", f"{found.flops:.3g} ({found.flops_per_token:.3g} a token, a third of it forward)"),
+        ("  by 6 N tokens", f"{found.six_n:.3g}"),
+        ("memory of a device", f"{_size(found.bytes_per_device)} of {_size(found.machine.memory)}"),
+        ("  weights, gradients, Adam", _size(found.state_bytes)),
+        ("  activations", _size(found.activation_bytes)),
+        ("time", f"{_duration(found.seconds)} on {found.devices} x {found.machine.name} at {found.mfu:.0%} of"
+                 f" {peak / 1e12:,.4g} TFLOP/s ({found.precision})"),
+        ("device hours", f"{found.device_hours:,.3g}"),
+        ("cost", f"{found.device_hours * price:,.2f}" if price is not None else "give --price for a device and hour"),
+    ]  # fmt: skip
+    return "\n".join(f"{name:<28}{text}" for name, text in rows)
+
+
+def _share(found: Plan) -> str:
+    return f"{found.tokens / found.chinchilla_tokens:.2g} times"
+
+
+def _fit(parameters: int, tokens: int) -> str:
+    if parameters < FITTED_FROM:
+        return f"none: it was made from models of {FITTED_FROM / 1e6:.0f}M parameters and more"
+    loss = chinchilla_loss(parameters, tokens)
+    return f"{loss:.2f} nats, perplexity {perplexity(loss):.3g} (web text, each token once)"
+
+
+def _size(n_bytes: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:,.1f} {unit}"
+    return f"{n_bytes / 1e3:,.0f} kB"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
