@@ -58,16 +58,8 @@ class OneLaneProgram:
         self.model = LaneModel(config.model, self.plan, OneLane(self.path))
         # noise is drawn outside of any graph, step by step
         self.compiled = config.numerics.compile and not noisy
-        self._step: Step = (
-            torch.compile(self._loss_and_accuracy, dynamic=False, fullgraph=True)
-            if self.compiled
-            else self._loss_and_accuracy
-        )
-        self._score: Step = (
-            torch.compile(self._losses_and_hits, dynamic=False, fullgraph=True)
-            if self.compiled
-            else self._losses_and_hits
-        )
+        self._step: Step = _compiled(self._loss_and_accuracy) if self.compiled else self._loss_and_accuracy
+        self._score: Step = _compiled(self._losses_and_hits) if self.compiled else self._losses_and_hits
 
     def tag(self) -> str:
         """Return the numerics tag: all that decides the bits besides the run's identity."""
@@ -158,6 +150,15 @@ class OneLaneProgram:
                 losses[true] = loss[: len(true)].double()
                 hits[true] = hit[: len(true)]
         return losses.mean().item(), hits.double().mean().item()
+
+
+def _compiled(function: Step) -> Step:
+    """Return ``function`` compiled for one shape, its bias additions fused with what follows.
+
+    Inductor's pattern matcher would turn a product and its bias into one library call
+    that first copies the bias over the whole output.
+    """
+    return torch.compile(function, dynamic=False, fullgraph=True, options={"pattern_matcher": False})
 
 
 def _is_compile_error(error: Exception) -> bool:
