@@ -16,7 +16,7 @@ from grok.errors import StoreError
 from grok.store.compact import SMALL, can_exchange, merge_shards
 from grok.store.compare import Conflict, as_json, difference, traces
 from grok.store.files import disk_errors, file_identity, flush_folder, locked, remove_quietly, unique, write_json
-from grok.store.layout import Layout, make_store, refuse_older, renew_empty
+from grok.store.layout import Layout, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.recovery import Recovered, finish_compaction, quarantine, recover, retire_orphans
 from grok.store.rows import Row, Shard, to_shard, with_partners
@@ -70,6 +70,7 @@ class StoreWriter:
     """
 
     def __init__(self, path: str | Path, thorough: bool = True) -> None:
+        check_path(path)  # refused before anything is written
         self.layout: Layout = make_store(path)
         self.recovered: list[Recovered] = []
         self._index = Index(self.layout)

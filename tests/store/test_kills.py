@@ -57,7 +57,7 @@ def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
     if action == "compact":
         compact(path)
     assert_contract(path)
-    assert not [f for f in (path / "quarantine").glob("runs-*")], where
+    assert not list((path / "quarantine").glob("runs-*")), where
     for kind in KINDS:
         assert contents(path, kind).equals(contents(reference, kind)), where
 

@@ -1,0 +1,219 @@
+"""Checkpoints and kept weights on the disk."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from grok.checkpoint import (
+    DamagedCheckpointWarning,
+    checkpoint_steps,
+    has_checkpoint,
+    load_checkpoint,
+    load_weights,
+    remove_checkpoints,
+    run_folder,
+    save_checkpoint,
+    save_weights,
+)
+from grok.errors import CheckpointError
+from grok.records import Checkpoint
+
+GENERATOR = torch.Generator().manual_seed(0)
+WEIGHT = torch.randn(4, 6, generator=GENERATOR)
+TENSORS = {
+    "blocks.0.attention.weight": WEIGHT,
+    "tied": WEIGHT,
+    "transposed": WEIGHT.T,
+    "row": WEIGHT[2],
+    "bf16": WEIGHT.bfloat16(),
+    "half": WEIGHT.half(),
+    "double": WEIGHT.double(),
+    "f8": WEIGHT.to(torch.float8_e4m3fn),
+    "step": torch.tensor(2**62),
+    "mask": WEIGHT > 0,
+    "bytes": torch.arange(7, dtype=torch.uint8),
+    "nothing": torch.zeros(0, 3),
+    "special": torch.tensor([math.nan, math.inf, -0.0, 1e-45]),
+}
+STATE = {"curve": [{"step": 3, "val_loss": math.inf, "lr": 0.1}], "order": {"epoch": 2}, "note": "é", "none": None}
+
+
+def checkpoint(step: int = 3) -> Checkpoint:
+    return Checkpoint(run_id="abc", step=step, tensors=TENSORS, state=STATE)
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    assert list(found) == list(wanted)
+    for name, tensor in wanted.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
+        assert raw(found[name]) == raw(tensor), name
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return run_folder(tmp_path, "abc")
+
+
+def test_every_dtype_shape_and_bit_comes_back(folder: Path) -> None:
+    save_checkpoint(folder, checkpoint())
+    found = load_checkpoint(folder)
+    assert (found.run_id, found.step, found.state) == ("abc", 3, STATE)
+    assert_equal(found.tensors, TENSORS)
+
+
+def test_the_manifest_says_every_dtype_and_shape(folder: Path) -> None:
+    manifest = json.loads((save_checkpoint(folder, checkpoint()) / "manifest.json").read_text())
+    assert manifest["tensors"]["bf16"] == {"dtype": "bfloat16", "shape": [4, 6]}
+    assert set(manifest["tensors"]) == set(TENSORS)
+
+
+def test_the_newest_is_the_one_saved_last(folder: Path) -> None:
+    for step in (10, 20, 15):  # back to 15: a rollback
+        save_checkpoint(folder, checkpoint(step), keep=None)
+    assert checkpoint_steps(folder) == [15, 20, 10]
+    assert load_checkpoint(folder).step == 15
+    assert load_checkpoint(folder, step=10).step == 10
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 11 .* steps there: 15, 20, 10"):
+        load_checkpoint(folder, step=11)
+    save_checkpoint(folder, checkpoint(30), keep=2)
+    assert checkpoint_steps(folder) == [30, 15]
+
+
+@pytest.mark.parametrize("damage", ["tensors cut", "tensor bit", "no manifest", "manifest cut", "manifest changed"])
+def test_a_damaged_one_is_left_out_with_a_warning(folder: Path, damage: str) -> None:
+    save_checkpoint(folder, checkpoint(1), keep=None)
+    newest = save_checkpoint(folder, checkpoint(2), keep=None)
+    tensors, manifest = newest / "tensors.safetensors", newest / "manifest.json"
+    content = tensors.read_bytes()
+    if damage == "tensors cut":
+        tensors.write_bytes(content[:-1])
+    elif damage == "tensor bit":
+        tensors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "no manifest":
+        manifest.unlink()
+    elif damage == "manifest cut":
+        manifest.write_text(manifest.read_text()[:-20])
+    else:
+        manifest.write_text(manifest.read_text().replace('"epoch": 2', '"epoch": 3'))
+    with pytest.warns(DamagedCheckpointWarning, match="step-2"):
+        assert load_checkpoint(folder).step == 1
+    assert has_checkpoint(folder)
+    with pytest.warns(DamagedCheckpointWarning), pytest.raises(CheckpointError, match="1 damaged"):
+        load_checkpoint(folder, step=2)
+
+
+def test_none_at_all(folder: Path) -> None:
+    assert not has_checkpoint(folder)
+    assert checkpoint_steps(folder) == []
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        load_checkpoint(folder)
+    remove_checkpoints(folder)
+    save_checkpoint(folder, checkpoint())
+    remove_checkpoints(folder)
+    assert not folder.exists()
+
+
+def test_what_a_kill_left_is_neither_loaded_nor_kept(folder: Path) -> None:
+    done = save_checkpoint(folder, checkpoint(1))
+    unfinished = folder / "00000002-step-9.tmp-1-ab"
+    unfinished.mkdir()
+    (unfinished / "tensors.safetensors").write_bytes(b"half")
+    assert load_checkpoint(folder).step == 1
+    save_checkpoint(folder, checkpoint(2))
+    assert [p.name for p in folder.iterdir()] == ["00000002-step-2"]
+    assert not done.exists()
+
+
+def test_kept_weights_stay_beside_checkpoints(folder: Path) -> None:
+    save_weights(folder, "init", {"w.x": torch.ones(2)})
+    save_weights(folder, "final", {"w.x": torch.zeros(2)})
+    save_weights(folder, "final", TENSORS)
+    save_checkpoint(folder, checkpoint())
+    remove_checkpoints(folder)
+    assert_equal(load_weights(folder, "final"), TENSORS)
+    assert load_weights(folder, "init")["w.x"].tolist() == [1, 1]
+    with pytest.raises(CheckpointError, match=r"no weights of moment 'best' .*kept: final, init"):
+        load_weights(folder, "best")
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\\b", "a b", "x" * 200, "a\n", "/etc"])
+def test_a_name_cannot_lead_out_of_the_store(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CheckpointError, match="expected a name of letters"):
+        run_folder(tmp_path, name)
+    with pytest.raises(CheckpointError, match="expected a name of letters"):
+        save_weights(tmp_path / "x", name, {})
+
+
+@pytest.mark.parametrize("state", [{"a": (1, 2)}, {1: 2}, {"a": {"b": [torch.ones(1)]}}, {"a": {1}}])
+def test_a_state_that_would_not_come_back_equal_is_refused(folder: Path, state: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="come back from JSON"):
+        save_checkpoint(folder, Checkpoint(run_id="abc", step=1, tensors={}, state=state))
+    assert not folder.exists()
+
+
+def test_no_loaded_tensor_is_a_window_on_the_file(folder: Path) -> None:
+    path = save_checkpoint(folder, checkpoint())
+    found = load_checkpoint(folder).tensors
+    (path / "tensors.safetensors").write_bytes(b"")
+    assert_equal(found, TENSORS)
+
+
+def test_a_fresh_process_loads_it_and_a_disk_that_refuses_leaves_it(folder: Path) -> None:
+    """The kernel's file size limit stands in for a full disk: the write fails half-way, as there."""
+    save_checkpoint(folder, checkpoint(1))
+    script = """
+import resource, signal, sys, torch
+from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.errors import CheckpointError
+from grok.records import Checkpoint
+found = load_checkpoint(sys.argv[1])
+print(found.step, found.state["curve"][0]["lr"], found.tensors["bf16"].dtype)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try: save_checkpoint(sys.argv[1], Checkpoint(run_id="abc", step=2, tensors={"w": torch.ones(9_000)}, state={}))
+except CheckpointError as error: print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], check=True, capture_output=True, text=True)
+    loaded, refused = done.stdout.splitlines()
+    assert loaded == "1 0.1 torch.bfloat16"
+    assert "untouched" in refused
+    assert [p.name for p in folder.iterdir()] == ["00000001-step-1"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+names = st.text("abc._-é ", min_size=1, max_size=12)
+dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8])
+
+
+@given(
+    state=st.dictionaries(names, json_values, max_size=3),
+    shapes=st.dictionaries(names, st.tuples(dtypes, st.lists(st.integers(0, 3), max_size=3)), max_size=4),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_state_and_tensors_come_back(
+    tmp_path: Path, state: dict[str, object], shapes: dict[str, tuple[torch.dtype, list[int]]]
+) -> None:
+    tensors = {
+        name: (torch.randn(shape, generator=GENERATOR) * 50).to(dtype) for name, (dtype, shape) in shapes.items()
+    }
+    save_checkpoint(tmp_path, Checkpoint(run_id="abc", step=0, tensors=tensors, state=state))
+    found = load_checkpoint(tmp_path)
+    assert found.state == state
+    assert_equal(found.tensors, tensors)

@@ -1,0 +1,291 @@
+"""Compaction, merging, migration, verification, and the command in front of them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from grok.checkpoint import load_weights, run_folder, save_weights
+from grok.errors import StoreError
+from grok.records import StepPoint
+from grok.store import DamagedShardWarning, StoreWriter, open_store, versions
+from grok.store import schema as schema_module
+from grok.store.__main__ import main
+from grok.store.compact import compact
+from grok.store.contract import assert_contract, contents, read_raw
+from grok.store.layout import Layout
+from grok.store.merge import merge
+from grok.store.migrate import migrate
+from grok.store.schema import KINDS, VERSION_KEY, schema
+from grok.store.shards import write_parquet
+from grok.store.testing import example_row, example_rows, failed, with_other_bits
+from grok.store.verify import verify
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Six runs in three shards."""
+    with StoreWriter(tmp_path / "S") as writer:
+        for start in (0, 2, 4):
+            writer.commit(example_rows(range(start, start + 2)))
+    return tmp_path / "S"
+
+
+class TestCompact:
+    def test_large_shards_are_left_alone_and_nothing_is_done_twice(self, store: Path) -> None:
+        whole = {kind: contents(store, kind) for kind in KINDS}
+        assert str(compact(store, shard_rows=25)) == "3 shards, now 2"
+        assert str(compact(store, shard_rows=25)) == "2 shards: nothing to do"
+        assert str(compact(store)) == "2 shards, now 1"
+        assert_contract(store)
+        assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+
+    def test_step_logs_come_along(self, tmp_path: Path) -> None:
+        with StoreWriter(tmp_path / "S") as writer:
+            writer.commit([example_row(0, step_log=[StepPoint(step=k, grad_norm=k / 7) for k in range(1, 9)])])
+            writer.commit([example_row(1)])
+        compact(tmp_path / "S")
+        assert_contract(tmp_path / "S")
+        assert open_store(tmp_path / "S").steps()["grad_norm"].tolist() == [k / 7 for k in range(1, 9)]
+        assert not (tmp_path / "S" / "steps" / "empty.parquet").exists()
+
+    def test_a_store_without_runs(self, tmp_path: Path) -> None:
+        StoreWriter(tmp_path / "S").close()
+        assert compact(tmp_path / "S").after == 0
+        assert_contract(tmp_path / "S")
+
+    def test_a_damaged_shard_is_said(self, store: Path) -> None:
+        next((store / "runs").iterdir()).write_bytes(b"")
+        assert len(compact(store).recovered) == 1
+        assert len(open_store(store).run_ids()) == 4
+
+
+class TestMerge:
+    def test_two_halves_become_the_whole(self, tmp_path: Path) -> None:
+        a, b = tmp_path / "A", tmp_path / "B"
+        rows = example_rows(range(6))
+        with StoreWriter(a) as writer:
+            writer.commit([*rows[:3], failed(rows[3])])
+        with StoreWriter(b) as writer:
+            writer.commit([failed(rows[0]), *rows[2:]])
+            writer.record_sweep("s1", ["x"], {})
+        save_weights(run_folder(b, rows[5].result.run_id), "final", {"w": torch.ones(2)})
+        report = merge(a, [b])
+        assert (report.added, report.replaced, report.duplicates, report.conflicts) == (2, 1, 2, [])
+        assert report.checkpoints == 1
+        assert load_weights(run_folder(a, rows[5].result.run_id), "final")["w"].tolist() == [1, 1]
+        assert (a / "sweeps" / "s1.json").exists()
+        assert open_store(a).run_ids("completed") == {row.result.run_id for row in rows}
+        for path in (a, b):
+            assert_contract(path)
+        again = merge(a, [b])
+        assert (again.added, again.replaced, again.conflicts, again.checkpoints) == (0, 0, [], 0)
+
+    def test_one_trajectory_seen_at_other_steps_must_have_the_same_bits(self, tmp_path: Path) -> None:
+        a, b = tmp_path / "A", tmp_path / "B"
+        short, long = example_row(0, steps=200), example_row(0, steps=400, every=100)
+        assert short.identity.trajectory_id == long.identity.trajectory_id
+        assert short.identity.run_id != long.identity.run_id
+        with StoreWriter(a) as writer:
+            writer.commit([short])
+        with StoreWriter(b) as writer:
+            writer.commit([with_other_bits(long, 100)])
+        report = merge(a, [b])
+        (conflict,) = report.conflicts
+        assert (conflict.run_id, conflict.other_run_id) == (short.identity.run_id, long.identity.run_id)
+        assert (conflict.step, conflict.what) == (100, "val_loss")
+        (record,) = (a / "conflicts").iterdir()
+        content = json.loads(record.read_text())
+        assert float.fromhex(content["value"]["hex"]) == short.result.curve[2].val_loss
+        assert {side["host"] for side in content["sides"].values()} == {"somewhere"}
+        assert open_store(a).run_ids() == {short.identity.run_id}
+
+    def test_a_store_of_another_numerics_tag_never_conflicts(self, tmp_path: Path) -> None:
+        row = example_row(0)
+        other = with_other_bits(replace(row, result=replace(row.result, numerics="cpu:other")), 50)
+        for name, one in (("A", row), ("B", other)):
+            with StoreWriter(tmp_path / name) as writer:
+                writer.commit([one])
+        assert merge(tmp_path / "A", [tmp_path / "B"], into=tmp_path / "C").conflicts == []
+        assert open_store(tmp_path / "C").runs()["numerics"].tolist() == ["cpu:example"]
+
+    def test_refused(self, store: Path, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match="cannot be merged into itself"):
+            merge(store, [store])
+        with pytest.raises(StoreError, match="no store at"):
+            merge(store, [tmp_path / "nothing"], into=tmp_path / "new")
+        with pytest.raises(StoreError, match="name at least one more store"):
+            merge(store, [])
+        assert not (tmp_path / "new").exists()
+
+
+def make_older(store: Path, drop: dict[str, list[str]], version: int | None = None) -> None:
+    """Rewrite every shard without some columns, as a version that did not have them wrote it."""
+    marker = json.loads((store / "store.json").read_text())
+    for kind in KINDS:
+        for path in (store / kind).iterdir():
+            file = pq.ParquetFile(path)
+            metadata = dict(file.metadata.metadata)
+            if version is not None:
+                metadata[VERSION_KEY] = str(version).encode()
+            table = file.read().drop_columns(drop.get(kind, []))
+            with path.open("wb") as out:
+                write_parquet(table.replace_schema_metadata(metadata), out)
+        for name in drop.get(kind, []):
+            del marker["columns"][kind][name]
+    if version is not None:
+        marker["schema_version"] = version
+    (store / "store.json").write_text(json.dumps(marker))
+
+
+ADDED_LATER = {"runs": ["config.task.label_noise", "lane_width"], "curves": ["sample"]}
+
+
+class TestMigrate:
+    def test_columns_that_came_later(self, store: Path) -> None:
+        whole = {kind: contents(store, kind) for kind in KINDS}
+        make_older(store, ADDED_LATER)
+        before = sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*"))
+        with pytest.raises(StoreError, match=r"older version .*run `python -m grok.store migrate"):
+            StoreWriter(store)
+        assert verify(store) != []
+        # reading needs no migration
+        assert open_store(store).runs()["config.task.label_noise"].tolist() == [0.0] * 6
+        assert sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*")) == before
+        assert migrate(store).shards == 7
+        assert_contract(store)
+        assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+        assert migrate(store).shards == 0
+
+    def test_a_store_without_rows_needs_no_migration(self, tmp_path: Path) -> None:
+        StoreWriter(tmp_path / "S").close()
+        make_older(tmp_path / "S", ADDED_LATER)
+        StoreWriter(tmp_path / "S").close()
+        assert_contract(tmp_path / "S")
+
+    def test_half_done_it_is_finished(self, store: Path) -> None:
+        shard = sorted((store / "runs").iterdir())[0]
+        make_older(store, ADDED_LATER)
+        with shard.open("rb") as file:
+            table = schema_module.conform("runs", pq.ParquetFile(file).read())
+        with shard.open("wb") as file:
+            write_parquet(table, file)
+        assert len(open_store(store).runs()) == 6
+        migrate(store)
+        assert len(open_store(store).runs()) == 6
+
+    def test_a_damaged_shard_goes_to_quarantine(self, store: Path) -> None:
+        make_older(store, ADDED_LATER)
+        sorted((store / "curves").iterdir())[0].write_bytes(b"")
+        with pytest.warns(DamagedShardWarning):
+            assert open_store(store).curves()["run_id"].nunique() == 4
+        assert len(migrate(store).recovered) == 1
+        assert_contract(store)
+        assert len(open_store(store).run_ids()) == 4
+
+    def test_a_renamed_column(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From version to version a step says what changed; here one that calls `val_loss` something else."""
+        whole = contents(store, "curves")
+
+        def rename(kind: str, table: pa.Table) -> pa.Table:
+            return table.rename_columns(["val_loss" if n == "valid_loss" else n for n in table.column_names])
+
+        make_older(store, {}, version=0)
+        for path in (store / "curves").iterdir():
+            table = pq.ParquetFile(path).read()
+            metadata = pq.ParquetFile(path).metadata.metadata
+            names = ["valid_loss" if n == "val_loss" else n for n in table.column_names]
+            with path.open("wb") as out:
+                write_parquet(table.rename_columns(names).replace_schema_metadata(metadata), out)
+        with pytest.raises(StoreError, match="schema 0 of runs is too old to migrate"):
+            migrate(store)
+        monkeypatch.setitem(versions.MIGRATIONS, 0, rename)
+        assert open_store(store).curves()["val_loss"].notna().all()
+        assert migrate(store).from_version == 0
+        assert_contract(store)
+        assert contents(store, "curves").equals(whole)
+
+
+class TestVerify:
+    def test_points_that_a_row_does_not_agree_with(self, tmp_path: Path) -> None:
+        with StoreWriter(tmp_path / "S") as writer:
+            row = example_row(0)
+            short = replace(row, result=replace(row.result, curve=row.result.curve[:-1]))
+            writer.commit([short])
+        (problem,) = verify(tmp_path / "S")
+        assert problem.endswith("completed at step 200, its curve's last step is 150")
+
+    def test_rows_that_were_copied_in_by_hand(self, store: Path) -> None:
+        for kind in ("runs", "curves"):
+            shard = sorted((store / kind).iterdir())[0]
+            (store / kind / "copy.parquet").write_bytes(shard.read_bytes())
+        problems = verify(store)
+        assert sum(p.startswith("runs: run ") for p in problems) == 2
+        assert sum(p.startswith("curves: run ") for p in problems) == 10
+
+    def test_replicates_with_other_bits(self, tmp_path: Path) -> None:
+        with StoreWriter(tmp_path / "S") as writer:
+            writer.commit([example_row(0), with_other_bits(example_row(0, settings={"replicate": 1}), 150)])
+        (problem,) = verify(tmp_path / "S")
+        assert "equal trajectory and numerics, different bits" in problem
+        assert "val_loss at step 150" in problem
+
+    def test_a_shard_without_the_full_schema(self, store: Path) -> None:
+        path = sorted((store / "curves").iterdir())[0]
+        table = pq.ParquetFile(path).read().drop_columns(["sample"])
+        with path.open("wb") as out:
+            write_parquet(table.replace_schema_metadata(schema("curves").metadata), out)
+        assert [p for p in verify(store) if p == f"{path}: its columns are not the full schema"]
+
+
+class TestCommand:
+    def test_exit_statuses_and_one_line_errors(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["verify", str(store)]) == 0
+        assert capsys.readouterr().out == f"{store}: every promise holds\n"
+        assert main(["status", str(store)]) == 0
+        assert "6 runs, schema 1" in capsys.readouterr().out
+        assert main(["compact", str(store)]) == 0
+        assert capsys.readouterr().out == f"{store}: 3 shards, now 1\n"
+        assert main(["migrate", str(store)]) == 0
+        assert main(["status", str(store / "no")]) == 2
+        errors = capsys.readouterr().err
+        assert errors.startswith("error: no store at")
+        assert errors.count("\n") == 1
+        with pytest.raises(SystemExit) as usage:
+            main(["mend", str(store)])
+        assert usage.value.code == 2
+
+    def test_conflicts_end_with_1(self, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with StoreWriter(tmp_path / "B") as writer:
+            writer.commit([with_other_bits(example_row(0), 50), example_row(9)])
+        assert main(["merge", str(store), str(tmp_path / "B"), "--into", str(tmp_path / "C")]) == 1
+        said = capsys.readouterr().out
+        assert "val_loss at step 50" in said
+        assert "nothing was chosen" in said
+        assert main(["verify", str(tmp_path / "C")]) == 1
+        assert main(["status", str(tmp_path / "C")]) == 0
+        assert "attention: conflict on record" in capsys.readouterr().out
+
+    def test_status_warns_of_damage_and_writes_nothing(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        next((store / "runs").iterdir()).write_bytes(b"")
+        before = sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*"))
+        assert main(["status", str(store)]) == 0
+        said = capsys.readouterr()
+        assert "4 runs" in said.out
+        assert "warning: left out" in said.err
+        assert sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*")) == before
+
+    def test_as_a_module(self, store: Path) -> None:
+        command = [sys.executable, "-m", "grok.store", "verify", str(store)]
+        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.endswith("promise holds\n")
+
+
+def test_a_stranger_reads_every_row(store: Path) -> None:
+    assert len(read_raw(store, "runs")) == 6
+    assert not list(Layout(store).tmp.iterdir())
