@@ -44,7 +44,7 @@ class Estimate:
         """Return ``"0.87% (0.55 to 1.37)"``."""
         low, high = 100 * self.low, 100 * self.high
         if digits is None:
-            digits = 2 if high < 10 else 1 if high - low < 10 else 0
+            digits = 2 if high - low < 1 else 1 if high - low < 10 else 0
         return f"{100 * self.value:.{digits}f}% ({low:.{digits}f} to {high:.{digits}f})"
 
     def plain(self, digits: int = 0) -> str:

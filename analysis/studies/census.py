@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -77,8 +77,11 @@ def analyse(observations: Observations, question: Question) -> Census:
         shares={c: share(int((labels == c).sum()), len(labels)) for c in CLASSES} if len(labels) else {},
         is_diary_regime=not differing_settings(first),
     )
-    _accuracy_findings(census, describe_task(first))
-    _time_findings(census)
+    by_accuracy = _accuracy_findings(census, describe_task(first))
+    by_time = _time_findings(census)
+    census.findings = by_accuracy + by_time if census.is_diary_regime else by_time + by_accuracy
+    if census.by_time is not None and not census.is_diary_regime:
+        census.findings = [replace(f, headline=f in by_time) for f in census.findings]
     census.tables = [_share_table(census), _best_table(census, observations)]
     if len(conditions) > 1:
         census.tables.append(_condition_table(observations, conditions))
@@ -99,65 +102,58 @@ def analyse(observations: Observations, question: Question) -> Census:
     return census
 
 
-def _accuracy_findings(census: Census, task: str) -> None:
+def _accuracy_findings(census: Census, task: str) -> list[Finding]:
     words = {
         "super": f"had validation accuracy above {DIARY.super_accuracy:.0%} at step {census.horizon:,}",
         "fast": f"were in between ({DIARY.normal_accuracy:.0%} to {DIARY.super_accuracy:.0%})",
         "normal": f"were still below {DIARY.normal_accuracy:.0%}",
         "diverged": "diverged",
     }
+    found = []
     for name, estimate in census.shares.items():
         hits = round(estimate.value * estimate.n)
         if name == "diverged" and not hits:
             continue
-        census.findings.append(
-            Finding(
-                f"{name} seeds",
-                estimate.percent(),
-                f"{hits} of {estimate.n} seeds ({task}) {words[name]}: {estimate.percent()}, 95% interval "
-                f"({estimate.method}).",
-                estimate,
-                headline=name != "diverged",
-            )
+        text = (
+            f"{hits:,} of {estimate.n:,} seeds ({task}) {words[name]}: {estimate.percent()}, 95% interval "
+            f"({estimate.method})."
         )
+        found.append(Finding(f"{name} seeds", estimate.percent(), text, estimate, headline=name != "diverged"))
     if "super" in census.shares:
-        p = max(census.shares["super"].value, 1 / census.shares["super"].n)
-        n = seeds_for_width(p, p)
-        census.findings.append(
-            Finding(
-                "seeds needed",
-                f"{n:,}",
-                f"An interval as narrow as the share itself ({p:.2%} wide around {p:.2%}) takes {n:,} seeds.",
-            )
-        )
+        # Nothing seen yet is planned for as one in all seeds so far; a common share as a width of 10 points.
+        p = max(census.shares["super"].value, 1 / (census.shares["super"].n + 1))
+        width = min(p, 0.1)
+        n = seeds_for_width(p, width)
+        text = f"An interval of {100 * width:.2g} percentage points around a super share of {p:.2%} takes {n:,} seeds."
+        found.append(Finding("seeds needed", f"{n:,}", text))
+    return found
 
 
-def _time_findings(census: Census) -> None:
+def _time_findings(census: Census) -> list[Finding]:
+    seen, n = int(census.times.seen.sum()), len(census.times)
+    done = share(seen, n)
+    text = f"{seen:,} of {n:,} seeds generalised within their budget: {done.percent()}."
+    generalised = Finding("generalised", done.percent(), text, done)
     try:
         census.by_time = judge_by_time(census.times, floats(census.rows["config.train.steps"]))
     except NotEnoughData as gap:
         census.notes.append(f"Super by time (3 times faster than the median): not enough data, needs {gap.needs}.")
-        return
+        return [generalised]
     verdict = census.by_time
-    n = int(verdict.judged.sum())
-    if not n:
-        return
-    hits = int((verdict.is_super & verdict.judged).sum())
-    estimate = share(hits, n)
-    census.shares["super by time"] = estimate
-    census.findings.append(
-        Finding(
-            "super by time",
-            estimate.percent(),
-            f"{hits} of {n} seeds generalised by step {verdict.threshold:,.0f}, at least {DIARY.speedup:.0f} times "
-            f"faster than the median seed (step {verdict.median.plain()}): {estimate.percent()}.",
-            estimate,
-            headline=not census.is_diary_regime or census.horizon < DIARY.horizon,
-        )
+    judged_seeds, hits = int(verdict.judged.sum()), int(verdict.is_super.sum())
+    if not judged_seeds:
+        return [generalised]
+    estimate = share(hits, judged_seeds)
+    text = (
+        f"{hits:,} of {judged_seeds:,} seeds generalised by step {verdict.threshold:,.0f}, at least "
+        f"{DIARY.speedup:.0f} times faster than the median seed (step {verdict.median.plain()}): {estimate.percent()}."
     )
+    return [Finding("super by time", estimate.percent(), text, estimate, headline=True), generalised]
 
 
 def _share_table(census: Census) -> Table:
+    shares = dict(census.shares)
+    shares |= {f.label: f.estimate for f in census.findings if f.label == "super by time" and f.estimate}
     records = [
         {
             "class": name,
@@ -168,7 +164,7 @@ def _share_table(census: Census) -> Table:
             "high %": round(100 * e.high, 3),
             "interval": e.method,
         }
-        for name, e in census.shares.items()
+        for name, e in shares.items()
     ]
     return Table("shares", f"Shares at step {census.horizon:,} with 95% intervals", pd.DataFrame(records))
 

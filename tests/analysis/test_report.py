@@ -1,0 +1,170 @@
+"""The report: whole on any store, escaped, self-contained, the same twice, and honest exit statuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import factorial, glossary, histogram, layers, regimes, repeatability, report, super_seeds
+from analysis.figures.style import PALETTE
+from analysis.page import cell, with_terms
+from analysis.report import compile_report, write_report
+from grok.store import StoreWriter
+from tests.analysis.simulate import Truth, census, crossed, simulate, write
+
+
+def store_of(folder: Path) -> Path:
+    truths = census(40, np.random.default_rng(20), steps=20_000, every=500)
+    truths += crossed((2, 5, 5), np.random.default_rng(21), {"init": 0.1, "order": 0.1, "chaos": 0.1})
+    return write(truths, folder)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store_of(tmp_path_factory.mktemp("report") / "store")
+
+
+@pytest.fixture(scope="module")
+def made(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out")
+    assert report.main([str(store), "--out", str(out)]) == 0
+    return out
+
+
+def test_every_figure_has_its_picture_and_its_data(made: Path) -> None:
+    figures = sorted(p.stem for p in (made / "figures").glob("*.png"))
+    assert {"accuracy_histogram", "time_histogram", "cumulative", "variance_shares", "heat_map"} <= set(figures)
+    for name in figures:
+        assert (made / "figures" / f"{name}.svg").read_text().startswith("<?xml")
+        assert len(pd.read_csv(made / "figures" / f"{name}.csv"))
+    page = (made / "report.html").read_text()
+    for name in figures:
+        assert f'id="figure-{name}"' in page
+
+
+def test_histogram_data_add_up(made: Path) -> None:
+    bars = pd.read_csv(made / "figures" / "accuracy_histogram.csv")
+    assert bars[["normal", "fast", "super"]].to_numpy().sum() == 40
+    assert pd.read_csv(made / "figures" / "time_histogram.csv")["seeds"].sum() == 40
+
+
+def test_json_holds_the_numbers_of_the_page(made: Path) -> None:
+    data = json.loads((made / "report.json").read_text())
+    page = (made / "report.html").read_text()
+    assert data["provenance"]["runs"] == 140
+    found = {s["name"]: s for s in data["studies"]}
+    assert {"census", "survival", "regimes", "crossed"} <= set(found)
+    for study in data["studies"]:
+        for finding in study["findings"]:
+            e = finding["estimate"]
+            if e and e["high"] is not None:
+                assert e["low"] <= e["value"] <= e["high"], finding
+    assert found["census"]["findings"][0]["shown"].split(" (")[0] in page
+    assert {g["name"] for g in data["missing"]} >= {"layers", "weight_decay", "gpt"}
+
+
+def test_the_page_loads_nothing_and_runs_nothing(made: Path) -> None:
+    page = (made / "report.html").read_text()
+    assert "<script" not in page
+    assert "default-src 'none'" in page
+    links = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert all(link.startswith(("#", "figures/", "data:")) for link in links), links
+    for link in links:
+        if link.startswith("figures/"):
+            assert (made / link).is_file()
+    assert len(re.findall(r"url\(#", page)) == len(
+        [u for u in re.findall(r"url\(#([^)]+)\)", page) if f'id="{u}"' in page]
+    )
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_store_gives_the_same_bytes(store: Path, made: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "analysis.report", str(store), "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "report: " in done.stdout
+    for path in sorted(p.relative_to(made) for p in made.rglob("*") if p.is_file()):
+        assert (tmp_path / path).read_bytes() == (made / path).read_bytes(), path
+
+
+def test_text_from_a_store_is_escaped(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    found = simulate([Truth({"seed": i, "experiment": evil}, 900, numerics=evil) for i in range(6)])
+    found.path = Path(evil)
+    page = write_report(compile_report(found), tmp_path).read_text()
+    assert evil not in page
+    assert "&lt;script&gt;" in page
+    assert evil not in str(with_terms(f"seed {evil} censored"))
+
+
+def test_an_empty_store_gives_a_page_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with StoreWriter(tmp_path / "store"):
+        pass
+    assert report.main([str(tmp_path / "store"), "--out", str(tmp_path / "out")]) == 0
+    assert "no finished run yet" in capsys.readouterr().out
+    assert "no finished run yet" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_growing_store(tmp_path: Path) -> None:
+    truths = census(12, np.random.default_rng(22))
+    for n in (1, 2, 12):
+        write(truths[:n], tmp_path / "store")
+        assert report.main([str(tmp_path / "store"), "--out", str(tmp_path / "out")]) == 0
+        data = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert data["provenance"]["runs"] == n
+        census_of = next(s for s in data["studies"] if s["name"] == "census")
+        assert census_of["findings"]
+
+
+def test_what_is_refused(tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(tmp_path / "nothing")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "file").write_text("x")
+    assert report.main([str(store), "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert report.main([str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize("module", [histogram, super_seeds, regimes, factorial, layers, repeatability])
+def test_single_study_commands(module, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.main([str(store), "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    if module is layers:
+        assert "not enough data: needs" in said
+        assert "python -m grok.run" in said
+    else:
+        assert list((tmp_path / "figures").glob("*.png"))
+    assert module.main([str(tmp_path / "nothing")]) == 2
+
+
+def test_the_report_needs_no_torch(store: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from analysis.report import main; "
+        f"main([{str(store)!r}, '--out', {str(tmp_path)!r}]); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_the_glossary_page_is_the_reports_glossary() -> None:
+    docs = Path(__file__).parents[2] / "docs" / "glossary.md"
+    assert docs.read_text(encoding="utf-8") == glossary.markdown()
+
+
+def test_every_colour_has_a_dark_partner() -> None:
+    assert all(re.fullmatch(r"#[0-9a-f]{6}", c) for pair in PALETTE.values() for c in pair)
+    assert len({light for light, _ in PALETTE.values()}) == len(PALETTE)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (float("nan"), ""), (1234.4, "1,234"), (0.12345, "0.1235"), (3.0, "3"), (12345, "12,345")],
+)
+def test_cells(value: object, text: str) -> None:
+    assert cell(value) == text

@@ -1,0 +1,245 @@
+"""Every study on a simulated store whose truth is known."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.figures import drawings
+from analysis.observations import Observations
+from analysis.studies import QUESTIONS, Missing, Study
+from analysis.studies.base import Question
+from analysis.studies.regimes import clusters
+from tests.analysis.simulate import Truth, census, crossed, simulate
+
+BY_NAME: dict[str, Question] = {q.name: q for q in QUESTIONS}
+LAYERS = ["embedding", "blocks.0.mlp", "final_norm", "head"]
+
+
+def ask(name: str, observations: Observations) -> Any:
+    answer = BY_NAME[name].ask(observations)
+    assert isinstance(answer, Study), answer
+    for drawing in drawings(answer):
+        assert len(drawing.data)
+        assert drawing.png().startswith(b"\x89PNG")
+    return answer
+
+
+def needs(name: str, observations: Observations) -> str:
+    answer = BY_NAME[name].ask(observations)
+    assert isinstance(answer, Missing), answer
+    return answer.needs
+
+
+@pytest.fixture(scope="module")
+def short_census() -> Observations:
+    return simulate(census(400, np.random.default_rng(1)))
+
+
+@pytest.fixture(scope="module")
+def long_census() -> Observations:
+    return simulate(census(150, np.random.default_rng(2), steps=20_000, every=250))
+
+
+def test_census_of_the_diarys_regime(short_census: Observations) -> None:
+    study = ask("census", short_census)
+    assert study.is_diary_regime
+    assert study.horizon == 3000
+    shares = study.shares
+    assert shares["super"].low <= 0.06 <= shares["super"].high
+    assert sum(shares[c].value for c in ("super", "fast", "normal", "diverged")) == pytest.approx(1)
+    assert study.by_time is None
+    assert any("Super by time" in note for note in study.notes)
+
+
+def test_census_of_another_task_leads_with_time_and_says_why() -> None:
+    rng = np.random.default_rng(3)
+    truths = [
+        Truth(
+            {"seed": i, "task.modulus": 31, "train.steps": 1000, "train.batch_size": 256, "eval.every": 25},
+            float(np.exp(rng.normal(np.log(400), 0.3))),
+        )
+        for i in range(64)
+    ]
+    study = ask("census", simulate(truths))
+    assert study.horizon == 1000
+    headline = [f.label for f in study.findings if f.headline]
+    assert "super by time" in headline
+    assert "super seeds" not in headline
+    notes = " ".join(study.notes)
+    assert "step 1,000" in notes
+    assert "not the diary's regime" in notes
+
+
+def test_census_with_every_kind_of_ending() -> None:
+    truths = census(30, np.random.default_rng(4))
+    truths += [Truth({"seed": 100}, 900, status="diverged"), Truth({"seed": 101}, 900, status="failed")]
+    truths += [Truth({"seed": 102, "eval.every": 2000, "train.steps": 5000}, 3500)]
+    study = ask("census", simulate(truths))
+    assert study.shares["diverged"].value == pytest.approx(1 / 31)
+    assert any("1 of 32 seeds are not judged" in n for n in study.notes)
+
+
+def test_survival_of_a_mixture(long_census: Observations) -> None:
+    study = ask("survival", long_census)
+    estimates = {f.label: f.estimate for f in study.findings}
+    median = estimates["median step of generalisation"]
+    assert median.low <= 10_800 <= median.high
+    assert study.mixture is not None
+    assert study.mixture.share.low <= 0.07 <= study.mixture.share.high
+
+
+def test_survival_without_a_median_says_what_would_give_one(short_census: Observations) -> None:
+    study = ask("survival", short_census)
+    assert not any("median step of gen" in f.label for f in study.findings)
+    assert any("long census" in n for n in study.notes)
+
+
+def test_long_and_short_runs_of_one_condition_are_one_survival_curve() -> None:
+    rng = np.random.default_rng(5)
+    long = census(60, rng, steps=20_000, every=200)
+    short = [Truth({**t.overrides, "seed": 1000 + i}, t.time, t.fast) for i, t in enumerate(census(300, rng))]
+    study = ask("survival", simulate(long + short))
+    median = next(f.estimate for f in study.findings if f.label == "median step of generalisation")
+    assert median.low <= 10_800 <= median.high
+    census_of_both = ask("census", simulate(long + short))
+    by_time = next(f.estimate for f in census_of_both.findings if f.label == "super by time")
+    assert by_time.n == 60
+
+
+def test_regimes_are_the_simulated_ones(long_census: Observations) -> None:
+    study = ask("regimes", long_census)
+    times = long_census.arithmetic["grokked_step"].astype(float)
+    assert ((study.events["regime"] == "fast") == (times < 5000)).all()
+    assert set(study.events["regime"]) == {"slow", "fast"}
+    label = clusters(study.events)
+    assert ((label == 1) == (study.events["regime"] == "slow")).all()
+    assert any(t.name == "block_norms" for t in study.tables)
+
+
+def test_crossed_recovers_the_shares() -> None:
+    truth = {"init": 0.10, "order": 0.05, "init × order": 0.03, "chaos": 0.06}
+    found = simulate(crossed((2, 9, 9), np.random.default_rng(6), truth) + census(20, np.random.default_rng(7)))
+    study = ask("crossed", found)
+    assert len(study.rows) == 2 * 9 * 9 * 2  # the census is no part of the design
+    total = sum(truth.values())
+    shares = study.shares.shares
+    inside = [shares[name].low <= variance / total <= shares[name].high for name, variance in truth.items()]
+    assert sum(inside) >= 3  # four 95% intervals of one data set: one may miss
+    assert study.rates is not None
+
+
+def test_crossed_without_replicates_still_gives_rates_but_no_shares() -> None:
+    found = simulate(crossed((2, 6, 6), np.random.default_rng(8), {"init": 0.2, "order": 0.1}, replicates=1))
+    study = ask("crossed", found)
+    assert study.shares is None
+    assert any("replicates" in n for n in study.notes)
+    assert study.rates is not None
+
+
+def test_a_census_is_no_crossed_design(short_census: Observations) -> None:
+    assert "the store has none" in needs("crossed", short_census)
+    assert "the store has none" in needs("layers", short_census)
+    assert "the store has none" in needs("repeatability", short_census)
+    assert "the store has none" in needs("weight_decay", short_census)
+    assert "the store has none" in needs("gpt", short_census)
+
+
+def transplant(effects: dict[str, float], noise: float, rng: np.random.Generator) -> list[Truth]:
+    truths = []
+    for bits in itertools.product([0, 1], repeat=len(LAYERS)):
+        taken = [name for name, bit in zip(LAYERS, bits, strict=True) if bit]
+        for r in range(2):
+            time = 10_000 * np.exp(sum(effects.get(n, 0.0) for n in taken) + rng.normal(0, noise))
+            given = {
+                "seed": 50,
+                "seeds.layers": dict.fromkeys(taken, 777),
+                "perturb.ulps": 1,
+                "seeds.perturb": r,
+                "train.steps": 20_000,
+                "eval.every": 50,
+            }
+            truths.append(Truth(given, float(time)))
+    return truths
+
+
+def test_layers_find_who_carries_the_speed() -> None:
+    effects = {"embedding": -0.6, "head": -0.3}
+    study = ask("layers", simulate(transplant(effects, 0.08, np.random.default_rng(10))))
+    shares = study.shares.set_index("layer")
+    for layer in LAYERS:
+        low, high = shares.loc[layer, ["low", "high"]]
+        assert low <= effects.get(layer, 0.0) <= high, layer
+    assert shares["Shapley share"].sum() == pytest.approx(study.transplants[0][1].total.value)
+    assert (shares["weights unchanged by the exchange"] == False).all()  # noqa: E712 - None is another answer
+
+
+def test_repeatability_of_a_seed_that_is_and_one_that_is_not() -> None:
+    rng = np.random.default_rng(11)
+
+    def repeats(share: float) -> Observations:
+        base = rng.normal(np.log(3000), 0.4 * np.sqrt(share), 25)
+        truths = [
+            Truth(
+                {"seed": i, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000},
+                float(np.exp(b + rng.normal(0, 0.4 * np.sqrt(1 - share)))),
+            )
+            for i, b in enumerate(base)
+            for r in range(4)
+        ]
+        return simulate(truths)
+
+    real = next(t for t in ask("repeatability", repeats(0.8)).tests if t.name == "whole seed")
+    assert real.result.agreement.low > 0.4
+    assert (real.units["q"] <= 0.05).any()
+    chance = next(t for t in ask("repeatability", repeats(0.0)).tests if t.name == "whole seed")
+    assert chance.result.agreement.low <= 0.05
+    assert chance.confirmation is not None
+    assert chance.confirmation.found - chance.confirmation.confirmed.value > 0.15
+
+
+def test_weight_decay_is_compared_with_the_default() -> None:
+    rng = np.random.default_rng(12)
+    truths = [
+        Truth({"seed": i, "optim.weight_decay": wd, "train.steps": 20_000}, float(np.exp(rng.normal(np.log(m), 0.3))))
+        for wd, m in ((0.0, 60_000), (0.1, 10_000), (1.0, 9_000))
+        for i in range(25)
+    ]
+    study = ask("weight_decay", simulate(truths))
+    family = study.families[0][0]
+    assert next(iter(family.groups)) == "0.1"
+    text = " ".join(f.text for f in study.findings)
+    assert "not within 20,000" in text
+    assert "optim.weight_decay=0 against 0.1" in text
+    assert "another pace" in text
+
+
+def test_interventions_are_any_other_setting() -> None:
+    rng = np.random.default_rng(13)
+    truths = [
+        Truth({"seed": i, "optim.grokfast": g, "train.steps": 20_000}, float(np.exp(rng.normal(np.log(m), 0.3))))
+        for g, m in (("none", 10_000), ("ema", 2_000))
+        for i in range(15)
+    ]
+    study = ask("interventions", simulate(truths))
+    assert [f.setting for f, _, _ in study.families] == ["optim.grokfast"]
+
+
+def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
+    study = ask("prediction", short_census)
+    # Slow seeds climb in validation loss from the start, so an honest predictor is nearly perfect here.
+    assert study.looks["auroc"].iloc[-1] > 0.95
+    few = simulate(census(15, np.random.default_rng(14)))
+    assert "random seeds" in needs("prediction", few)
+
+
+def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
+    empty = simulate([])
+    for question in QUESTIONS:
+        answer = question.ask(empty)
+        assert isinstance(answer, Missing)
+        assert not answer.started
+        assert answer.command.startswith("python -m grok.run")
