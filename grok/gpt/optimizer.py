@@ -84,9 +84,9 @@ def _step_of_sample(ramp: Ramp, samples: int) -> int:
     return bisect_left(range(samples + 1), samples, key=ramp.consumed)
 
 
-def total_norm(tensors: list[Tensor], order: float = 2.0) -> Tensor:
-    """Return the norm of all ``tensors`` together: L2, or L1 (order 1), or the largest magnitude (order inf)."""
-    return get_total_norm(tensors, order)
+def total_norm(tensors: list[Tensor]) -> Tensor:
+    """Return the L2 norm of all ``tensors`` together."""
+    return get_total_norm(tensors)
 
 
 def zero_share(tensors: list[Tensor]) -> Tensor:

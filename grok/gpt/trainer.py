@@ -132,7 +132,8 @@ class Trainer:
         moments = second_moments(self.optimizer)
         norms = [total_norm([p.detach() for p in self.parameters])]
         if moments:
-            norms += [total_norm(moments, 1.0), total_norm(moments, math.inf)]
+            # second moments are never negative, so their L1 norm is their sum
+            norms += [torch.stack([v.sum() for v in moments]).sum(), torch.stack([v.max() for v in moments]).max()]
         values = torch.stack(norms).tolist()
         c = self.counters
         return StepPoint(
