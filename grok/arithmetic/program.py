@@ -108,7 +108,7 @@ class OneLaneProgram:
         return loss.item(), accuracy.item(), dict(zip(self.names, gradients, strict=True))
 
     def _fall_back(self, error: Exception) -> None:
-        reason = str(error).strip().splitlines()[0][:300]
+        reason = " ".join(str(error).split())[:300]
         if not self.config.numerics.auto_fallback:
             raise TrainingError(
                 f"the training step could not be compiled ({reason}): set numerics.compile=false, which is another "

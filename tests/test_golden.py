@@ -1,0 +1,33 @@
+"""The same settings give the same bits as when they were last meant to change.
+
+Bits are compared where the golden file knows this processor, torch and path; the curves
+are compared everywhere, to the rounding that another processor may add.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grok.config import NUMERICS_VERSION
+from tests.golden.regenerate import CASES, FILE, run
+
+GOLDEN = json.loads(FILE.read_text())
+HOW = "if this is meant: raise NUMERICS_VERSION, say why in CHANGELOG.md, run python -m tests.golden.regenerate"
+
+
+def test_the_golden_file_is_of_this_version() -> None:
+    assert GOLDEN["version"] == NUMERICS_VERSION, HOW
+    assert GOLDEN["cases"].keys() == CASES.keys()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bits_and_curve(case: str) -> None:
+    tag, weights_hash, found = run(case)
+    golden = GOLDEN["cases"][case]
+    assert [str(step) for step in found] == list(golden["curve"])
+    for step, values in found.items():
+        assert values == pytest.approx(golden["curve"][str(step)], rel=1e-3, abs=1e-3), HOW
+    if tag in golden["hashes"]:
+        assert golden["hashes"][tag] == weights_hash, HOW
