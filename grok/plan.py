@@ -131,7 +131,7 @@ def _shown(config: GptConfig, found: Plan, vocab_size: int, price: float | None)
 
 
 def _share(found: Plan) -> str:
-    return f"{found.tokens / found.chinchilla_tokens:.2g} times"
+    return f"{found.tokens / found.chinchilla_tokens:,.3g} times"
 
 
 def _fit(parameters: int, tokens: int) -> str:

@@ -1,0 +1,135 @@
+"""``python -m grok.evaluate RUN``: how well a trained model predicts a split, by all its kept weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from grok.errors import ConfigError, DataError, GrokError
+from grok.gpt.corpus import Corpus
+from grok.gpt.evaluate import Score, score_split
+from grok.trained import MOMENTS, TrainedRun, find_run
+
+_AUTOCAST: Final[dict[str, torch.dtype | None]] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_TOKENS_AT_ONCE: Final = 8192
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the scores and return the exit status."""
+    given = _parser().parse_args(argv)
+    try:
+        print(_evaluate(given))
+    except GrokError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m grok.evaluate",
+        description="Loss, perplexity per token and per word, and bits per byte of a trained language model.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or with --store the start of its run_id")
+    parser.add_argument("--store", help="the store that RUN is in")
+    parser.add_argument("--data", metavar="DIR", help="prepared corpus (default: the one it was trained on)")
+    parser.add_argument("--split", default="val", help="split to score: val (default), test, train")
+    parser.add_argument("--weights", default="all", choices=["all", *MOMENTS], help="which weights (default: all kept)")
+    parser.add_argument("--windows", default="fixed", choices=["fixed", "sliding"], help="apart, or --stride apart")
+    parser.add_argument("--stride", type=int, help="tokens between sliding windows (default: half the context)")
+    parser.add_argument("--context", type=int, help="tokens of a window (default: the model's; ALiBi can take more)")
+    parser.add_argument("--batch-size", type=int, help=f"windows at once (default: {_TOKENS_AT_ONCE:,} tokens)")
+    parser.add_argument("--limit", type=int, metavar="TOKENS", help="score only the first so many tokens")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--precision", default="float32", choices=list(_AUTOCAST), help="of the matrix products")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="also write the scores there")
+    return parser
+
+
+def _evaluate(given: argparse.Namespace) -> str:
+    for name in ("stride", "context", "batch_size", "limit"):
+        value = getattr(given, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: expected a whole number, at least 1")
+    if given.stride is not None and given.windows == "fixed":
+        raise ConfigError(f"--stride {given.stride} goes with --windows sliding")
+    if given.out is not None and not given.out.parent.is_dir():
+        raise ConfigError(f"--out {given.out}: there is no folder {given.out.parent}")
+    run = find_run(given.run, given.store)
+    corpus = run.corpus(given.data)
+    corpus.split(given.split)
+    device = torch.device("cuda" if given.device != "cpu" and torch.cuda.is_available() else "cpu")
+    if given.device == "cuda" and device.type == "cpu":
+        raise ConfigError("--device cuda: there is no CUDA device; give --device cpu")
+    weights = run.weights()
+    if given.weights != "all":
+        if given.weights not in weights:
+            raise DataError(f"run {run.run_id} kept no {given.weights} weights, but {', '.join(weights)}")
+        weights = {given.weights: weights[given.weights]}
+    context = given.context or run.model_config.context
+    stride = (given.stride or max(1, context // 2)) if given.windows == "sliding" else None
+    scores = {
+        which: score_split(
+            run.model(tensors, corpus.vocab_size, device),
+            corpus,
+            given.split,
+            context=context,
+            stride=stride,
+            batch_size=given.batch_size or max(1, _TOKENS_AT_ONCE // context),
+            limit=given.limit,
+            autocast=_AUTOCAST[given.precision],
+        )
+        for which, tensors in weights.items()
+    }
+    if given.out is not None:
+        content = _record(run, corpus, given.split, context, stride, scores)
+        given.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return _page(run, corpus, given.split, context, stride, scores)
+
+
+def _record(
+    run: TrainedRun, corpus: Corpus, split: str, context: int, stride: int | None, scores: Mapping[str, Score]
+) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "data_hash": corpus.hash,
+        "split": split,
+        "context": context,
+        "stride": stride,
+        "word_rule": corpus.manifest["word_rule"],
+        "detokenizer": corpus.manifest["detokenizer"],
+        "scores": {which: score.as_dict() for which, score in scores.items()},
+    }
+
+
+def _page(
+    run: TrainedRun, corpus: Corpus, split: str, context: int, stride: int | None, scores: Mapping[str, Score]
+) -> str:
+    one = next(iter(scores.values()))
+    windows = f"windows of {context:,}" + (
+        ", apart" if stride is None else f", {stride:,} apart, each seeing all it can"
+    )
+    words = "not counted" if one.words is None else f"{one.words:,} ({corpus.manifest['word_rule']})"
+    lines = [
+        f"run {run.run_id} on {split} of {corpus.path}",
+        f"{windows}; {one.scored:,} tokens scored; {one.bytes:,} bytes; words: {words};"
+        f" detokeniser: {corpus.manifest['detokenizer'] or 'none'}",
+        "",
+        f"{'weights':<10}{'loss':>10}{'perplexity':>14}{'per word':>14}{'bits/byte':>12}{'accuracy':>10}",
+    ]
+    for which, s in scores.items():
+        per_word = "" if s.word_perplexity is None else f"{s.word_perplexity:,.2f}"
+        lines.append(
+            f"{which:<10}{s.loss:>10.4f}{s.perplexity:>14,.2f}{per_word:>14}{s.bits_per_byte:>12.4f}{s.accuracy:>10.4f}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""``python -m grok.generate RUN --prompt TEXT``: text that a trained model goes on with; same seed, same text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grok.errors import ConfigError, DataError, GrokError
+from grok.gpt.generate import Sampler, generate
+from grok.gpt.tokenizers import Tokenizer
+from grok.streams import MAX_SEED
+from grok.trained import MOMENTS, find_run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print or write the texts and return the exit status."""
+    given = _parser().parse_args(argv)
+    try:
+        texts = _generate(given)
+        if given.out_file is None:
+            print(_plain(texts))
+        else:
+            as_lines = given.out_file.suffix == ".jsonl"
+            given.out_file.write_text(_json_lines(texts) if as_lines else _plain(texts) + "\n", encoding="utf-8")
+            print(f"{len(texts)} texts are in {given.out_file}", file=sys.stderr)
+    except GrokError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m grok.generate", description="Sample text from a trained language model."
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or with --store the start of its run_id")
+    parser.add_argument("--store", help="the store that RUN is in")
+    parser.add_argument("--data", metavar="DIR", help="prepared corpus, for its tokeniser (default: the run's own)")
+    parser.add_argument(
+        "--weights", default="best", choices=list(MOMENTS), help="which weights (default: best, or last)"
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--prompt", help="text to go on from (default: the end-of-text token, or a line end)")
+    source.add_argument(
+        "--prompt-file", type=Path, metavar="F", help='a prompt a line; .jsonl: {"prompt": text} a line'
+    )
+    parser.add_argument("--out-file", type=Path, metavar="F", help="write there; .jsonl: an object a text")
+    parser.add_argument("--tokens", type=int, default=200, help="new tokens of a text (default 200)")
+    parser.add_argument("--samples", type=int, default=1, help="texts of each prompt (default 1)")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest token (default 0.8)")
+    parser.add_argument("--top-k", type=int, help="only this many likeliest tokens")
+    parser.add_argument("--top-p", type=float, help="only the likeliest tokens that hold this much probability")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    parser.add_argument("--batch-size", type=int, default=16, help="texts at once (default 16)")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    return parser
+
+
+def _generate(given: argparse.Namespace) -> list[dict[str, Any]]:
+    for name in ("tokens", "samples", "batch_size"):
+        if getattr(given, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected a whole number, at least 1")
+    if not 0 <= given.seed <= MAX_SEED:
+        raise ConfigError(f"--seed {given.seed}: expected a whole number from 0 to {MAX_SEED}")
+    if given.out_file is not None and not given.out_file.parent.is_dir():
+        raise ConfigError(f"--out-file {given.out_file}: there is no folder {given.out_file.parent}")
+    sampler = Sampler(given.temperature, given.top_k, given.top_p)
+    run = find_run(given.run, given.store)
+    corpus = run.corpus(given.data)
+    tokenizer = corpus.tokenizer
+    prompts = _prompts(given, tokenizer)
+    device = torch.device("cuda" if given.device != "cpu" and torch.cuda.is_available() else "cpu")
+    if given.device == "cuda" and device.type == "cpu":
+        raise ConfigError("--device cuda: there is no CUDA device; give --device cpu")
+    weights = run.weights()
+    which = given.weights if given.weights in weights else "last"
+    found = generate(
+        run.model(weights[which], corpus.vocab_size, device),
+        [ids for _, ids in prompts],
+        tokens=given.tokens,
+        sampler=sampler,
+        seed=given.seed,
+        samples=given.samples,
+        eot_id=corpus.eot_id,
+        batch_size=given.batch_size,
+    )
+    return [
+        {
+            "prompt": prompts[g.prompt][0],
+            "text": tokenizer.decode(g.ids),
+            "sample": g.sample,
+            "seed": given.seed,
+            "tokens": len(g.ids),
+            "ended": g.ended,
+            "weights": which,
+            "run_id": run.run_id,
+        }
+        for g in found
+    ]
+
+
+def _prompts(given: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+    """Return each prompt's text and ids; an empty one starts a new document."""
+    texts = [given.prompt or ""] if given.prompt_file is None else _prompts_of_file(given.prompt_file)
+    return [(text, tokenizer.encode(text).tolist() if text else _beginning(tokenizer)) for text in texts]
+
+
+def _beginning(tokenizer: Tokenizer) -> list[int]:
+    if tokenizer.eot_id is not None:
+        return [tokenizer.eot_id]
+    return [int(i) for i in tokenizer.encode("\n")]
+
+
+def _prompts_of_file(file: Path) -> list[str]:
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+        found = [json.loads(line)["prompt"] for line in lines] if file.suffix == ".jsonl" else lines
+    except OSError as error:
+        raise DataError(f"--prompt-file {file} cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f'--prompt-file {file}: expected text, or in .jsonl {{"prompt": text}} a line ({error})'
+        ) from error
+    if not found or not all(isinstance(prompt, str) for prompt in found):
+        raise DataError(f"--prompt-file {file} holds no prompt: expected one a line")
+    return found
+
+
+def _plain(texts: Sequence[dict[str, Any]]) -> str:
+    return "\n---\n".join(f"{text['prompt']}{text['text']}" for text in texts)
+
+
+def _json_lines(texts: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(text, ensure_ascii=False) + "\n" for text in texts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
