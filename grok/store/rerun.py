@@ -67,7 +67,8 @@ def literal(value: Any) -> str:
     if _BARE.fullmatch(text) and text.lower() not in _WORDS:
         return text
     text = text.replace("${", r"\${")  # the dollar is meant: no interpolation
-    # inside single quotes a backslash only counts before a quote or another backslash there
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    # inside quotes a backslash only counts before a quote or another backslash there;
+    # double ones, because the shell's are single
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
     escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
-    return f"'{escaped}'"
+    return f'"{escaped}"'

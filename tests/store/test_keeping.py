@@ -158,7 +158,7 @@ class TestMigrate:
         # reading needs no migration
         assert open_store(store).runs()["config.task.label_noise"].tolist() == [0.0] * 6
         assert sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*")) == before
-        assert migrate(store).shards == 7
+        assert migrate(store).shards == 6
         assert_contract(store)
         assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
         assert migrate(store).shards == 0
