@@ -27,6 +27,13 @@ from analysis.studies.regimes import Regimes
 
 MOST: Final = 60
 """Lines drawn per group; more only make ink. They are spread evenly over the runs in order of run_id."""
+CLASS_STYLES: Final = {
+    "normal": (CLASS_COLOURS["normal"], 0.45, 0.7),
+    "fast": (CLASS_COLOURS["fast"], 0.8, 0.9),
+    "super": (CLASS_COLOURS["super"], 0.9, 1.1),
+}
+TIME_STYLES: Final = {"not yet": (GREY, 0.6, 0.7), "generalised": (BLUE, 0.5, 0.7), "super": (TEAL, 0.9, 1.1)}
+"""Label: (colour, opacity, line width), drawn in this order."""
 REGIME_COLOURS: Final = {"slow": BLUE, "fast": TEAL, "mixed": VIOLET, "not yet": GREY}
 
 
@@ -46,17 +53,20 @@ def seed_curves(census: Census) -> Drawing | None:
     """Draw validation accuracy and loss over steps, super seeds picked out."""
     if census.curves.empty:
         return None
-    label = census.rows["label"].copy()
-    if census.by_time is not None and not (label == "super").any():
-        label[census.by_time.is_super] = "super"
+    label, styles = census.rows["label"], CLASS_STYLES
+    if not census.is_diary_regime:
+        # The diary's classes belong to its task; elsewhere a seed is super by time.
+        seen = np.where(census.times.seen, "generalised", "not yet")
+        fastest = census.by_time.is_super if census.by_time is not None else np.zeros(len(seen), dtype=bool)
+        label, styles = pd.Series(np.where(fastest, "super", seen), index=label.index), TIME_STYLES
     figure, (top, bottom) = canvas(height=4.6, rows=2, sharex=True)
     drawn = []
-    for name, alpha, width, z in (("normal", 0.45, 0.7, 1), ("fast", 0.8, 0.9, 2), ("super", 0.9, 1.1, 3)):
+    for z, (name, (colour, alpha, width)) in enumerate(styles.items(), 1):
         ids = spread(label.index[label == name])
         chosen = census.curves[census.curves["run_id"].isin(ids)]
         if chosen.empty:
             continue
-        style = {"colors": CLASS_COLOURS[name], "alpha": alpha, "linewidths": width, "zorder": z}
+        style = {"colors": colour, "alpha": alpha, "linewidths": width, "zorder": z}
         lines(top, chosen, "step", "val_acc", **style)
         lines(bottom, chosen, "step", "val_loss", **style)
         drawn.append(chosen.assign(label=name))
@@ -70,15 +80,15 @@ def seed_curves(census: Census) -> Drawing | None:
     bottom.set_ylim(0, float(np.nanquantile(data["val_loss"].to_numpy(dtype=float), 0.999)) * 1.08)
     bottom.set_ylabel("validation loss")
     steps_axis(bottom)
-    for i, name in enumerate(n for n in ("super", "fast", "normal") if (data["label"] == n).any()):
+    for i, name in enumerate(n for n in reversed(styles) if (data["label"] == n).any()):
         top.annotate(
             f"{name} ({int((label == name).sum()):,})",
             (1, 1),
             xycoords="axes fraction",
-            xytext=(-2 - 78 * i, 3),
+            xytext=(-2 - 88 * i, 3),
             textcoords="offset points",
             ha="right",
-            color=INK if name == "normal" else CLASS_COLOURS[name],
+            color=INK if styles[name][0] == GREY else styles[name][0],
             fontsize=8.5,
         )
     caption = f"Up to {MOST} seeds of each class, evenly picked from {len(label):,}; the counts are of all seeds."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.figures.style import BLUE, CLASS_COLOURS, GREY, INK, SOFT, Drawing, canvas, steps_axis
@@ -54,9 +55,10 @@ def accuracy_histogram(census: Census) -> Drawing:
     axes.set_xlim(-0.01, 1.01)
     axes.set_xlabel(f"validation accuracy at step {census.horizon:,}")
     lead = census.shares["super"]
+    made_for = "" if census.is_diary_regime else ", made for the diary's task"
     caption = (
         f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,}. Dashed: the diary's thresholds "
-        f"({DIARY.normal_accuracy} and {DIARY.super_accuracy}). Super: {lead.percent()}, n = {lead.n:,}."
+        f"({DIARY.normal_accuracy} and {DIARY.super_accuracy}{made_for}). Super: {lead.percent()}, n = {lead.n:,}."
     )
     return Drawing("accuracy_histogram", "Where the seeds stand at the horizon", caption, figure, data)
 
@@ -117,6 +119,7 @@ def _count_axis(axes: Axes, counts: np.ndarray) -> None:
     else:
         axes.set_ylabel("seeds")
         axes.set_ylim(0, top * 1.25)
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 

@@ -105,6 +105,7 @@ class Drawing:
         out = io.BytesIO()
         with mpl.rc_context(RC):
             FigureCanvasAgg(self.figure).print_png(out, metadata={"Software": None})  # type: ignore[no-untyped-call]
+            self.figure.set_layout_engine("none")  # it stays as it is: computing it again for the SVG costs as much
         return out.getvalue()
 
     def write(self, folder: Path) -> None:

@@ -118,7 +118,8 @@ def _accuracy_findings(census: Census, task: str) -> list[Finding]:
             f"{hits:,} of {estimate.n:,} seeds ({task}) {words[name]}: {estimate.percent()}, 95% interval "
             f"({estimate.method})."
         )
-        found.append(Finding(f"{name} seeds", estimate.percent(), text, estimate, headline=name != "diverged"))
+        label = f"{name} seeds" if census.is_diary_regime else f"{name} seeds by the diary's thresholds"
+        found.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
     if "super" in census.shares:
         # Nothing seen yet is planned for as one in all seeds so far; a common share as a width of 10 points.
         p = max(census.shares["super"].value, 1 / (census.shares["super"].n + 1))
