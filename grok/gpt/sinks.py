@@ -128,7 +128,7 @@ class WeightsAndBiases:
             id=run_id,
             name=run_id[:8],
             resume="allow",
-            mode=config.log.wandb_mode,
+            mode="online" if config.log.wandb_mode == "online" else "offline",
             config=flatten(config),
             settings=wandb.Settings(silent=True),
         )

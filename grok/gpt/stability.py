@@ -12,14 +12,13 @@ import hashlib
 import math
 import statistics
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from grok.config.gpt import StabilityConfig
 
 NORMAL_MAD = 1.4826
 """Median absolute deviation of a normal distribution, times this, is its standard deviation."""
-FIRST_STEPS = 10
 SMOOTHING = 0.98
 
 
@@ -64,9 +63,8 @@ class Watch:
     def __init__(self, config: StabilityConfig) -> None:
         self.config = config
         self.recent: deque[float] = deque(maxlen=config.window)
-        self.first = 0.0
-        """Mean loss of the first few steps."""
-        self.seen = 0
+        self.first: float | None = None
+        """Loss of the first step, which a fresh model's is known to be: about log V."""
         self.smooth = 0.0
         self.above = 0
 
@@ -91,12 +89,9 @@ class Watch:
 
     def _remember(self, loss: float) -> None:
         self.recent.append(loss)
-        self.seen += 1
-        if self.seen <= FIRST_STEPS:
-            self.first += (loss - self.first) / self.seen
-            self.smooth = self.first
-        else:
-            self.smooth = SMOOTHING * self.smooth + (1 - SMOOTHING) * loss
+        if self.first is None:
+            self.first = self.smooth = loss
+        self.smooth = SMOOTHING * self.smooth + (1 - SMOOTHING) * loss
         self.above = self.above + 1 if self.smooth > self.first + self.config.rise else 0
 
     def state(self) -> dict[str, Any]:
@@ -104,7 +99,6 @@ class Watch:
         return {
             "recent": list(self.recent),
             "first": self.first,
-            "seen": self.seen,
             "smooth": self.smooth,
             "above": self.above,
         }
@@ -112,10 +106,4 @@ class Watch:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from ``state``."""
         self.recent = deque(state["recent"], maxlen=self.config.window)
-        self.first, self.seen = state["first"], state["seen"]
-        self.smooth, self.above = state["smooth"], state["above"]
-
-
-def branch_state(branch: Branch) -> dict[str, Any]:
-    """Return ``branch`` as JSON-able values."""
-    return asdict(branch)
+        self.first, self.smooth, self.above = state["first"], state["smooth"], state["above"]

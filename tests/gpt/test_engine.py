@@ -21,7 +21,7 @@ from grok.gpt.numerics import Compiled, Numerics
 from grok.gpt.optimizer import learning_rate
 from grok.gpt.trainer import Trainer
 from grok.records import Checkpoint, Progress, RunResult
-from tests.gpt.conftest import prepare_text, result_of, run, differences, text_of
+from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
 
 Build = Callable[..., GptConfig]
 

@@ -19,7 +19,7 @@ from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.gpt.engine import train
 from grok.records import Checkpoint, Job
-from tests.gpt.conftest import RUN, result_of, run, differences
+from tests.gpt.conftest import RUN, differences, result_of, run
 
 Build = Callable[..., GptConfig]
 

@@ -1,0 +1,173 @@
+"""Spikes are caught in their step; rollbacks are branches that keep the model seed and lose nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from grok.config.gpt import GptConfig, StabilityConfig
+from grok.gpt.corpus import Corpus
+from grok.gpt.numerics import Numerics
+from grok.gpt.stability import Branch, Watch, abandoned_id, return_step
+from grok.gpt.trainer import Trainer
+from grok.records import Checkpoint, RunResult
+from grok.streams import Stream
+from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
+
+Build = Callable[..., GptConfig]
+
+
+@pytest.fixture(scope="module")
+def dirty(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Words, and in their midst one passage of signs that the model has never seen."""
+    picks = Stream("split", 2).integers(400, 12)
+    garbage = "".join("#$%&*@+=~^<>"[i] for i in picks)
+    words = text_of(1500)
+    half = len(words) // 3
+    return prepare_text(tmp_path_factory.mktemp("dirty"), words[:half] + garbage + words[half:])
+
+
+def of(dirty: Corpus, **changes: Any) -> dict[str, Any]:
+    return {
+        "data__path": str(dirty.path),
+        "train__batch_size": 2,
+        "train__steps": 80,
+        "optim__lr": 1e-2,
+        "optim__schedule": "constant",
+        "eval__every": 20,
+        "eval__sample_tokens": 0,
+        "stability__spike": 0.8,
+        "stability__sigma": 4.0,
+        "stability__window": 16,
+        "stability__snapshot_every": 8,
+        "stability__margin": 4,
+        "stability__skip_steps": 1,
+        **changes,
+    }
+
+
+def onset(settings: Build, dirty: Corpus) -> int:
+    return result_of(run(settings(**of(dirty)))).steps + 1
+
+
+def test_a_spike_is_caught_before_its_update(settings: Build, dirty: Corpus) -> None:
+    """T1, S15: the garbage stops the run in the very step that meets it."""
+    logged = result_of(run(settings(**of(dirty, stability__policy="log"))))
+    stopped = result_of(run(settings(**of(dirty))))
+    assert (stopped.status, stopped.stop_reason) == ("diverged", "spike")
+    first = next(p.step for p in logged.step_log if p.event == "spike")
+    assert stopped.steps == first - 1 and stopped.curve[-1].step == first - 1
+    last = stopped.step_log[-1]
+    assert (last.step, last.event) == (first, "spike")
+    assert last.train_loss == logged.step_log[first - 1].train_loss > stopped.step_log[-2].train_loss + 0.8
+    assert logged.status == "completed" and logged.steps == 80
+
+
+@pytest.mark.parametrize("policy", ["new_data_seed", "skip_data", "cut_lr"])
+def test_a_rollback_is_a_branch(settings: Build, dirty: Corpus, policy: str) -> None:
+    """T2, T3."""
+    config = settings(**of(dirty, stability__policy=policy, stability__tries=2, save="init,final"))
+    events = run(config)
+    abandoned = [e for e in events if isinstance(e, RunResult) and e.status == "rolled_back"]
+    end, first = result_of(events), onset(settings, dirty)
+    branch = abandoned[0]
+    assert (branch.run_id, branch.parent_run_id, branch.stop_reason) == (abandoned_id(RUN, 1), RUN, "spike")
+    assert branch.step_log[-1].step == first and branch.steps == first - 1
+    assert branch.branch_step is not None and branch.branch_step <= first - 4 and branch.branch_step % 8 == 0
+
+    new = end.step_log if len(abandoned) == 1 else abandoned[1].step_log
+    back = branch.branch_step
+    assert [p.step for p in new[: back + 1]] == list(range(1, back + 2))
+    assert [repr(p.train_loss) for p in new[:back]] == [repr(p.train_loss) for p in branch.step_log[:back]]
+    assert new[back].event == "rolled_back"
+    same_data = new[back].train_loss == branch.step_log[back].train_loss
+    assert same_data == (policy == "cut_lr")
+    assert new[back].lr == pytest.approx(branch.step_log[back].lr * (0.5 if policy == "cut_lr" else 1.0))
+    assert all(torch.equal(w, end.tensors["init"][n]) for n, w in branch.tensors["init"].items())
+    if policy == "skip_data":
+        assert end.status == "completed" and len(abandoned) == 1 and end.steps == 80
+
+
+def test_tries_are_counted(settings: Build, dirty: Corpus) -> None:
+    """T3: the same garbage again at half the rate, until the tries are used up."""
+    config = settings(**of(dirty, stability__policy="cut_lr", stability__tries=1, stability__spike=0.5))
+    *abandoned, end = (e for e in run(config) if isinstance(e, RunResult))
+    assert (end.run_id, end.status, end.stop_reason) == (RUN, "diverged", "spike")
+    assert [r.run_id for r in abandoned] == [abandoned_id(RUN, 1)]
+    assert end.step_log[-1].lr == pytest.approx(1e-2 / 2)
+
+
+def test_a_resumed_run_rolls_back_the_same(settings: Build, dirty: Corpus) -> None:
+    config = settings(**of(dirty, stability__policy="skip_data", save="final"))
+    whole, first = run(config), onset(settings, dirty)
+    checkpoint = run(config, stop_at=first - 2)[-1]
+    assert isinstance(checkpoint, Checkpoint)
+    rest = run(config, checkpoint)
+    ours, theirs = ([e for e in events if isinstance(e, RunResult)] for events in (whole, rest))
+    assert [r.run_id for r in ours] == [r.run_id for r in theirs] and len(ours) == 2
+    assert [differences(a, b) for a, b in zip(ours, theirs, strict=True)] == [[], []]
+
+    later = run(config, stop_at=first + 12)[-1]
+    assert isinstance(later, Checkpoint)
+    assert differences(result_of(whole), result_of(run(config, later))) == []
+
+
+def test_data_moves_and_model_seed_stays(settings: Build, dirty: Corpus) -> None:
+    config = settings(**of(dirty))
+    trainer = Trainer(config, dirty, Numerics.of(config, "cpu"))
+    stability = StabilityConfig(policy="new_data_seed")
+    first = Branch()
+    second = first.next(stability, back_to=8, skip=40)
+    assert (second.number, second.order, second.skipped_samples, second.lr_factor, second.step) == (1, 1, 0, 1.0, 8)
+    assert trainer.batches.starts(9, second).tolist() != trainer.batches.starts(9, first).tolist()
+    skipped = first.next(StabilityConfig(policy="skip_data"), back_to=8, skip=40)
+    assert trainer.batches.starts(9, skipped).tolist() == trainer.batches.starts(29, first).tolist()
+    cut = first.next(StabilityConfig(policy="cut_lr"), back_to=8, skip=40)
+    assert cut.next(StabilityConfig(policy="cut_lr"), back_to=4, skip=1).lr_factor == 0.25
+
+
+def test_each_try_goes_further_back() -> None:
+    kept = [0, 100, 200, 300, 400]
+    assert [return_step(kept, 410, 50, tries) for tries in (1, 2, 3, 4)] == [300, 300, 200, 0]
+    assert return_step([300, 400], 410, 200, 2) == 300
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(settings: Build) -> None:
+    """S15, T14."""
+    config = settings(optim__lr=1e30, optim__schedule="constant", optim__warmup_steps=0, optim__clip=0.0)
+    result = result_of(run(config))
+    assert (result.status, result.stop_reason) == ("diverged", "not_finite")
+    assert result.steps < 12 and result.step_log[-1].event == "not_finite"
+    assert result.step_log[-1].nan_steps == 1 and not math.isfinite(result.step_log[-1].train_loss)
+
+
+def test_a_loss_that_rises_from_the_start_ends_the_run(settings: Build) -> None:
+    """S15."""
+    config = settings(
+        optim__lr=3.0,
+        optim__schedule="constant",
+        train__steps=300,
+        stability={"rise": 0.5, "rise_steps": 30, "spike": 1000.0},
+    )
+    result = result_of(run(config))
+    assert (result.status, result.stop_reason) == ("diverged", "rising")
+    assert 30 < result.steps < 60
+
+
+def test_noise_is_no_spike() -> None:
+    watch = Watch(StabilityConfig())
+    noise = Stream("eval", 3).normal(2000)
+    assert all(watch.see(4.0 + 0.5 * x, 1.0) is None for x in noise)
+    assert watch.see(14.0, 1.0) == "spike"
+    assert watch.see(math.nan, 1.0) == watch.see(4.0, math.inf) == "not_finite"
+
+
+def test_the_chronicles_spike() -> None:
+    """T1: 6.44 to 14 in one step."""
+    watch = Watch(StabilityConfig())
+    assert all(watch.see(6.5 - 0.001 * k, 1.0) is None for k in range(60))
+    assert watch.see(14.0, 98_000.0) == "spike"
