@@ -100,6 +100,10 @@ class Drawing:
     figure: Figure
     data: pd.DataFrame
 
+    def _repr_png_(self) -> bytes:
+        """Return what a notebook shows."""
+        return self.png()
+
     def png(self) -> bytes:
         """Return the PNG, light."""
         out = io.BytesIO()

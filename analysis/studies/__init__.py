@@ -1,7 +1,14 @@
 """One module per question: choose the runs it is about from their config columns, answer it or say what is missing."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from analysis.observations import Observations
+from analysis.statistics.estimate import NotEnoughData
 from analysis.studies import census, conditions, crossed, gpt, layers, prediction, regimes, repeatability, survival
 from analysis.studies.base import Finding, Missing, Question, Study, Table
+from grok.errors import nearest
 
 QUESTIONS: tuple[Question, ...] = (
     census.QUESTION,
@@ -17,4 +24,21 @@ QUESTIONS: tuple[Question, ...] = (
 )
 """Every question of the report, in its order."""
 
-__all__ = ["QUESTIONS", "Finding", "Missing", "Question", "Study", "Table"]
+
+def ask(name: str, observations: Observations) -> Any:
+    """Return the study ``name`` of a store, for notebooks.
+
+    Raises:
+        NotEnoughData: the store cannot answer it yet.
+        KeyError: there is no study of that name.
+    """
+    question = next((q for q in QUESTIONS if q.name == name), None)
+    if question is None:
+        raise KeyError(f"no study {name!r}{nearest(name, [q.name for q in QUESTIONS])}")
+    answer = question.ask(observations)
+    if isinstance(answer, Missing):
+        raise NotEnoughData(f"{answer.needs}; get it with: {answer.command}")
+    return answer
+
+
+__all__ = ["QUESTIONS", "Finding", "Missing", "Question", "Study", "Table", "ask"]
