@@ -164,10 +164,11 @@ def report(corpus: Corpus, scans: Mapping[str, TextScan], leaks: Mapping[str, in
 
 
 def _describe_split(corpus: Corpus, name: str) -> dict[str, Any]:
-    entry, tokens = corpus.split(name), corpus.tokens(name)
+    entry = corpus.split(name)
     used = np.zeros(corpus.vocab_size, dtype=np.int64)
-    for start in range(0, len(tokens), 2**22):
-        used += np.bincount(tokens[start : start + 2**22], minlength=corpus.vocab_size)
+    with (corpus.path / entry["file"]).open("rb") as file:  # read, not mapped: a mapped file counts as memory in use
+        while len(ids := np.fromfile(file, dtype=np.dtype(corpus.manifest["dtype"]), count=2**22)):
+            used += np.bincount(ids, minlength=corpus.vocab_size)
     return {
         **{key: entry[key] for key in ("documents", "tokens", "bytes", "words")},
         "bytes_per_token": entry["bytes"] / max(1, entry["tokens"]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from grok.errors import DataError
@@ -29,18 +31,26 @@ def in_order(function: Callable[..., R], jobs: Iterable[tuple[Any, ...]], worker
     if not pooled(workers, total):
         yield from (function(*job) for job in jobs)
         return
-    import joblib
+    from joblib.externals.loky import get_reusable_executor
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    pool = joblib.Parallel(
-        n_jobs=workers, return_as="generator", pre_dispatch=2 * workers, batch_size=1, max_nbytes=None
-    )
+    executor = get_reusable_executor(max_workers=workers)
+    # Not joblib.Parallel: its generator goes on dispatching while results wait to be read, without bound.
+    pending: deque[Future[R]] = deque()
     try:
-        yield from pool(joblib.delayed(function)(*job) for job in jobs)
+        for job in jobs:
+            pending.append(executor.submit(function, *job))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     except TerminatedWorkerError as error:
         raise DataError(
             f"a worker process died, perhaps for want of memory: try fewer than {workers} --workers"
         ) from error
+    finally:
+        for future in pending:
+            future.cancel()
 
 
 class Throughput:

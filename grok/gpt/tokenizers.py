@@ -107,7 +107,7 @@ class CharTokenizer(Tokenizer):
         self.eot_id = len(self.characters) if end_of_text else None
         self.vocab_size = len(self.characters) + int(end_of_text)
         codes = _code_points(self.characters)
-        self._id_of_code = np.full(int(codes[-1]) + 1, -1, dtype=np.int32)
+        self._id_of_code = np.full(int(codes[-1]) + 2, -1, dtype=np.int32)  # the last entry: all codes above
         self._id_of_code[codes] = np.arange(len(codes))
 
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
@@ -115,9 +115,8 @@ class CharTokenizer(Tokenizer):
 
     def _encode_one(self, text: str) -> Tokens:
         codes = _code_points(text)
-        known = codes < len(self._id_of_code)
-        ids = np.where(known, self._id_of_code[np.where(known, codes, 0)], -1)
-        if (ids < 0).any():
+        ids = self._id_of_code[np.minimum(codes, len(self._id_of_code) - 1)]
+        if len(ids) and int(ids.min()) < 0:
             missing = sorted({chr(code) for code in codes[ids < 0]})
             shown = ", ".join(f"{c!r} (U+{ord(c):04X})" for c in missing[:5])
             raise DataError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,3 +294,22 @@ def test_published_samples(samples: Callable[[str], Path], tmp_path: Path) -> No
         vocab=samples("gpt2"), out="s",
     ))  # fmt: skip
     assert stories.split("train")["documents"] + stories.split("val")["documents"] == 2317
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc, which is Linux's")
+def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
+    """Three times the text takes the same memory: one process, whose peak the system counts."""
+    text = f"\n{END_OF_TEXT}\n".join(write(2000, 0)) + f"\n{END_OF_TEXT}\n"
+    peaks = []
+    for megabytes in (30, 90):
+        file = tmp_path / f"{megabytes}.txt"
+        file.write_text(text * (megabytes * 10**6 // len(text)))
+        code = (  # VmHWM: this process alone; ru_maxrss would hold its parent's size at the fork
+            "import sys; from grok import prepare; status = prepare.main(sys.argv[1:]);"
+            "print(next(x.split()[1] for x in open('/proc/self/status') if x.startswith('VmHWM'))); sys.exit(status)"
+        )
+        argv = ["tinystories", "--input", str(file), "--tokenizer", "char", "--workers", "1", "--out", f"{file}.out"]
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.splitlines()[-1]) / 1000)
+    assert peaks[1] < 400 and peaks[1] - peaks[0] < 30, peaks
