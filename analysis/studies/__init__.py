@@ -6,7 +6,18 @@ from typing import Any
 
 from analysis.observations import Observations
 from analysis.statistics.estimate import NotEnoughData
-from analysis.studies import census, conditions, crossed, gpt, layers, prediction, regimes, repeatability, survival
+from analysis.studies import (
+    census,
+    conditions,
+    crossed,
+    gpt,
+    layers,
+    prediction,
+    regimes,
+    repeatability,
+    scans,
+    survival,
+)
 from analysis.studies.base import Finding, Missing, Question, Study, Table
 from grok.errors import nearest
 
@@ -14,6 +25,7 @@ QUESTIONS: tuple[Question, ...] = (
     census.QUESTION,
     survival.QUESTION,
     regimes.QUESTION,
+    scans.QUESTION,
     crossed.QUESTION,
     layers.QUESTION,
     repeatability.QUESTION,

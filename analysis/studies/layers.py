@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -204,12 +205,18 @@ def _findings(study: Layers, total: Estimate) -> None:
         study.notes.append("Fractional design: interactions of three and more layers are taken as none.")
 
 
+FACTORS = ("token_embedding", "blocks.0", "blocks.1", "head")
+"""Layers of the default model in the command below; 16 combinations."""
+_MAPS = ",".join(
+    "{" + ",".join(f"{name}:1" for name in taken) + "}"
+    for size in range(len(FACTORS) + 1)
+    for taken in combinations(FACTORS, size)
+)
 QUESTION = Question(
     "layers",
     "Which layers?",
     "Which layers' initial weights carry a seed's speed?",
-    "python -m grok.run -m seed=0 '++seeds.layers={embedding:1},{head:1},{blocks.0:1},{blocks.1:1}' perturb.ulps=1 "
-    "'seeds.perturb=range(0,2)' train.steps=20000",
+    f"python -m grok.run -m seed=0 '++seeds.layers={_MAPS}' perturb.ulps=1 'seeds.perturb=range(0,2)' train.steps=20000",
     analyse,
     lambda observations: bool((observations.arithmetic["layers"] != "{}").any()),
 )

@@ -21,7 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(30)
     truths = census(40, rng, steps=20_000, every=500)
     truths += crossed((2, 5, 5), rng, {"init": 0.1, "order": 0.1, "chaos": 0.1})
-    truths += transplant({"embedding": -0.5}, 0.1, rng)
+    truths += transplant({"token_embedding": -0.5}, 0.1, rng)
     return write(truths, tmp_path_factory.mktemp("notebooks") / "store")
 
 

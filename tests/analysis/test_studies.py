@@ -16,7 +16,7 @@ from analysis.studies.regimes import clusters
 from tests.analysis.simulate import Truth, census, crossed, simulate
 
 BY_NAME: dict[str, Question] = {q.name: q for q in QUESTIONS}
-LAYERS = ["embedding", "blocks.0.mlp", "final_norm", "head"]
+LAYERS = ["token_embedding", "blocks.0.mlp", "final_norm", "head"]
 
 
 def ask(name: str, observations: Observations) -> Any:
@@ -148,6 +148,18 @@ def test_a_census_is_no_crossed_design(short_census: Observations) -> None:
     assert "the store has none" in needs("gpt", short_census)
 
 
+def test_scans_of_one_stream_are_told_from_a_census(short_census: Observations) -> None:
+    rng = np.random.default_rng(15)
+    truths = census(300, rng)
+    scan = [Truth({"seed": 0, "seeds.order": 1000 + i}, t.time, t.fast) for i, t in enumerate(truths)]
+    study = ask("scans", simulate(scan + census(30, rng)))
+    (found,) = study.scans
+    assert found.stream == "order"
+    fast = sum(t.time < 3000 for t in truths) / 300
+    assert found.shares["normal"].value == pytest.approx(1 - fast, abs=0.03)
+    assert "the store has none" in needs("scans", short_census)
+
+
 def transplant(effects: dict[str, float], noise: float, rng: np.random.Generator) -> list[Truth]:
     truths = []
     for bits in itertools.product([0, 1], repeat=len(LAYERS)):
@@ -167,7 +179,7 @@ def transplant(effects: dict[str, float], noise: float, rng: np.random.Generator
 
 
 def test_layers_find_who_carries_the_speed() -> None:
-    effects = {"embedding": -0.6, "head": -0.3}
+    effects = {"token_embedding": -0.6, "head": -0.3}
     study = ask("layers", simulate(transplant(effects, 0.08, np.random.default_rng(10))))
     shares = study.shares.set_index("layer")
     for layer in LAYERS:
