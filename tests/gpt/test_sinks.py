@@ -1,0 +1,146 @@
+"""Each sink's own reader reads back what the run logged, under names that stay (REQUIREMENTS T15)."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grok.config.gpt import GptConfig
+from grok.gpt.corpus import Corpus
+from grok.gpt.engine import train
+from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, numbers
+from grok.records import Checkpoint, Job, StepPoint
+from tests.gpt.conftest import RUN, result_of, run
+from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it
+from tests.gpt.test_stability import of
+
+Build = Callable[..., GptConfig]
+
+
+def test_names_are_stable() -> None:
+    """A log of last year must line up with one of today: changing a name here breaks every dashboard."""
+    assert sorted(STEP_NAMES.values()) == [
+        "data/consumed_samples",
+        "data/consumed_tokens",
+        "optim/adam_v_l1",
+        "optim/adam_v_max",
+        "optim/loss_scale",
+        "optim/nan_steps",
+        "optim/skipped_steps",
+        "optim/zeros_in_grads",
+        "speed/data_wait",
+        "speed/tokens_per_second",
+        "train/grad_norm",
+        "train/loss",
+        "train/lr",
+        "train/param_norm",
+    ]
+    assert sorted(EVALUATION_NAMES.values()) == [
+        "val/accuracy",
+        "val/loss",
+        "val/train_accuracy",
+        "weights/norm",
+        "weights/norm_all",
+    ]
+    assert set(STEP_NAMES) == set(StepPoint.__slots__) - {"step", "event"}
+
+
+def test_what_is_not_a_number_is_left_out() -> None:
+    assert "train/loss" not in numbers(StepPoint(step=1, train_loss=math.inf), STEP_NAMES)
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    reader.Reload()
+    return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
+def test_tensorboard_reads_it_back(settings: Build, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
+    result = result_of(run(settings(log__tensorboard=str(tmp_path))))
+    read = scalars(tmp_path / RUN)
+    assert set(read) == set(STEP_NAMES.values()) | set(EVALUATION_NAMES.values())
+    assert read["train/loss"] == [(p.step, pytest.approx(p.train_loss)) for p in result.step_log]
+    assert read["val/loss"] == [(p.step, pytest.approx(p.val_loss)) for p in result.curve]
+
+
+def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
+    config = settings(log__tensorboard=str(tmp_path), checkpoint__every=4)
+    events = train([Job(run_id=RUN, config=config)])
+    checkpoint = next(e for e in events if isinstance(e, Checkpoint))
+    events.close()  # type: ignore[attr-defined]  # as if killed after the checkpoint of step 4
+    result = result_of(run(config, checkpoint))
+    steps = [step for step, _ in scalars(tmp_path / RUN)["train/loss"]]
+    assert steps == [p.step for p in result.step_log] == list(range(1, 13))
+
+
+def test_tensorboard_keeps_both_branches(settings: Build, dirty: Corpus, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
+    run(settings(**of(dirty, stability__policy="skip_data", log__tensorboard=str(tmp_path))))
+    abandoned, survivor = scalars(tmp_path / RUN)["train/loss"], scalars(tmp_path / RUN / "branch-1")["train/loss"]
+    assert survivor[0][0] < abandoned[-1][0] and survivor[-1][0] == 80
+
+
+def test_wandb_offline(settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="the extra `sinks` is not installed")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    result = result_of(run(settings(log__wandb="grok")))
+    (log,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert RUN in log.name
+    deadline = time.monotonic() + 20
+    while len(read := wandb_history(log)) < 15 and time.monotonic() < deadline:
+        time.sleep(0.1)  # its own process writes the last of it after `finish`
+    assert [v for row in read if (v := row.get("train/loss"))] == pytest.approx([p.train_loss for p in result.step_log])
+    assert [v for row in read if (v := row.get("val/loss"))] == pytest.approx([p.val_loss for p in result.curve])
+
+
+def wandb_history(log: Path) -> list[dict[str, Any]]:
+    """Return the rows of an offline log: W&B's messages in LevelDB's log format (blocks of 32 KiB, records of
+    checksum, length and kind: 1 whole, 2 first, 3 middle, 4 last), after a header of seven bytes.
+    """
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, message, rows = log.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        message += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(message)
+            message = b""
+            if record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return rows
+
+
+@pytest.mark.slow  # making MLflow's tables takes 15 s
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own queries
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_mlflow_on_a_local_file(settings: Build, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason="the extra `sinks` is not installed")
+    from mlflow.tracking import MlflowClient
+
+    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    result = result_of(run(settings(log__mlflow=address)))
+    client = MlflowClient(address)
+    (entry,) = client.search_runs([client.get_experiment_by_name("gpt/small").experiment_id])
+    assert entry.info.run_name == RUN and entry.info.status == "FINISHED"
+    read = client.get_metric_history(entry.info.run_id, "train/loss")
+    assert [(m.step, m.value) for m in read] == [(p.step, pytest.approx(p.train_loss)) for p in result.step_log]
+    assert entry.data.params["optim.lr"] == "0.003"
