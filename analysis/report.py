@@ -45,7 +45,7 @@ def compile_report(observations: Observations) -> Report:
         str(observations.path or ""),
         provenance(observations),
         [a for a in answers if isinstance(a, Study)],
-        [a for a in answers if isinstance(a, Missing)],
+        [a for a in answers if isinstance(a, Missing) and (a.started or a.command)],
     )
 
 

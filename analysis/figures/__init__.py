@@ -20,6 +20,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "repeatability": (causes.repeat_scores,),
     "weight_decay": (causes.family_curves,),
     "interventions": (causes.family_curves,),
+    "val_shuffle": (survival.coupled_curves,),
     "gpt": (language.loss_curves,),
     "prediction": (causes.prediction_curve,),
 }

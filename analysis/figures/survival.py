@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.figures.style import AMBER, BLUE, SERIES, SOFT, Drawing, canvas, direct_label, steps_axis
-from analysis.statistics.survival import SurvivalCurve
+from analysis.statistics.survival import SurvivalCurve, kaplan_meier
 from analysis.studies.survival import Survival
+from analysis.studies.val_shuffle import ValShuffle
 
 
 def stairs(axes: Axes, curve: SurvivalCurve, end: float, colour: str) -> pd.DataFrame:
@@ -83,3 +84,16 @@ def compare(name: str, title: str, caption: str, curves: Sequence[tuple[str, Sur
     axes.set_ylabel("share of seeds generalised")
     steps_axis(axes)
     return Drawing(name, title, caption, figure, pd.concat(frames))
+
+
+def coupled_curves(study: ValShuffle) -> Drawing:
+    """Draw the cumulative curves with the streams apart and coupled."""
+    end = float(max(np.max(np.where(t.seen, t.right, t.left)) for t in (study.apart, study.coupled)))
+    pairs = [
+        (f"apart (n={len(study.apart)})", kaplan_meier(study.apart)),
+        (f"coupled (n={len(study.coupled)})", kaplan_meier(study.coupled)),
+    ]
+    caption = (
+        "Share of seeds that have generalised, with validation shuffling apart from and coupled to the batch order."
+    )
+    return compare("val_shuffle", "The val-shuffle bug", caption, pairs, end)

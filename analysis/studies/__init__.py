@@ -12,11 +12,13 @@ from analysis.studies import (
     crossed,
     gpt,
     layers,
+    mechanism,
     prediction,
     regimes,
     repeatability,
     scans,
     survival,
+    val_shuffle,
 )
 from analysis.studies.base import Finding, Missing, Question, Study, Table
 from grok.errors import nearest
@@ -32,6 +34,8 @@ QUESTIONS: tuple[Question, ...] = (
     conditions.WEIGHT_DECAY_QUESTION,
     conditions.INTERVENTIONS_QUESTION,
     prediction.QUESTION,
+    val_shuffle.QUESTION,
+    mechanism.QUESTION,
     gpt.QUESTION,
 )
 """Every question of the report, in its order."""

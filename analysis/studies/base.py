@@ -95,6 +95,7 @@ class Question:
     title: str
     question: str
     command: str
+    """Empty: nothing that can be typed gets it the data yet, and the report is silent about it until data are there."""
     analyse: Callable[[Observations, Question], Study]
     """Raises NotEnoughData where there is no honest answer yet."""
     applies: Callable[[Observations], bool]

@@ -216,7 +216,8 @@ QUESTION = Question(
     "layers",
     "Which layers?",
     "Which layers' initial weights carry a seed's speed?",
-    f"python -m grok.run -m seed=0 '++seeds.layers={_MAPS}' perturb.ulps=1 'seeds.perturb=range(0,2)' train.steps=20000",
+    f"python -m grok.run -m seed=0 '++seeds.layers={_MAPS}' perturb.ulps=1 'seeds.perturb=range(0,2)' "
+    "train.steps=20000",
     analyse,
     lambda observations: bool((observations.arithmetic["layers"] != "{}").any()),
 )

@@ -1,4 +1,4 @@
-"""One stream scanned alone: other seeds fixed, only the weights, the order or the split drawn anew (REQUIREMENTS N3)."""
+"""One stream scanned alone: only the weights, the order or the split is drawn anew (REQUIREMENTS N3)."""
 
 from __future__ import annotations
 
