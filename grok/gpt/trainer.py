@@ -65,8 +65,7 @@ class Trainer:
         """
         began = time.perf_counter()
         k = self.counters.step + 1
-        x, y = self.batches.step(k, self.branch)
-        x, y = self._to_device(x), self._to_device(y)
+        x, y = self.batch(k)
         waited = time.perf_counter() - began
 
         loss = self.gradients(k, x, y)
@@ -85,7 +84,7 @@ class Trainer:
         self.counters.tokens += x.numel()
         applied = event is None or (event == "spike" and self.config.stability.policy == "log")
         if applied:
-            self._apply(grads, norm, rate)
+            self.apply(norm, rate)
         else:
             self.counters.skipped += 1
             self.counters.not_finite += event in ("not_finite", "skipped")
@@ -111,7 +110,19 @@ class Trainer:
             total += loss.detach()
         return total
 
-    def _apply(self, grads: list[Tensor], norm: Tensor, rate: float) -> None:
+    def batch(self, k: int) -> tuple[Tensor, Tensor]:
+        """Return tokens and targets [B, T] of update ``k`` on the run's device."""
+        x, y = self.batches.step(k, self.branch)
+        return self._to_device(x), self._to_device(y)
+
+    def micro_gradients(self, x: Tensor, y: Tensor) -> None:
+        """Compute the gradient of ``x`` [B, T] at once, uncompiled and without dropout: what a micro-batch costs."""
+        with self.numerics.autocast():
+            loss = self.model.loss(x, y)
+        loss.backward()
+
+    def apply(self, norm: Tensor, rate: float) -> None:
+        """Make an update at ``rate`` with the gradient in the parameters, whose L2 norm is ``norm``."""
         if self.config.optim.clip:
             clip_grads_with_norm_(self.parameters, self.config.optim.clip, norm)
         for group in self.optimizer.param_groups:

@@ -1,0 +1,71 @@
+"""The finders leave a run as it was and say something sensible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from grok.config.gpt import GptConfig
+from grok.gpt.batch_finder import Size, best, measure
+from grok.gpt.checkpoint import capture
+from grok.gpt.corpus import Corpus
+from grok.gpt.history import History
+from grok.gpt.lr_finder import range_test, steepest
+from grok.gpt.numerics import Numerics
+from grok.gpt.trainer import Trainer
+
+Build = Callable[..., GptConfig]
+
+
+def trainer_of(config: GptConfig, corpus: Corpus) -> Trainer:
+    return Trainer(config, corpus, Numerics.of(config, "cpu"))
+
+
+def test_range_test_puts_everything_back(settings: Build, corpus: Corpus) -> None:
+    """S1: a run that was interrupted by the finder goes on with the bits of one that was not."""
+    config = settings(model__dropout=0.1)
+    plain, looked_at = trainer_of(config, corpus), trainer_of(config, corpus)
+    for _ in range(3):
+        plain.update()
+        looked_at.update()
+    before = capture(looked_at, History())
+    found = range_test(looked_at, steps=60)
+    after = capture(looked_at, History())
+    assert before.state == after.state and before.tensors.keys() == after.tensors.keys()
+    assert all(torch.equal(t, after.tensors[n]) for n, t in before.tensors.items())
+    for _ in range(2):
+        assert plain.update()[0].train_loss == looked_at.update()[0].train_loss
+    assert 1e-6 < found.suggestion < 1.0
+    assert found.ratio == pytest.approx(config.optim.lr / found.suggestion)
+    assert found.losses.shape == found.rates.shape == found.smooth.shape
+    assert (np.diff(found.rates) > 0).all()
+
+
+def test_range_test_of_a_fresh_run(settings: Build, corpus: Corpus) -> None:
+    trainer = trainer_of(settings(), corpus)
+    range_test(trainer, steps=40)
+    assert trainer.counters.step == 0 and not trainer.optimizer.state
+
+
+def test_steepest_fall_is_found() -> None:
+    rates = np.geomspace(1e-6, 1, 61)
+    losses = 4 - 2 / (1 + np.exp(-3 * (np.log10(rates) + 3)))  # an S that falls fastest at 1e-3
+    assert steepest(rates, losses) == pytest.approx(1e-3, rel=0.3)
+
+
+def test_batch_sizes_are_measured(settings: Build, corpus: Corpus) -> None:
+    trainer = trainer_of(settings(), corpus)
+    before = capture(trainer, History())
+    sizes = list(measure(trainer, largest=20, repeats=1))
+    assert [s.sequences for s in sizes] == [1, 2, 4, 8, 16]
+    assert all(s.tokens_per_second > 0 and s.memory > 1e7 for s in sizes)
+    assert all(torch.equal(t, capture(trainer, History()).tensors[n]) for n, t in before.tensors.items())
+    assert all(p.grad is None for p in trainer.parameters)
+
+
+def test_best_size_is_the_smallest_that_nothing_larger_beats() -> None:
+    sizes = [Size(n, speed, 0) for n, speed in ((1, 100.0), (2, 190.0), (4, 300.0), (8, 305.0), (16, 290.0))]
+    assert best(sizes).sequences == 4
