@@ -124,13 +124,18 @@ class Observations:
 
         The numbers go by size: 0 is the condition with most rows.
         """
-        columns = [f"config.{s}" for s in CONDITION_SETTINGS if f"config.{s}" in rows]
-        varying = [c for c in columns if rows[c].nunique(dropna=False) > 1]
+        varying = varying_columns(rows)
         if not varying:
             return pd.Series(0, index=rows.index)
         label = rows.groupby(varying, dropna=False, sort=True).ngroup()
         rank = {old: new for new, old in enumerate(label.value_counts(sort=False).sort_values(ascending=False).index)}
         return label.map(rank)
+
+
+def varying_columns(rows: pd.DataFrame) -> list[str]:
+    """Return the columns of those settings that make conditions different and take several values in ``rows``."""
+    columns = [f"config.{s}" for s in CONDITION_SETTINGS if f"config.{s}" in rows]
+    return [c for c in columns if rows[c].nunique(dropna=False) > 1]
 
 
 def is_random_seed(rows: pd.DataFrame) -> pd.Series:
