@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _page(given: argparse.Namespace) -> str:
-    config = _config(["mode=gpt", *given.overrides])
+    config = read_settings(["mode=gpt", *given.overrides])
     corpus = open_corpus(config.data.path) if config.data.path else None
     vocab_size = given.vocab_size or config.model.vocab_size
     vocab_size = vocab_size or (corpus.vocab_size if corpus else config.target.vocab_size)
@@ -63,7 +63,7 @@ def _page(given: argparse.Namespace) -> str:
     return _shown(config, found, vocab_size, given.price)
 
 
-def _config(overrides: Sequence[str]) -> GptConfig:
+def read_settings(overrides: Sequence[str]) -> GptConfig:
     """Return the settings of a command line, as ``grok.run`` would read it.
 
     Raises:

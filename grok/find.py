@@ -1,0 +1,120 @@
+"""``python -m grok.find {lr|batch_size} experiment=gpt/NAME data.path=DIR [overrides]``: settings found by trying.
+
+``lr`` runs a learning-rate range test, prints the rate where the loss falls fastest and how far the
+configured one is from it, and writes its curve. ``batch_size`` times micro-batches of doubling size.
+Nothing is trained or stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grok.config.gpt import GptConfig
+from grok.errors import GrokError
+from grok.plan import read_settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from grok.gpt.lr_finder import RangeTest
+    from grok.gpt.trainer import Trainer
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what was found and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m grok.find", description=__doc__)
+    parser.add_argument("what", choices=("lr", "batch_size"))
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for grok.run: experiment=gpt/NAME ...")
+    parser.add_argument("--steps", type=int, default=100, help="updates of the range test (default 100)")
+    parser.add_argument("--first", type=float, default=1e-6, help="lowest rate tried (default 1e-6)")
+    parser.add_argument("--last", type=float, default=1.0, help="highest rate tried (default 1)")
+    parser.add_argument("--largest", type=int, default=512, help="largest micro-batch tried (default 512)")
+    parser.add_argument("--out", type=Path, help="folder for the range test's figure and data")
+    given = parser.parse_intermixed_args(argv)
+    try:
+        if not (0 < given.first < given.last and given.steps >= 10 and given.largest >= 1):
+            parser.error("expected 0 < --first < --last, --steps of at least 10, --largest of at least 1")
+        config = read_settings(["mode=gpt", *given.overrides])
+        print(_rate(config, given) if given.what == "lr" else _batch_size(config, given))
+    except GrokError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+def _rate(config: GptConfig, given: argparse.Namespace) -> str:
+    from grok.gpt.lr_finder import range_test
+
+    trainer = _trainer(config)
+    with trainer.numerics.active():
+        found = range_test(trainer, first=given.first, last=given.last, steps=given.steps)
+    lines = [
+        f"loss falls fastest at rate {found.suggestion:.2e} ({len(found.rates)} rates from {found.rates[0]:.1e} "
+        f"to {found.rates[-1]:.1e})",
+        f"optim.lr={found.configured:g} is {found.ratio:.3g} times that",
+        "Under a warm-up and a decay the best peak rate is usually higher than the steepest point.",
+    ]
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        rows = zip(found.rates.tolist(), found.losses.tolist(), found.smooth.tolist(), strict=True)
+        with (given.out / "range_test.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["lr", "loss", "smooth_loss"])
+            writer.writerows(rows)
+        figure = _figure(found)
+        for kind in ("png", "svg"):
+            figure.savefig(given.out / f"range_test.{kind}", dpi=150, bbox_inches="tight")
+        lines.append(f"written: {given.out}/range_test.csv, .png, .svg")
+    return "\n".join(lines)
+
+
+def _figure(found: RangeTest) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6))
+    axes = figure.subplots()
+    axes.semilogx(found.rates, found.losses, color="#9aa5b1", linewidth=1, label="each batch")
+    axes.semilogx(found.rates, found.smooth, color="#1f4e79", linewidth=2, label="smoothed")
+    axes.axvline(found.suggestion, color="#c05621", linestyle="--", label=f"steepest, {found.suggestion:.1e}")
+    axes.axvline(found.configured, color="#2f855a", linestyle=":", label=f"configured, {found.configured:.1e}")
+    axes.set(xlabel="learning rate", ylabel="training loss (nats)", title="Learning-rate range test")
+    axes.legend(frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure
+
+
+def _batch_size(config: GptConfig, given: argparse.Namespace) -> str:
+    from grok.gpt.batch_finder import best, measure
+
+    trainer = _trainer(config)
+    lines = [f"{'sequences':>9}{'tokens/s':>12}{'peak memory':>13}"]
+    with trainer.numerics.active():
+        sizes = list(measure(trainer, largest=given.largest))
+    lines += [f"{s.sequences:>9}{s.tokens_per_second:>12,.0f}{s.memory / 1e9:>10.2f} GB" for s in sizes]
+    chosen = best(sizes).sequences
+    lines.append(
+        f"train.micro_batch={min(chosen, config.train.batch_size)}: larger ones are less than 3% faster, or do not fit"
+    )
+    return "\n".join(lines)
+
+
+def _trainer(config: GptConfig) -> Trainer:
+    import torch
+
+    from grok.gpt.engine import open_data
+    from grok.gpt.numerics import Numerics
+    from grok.gpt.trainer import Trainer
+
+    device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    config.numerics.compile = False  # the shapes change, and compiling each would take longer than the answer
+    return Trainer(config, open_data(config), Numerics.of(config, device))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
