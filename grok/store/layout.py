@@ -201,7 +201,7 @@ def make_store(path: str | Path) -> Layout:
     layout = Layout(Path(path))
     with disk_errors(f"store.path={path}"):
         if not _check_place(layout):
-            layout.tmp.mkdir(parents=True, exist_ok=True)
+            _make_folders(layout.tmp)
             try:
                 write_json(layout.marker, current_marker(), layout.tmp)  # first: what follows is then ours
             except FileNotFoundError:
@@ -213,6 +213,14 @@ def make_store(path: str | Path) -> Layout:
         with locked(layout.lock):
             pass  # a store in which the lock cannot be taken is refused here, before anything is trained
     return layout
+
+
+def _make_folders(folder: Path) -> None:
+    """Make ``folder`` with its parents, each to survive a power cut."""
+    missing = [f for f in (folder, *folder.parents) if not f.exists()]
+    for made in reversed(missing):
+        made.mkdir(exist_ok=True)
+        flush_folder(made.parent)
 
 
 def refuse_older(layout: Layout) -> None:

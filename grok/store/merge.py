@@ -59,7 +59,7 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
     for path in sources:
         if target.resolve() == path.resolve():
             raise StoreError(f"merge: {path} cannot be merged into itself: name two different stores")
-    with StoreWriter(target) as writer:
+    with StoreWriter(target) as writer, disk_errors(f"merging into {target}"):
         report = MergeReport(target)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
         for source, left_out in zip(stores, barred, strict=True):

@@ -103,12 +103,7 @@ def _is_dirty(top: Path, status: str) -> bool:
 
 def in_store(top: Path, name: str) -> bool:
     """Return whether the file ``name`` below ``top`` lies in a store."""
-    return any(_is_store(top / parent) for parent in Path(name).parents)
-
-
-@functools.cache
-def _is_store(folder: Path) -> bool:
-    return (folder / "store.json").is_file()
+    return any((top / parent / "store.json").is_file() for parent in Path(name).parents)
 
 
 def _git(folder: Path, *words: str) -> str | None:
