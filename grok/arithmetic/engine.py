@@ -15,11 +15,13 @@ from torch import Tensor
 
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import Parameters, initial_parameters
+from grok.arithmetic.interventions import NormClamp, orthogonal_gradients
 from grok.arithmetic.measure import norms, weights_hash
+from grok.arithmetic.mechanism import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics
 from grok.arithmetic.optimizer import AdamW, SlowGradients, learning_rate
 from grok.arithmetic.program import OneLaneProgram, dropout_noise, dtype_of, program_key
 from grok.arithmetic.rows import Batch, make_batch
-from grok.arithmetic.table import split
+from grok.arithmetic.table import Equations, split
 from grok.errors import ConfigError
 from grok.records import Checkpoint, CurvePoint, Event, Job, RunResult, StopRequested
 from grok.streams import Stream
@@ -84,6 +86,8 @@ class Lane:
             p.requires_grad_()
         self.optimizer = AdamW(self.parameters, config.optim)
         self.filter = SlowGradients(config.optim)
+        multiple = config.optim.norm_clamp
+        self.clamp = None if multiple is None else NormClamp(self.parameters, multiple)
         if flight.job.resume is not None:
             self._restore(flight.job.resume.tensors)
 
@@ -110,7 +114,9 @@ class Lane:
             step = flight.step + 1
             noise = dropout_noise(config, flight.streams.dropout, step)
             loss, accuracy, gradients = self.program.gradients(self.parameters, self.batch(step), noise)
-            self.optimizer.update(self.filter.filtered(gradients, step), step)
+            self.optimizer.update(self.changed(gradients, step), step)
+            if self.clamp is not None:
+                self.clamp.apply(self.parameters)
             flight.step = step
             if not math.isfinite(loss):
                 flight.diverge()
@@ -121,7 +127,9 @@ class Lane:
                 if deciding:
                     flight.decide(val_acc)
                 if evaluated or flight.ended():
-                    yield flight.observe(self.point(loss, accuracy, val_loss, val_acc))
+                    point = self.point(loss, accuracy, val_loss, val_acc)
+                    point.metrics = self.metrics(gradients)
+                    yield flight.observe(point)
                     evaluated = True
             if flight.ended():
                 yield self.result()
@@ -130,6 +138,31 @@ class Lane:
                 yield self.checkpoint()
             if evaluated:
                 return
+
+    def changed(self, gradients: dict[str, Tensor], step: int) -> dict[str, Tensor]:
+        """Return the gradients after the interventions that act on them."""
+        gradients = self.filter.filtered(gradients, step)
+        if self.flight.config.optim.orthogonal_gradient:
+            gradients = orthogonal_gradients(self.parameters, gradients)
+        return gradients
+
+    def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
+        """Return the further measurements that ``eval.metrics`` asks for."""
+        wanted, task = self.flight.config.eval.metrics, self.flight.config.task
+
+        def logits(equations: Equations) -> Tensor:
+            return self.program.logits(self.parameters, equations)
+
+        found: dict[str, float] = {}
+        if "fourier" in wanted:
+            found |= fourier_metrics(self.parameters, task)
+        if "circuit" in wanted:
+            found |= circuit_metrics(self.parameters, task, logits)
+        if "logits" in wanted:
+            found |= logit_metrics(self.train_set, logits)
+        if "gradient" in wanted:
+            found |= gradient_metrics(gradients)
+        return found
 
     def evaluate(self) -> tuple[float, float]:
         """Return (loss, accuracy) on the validation set; draws only from the eval stream, changes nothing."""

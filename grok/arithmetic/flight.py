@@ -42,7 +42,10 @@ class Flight:
         self._last_checkpoint = self._clock
         self._due = evaluation_steps(self.config.eval, self.config.train.steps)
         self.order = BatchOrder(
-            self.config.task.train_examples(), self.config.train.batch_size, seed=self.streams.order
+            self.config.task.train_examples(),
+            self.config.train.batch_size,
+            seed=self.streams.order,
+            moved=self._evaluations_until if self.config.eval.couple_order else None,
         )
         if job.resume is not None:
             self._restore(job.resume.step, job.resume.state)
@@ -54,6 +57,10 @@ class Flight:
         self._good_in_a_row = state["good_in_a_row"]
         self._seconds_before = state["seconds"]
         self.started_at = state["started_at"]
+
+    def _evaluations_until(self, step: int) -> int:
+        """Return how many passes over the validation set were made up to ``step``: a function of the schedule."""
+        return self.config.eval.passes * sum(1 for due in self._due if due <= step)
 
     def state(self) -> dict[str, Any]:
         """Return the JSON-able part of a checkpoint."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from grok.arithmetic.operations import Integers
@@ -15,17 +17,27 @@ class BatchOrder:
     cannot move it (REQUIREMENTS N1).
     """
 
-    def __init__(self, n: int, batch_size: int, *, seed: int) -> None:
+    def __init__(self, n: int, batch_size: int, *, seed: int, moved: Callable[[int], int] | None = None) -> None:
+        """Make the order of ``n`` examples; ``moved(step)`` is for the coupling that shows the diary's bug.
+
+        It returns how often something else has drawn from the order stream up to a step,
+        as a validation loader on a shared generator does.
+        """
         self.n = n
         self.batch_size = batch_size
         self.batches_per_epoch = -(-n // batch_size)
         self._stream = Stream("order", seed)
+        self._moved = moved
         self._cached: tuple[int, Integers] | None = None
 
     def epoch(self, epoch: int) -> Integers:
         """Return the permutation of the examples in ``epoch`` (counted from 0)."""
         if self._cached is None or self._cached[0] != epoch:
-            self._cached = (epoch, self._stream.at(epoch).permutation(self.n))
+            stream = self._stream.at(epoch)
+            moved = 0 if self._moved is None else self._moved(epoch * self.batches_per_epoch)
+            if moved:
+                stream = stream.at("moved", moved)
+            self._cached = (epoch, stream.permutation(self.n))
         return self._cached[1]
 
     def batch(self, step: int) -> Integers:

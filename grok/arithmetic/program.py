@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grok.arithmetic.backends import OneLane
 from grok.arithmetic.initial import Parameters, parameter_shapes
+from grok.arithmetic.interventions import stable_logits
 from grok.arithmetic.lanes import LaneModel, Noise, no_noise
 from grok.arithmetic.products import choose_path, processor_model
 from grok.arithmetic.rows import Batch, RowPlan
@@ -39,6 +40,7 @@ def dtype_of(config: ArithmeticConfig) -> torch.dtype:
 def program_key(config: ArithmeticConfig) -> str:
     """Return a text that two runs share exactly when one program serves both."""
     parts = {n: v for n, v, _ in walk(config) if n.startswith(("model.", "task.", "numerics."))}
+    parts["loss"] = config.train.loss
     parts |= {"batch_size": config.train.batch_size, "precision": config.precision}
     return canonical_json(parts)
 
@@ -81,7 +83,7 @@ class OneLaneProgram:
     ) -> tuple[Tensor, Tensor]:
         examples = Batch(*batch)
         logits = self.model.logits(dict(zip(self.names, parameters, strict=True)), examples, noise)
-        loss = (self.model.ops.losses(logits, examples.answer) * examples.share).sum()
+        loss = (self._losses(logits, examples.answer) * examples.share).sum()
         hits = (logits.detach().argmax(-1) == examples.answer).to(examples.share.dtype) * examples.share
         return loss, hits.sum()
 
@@ -120,7 +122,22 @@ class OneLaneProgram:
     def _losses_and_hits(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         examples = Batch(*batch)
         logits = self.model.logits(dict(zip(self.names, parameters, strict=True)), examples)
-        return self.model.ops.losses(logits, examples.answer), logits.argmax(-1) == examples.answer
+        return self._losses(logits, examples.answer), logits.argmax(-1) == examples.answer
+
+    def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
+        if self.config.train.loss == "stablemax":
+            logits = stable_logits(logits)
+        return self.model.ops.losses(logits, answer)
+
+    @torch.no_grad()
+    def logits(self, parameters: Parameters, equations: Equations) -> Tensor:
+        """Return the logits [n, V] of ``equations``, uncompiled."""
+        a, b, answer = (torch.from_numpy(x) + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer))
+        share, pieces = torch.empty(0), []
+        for start in range(0, len(equations), EVALUATION_ROWS):
+            rows = slice(start, start + EVALUATION_ROWS)
+            pieces.append(self.model.logits(parameters, Batch(a[rows], b[rows], answer[rows], share)))
+        return torch.cat(pieces)
 
     @torch.no_grad()
     def evaluate(

@@ -19,6 +19,7 @@ from torch import Tensor
 from grok.arithmetic.backends import StackedLanes
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import Parameters, initial_parameters, parameter_shapes
+from grok.arithmetic.interventions import unsupported_by_stacks
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.measure import norms, weights_hash
 from grok.arithmetic.optimizer import decays, learning_rate, stacked_adamw
@@ -79,11 +80,8 @@ class Stack:
     def __init__(self, jobs: Sequence[Job], *, lanes: int | None, device: torch.device) -> None:
         config = jobs[0].config
         assert isinstance(config, ArithmeticConfig)
-        if config.model.dropout > 0 or config.optim.grokfast != "none":
-            raise ConfigError(
-                f"model.dropout={config.model.dropout}, optim.grokfast={config.optim.grokfast}: "
-                "stacked lanes do not carry dropout or gradient filters yet: set device=cpu"
-            )
+        if missing := unsupported_by_stacks(config):
+            raise ConfigError(f"{', '.join(missing)}: stacked lanes do not carry this yet, set device=cpu")
         self.config, self.device = config, device
         self.width = lanes or lane_width(config, device)
         self.dtype = dtype_of(config)

@@ -24,6 +24,8 @@ PERMUTATION_OPERATIONS = ("ab", "aba^-1", "aba")
 OPERATIONS = MODULAR_OPERATIONS + PERMUTATION_OPERATIONS
 DIVISIONS = ("x/y", "x/y if y odd else x-y")
 S5_ORDER = 120
+METRICS = ("fourier", "circuit", "logits", "gradient")
+"""See ``grok.arithmetic.mechanism``."""
 
 
 def is_prime(n: int) -> bool:
@@ -140,6 +142,13 @@ class OptimConfig:
     grokfast_lamb: float = setting(2.0, "Strength of the filter.", minimum=0, neutral=2.0)
     grokfast_window: int = setting(100, "Window of the MA filter, in steps.", minimum=1, neutral=100)
 
+    orthogonal_gradient: bool = setting(
+        False, "Take the part of the gradient along the weights away; Prieto et al. 2025.", neutral=False
+    )
+    norm_clamp: float | None = setting(
+        None, "Hold the norm of all parameters at this multiple of its start; Liu et al. 2023.", above=0, neutral=None
+    )
+
     def __post_init__(self) -> None:
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
@@ -151,6 +160,12 @@ class TrainConfig:
 
     steps: int = setting(3000, "Updates to make.", role="length", minimum=1)
     batch_size: int = setting(512, "Examples of a mini-batch; the epoch's last one may be smaller.", minimum=1)
+    loss: str = setting(
+        "softmax",
+        "Cross-entropy over softmax, or over stablemax; Prieto et al. 2025.",
+        choices=("softmax", "stablemax"),
+        neutral="softmax",
+    )
     stop_when_generalised: bool = setting(
         False, "Stop a run once it has generalised for good, never before `stop_horizon`.", role="schedule"
     )
@@ -185,6 +200,22 @@ class EvalConfig:
     shuffle: bool = setting(
         False, "Visit the validation set in a random order, drawn from the eval stream.", role="none"
     )
+    couple_order: bool = setting(
+        False,
+        "The diary's bug, on purpose: each pass over the validation set moves the order stream.",
+        neutral=False,
+    )
+    metrics: list[str] = setting(
+        [], f"Further measurements at each evaluation: {', '.join(METRICS)}; they change nothing.", role="none"
+    )
+
+    def __post_init__(self) -> None:
+        for metric in self.metrics:
+            if metric not in METRICS:
+                raise ConfigError(
+                    f"eval.metrics: {metric!r} is not known{nearest(metric, METRICS)}: expected a list out of "
+                    + ", ".join(METRICS)
+                )
 
 
 @dataclass(kw_only=True)
@@ -223,3 +254,18 @@ class ArithmeticConfig(RunConfig):
         noise = {"dropout"} if self.model.dropout > 0 else set()
         perturb = {"perturb"} if self.perturb.ulps > 0 else set()
         return super().live_streams() | noise | perturb
+
+    def coupled_schedule(self) -> dict[str, object]:
+        """Return the evaluation settings that move training: none, but for the coupling that shows the bug."""
+        if not self.eval.couple_order:
+            return {}
+        return {
+            "every": self.eval.every,
+            "schedule": self.eval.schedule,
+            "points": self.eval.points,
+            "passes": self.eval.passes,
+        }
+
+    def length_is_free(self) -> bool:
+        # a log schedule is laid over the whole length, and under the coupling it moves training
+        return not (self.eval.couple_order and self.eval.schedule == "log")

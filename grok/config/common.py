@@ -119,3 +119,7 @@ class RunConfig:
     def length_is_free(self) -> bool:
         """Return whether a shorter run is a prefix of a longer one: no schedule looks at ``train.steps``."""
         return True
+
+    def coupled_schedule(self) -> dict[str, object]:
+        """Return the evaluation settings that move training, which by design is none."""
+        return {}

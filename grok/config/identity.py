@@ -36,6 +36,8 @@ def identify(config: RunConfig, data_hash: str | None = None) -> Identity:
         if rule.role != "none" and value != rule.neutral:
             by_role[rule.role][name] = value
     settings = {"version": NUMERICS_VERSION, "data": data_hash, "result": by_role["result"]}
+    if coupled := config.coupled_schedule():
+        settings["coupled"] = coupled
     # What cannot move training is not part of the trajectory: evaluation and sampling
     # never, the other streams only where something reads them.
     streams = asdict(config.stream_seeds())

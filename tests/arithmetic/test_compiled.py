@@ -28,7 +28,7 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
     with inductor.patch({"force_disable_caches": True, "cpp.cxx": ("/no/such/compiler",)}):
         # another shape than the test above, so that nothing compiled before can serve
         config = tiny(model={"d_ff": 20}, numerics={"compile": True})
-        with pytest.raises(TrainingError, match="numerics.compile=false"):
+        with pytest.raises(TrainingError, match=r"numerics\.compile=false"):
             results(config)
         with pytest.warns(UserWarning, match="compiling failed, going on uncompiled"):
             (found,) = results(tiny(model={"d_ff": 20}, numerics={"compile": True, "auto_fallback": True}))

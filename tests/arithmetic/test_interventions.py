@@ -1,0 +1,169 @@
+"""Interventions against their formulas, and the mechanism's numbers against networks made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from grok.arithmetic.initial import initial_parameters
+from grok.arithmetic.interventions import orthogonal_gradients, stable_logits
+from grok.arithmetic.mechanism import (
+    circuit_metrics,
+    discrete_logarithms,
+    fourier_metrics,
+    gini,
+    logit_metrics,
+)
+from grok.arithmetic.stacked import train_stacked
+from grok.arithmetic.table import Equations, all_equations
+from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.config import identify
+from grok.config.arithmetic import TaskConfig
+from grok.errors import ConfigError
+from tests.arithmetic.cases import curve, jobs, results, tiny
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=6))
+def test_stablemax_is_its_formula(values: list[float]) -> None:
+    x = torch.tensor(values, dtype=torch.float64)
+    s = torch.tensor([v + 1 if v >= 0 else 1 / (1 - v) for v in values], dtype=torch.float64)
+    found = -F.cross_entropy(stable_logits(x)[None], torch.tensor([0]))
+    assert math.isclose(found, math.log(s[0] / s.sum()), rel_tol=1e-9, abs_tol=1e-9)
+
+
+def test_stablemax_has_gradients_on_both_sides() -> None:
+    x = torch.tensor([-2.0, -0.5, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: F.cross_entropy(stable_logits(x)[None], torch.tensor([1])), (x,))
+
+
+def test_orthogonal_gradients_are_and_keep_their_norm() -> None:
+    parameters = initial_parameters(tiny(), torch.float64)
+    gradients = {n: torch.sin(torch.arange(p.numel(), dtype=p.dtype)).view_as(p) for n, p in parameters.items()}
+    for name, g in orthogonal_gradients(parameters, gradients).items():
+        w = parameters[name]
+        assert abs(float((w * g).sum())) < 1e-9 * float(w.norm() * g.norm() + 1)
+        assert math.isclose(g.norm(), gradients[name].norm(), rel_tol=1e-9)
+
+
+def test_norm_clamp_holds_the_norm() -> None:
+    (found,) = results(tiny(optim={"norm_clamp": 0.5}, save="init", eval={"every": 3}))
+    start = math.sqrt(sum(float(p.double().square().sum()) for p in found.tensors["init"].values()))
+    assert [p.weight_norm_all for p in found.curve] == pytest.approx([0.5 * start] * 8, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"optim": {"orthogonal_gradient": True}},
+        {"optim": {"norm_clamp": 1.0}},
+        {"train": {"loss": "stablemax"}},
+        {"optim": {"grokfast": "ema"}},
+        {"precision": "float64"},
+        {"precision": "bf16"},
+    ],
+)
+def test_each_intervention_is_another_run_and_moves_it(over: dict[str, dict[str, object]]) -> None:
+    base, moved = results(tiny(), tiny(**over))
+    assert base.weights_hash != moved.weights_hash
+    assert moved.status == "completed"
+    assert identify(tiny()).trajectory_id != identify(tiny(**over)).trajectory_id
+
+
+def test_the_coupling_is_the_bug_it_shows() -> None:
+    """Coupled, the evaluation's cadence and passes decide the order; uncoupled, they never do."""
+    cadences = [{"every": 2}, {"every": 4}, {"every": 4, "passes": 2}]
+    coupled = [tiny(eval={**c, "couple_order": True}) for c in cadences]
+    plain = [tiny(eval=c) for c in cadences]
+    assert len({r.weights_hash for r in results(*coupled)}) == 3
+    assert len({r.weights_hash for r in results(*plain)}) == 1
+    assert len({identify(c).trajectory_id for c in coupled}) == 3
+    assert len({identify(c).trajectory_id for c in plain}) == 1
+    # nothing was evaluated in the first epoch (3 batches), so the first steps are the same
+    late = results(tiny(eval={"every": 24, "couple_order": True}), tiny(eval={"every": 1}))
+    assert curve(late[0])[24] == curve(late[1])[24]
+
+
+def test_stacked_lanes_refuse_what_they_do_not_carry() -> None:
+    with pytest.raises(ConfigError, match=r"optim.norm_clamp, eval.metrics: .* set device=cpu"):
+        config = tiny(optim={"norm_clamp": 1.0}, eval={"metrics": ["logits"]})
+        list(train_stacked(jobs(config), lanes=2, stop=lambda: False, device="cpu"))
+
+
+def test_metrics_are_recorded_and_change_nothing() -> None:
+    metrics = ["fourier", "circuit", "logits", "gradient"]
+    task = {"modulus": 13}
+    base, looked_at = results(tiny(task=task), tiny(task=task, eval={"metrics": metrics}))
+    assert base.weights_hash == looked_at.weights_hash
+    assert identify(tiny()).run_id == identify(tiny(eval={"metrics": metrics})).run_id
+    for point in looked_at.curve:
+        assert set(point.metrics) == {
+            "fourier_top5", "fourier_gini", "restricted_loss", "excluded_loss",
+            "logit_scale", "softmax_collapse", "gradient_norm",
+        }  # fmt: skip
+        assert all(math.isfinite(v) for v in point.metrics.values())
+
+
+@pytest.mark.parametrize("p", [3, 5, 7, 31, 97])
+def test_discrete_logarithms_turn_products_into_sums(p: int) -> None:
+    powers = discrete_logarithms(p)
+    assert sorted(powers.tolist()) == list(range(1, p))
+    i, j = np.meshgrid(np.arange(p - 1), np.arange(p - 1))
+    assert (powers[(i + j) % (p - 1)] == powers[i] * powers[j] % p).all()
+
+
+def test_gini_at_its_ends() -> None:
+    assert abs(gini(torch.ones(40, dtype=torch.float64))) < 1e-12
+    assert gini(torch.eye(1, 40, dtype=torch.float64)[0]) == pytest.approx(39 / 40)
+
+
+@pytest.mark.parametrize("operation", ["x+y", "x-y", "x*y", "x/y"])
+def test_a_circuit_made_by_hand_is_found(operation: str) -> None:
+    """Logits that are cosines of (log a ± log b - log c) at five frequencies are all kept, or all excluded."""
+    task = TaskConfig(operation=operation, modulus=31)
+    order = discrete_logarithms(31) if operation in ("x*y", "x/y") else torch.arange(31)
+    n, keys = len(order), [1, 4, 7, 9, 12]
+    place = torch.zeros(31, dtype=torch.float64)
+    place[order] = torch.arange(n, dtype=torch.float64)
+    embedding = torch.zeros(FIRST_NUMBER + 31, 2 * len(keys), dtype=torch.float64)
+    for i, k in enumerate(keys):
+        angle = 2 * math.pi * k * place / n
+        embedding[FIRST_NUMBER:, 2 * i], embedding[FIRST_NUMBER:, 2 * i + 1] = angle.cos(), angle.sin()
+    parameters = {"token_embedding.weight": embedding}
+    found = fourier_metrics(parameters, task)
+    assert found["fourier_top5"] == pytest.approx(1, abs=1e-2)  # 0 has no logarithm and stands outside
+
+    def logits(equations: Equations) -> Tensor:
+        a, b = place[torch.from_numpy(equations.a)], place[torch.from_numpy(equations.b)]
+        sign = 1 if operation in ("x+y", "x*y") else -1
+        gap = (a + sign * b)[:, None] - place[None, :]
+        waves = sum((2 * math.pi * k * gap / n).cos() for k in keys)
+        assert isinstance(waves, Tensor)
+        numbers = torch.zeros(len(equations), FIRST_NUMBER + 31, dtype=torch.float64)
+        numbers[:, FIRST_NUMBER:] = 20 * waves
+        if n < 31:
+            numbers[:, FIRST_NUMBER] = -100  # the answer 0 never occurs among nonzero operands
+        return numbers
+
+    table = all_equations(task)
+    nonzero = np.flatnonzero((table.a > 0) & (table.b > 0)) if n < 31 else np.arange(len(table))
+    inside = table.take(nonzero)
+    full = F.cross_entropy(logits(inside), torch.from_numpy(inside.answer) + FIRST_NUMBER)
+    circuit = circuit_metrics(parameters, task, logits)
+    assert full < 0.1
+    assert circuit["restricted_loss"] == pytest.approx(float(full), abs=1e-6)
+    assert circuit["excluded_loss"] > 3
+
+
+def test_softmax_collapse_is_seen() -> None:
+    equations = all_equations(TaskConfig(operation="x+y", modulus=5))
+    logits = torch.zeros(25, 16)
+    logits[:10, 3] = 200.0
+    found = logit_metrics(equations, lambda _: logits)
+    assert found["softmax_collapse"] == pytest.approx(0.4)
