@@ -188,6 +188,7 @@ def to_pandas(kind: str, table: pa.Table) -> pd.DataFrame:
     """Return ``table`` as a frame: integers and flags that may be missing stay integers and flags."""
     import pandas as pd
 
+    table = table.replace_schema_metadata(None)
     nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     needed = [n for n in table.column_names if not schema(kind).field(n).nullable]
     fast = table.select(needed).to_pandas()

@@ -118,8 +118,30 @@ def schema(kind: str) -> pa.Schema:
         hints = typing.get_type_hints(StepPoint)
         columns = [("run_id", TEXT, True)]
         columns += [(f.name, arrow_type(hints[f.name]), f.name == "step") for f in fields(StepPoint)]
-    metadata = {VERSION_KEY: str(SCHEMA_VERSION).encode(), KIND_KEY: kind.encode()}
-    return pa.schema([pa.field(name, type_, not required) for name, type_, required in columns], metadata)
+    found = [pa.field(name, type_, not required) for name, type_, required in columns]
+    metadata = {VERSION_KEY: str(SCHEMA_VERSION).encode(), KIND_KEY: kind.encode(), b"pandas": _for_pandas(found)}
+    return pa.schema(found, metadata)
+
+
+def _for_pandas(columns: list[pa.Field]) -> bytes:
+    """Return the note from which ``pandas.read_parquet`` makes integers that may be missing ``Int64``.
+
+    Without it they become floats, which cannot hold a seed. Format:
+    https://pandas.pydata.org/docs/development/developer.html
+    """
+    integers = [
+        {"name": f.name, "field_name": f.name, "pandas_type": "int64", "numpy_type": "Int64", "metadata": None}
+        for f in columns
+        if f.type == INT and f.nullable
+    ]
+    note = {
+        "index_columns": [],
+        "column_indexes": [],
+        "columns": integers,
+        "creator": {"library": "grok-lab", "version": str(SCHEMA_VERSION)},
+        "pandas_version": "3.0.0",
+    }
+    return json.dumps(note, separators=(",", ":")).encode()
 
 
 def arrow_type(hint: Any) -> pa.DataType:
