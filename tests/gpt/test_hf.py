@@ -12,9 +12,11 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, ConfigError
+from grok.gpt.corpus import Corpus
 from grok.gpt.hf import load_hf, load_hf_folder, save_hf_folder, to_hf
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
+from grok.hf import main as hf_door
 from grok.streams import Stream
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -85,3 +87,20 @@ def test_what_does_not_fit_is_refused(model: GPT, settings: Build, tmp_path: Pat
     )
     with pytest.raises(ConfigError, match=r"model.positions=rotary \(not learned\)"):
         to_hf(rotary)
+
+
+def test_doors_carry_weights_both_ways(
+    model: GPT, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is imported is a run that `evaluate` and `generate` find, and exports to the same weights."""
+    save_hf_folder(tmp_path / "in", model)
+    store = str(tmp_path / "store")
+    assert hf_door(["import", str(tmp_path / "in"), "--data", str(corpus.path), "--store", store]) == 0
+    run_id = capsys.readouterr().out.split()[1]
+    assert hf_door(["export", str(tmp_path / "store/checkpoints" / run_id), "--out", str(tmp_path / "out")]) == 0
+    again = load_hf_folder(tmp_path / "out")
+    assert all(
+        torch.equal(p, q) for p, q in zip(again.parameters(), load_hf_folder(tmp_path / "in").parameters(), strict=True)
+    )
+    assert hf_door(["import", str(tmp_path / "none"), "--data", str(corpus.path), "--store", store]) == 2
+    assert capsys.readouterr().err.startswith("error: ")

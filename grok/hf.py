@@ -1,0 +1,111 @@
+"""``python -m grok.hf {export|import}``: GPT-2 weights to and from Hugging Face's form.
+
+    python -m grok.hf export RUN --store STORE --out DIR [--weights best]
+    python -m grok.hf import DIR --data CORPUS --store STORE
+
+``export`` writes a folder that ``GPT2LMHeadModel.from_pretrained`` reads. ``import`` makes a checkpoint at
+step 0 of what is in one, so that ``grok.evaluate`` and ``grok.generate`` can be given its run_id, and
+``grok.run ... resume.run=RUN_ID resume.step=0`` can go on training from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grok.errors import GrokError
+
+if TYPE_CHECKING:
+    from grok.config.gpt import GptConfig
+    from grok.gpt.model import GPT
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what was written and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m grok.hf", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True)
+    out = actions.add_parser("export", help="a run's weights as a folder of transformers")
+    out.add_argument("run", metavar="RUN", help="the beginning of a run_id with --store, or a checkpoint folder")
+    out.add_argument("--store", help="store that holds the run")
+    out.add_argument("--out", type=Path, required=True, help="folder to write")
+    out.add_argument("--weights", default="last", choices=("last", "best", "average"))
+    out.add_argument("--data", help="corpus, where the run does not say where its own is")
+    into = actions.add_parser("import", help="a folder of transformers as a run's checkpoint")
+    into.add_argument("folder", type=Path, metavar="DIR")
+    into.add_argument("--data", required=True, help="corpus prepared with --tokenizer gpt2 (or the model's own)")
+    into.add_argument("--store", required=True, help="store whose checkpoints/ gets it")
+    given = parser.parse_args(argv)
+    try:
+        print(_export(given) if given.action == "export" else _import(given))
+    except GrokError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+def _export(given: argparse.Namespace) -> str:
+    import torch
+
+    from grok.errors import CheckpointError
+    from grok.gpt.hf import save_hf_folder
+    from grok.trained import find_run
+
+    run = find_run(given.run, given.store)
+    weights = run.weights()
+    if given.weights not in weights:
+        raise CheckpointError(f"run {run.run_id} kept no {given.weights} weights: it has {', '.join(weights)}")
+    vocab_size = run.model_config.vocab_size or run.corpus(given.data).vocab_size
+    model = run.model(weights[given.weights], vocab_size, torch.device("cpu"))
+    save_hf_folder(given.out, model)
+    return (
+        f"{given.out}: {sum(p.numel() for p in model.parameters()):,} parameters, for GPT2LMHeadModel.from_pretrained"
+    )
+
+
+def _import(given: argparse.Namespace) -> str:
+    from grok.checkpoint import run_folder, save_checkpoint
+    from grok.gpt.checkpoint import capture, to_checkpoint
+    from grok.gpt.corpus import open_corpus
+    from grok.gpt.engine import weights_hash
+    from grok.gpt.hf import load_hf_folder
+    from grok.gpt.history import History, copy_weights
+    from grok.gpt.numerics import Numerics
+    from grok.gpt.trainer import Trainer
+
+    model, corpus = load_hf_folder(given.folder), open_corpus(given.data)
+    config = _settings(model, given.data)
+    trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
+    trainer.model.load_state_dict(model.state_dict())
+    run_id = hashlib.sha256(f"{weights_hash(copy_weights(model))}{corpus.hash}".encode()).hexdigest()[:20]
+    rest = {"data": corpus.hash, "numerics": [], "tries": 0, "changes": [], "seconds": 0.0, "started_at": 0.0}
+    checkpoint = to_checkpoint(run_id, config, capture(trainer, History()), [], rest)
+    save_checkpoint(run_folder(given.store, run_id), checkpoint)
+    n = sum(p.numel() for p in model.parameters())
+    return f"run {run_id} at step 0 in {given.store}/checkpoints: {n:,} parameters"
+
+
+def _settings(model: GPT, data: str) -> GptConfig:
+    from dataclasses import asdict
+
+    from grok.config import load_config
+    from grok.config.gpt import GptConfig
+
+    config = load_config(
+        {
+            "mode": "gpt",
+            "experiment": "gpt/imported",
+            "data": {"path": data},
+            "model": asdict(model.config) | {"vocab_size": model.vocab_size},
+            "numerics": {"compile": False},
+        }
+    )
+    assert isinstance(config, GptConfig)
+    return config
+
+
+if __name__ == "__main__":
+    sys.exit(main())
