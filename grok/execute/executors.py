@@ -7,14 +7,20 @@ calls it knows at every moment which groups a dying worker may have taken along.
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import threading
+import time
 from collections.abc import Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from grok.errors import ConfigError
 from grok.execute.groups import Group
-from grok.execute.worker import GroupReport, WorkerSettings, run_group
+from grok.execute.worker import IDLE, GroupReport, WorkerSettings, run_group
+
+ORPHAN_CHECK: Final = 0.5
+"""Seconds between two looks whether the parent still lives."""
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 """Environment of arithmetic workers: a pool of threads that computes nothing still takes time to start."""
@@ -100,7 +106,8 @@ class LokyExecutor:
             reuse=False,
             kill_workers=True,
             env=self._environment,
-            initializer=_leave_interrupts_to_parent,
+            initializer=_mind_the_parent,
+            initargs=(os.getpid(),),
         )
 
     def submit(self, group: Group, slot: int) -> Future[GroupReport]:
@@ -127,9 +134,18 @@ class LokyExecutor:
         self._pool.shutdown(wait=True, kill_workers=True)
 
 
-def _leave_interrupts_to_parent() -> None:
+def _mind_the_parent(parent: int) -> None:
+    """Set up a worker process: interrupts are the parent's affair, and without a parent it ends."""
     # a terminal sends Ctrl-C to the whole process group; the parent asks workers to stop by other means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(ORPHAN_CHECK)
+        IDLE.wait()  # a group in flight notices by itself and leaves its checkpoints first
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thread: bool) -> Executor:

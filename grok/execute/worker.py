@@ -29,6 +29,10 @@ PUBLISH: Final = 0.5
 STOP_CHECK: Final = 0.2
 """Seconds between two looks for a request to stop: engines ask at every step."""
 
+IDLE: Final = threading.Event()
+"""Set while this process trains no group."""
+IDLE.set()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
@@ -73,6 +77,7 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
     """
     report = GroupReport()
     live = LiveFolder(Path(settings.live_path))
+    IDLE.clear()
     try:
         with StoreWriter(settings.store_path, thorough=False) as writer:
             claim = writer.claim([run.run_id for run in group.runs], retry_failed=settings.retry_failed)
@@ -84,6 +89,8 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
     except (GrokError, OSError) as error:
         report.fatal = one_line(error)
         report.trace = traceback.format_exc()
+    finally:
+        IDLE.set()
     return report
 
 

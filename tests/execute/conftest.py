@@ -1,0 +1,27 @@
+"""Small runs for the execution's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grok.config import RunConfig, load_config
+
+TINY: dict[str, Any] = {
+    "task": {"operation": "x+y", "modulus": 7},
+    "model": {"layers": 1, "d_model": 8, "heads": 2, "d_ff": 16},
+    "train": {"steps": 6, "batch_size": 12},
+    "eval": {"every": 3},
+    "numerics": {"compile": False},
+}
+
+
+def tiny(seed: int = 0, **sections: Any) -> RunConfig:
+    """Return a run of a fraction of a second; sections replace settings: ``train={"steps": 9}``."""
+    merged = {name: dict(values) for name, values in TINY.items()}
+    plain: dict[str, Any] = {"seed": seed}
+    for name, value in sections.items():
+        if isinstance(value, dict):
+            merged.setdefault(name, {}).update(value)
+        else:
+            plain[name] = value
+    return load_config({**merged, **plain})

@@ -1,0 +1,212 @@
+"""Whatever is killed, whenever: no finished run is lost, none counted twice, and the store ends as if undisturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from grok.store import open_store
+from tests.doors.conftest import TINY, command, start
+
+RUNS = 6
+SWEEP = [
+    "-m", f"seed=range(0,{RUNS})", *(word for word in TINY if not word.startswith(("train.steps", "eval"))),
+    "train.steps=400", "eval.every=20", "workers=2", "checkpoint.every=50", "store.flush_seconds=0.5", "store.path=S",
+]  # fmt: skip
+"""Runs of about a second, checkpointed often."""
+
+MACHINE = ["seconds", "host", "started_at", "git_commit", "git_dirty", "sweep_id", "config.store.path"]
+"""What may differ between two stores of the same runs."""
+
+
+def content(store: Path) -> tuple[object, object]:
+    """Return all that a store says about its runs but when and where, bit by bit, and check that it says it once."""
+    raw = [r for file in (store / "runs").glob("*.parquet") for r in pq.read_table(file)["run_id"].to_pylist()]
+    assert len(raw) == len(set(raw)), "a run is counted twice"
+    opened = open_store(store)
+    runs = opened.runs()
+    runs = runs.drop(columns=[c for c in runs if c in MACHINE or c.startswith("config.")])
+    curves = opened.curves()
+    return runs.to_json(double_precision=15), curves.to_json(double_precision=15)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert command(*SWEEP, "executor=inline", folder=folder).status == 0
+    return content(folder / "S")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the sweep in ``tmp_path``; whatever is left of it ends with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        started.append(start(*SWEEP, *words, folder=tmp_path))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        for pid in [process.pid, *(child.pid for child in children(process))]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def checkpointed(store: Path) -> set[str]:
+    return {file.parts[-3] for file in store.glob("checkpoints/*/*/*")}
+
+
+def training(store: Path, runs: int = 1) -> Callable[[], bool]:
+    """Return whether at least ``runs`` runs are on their way."""
+    return lambda: len(checkpointed(store)) >= runs
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the processes that train: those that work, apart from the resource tracker."""
+    return [child for child in children(process) if child.memory_info().rss > 150e6]
+
+
+def finish(folder: Path) -> None:
+    """Give the same command again until the end."""
+    ended = command(*SWEEP, folder=folder)
+    assert ended.status == 0, ended
+    assert ended.last.startswith(f"{RUNS} runs stored in S")
+
+
+def test_a_killed_worker_costs_nothing(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S", 2))
+    random.choice(workers_of(process)).kill()
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, out
+    assert "trying it again" in out
+    assert f"{RUNS} runs stored in S ({RUNS} new)" in out
+    assert content(tmp_path / "S") == undisturbed
+
+
+def test_a_killed_parent_is_gone_on_from(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S"))
+    workers = workers_of(process)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
+    finish(tmp_path)
+    assert content(tmp_path / "S") == undisturbed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
+def test_a_signal_leaves_everything_resumable(
+    sweep: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    undisturbed: tuple[object, object],
+    number: signal.Signals,
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S"))
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, out
+    assert out.strip().splitlines()[-1].startswith("Interrupted: ")
+    assert "The same command goes on where it stopped." in out.strip().splitlines()[-1]
+    assert "Traceback" not in out
+    finish(tmp_path)
+    assert content(tmp_path / "S") == undisturbed
+    assert not checkpointed(tmp_path / "S"), "finished runs keep no checkpoint"
+    assert not (tmp_path / "S" / "live").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_whole_process_group(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S"))
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, out
+    assert "Traceback" not in out
+    finish(tmp_path)
+    assert content(tmp_path / "S") == undisturbed
+
+
+def test_a_run_that_cannot_be_trained_fails_alone(tmp_path: Path) -> None:
+    """Weights of some terabytes: the engine's own exception, in the middle of a sweep."""
+    words = ["-m", "model.d_model=8,400000,16", *(w for w in TINY if "d_model" not in w), "executor=inline"]
+    ended = command(*words, "store.path=S", folder=tmp_path)
+    assert ended.status == 1, ended
+    assert ended.last.startswith("3 runs stored in S (2 new). 1 failed: MemoryError")
+    assert "retry_failed=true" in ended.last
+    stored = open_store(tmp_path / "S").runs().set_index("config.model.d_model")
+    assert stored["status"].to_dict() == {8: "completed", 16: "completed", 400000: "failed"}
+    assert "Unable to allocate" in stored.loc[400000, "error"]
+    again = command(*words, "store.path=S", folder=tmp_path)
+    assert again.status == 1
+    assert again.out.startswith("3 planned, 3 stored (1 failed), 0 duplicates, 0 to train")
+
+
+@pytest.mark.slow
+def test_hundreds_of_random_kills(
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    """Kill a worker, the parent or everything at random moments until the sweep is through; repeat."""
+    kills = 0
+    chance = random.Random(20240117)
+    while kills < 200:
+        store = tmp_path / "S"
+        while True:
+            process = sweep()
+            time.sleep(chance.uniform(0.2, 8.0))
+            if process.poll() is not None:
+                break
+            kills += 1
+            target = chance.choice(["worker", "parent", "everything"])
+            workers = workers_of(process)
+            if target == "worker" and workers:
+                chance.choice(workers).kill()
+                process.communicate(timeout=200)
+                assert process.returncode in (0, 1)
+                if process.returncode == 0:
+                    break
+            elif target == "parent":
+                process.kill()
+                process.wait()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+                for worker in workers:
+                    if worker.is_running():
+                        worker.kill()
+                process.wait()
+        finish(tmp_path)
+        assert content(store) == undisturbed
+        subprocess.run(["rm", "-r", str(store)], check=True)

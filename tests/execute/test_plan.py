@@ -1,0 +1,117 @@
+"""What is planned, what is skipped, and how runs are grouped."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grok.config import ArithmeticConfig
+from grok.errors import ConfigError
+from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
+from grok.execute.groups import LARGEST, lane_groups
+from grok.execute.plan import PlannedRun, make_plan, name_runs, shared_settings
+from grok.records import CurvePoint, RunResult
+from grok.store import Provenance, Row, Store, StoreWriter, open_store
+from tests.execute.conftest import tiny
+
+PLANNED = name_runs([tiny(seed) for seed in range(300)])
+
+
+def stored(path: Path, runs: list[PlannedRun], status: str = "completed", seconds: float = 2.0) -> Store:
+    """Return a store that holds ``runs``."""
+    rows = []
+    for run in runs:
+        result = RunResult(
+            run_id=run.run_id, status=status, stop_reason="steps", steps=6, seconds=seconds, curve=[CurvePoint(step=6)]
+        )
+        rows.append(Row(result, run.config, run.identity, Provenance.collect()))
+    with StoreWriter(path) as writer:
+        writer.commit(rows)
+    return open_store(path)
+
+
+def test_a_plan_is_what_is_asked_for_minus_duplicates_minus_stored(tmp_path: Path) -> None:
+    store = stored(tmp_path / "S", PLANNED[:3])
+    plan = make_plan([*PLANNED[:5], PLANNED[4], PLANNED[0]], store)
+    assert plan.summary() == "7 planned, 3 stored, 2 duplicates, 2 to train"
+    assert [run.config.seed for run in plan.to_train] == [3, 4]
+    assert len(plan.asked) == 7
+
+
+def test_failed_runs_are_tried_again_only_when_asked(tmp_path: Path) -> None:
+    store = stored(tmp_path / "S", PLANNED[:2], status="failed")
+    assert make_plan(PLANNED[:2], store).summary() == "2 planned, 2 stored (2 failed), 0 duplicates, 0 to train"
+    again = name_runs([tiny(seed, retry_failed=True) for seed in range(2)])
+    assert len(make_plan(again, store).to_train) == 2
+
+
+def test_force_takes_the_next_free_replicate(tmp_path: Path) -> None:
+    twice = name_runs([tiny(0), tiny(0, replicate=1)])
+    store = stored(tmp_path / "S", twice)
+    (run,) = make_plan(name_runs([tiny(0, force=True)]), store).to_train
+    assert run.config.replicate == 2
+    assert run.identity.trajectory_id == twice[0].identity.trajectory_id
+
+
+@pytest.mark.parametrize("name, values", [("workers", (1, 2)), ("device", ("cpu", "auto")), ("force", (True, False))])
+def test_settings_of_the_command_have_one_value(name: str, values: tuple[object, object]) -> None:
+    with pytest.raises(ConfigError, match=f"{name} differs"):
+        shared_settings([tiny(i, **{name: value}) for i, value in enumerate(values)])
+
+
+def test_no_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no run"):
+        shared_settings([])
+
+
+@settings(deadline=None)
+@given(count=st.integers(0, 300), workers=st.integers(1, 20), lanes=st.integers(1, 80), gpu=st.booleans())
+def test_groups_hold_every_run_once_in_order_and_shrink(count: int, workers: int, lanes: int, gpu: bool) -> None:
+    groups = lane_groups(PLANNED[:count], workers=workers, lanes=lanes, gpu=gpu)
+    assert [run for group in groups for run in group.runs] == PLANNED[:count]
+    sizes = [len(group.runs) for group in groups]
+    assert all(a >= b for a, b in pairwise(sizes))
+    assert gpu or all(size <= max(LARGEST, lanes) for size in sizes)
+    if count >= workers * lanes:
+        assert len(groups) >= workers, "no worker stays idle"
+
+
+def test_runs_of_one_group_share_a_program() -> None:
+    varied = [
+        tiny(0), tiny(1, optim={"lr": 0.1}), tiny(2, optim={"weight_decay": 0.0}), tiny(3, train={"steps": 9}),
+        tiny(4, model={"d_model": 16}), tiny(5, task={"modulus": 5}), tiny(6, numerics={"path": "plain"}),
+        tiny(7, precision="float64"),
+    ]  # fmt: skip
+    groups = lane_groups(name_runs(varied), workers=1, lanes=8)
+    assert [[run.config.seed for run in group.runs] for group in groups] == [[0, 1, 2, 3], [4], [5], [6], [7]]
+
+
+def test_time_is_measured_where_the_store_knows_such_runs(tmp_path: Path) -> None:
+    store = stored(tmp_path / "S", PLANNED[:3], seconds=10.0)
+    assert seconds_to_train(PLANNED[3:9], store, workers=2) == pytest.approx(30.0)
+    assert seconds_to_train(PLANNED[3:4], store, workers=2) == pytest.approx(10.0)
+
+
+def test_time_is_counted_where_it_does_not() -> None:
+    small, large = (
+        seconds_to_train(name_runs([ArithmeticConfig(seed=s) for s in range(n)]), None, workers=1) for n in (1, 10)
+    )
+    assert small is not None and large is not None
+    assert 10 < small < 1000, "a default run takes about a minute"
+    assert large == pytest.approx(10 * small)
+
+
+def test_memory_stays_below_the_promise_at_the_default() -> None:
+    runs = name_runs([ArithmeticConfig()])
+    assert 0.4e9 < bytes_per_worker(runs, 1) < bytes_per_worker(runs, 8) < 1.5e9
+
+
+@pytest.mark.parametrize(
+    "seconds, said", [(0.4, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (11400, "3 h 10 min"), (200_000, "2 d 7 h")]
+)
+def test_durations_are_said_as_people_do(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

@@ -1,0 +1,146 @@
+"""Groups whose worker dies: retried, then halved, then the single culprit is named, whatever dies when.
+
+The executor here is real in all but its processes: it trains nothing, commits to a set
+and loses every group in flight when a poisoned run kills a worker, as loky does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grok.execute.executors import WorkerDied
+from grok.execute.groups import Group, lane_groups
+from grok.execute.live import LiveFolder
+from grok.execute.plan import PlannedRun, name_runs
+from grok.execute.retry import GroupRunner, Totals
+from grok.execute.worker import GroupReport
+from tests.execute.conftest import tiny
+
+RUNS = name_runs([tiny(seed) for seed in range(40)])
+
+
+class LossyExecutor:
+    """Commits a group's runs one after another until it meets a deadly one."""
+
+    def __init__(self, workers: int, deadly: set[str], raising: set[str]) -> None:
+        self.workers = workers
+        self.stored: dict[str, str] = {}
+        self.started: list[Group] = []
+        self._deadly, self._raising = deadly, raising
+        self._flying: list[Group] = []
+        self._broken = False
+
+    def submit(self, group: Group, slot: int) -> str:
+        assert 0 <= slot < self.workers
+        assert len(self._flying) < self.workers
+        self.started.append(group)
+        self._flying.append(group)
+        return group.name
+
+    def wait(self, tickets: Sequence[str], seconds: float) -> Sequence[str]:
+        return tickets[-1:]
+
+    def result(self, ticket: str) -> GroupReport:
+        (group,) = [g for g in self._flying if g.name == ticket]
+        report = GroupReport()
+        for run in group.runs:
+            if run.run_id in self._deadly:
+                self._broken = True
+            if self._broken:
+                self._flying.clear()
+                raise WorkerDied("killed")
+            if run.run_id in self._raising:
+                report.error = "boom"
+                break
+            self.stored[run.run_id] = report.finished[run.run_id] = "completed"
+        self._flying.remove(group)
+        return report
+
+    def renew(self) -> None:
+        self._broken = False
+
+    def close(self) -> None:
+        pass
+
+
+def run_all(
+    tmp_path: Path, workers: int, deadly: set[str], raising: set[str], runs: Sequence[PlannedRun] = RUNS
+) -> tuple[Totals, LossyExecutor]:
+    executor = LossyExecutor(workers, deadly, raising)
+    failures: dict[str, str] = {}
+    runner = GroupRunner(
+        executor=executor,
+        stored=lambda: executor.stored,
+        record_failure=lambda run, error: failures.update({run.run_id: error}),
+        live=LiveFolder(tmp_path),
+        stop=lambda: False,
+        tell=lambda text: None,
+    )
+    totals = runner.run(lane_groups(runs, workers=workers))
+    assert failures == totals.failed
+    return totals, executor
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    workers=st.integers(1, 4),
+    deadly=st.sets(st.integers(0, 39), max_size=4),
+    raising=st.sets(st.integers(0, 39), max_size=4),
+)
+def test_only_the_culprits_fail(
+    tmp_path_factory: pytest.TempPathFactory, workers: int, deadly: set[int], raising: set[int]
+) -> None:
+    bad = {RUNS[i].run_id for i in deadly | raising}
+    totals, executor = run_all(
+        Path("unused"), workers, {RUNS[i].run_id for i in deadly}, {RUNS[i].run_id for i in raising - deadly}
+    )
+    assert set(totals.failed) == bad
+    assert set(executor.stored) == set(totals.finished) == {run.run_id for run in RUNS} - bad
+
+
+def test_a_worker_that_dies_once_costs_one_retry(tmp_path: Path) -> None:
+    executor = LossyExecutor(2, {RUNS[0].run_id}, set())
+    told: list[str] = []
+
+    def renew() -> None:
+        executor._broken = False
+        executor._deadly.clear()
+
+    executor.renew = renew  # type: ignore[method-assign]
+    runner = GroupRunner(
+        executor=executor,
+        stored=lambda: executor.stored,
+        record_failure=lambda run, error: pytest.fail("nothing is at fault"),
+        live=LiveFolder(tmp_path),
+        stop=lambda: False,
+        tell=told.append,
+    )
+    totals = runner.run(lane_groups(RUNS, workers=2))
+    assert len(totals.finished) == 40
+    assert totals.deaths == 1
+    assert all("trying it again" in line for line in told)
+
+
+def test_the_error_of_a_culprit_is_kept(tmp_path: Path) -> None:
+    totals, _ = run_all(tmp_path, 2, set(), {RUNS[7].run_id})
+    assert totals.failed == {RUNS[7].run_id: "boom"}
+
+
+def test_a_stop_leaves_the_rest(tmp_path: Path) -> None:
+    executor = LossyExecutor(1, set(), set())
+    runner = GroupRunner(
+        executor=executor,
+        stored=lambda: executor.stored,
+        record_failure=lambda run, error: None,
+        live=LiveFolder(tmp_path),
+        stop=lambda: len(executor.started) > 1,
+        tell=lambda text: None,
+    )
+    totals = runner.run(lane_groups(RUNS, workers=1))
+    assert 0 < len(totals.finished) < 40
+    assert len(executor.started) == 2
