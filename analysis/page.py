@@ -44,6 +44,8 @@ def cell(value: object) -> str:
     """Return a table cell as text."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 or value.is_integer() else f"{value:.4g}"
     if isinstance(value, int) and abs(value) < 10**9:
@@ -53,7 +55,7 @@ def cell(value: object) -> str:
 
 def is_numeric(column: pd.Series) -> bool:
     """Return whether a column is set flush right."""
-    return pd.api.types.is_numeric_dtype(column)
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def colours(dark: bool) -> str:

@@ -15,8 +15,8 @@ from analysis.studies.layers import Layers
 from analysis.studies.prediction import Prediction
 from analysis.studies.repeatability import Repeats
 
-SEQUENTIAL = LinearSegmentedColormap.from_list("speed", [TEAL, "#e9e3d2", AMBER])
-"""Early to late."""
+SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "#c67e1b"])
+"""Early to late. Near the palette's teal and amber but none of it, so that a dark page leaves the map as it is."""
 
 
 def _intervals(

@@ -21,6 +21,8 @@ class Finding:
     text: str
     estimate: Estimate | None = None
     headline: bool = False
+    listed: bool = True
+    """Whether the sentence stands in the page (its number is in a table, too)."""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""

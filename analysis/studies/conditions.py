@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import CONDITION_SETTINGS, Observations, default_settings, floats
+from analysis.observations import CONDITION_SETTINGS, Observations, default_settings, floats, varying_columns
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.multiplicity import holm
 from analysis.statistics.proportions import ratio, share
@@ -45,7 +45,7 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
     """Return, for each setting, the largest family in which it takes at least two values."""
     rows = observations.arithmetic
     rows = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)] if len(rows) else rows
-    columns = [f"config.{s}" for s in CONDITION_SETTINGS if len(rows) and rows[f"config.{s}"].nunique(dropna=False) > 1]
+    columns = varying_columns(rows) if len(rows) else []
     found = []
     for setting in settings:
         column = f"config.{setting}"

@@ -114,6 +114,7 @@ def _shares(study: Crossed) -> None:
                 f"{e.percent(0)} of the variance belongs to {words.get(name, f'the interaction {name}')}.",
                 e,
                 headline=name in (*STREAMS, CHAOS),
+                listed=name in (*STREAMS, CHAOS),
             )
         )
     records = [

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from analysis.observations import CONDITION_SETTINGS, Observations, describe_task
+from analysis.observations import Observations, describe_task, varying_columns
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.shapley import Attribution, attribute
 from analysis.studies.base import Finding, Question, Study, Table
@@ -50,8 +50,7 @@ def transplants(observations: Observations) -> list[Transplant]:
     swapped = rows[maps.map(bool)]
     if swapped.empty:
         return []
-    settings = [f"config.{s}" for s in CONDITION_SETTINGS if rows[f"config.{s}"].nunique(dropna=False) > 1]
-    frame = ["seed_split", "seed_order", "seed_init", *settings]
+    frame = ["seed_split", "seed_order", "seed_init", *varying_columns(rows)]
     plain = rows[~maps.map(bool)]
     found = []
     for key, group in swapped.groupby(frame, dropna=False, sort=True):
