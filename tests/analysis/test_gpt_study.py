@@ -1,0 +1,100 @@
+"""The language-model section: perplexities, spread over seeds, samples, and what it refuses to claim."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from analysis.figures import drawings
+from analysis.observations import Observations
+from analysis.report import compile_report, write_report
+from analysis.studies import ask
+from analysis.studies.published import WIKITEXT_103
+from grok.config import identify, load_config
+from grok.records import CurvePoint, RunResult, StepPoint
+from grok.store import Row
+from grok.store.reader import to_pandas
+from grok.store.rows import to_shard
+from tests.analysis.simulate import MACHINE
+
+SAMPLE = "ROMEO:\nWhat <b>light</b> through yonder window breaks?"
+
+
+def run(seed: int, preset: str, final: float, *, status: str = "completed", parent: str | None = None) -> Row:
+    config = load_config({"mode": "gpt", "experiment": preset, "seed": seed, "train": {"steps": 400}})
+    identity = identify(config, data_hash="d" * 20)
+    curve = [
+        CurvePoint(step=k, val_loss=4.2 - (4.2 - final) * k / 300 if k <= 300 else final + 0.1, sample=SAMPLE)
+        for k in range(0, 401, 100)
+    ]
+    log = [
+        StepPoint(
+            step=k,
+            train_loss=4.2 * math.exp(-k / 300),
+            consumed_tokens=k * 768,
+            tokens_per_second=9000.0,
+            event="spike" if k == 250 else None,
+        )
+        for k in range(1, 401)
+    ]
+    result = RunResult(
+        run_id=identity.run_id + ("x" if parent else ""),
+        status=status,
+        stop_reason="steps",
+        steps=400,
+        curve=curve,
+        step_log=log,
+        started_at=1.7e9,
+        seconds=30.0,
+        parent_run_id=parent,
+        branch_step=200 if parent else None,
+    )
+    return Row(result, config, identity, MACHINE, data_hash="d" * 20)
+
+
+def store_of(rows: list[Row]) -> Observations:
+    shard = to_shard(rows)
+    frames = [to_pandas(kind, shard.table(kind)) for kind in ("runs", "curves", "steps")]
+    return Observations(*frames, path=Path("simulated"))
+
+
+def test_best_not_last_and_the_spread_over_seeds() -> None:
+    losses = [1.50, 1.52, 1.48, 1.51]
+    study = ask("gpt", store_of([run(i, "gpt/shakespeare_char", x) for i, x in enumerate(losses)]))
+    assert sorted(study.runs["best_loss"]) == pytest.approx(sorted(losses))
+    assert (study.runs["best_step"] == 300).all()
+    (finding,) = [f for f in study.findings if f.headline]
+    values = [math.exp(x) for x in losses]
+    assert finding.estimate.value == pytest.approx(sum(values) / 4)
+    assert finding.estimate.low < finding.estimate.value < finding.estimate.high
+    assert study.runs["tokens"].tolist() == [400 * 768] * 4
+    assert "4 spike" in " ".join(study.notes)
+    assert not any(t.name.startswith("published") for t in study.tables)
+    assert len(study.steps.groupby("run_id").size()) == 4
+    assert study.steps.groupby("run_id").size().max() <= 301
+    (drawing,) = drawings(study)
+    assert {"train_loss", "val_loss"} <= set(drawing.data)
+
+
+def test_one_seed_has_no_interval() -> None:
+    study = ask("gpt", store_of([run(0, "gpt/shakespeare_char", 1.5)]))
+    (finding,) = [f for f in study.findings if f.headline]
+    assert finding.estimate is None
+    assert "no interval" in finding.text
+
+
+def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(tmp_path: Path) -> None:
+    rows = [run(0, "gpt/wikitext103_353m", 3.4), run(1, "gpt/wikitext103_353m", 3.5)]
+    parent = rows[0].result.run_id
+    rows.append(run(0, "gpt/wikitext103_353m", 3.9, status="rolled_back", parent=parent))
+    found = store_of(rows)
+    study = ask("gpt", found)
+    assert {"published", "published_on_the_way", "branches"} <= {t.name for t in study.tables}
+    assert "not a WikiText-103 result" in " ".join(study.notes)
+    assert set(WIKITEXT_103["perplexity"]) == {37.5, 26.37, 23.24, 18.18, 22.6}
+    page = write_report(compile_report(found), tmp_path).read_text()
+    assert "<b>light" not in page
+    assert "&lt;b&gt;light" in page
+    assert "Seed census" in page  # as an open question: this store has no arithmetic run
