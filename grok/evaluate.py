@@ -14,7 +14,7 @@ import torch
 from grok.errors import ConfigError, DataError, GrokError
 from grok.gpt.corpus import Corpus
 from grok.gpt.evaluate import Score, score_split
-from grok.trained import MOMENTS, TrainedRun, find_run
+from grok.trained import MOMENTS, TrainedRun, device_of, find_run
 
 _AUTOCAST: Final[dict[str, torch.dtype | None]] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKENS_AT_ONCE: Final = 8192
@@ -64,9 +64,7 @@ def _evaluate(given: argparse.Namespace) -> str:
     run = find_run(given.run, given.store)
     corpus = run.corpus(given.data)
     corpus.split(given.split)
-    device = torch.device("cuda" if given.device != "cpu" and torch.cuda.is_available() else "cpu")
-    if given.device == "cuda" and device.type == "cpu":
-        raise ConfigError("--device cuda: there is no CUDA device; give --device cpu")
+    device = device_of(given.device)
     weights = run.weights()
     if given.weights != "all":
         if given.weights not in weights:

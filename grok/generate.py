@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from grok.errors import ConfigError, DataError, GrokError
 from grok.gpt.generate import Sampler, generate
 from grok.gpt.tokenizers import Tokenizer
 from grok.streams import MAX_SEED
-from grok.trained import MOMENTS, find_run
+from grok.trained import MOMENTS, device_of, find_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,9 +73,7 @@ def _generate(given: argparse.Namespace) -> list[dict[str, Any]]:
     corpus = run.corpus(given.data)
     tokenizer = corpus.tokenizer
     prompts = _prompts(given, tokenizer)
-    device = torch.device("cuda" if given.device != "cpu" and torch.cuda.is_available() else "cpu")
-    if given.device == "cuda" and device.type == "cpu":
-        raise ConfigError("--device cuda: there is no CUDA device; give --device cpu")
+    device = device_of(given.device)
     weights = run.weights()
     which = given.weights if given.weights in weights else "last"
     found = generate(
@@ -88,6 +84,7 @@ def _generate(given: argparse.Namespace) -> list[dict[str, Any]]:
         seed=given.seed,
         samples=given.samples,
         eot_id=corpus.eot_id,
+        vocab_size=corpus.vocab_size,
         batch_size=given.batch_size,
     )
     return [

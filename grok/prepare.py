@@ -33,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GrokError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status
+    except KeyboardInterrupt:
+        print("interrupted: nothing was changed; the same command starts again", file=sys.stderr)
+        return 1
     print((corpus.path / "corpus.md").read_text(encoding="utf-8"))
     print(_summary(corpus, was_there))
     return 0

@@ -14,7 +14,7 @@ from torch import Tensor
 from grok.checkpoint import load_checkpoint, load_weights
 from grok.config.fields import build, settings_of
 from grok.config.gpt import ModelConfig
-from grok.errors import CheckpointError, DataError, StoreError
+from grok.errors import CheckpointError, ConfigError, DataError, StoreError
 from grok.gpt.checkpoint import from_checkpoint
 from grok.gpt.corpus import Corpus, open_corpus
 from grok.gpt.model import GPT
@@ -111,6 +111,17 @@ class TrainedRun:
         return model.eval()
 
 
+def device_of(name: str) -> torch.device:
+    """Return the device that ``--device`` names; ``auto`` is CUDA where there is one.
+
+    Raises:
+        ConfigError: CUDA is asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: there is no CUDA device; give --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
 def find_run(run: str, store: str | None) -> TrainedRun:
     """Return the run that ``run`` names: a checkpoint folder, or with a ``store`` the beginning of one run_id.
 
@@ -119,7 +130,7 @@ def find_run(run: str, store: str | None) -> TrainedRun:
     """
     folder = Path(run)
     if run and folder.is_dir():
-        home = folder.resolve().parents[1]
+        home = folder.resolve().parent.parent
         is_home = folder.resolve().parent.name == "checkpoints" and (home / "runs").is_dir()
         return _of(folder, folder.resolve().name, home if is_home else None)
     if store is None:

@@ -93,12 +93,14 @@ def generate(
     seed: int,
     samples: int = 1,
     eot_id: int | None = None,
+    vocab_size: int | None = None,
     batch_size: int = 16,
 ) -> list[Generation]:
     """Return ``samples`` continuations of up to ``tokens`` tokens of each prompt, in order of prompt and sample.
 
     A text longer than the model's context is continued from its last ``context`` tokens. Prompts of equal
-    length run in one batch, with a cache of keys and values while the text fits.
+    length run in one batch, with a cache of keys and values while the text fits. Only ids below ``vocab_size``
+    are drawn (default: the model's, which may be more than its tokeniser's; G8).
 
     Raises:
         DataError: an empty prompt, or an id that the model does not have.
@@ -118,7 +120,7 @@ def generate(
     for group in by_length.values():
         for start in range(0, len(group), batch_size):
             batch = group[start : start + batch_size]
-            for generation in _continue(model, prompts, batch, tokens, sampler, seed, eot_id):
+            for generation in _continue(model, prompts, batch, tokens, sampler, seed, eot_id, vocab_size):
                 done[generation.prompt, generation.sample] = generation
     model.train(was_training)
     return [done[row] for row in rows]
@@ -133,6 +135,7 @@ def _continue(
     sampler: Sampler,
     seed: int,
     eot_id: int | None,
+    vocab_size: int | None,
 ) -> Iterator[Generation]:
     chances = [Stream("sample", seed).at(i, j).uniform(tokens) for i, j in rows]
     new: list[list[int]] = [[] for _ in rows]
@@ -140,7 +143,7 @@ def _continue(
     text = torch.tensor([list(prompts[i]) for i, _ in rows], device=model.token_embedding.weight.device)
     ahead = _Ahead(model, len(rows), text.shape[1] + tokens)
     for t in range(tokens):
-        logits = ahead.logits(text)
+        logits = ahead.logits(text)[:, :vocab_size]
         # a text that has ended goes on in its row, unread, until all have
         chosen = [sampler.choose(row, float(chances[r][t])) for r, row in enumerate(logits)]
         for r, token in enumerate(chosen):

@@ -178,8 +178,10 @@ def _describe_split(corpus: Corpus, name: str) -> dict[str, Any]:
     }
 
 
-def _samples(corpus: Corpus, name: str, tokens: int = 60) -> dict[str, str]:
-    """Return decoded beginnings of the first, middle, last, longest and shortest documents."""
+def _samples(corpus: Corpus, name: str) -> dict[str, str]:
+    """Return decoded beginnings, about 240 bytes each: of the first, middle, last, longest and shortest document."""
+    entry = corpus.split(name)
+    tokens = round(240 * entry["tokens"] / max(1, entry["bytes"]))
     ids, offsets = corpus.tokens(name), corpus.documents(name)
     lengths = np.diff(offsets)
     chosen = {"first": 0, "middle": len(lengths) // 2, "last": len(lengths) - 1}

@@ -253,6 +253,8 @@ def _workplace(out: Path) -> Iterator[Path]:
         raise DataError(f"--out {out} cannot be written ({error})") from error
     try:
         yield folder
+    except OSError as error:  # inputs have errors of their own: this is the disk that is written to
+        raise DataError(f"--out {out} cannot be written ({error}); what was there is untouched") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -57,6 +57,9 @@ def test_padded_logits_are_never_drawn() -> None:
     assert {i for g in drawn for i in g.ids} == set(range(5))
     (greedy,) = generate(model, [[0]], tokens=5, sampler=Sampler(temperature=0), seed=0)
     assert max(greedy.ids) < 5
+    # a model that was given more ids than its tokeniser has: those are padding too
+    drawn = generate(model, [[0]], tokens=15, samples=30, sampler=Sampler(temperature=5.0), seed=0, vocab_size=3)
+    assert {i for g in drawn for i in g.ids} == set(range(3))
 
 
 def test_a_text_ends_where_its_end_is_drawn() -> None:

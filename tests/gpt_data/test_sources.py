@@ -96,6 +96,11 @@ def test_one_story_list_from_every_form(tmp_path: Path) -> None:
     assert read("text", tmp_path / "s.jsonl", field="summary") == ["x"] * 30
 
 
+def test_a_row_with_an_end_in_it_is_two_documents(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [f"one{END_OF_TEXT}two", "three"]}), tmp_path / "r.parquet")
+    assert read("text", tmp_path / "r.parquet") == ["one", "two", "three"]
+
+
 def test_a_folder_is_one_document_per_file_in_natural_order(tmp_path: Path) -> None:
     for name in ("b/file10.txt", "b/file9.txt", "a.txt", ".hidden/x.txt", "b/.skip"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import lzma
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def text_chunks(path: Path) -> Iterator[str]:
             while data := file.read(CHUNK_BYTES):
                 yield decoder.decode(data)
         yield decoder.decode(b"", final=True)
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error})") from error
 
 

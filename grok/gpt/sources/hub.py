@@ -31,7 +31,10 @@ def rows(given: str, columns: Sequence[str]) -> Iterator[str]:
     if column is None:
         raise DataError(f"{given}: no column {' or '.join(columns)}; it has {', '.join(dataset.column_names)}")
     for batch in dataset.select_columns([column]).iter(batch_size=512):
-        yield from batch[column]
+        for text in batch[column]:
+            if not isinstance(text, str):
+                raise DataError(f"{given}: column {column!r} holds what is no text: {text!r:.60}")
+            yield text
 
 
 def digest(given: str, columns: Sequence[str]) -> InputDigest:
