@@ -110,6 +110,9 @@ class Lane:
     def advance(self, stop: StopRequested) -> Iterator[Event]:
         """Train until this run's next evaluation, its end or a stop."""
         flight, config = self.flight, self.flight.config
+        if flight.ended():  # resumed at its very end: killed before its row was written
+            yield self.result()
+            return
         while not flight.ended() and not stop():
             step = flight.step + 1
             noise = dropout_noise(config, flight.streams.dropout, step)
@@ -132,6 +135,8 @@ class Lane:
                     yield flight.observe(point)
                     evaluated = True
             if flight.ended():
+                if config.checkpoint.keep and flight.stop_reason == "steps":
+                    yield self.checkpoint()  # what a longer run goes on from
                 yield self.result()
                 return
             if flight.checkpoint_due():

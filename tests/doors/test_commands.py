@@ -131,9 +131,11 @@ def test_layers_are_reseeded_by_name(door: Door, tmp_path: Path) -> None:
 
 def test_a_finished_run_is_extended_from_its_checkpoint(door: Door, tmp_path: Path) -> None:
     tiny = [word for word in TINY if not word.startswith("train.steps")]
-    door(*tiny, "train.steps=6", "checkpoint.keep=true", "checkpoint.every=3", "store.path=S")
+    door(*tiny, "train.steps=6", "checkpoint.keep=true", "store.path=S")
     ended = door(*tiny, "train.steps=12", "store.path=S")
     assert "1 to train (1 from the end of a shorter run)" in ended.out
+    folders = [folder.name for folder in (tmp_path / "S" / "checkpoints").iterdir()]
+    assert folders == runs(tmp_path / "S").query("steps == 6")["run_id"].tolist(), "only the kept one is left"
     door(*tiny, "train.steps=12", "store.path=whole")
     longer, whole = (runs(tmp_path / s).query("steps == 12").iloc[0] for s in ("S", "whole"))
     assert longer["weights_hash"] == whole["weights_hash"]
@@ -197,3 +199,14 @@ def test_a_dry_run_never_imports_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shell_word", ["save=init,final", "task.operation=x^2+y^2", "seeds.layers={head:1}"])
 def test_what_people_type_is_understood(door: Door, shell_word: str) -> None:
     assert door(shell_word, "dry_run=true").status == 0
+
+
+def test_a_run_killed_between_its_last_checkpoint_and_its_row_is_stored(door: Door, tmp_path: Path) -> None:
+    words = ["seed=4", *TINY, "checkpoint.keep=true"]
+    door(*words, "store.path=S")
+    before = runs(tmp_path / "S")
+    for kind in ("runs", "curves", "steps"):
+        for file in (tmp_path / "S" / kind).glob("*.parquet"):
+            file.unlink()
+    assert door(*words, "store.path=S").status == 0
+    assert runs(tmp_path / "S")["weights_hash"].tolist() == before["weights_hash"].tolist()
