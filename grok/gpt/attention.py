@@ -47,18 +47,26 @@ def attend(
     if scaling == "operands":
         q, k, scale = q * width**-0.25, k * width**-0.25, 1.0
     if softmax == "fused" and mask is None:
-        low = q.dtype
-        if q.device.type == "cpu" and low in (torch.bfloat16, torch.float16):
-            # on a CPU the fused backward pass takes ten times longer in half precision than in float32
-            q, k, v = q.float(), k.float(), v.float()
-        if bias is None and t == s:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).to(low)
-        allowed = past_only(t, s, q.device) if bias is None else bias.to(q.dtype)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale).to(low)
+        allowed = None
+        if bias is not None or t != s:
+            allowed = past_only(t, s, q.device) if bias is None else bias
+        return fused(q, k, v, allowed, scale)
     scores = (q @ k.transpose(-2, -1)) * scale  # [B, H, T, S]
     scores = scores.masked_fill(~past_only(t, s, q.device), -math.inf) if bias is None else scores + bias
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
     return drop(weights, mask) @ v
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    """Return attention by the fused kernel; ``allowed`` is a mask or a bias, None for the plain causal one."""
+    low = q.dtype
+    if q.device.type == "cpu" and low in (torch.bfloat16, torch.float16):
+        # on a CPU the fused backward pass takes ten times longer in half precision than in float32
+        with torch.autocast("cpu", enabled=False):
+            return fused(q.float(), k.float(), v.float(), allowed, scale).to(low)
+    if allowed is not None and allowed.dtype != torch.bool:
+        allowed = allowed.to(low)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=allowed is None, scale=scale)
 
 
 def past_only(t: int, s: int, device: torch.device) -> Tensor:
