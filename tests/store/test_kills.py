@@ -69,7 +69,7 @@ SEEDS = {"make": range(0), "commit": range(8), "replace": range(4), "compact": r
 def test_a_few_kills(tmp_path: Path, action: str) -> None:
     touches = count_touches(tmp_path, action)
     reference = undisturbed(tmp_path / "reference", SEEDS[action])
-    for i in Stream("kills", 0).at(action).integers(3, touches):
+    for i in Stream("kills", 0).at(action).integers(2, touches):
         kill_and_go_on(tmp_path / f"S{i}", action, int(i) + 1, reference)
 
 
