@@ -79,13 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            _hydra(door, [_as_meant(word) for word in given])
+            _hydra(door, [as_meant(word) for word in given])
         if door.refusal is not None:
             raise door.refusal
     except SystemExit as end:  # --help, --version, a wrong option
         return end.code if isinstance(end.code, int) else 2
     except Exception as error:
-        if wants_trace or not _is_refusal(error):
+        if wants_trace or not is_refusal(error):
             raise
         print(f"error: {explain(error)}", file=sys.stderr)
         return error.exit_status if isinstance(error, GrokError) else 2
@@ -110,12 +110,12 @@ def _hydra(door: Door, words: list[str]) -> None:
             os.environ[FULL_ERROR] = before
 
 
-def _as_meant(word: str) -> str:
+def as_meant(word: str) -> str:
     """Return an override as Hydra's grammar needs it where what people type means something else to it.
 
-    >>> _as_meant("save=init,final"), _as_meant("seeds.layers={blocks.1:7}")
+    >>> as_meant("save=init,final"), as_meant("seeds.layers={blocks.1:7}")
     ("save='init,final'", '++seeds.layers={blocks.1:7}')
-    >>> _as_meant("task.operation=x^2+y^2,x+y")
+    >>> as_meant("task.operation=x^2+y^2,x+y")
     "task.operation='x^2+y^2','x+y'"
     """
     name, equals, value = word.partition("=")
@@ -139,7 +139,7 @@ def _maps() -> set[str]:
     }
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 

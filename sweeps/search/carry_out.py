@@ -1,0 +1,83 @@
+"""A study from its settings to its last line, for both doors: the command and Hydra's sweeper."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grok.config import load_config
+from grok.execute import execute
+from grok.store import check_path
+from sweeps.search.comparison import Comparison
+from sweeps.search.config import StudyConfig
+from sweeps.search.driver import Search, Train
+from sweeps.search.space import Plain, read_space
+
+GO_ON = "The same command goes on where it stopped."
+
+
+def carry_out(
+    study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, argv: Sequence[str], train: Train | None = None
+) -> int:
+    """Do a study, or its comparison, as far as it is not done; return the exit status.
+
+    Args:
+        raw_space: the search space as written in ``conf/study/``.
+        base: nested settings of the default run.
+        argv: the command, kept beside the store.
+        train: trains runs; None: ``grok.execute``.
+
+    Raises:
+        GrokError: refused; nothing was trained.
+    """
+    space = read_space(raw_space, str(base.get("mode", "arithmetic")))
+    search = Search(study, space, base, train or by_execution(argv), tell)
+    tell(search.plan())
+    if search.default.dry_run:
+        check_path(str(search.store_path))
+        tell(f"Nothing was trained (dry_run=true). The study would be in {search.folder}.")
+        return 0
+    record = search.record()
+    try:
+        if study.compare:
+            done = Comparison.pin(search, record).run(search)
+        else:
+            done = search.run(record)
+    except KeyboardInterrupt:
+        done = False
+    return _conclude(search, record.trials(), record.best(), done)
+
+
+def by_execution(argv: Sequence[str]) -> Train:
+    """Return how runs are trained without Hydra."""
+
+    def train(settings: Sequence[Plain]) -> bool:
+        outcome = execute([load_config(one) for one in settings], argv=argv)
+        return set(outcome.run_ids) <= set(outcome.statuses)
+
+    return train
+
+
+def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: bool) -> int:
+    store = shlex.quote(str(search.store_path))
+    finished = sum(trial.state.is_finished() for trial in trials)
+    failed = sum(trial.state.name == "FAIL" for trial in trials)
+    line = f"{finished} of {search.limit} trials finished in {shlex.quote(str(search.folder))}."
+    if not done:
+        tell(f"Interrupted: {line} {GO_ON}")
+        return 1
+    for trial in best:
+        values = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(search.objectives, trial.values, strict=True))
+        params = " ".join(f"{name}={value}" for name, value in trial.params.items())
+        tell(f"best: trial {trial.number}, {values} over {search.study.seeds} seeds: {params}")
+    if failed:
+        tell(f"{line} {failed} failed; their reasons are in {search.study.name}.json.")
+        return 1
+    tell(f"{line} Report: python -m analysis.search {store}")
+    return 0
+
+
+def tell(text: str) -> None:
+    """Print one line at once."""
+    print(text, flush=True)

@@ -1,0 +1,116 @@
+"""Is the best setting better than the default, beyond seed noise?
+
+The best of sixty trials looks better than it is: it was chosen for its luck with these
+seeds. So both settings, the fresh seeds and the test are written down first, then
+trained, and the result stands as it comes out. ``analysis`` makes the paired test.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from grok.config import load_config
+from grok.errors import ConfigError, StoreError
+from grok.store.files import write_json
+from sweeps.search.driver import Search, Stage
+from sweeps.search.record import StudyRecord, now
+
+TEST: Final = "two-sided Wilcoxon signed-rank test of the seeds' paired differences, alpha 0.05"
+SIDES: Final = ("default", "best")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two settings and the seeds that will judge them, as pinned."""
+
+    pinned: dict[str, Any]
+
+    @classmethod
+    def pin(cls, search: Search, record: StudyRecord) -> Comparison:
+        """Return the pinned comparison of a finished study; made once, never changed.
+
+        Raises:
+            ConfigError: the study is not finished, or has no finished trial.
+        """
+        path = search.folder / f"{search.study.name}.comparison.json"
+        if path.exists():
+            return cls(_read(path))
+        trials = record.trials()
+        left = search.limit - sum(trial.state.is_finished() for trial in trials)
+        best = sorted(record.best(), key=lambda trial: (_first(search, trial.values), trial.number))
+        if left > 0 or not best:
+            raise ConfigError(
+                f"study.compare=true: {left} of {search.limit} trials of study {search.study.name} are still to be "
+                "made, and the best is not known before; give the command without study.compare first"
+            )
+        fresh = search.study.comparison
+        pinned = {
+            "version": 1,
+            "study": search.study.name,
+            "pinned_at": now(),
+            "trials": len(trials),
+            "trial": best[0].number,
+            "objective": search.objectives[0].name,
+            "test": TEST,
+            "default": {name: search.flat.get(name) for name in best[0].params},
+            "best": dict(best[0].params),
+            "seeds": [fresh.first_seed, fresh.first_seed + fresh.seeds],
+            "steps": search.budget,
+        }
+        write_json(path, pinned, search.store_path / "tmp")
+        return cls(pinned)
+
+    def run(self, search: Search) -> bool:
+        """Train both settings on the fresh seeds and keep which runs they are; False when interrupted."""
+        if self.pinned["best"] == self.pinned["default"]:
+            search.tell("The best setting is the default: there is nothing to compare.")
+            return True
+        if self.pinned["steps"] != search.budget or self.pinned["study"] != search.study.name:
+            raise StoreError(f"the comparison of {search.study.name} was pinned for {self.pinned['steps']} steps")
+        stage = Stage(tuple(range(*self.pinned["seeds"])), search.budget, True)
+        wanted = {side: search.settings_of(self.pinned[side], stage) for side in SIDES}
+        search.tell(
+            f"pinned {self.pinned['pinned_at']}: trial {self.pinned['trial']} against the default on "
+            f"{len(stage.seeds)} fresh seeds; {self.pinned['test']}"
+        )
+        if not search.train([settings for side in SIDES for settings in wanted[side]]):
+            return False
+        objective = search.objectives[0]
+        outcomes = {side: search.outcomes([load_config(s) for s in wanted[side]], True) for side in SIDES}
+        runs: dict[str, list[tuple[int, str, float]]] = {
+            side: [(seed, o.run_id, objective.score(o)) for seed, o in zip(stage.seeds, outcomes[side], strict=True)]
+            for side in SIDES
+        }
+        write_json(
+            search.folder / f"{search.study.name}.compared.json",
+            {"version": 1, "pinned": self.pinned, "runs": runs},
+            search.store_path / "tmp",
+        )
+        sign = 1 if objective.direction == "minimize" else -1
+        gaps = [sign * (a[2] - b[2]) for a, b in zip(runs["default"], runs["best"], strict=True)]
+        values = {side: objective.value(outcomes[side], load_config(wanted[side][0])) for side in SIDES}
+        search.tell(
+            f"{objective.name}: {values['best']:.6g} at trial {self.pinned['trial']}'s setting, "
+            f"{values['default']:.6g} at the default; better for {sum(g > 0 for g in gaps)} of {len(gaps)} seeds, worse for "
+            f"{sum(g < 0 for g in gaps)}"
+        )
+        return True
+
+
+def _first(search: Search, values: list[float] | None) -> float:
+    if not values or not math.isfinite(values[0]):
+        return math.inf
+    return values[0] if search.objectives[0].direction == "minimize" else -values[0]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        pinned = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read ({error})") from error
+    assert isinstance(pinned, dict)
+    return pinned

@@ -1,0 +1,160 @@
+"""A study's settings: what is searched, over which seeds, with which sampler and pruner.
+
+``conf/study/base.yaml`` lists them all with their defaults; ``conf/study/NAME.yaml``
+is a difference from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from grok.config.fields import build, section, setting
+from grok.errors import ConfigError
+from grok.streams import MAX_SEED
+
+OBJECTIVES: Final = (
+    "median_time",
+    "generalised_share",
+    "accurate_share",
+    "val_loss",
+    "val_acc",
+    "compute",
+)
+"""Statistics over a trial's seeds; sweeps/search/objective.py says what each one is."""
+
+SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
+PRUNERS: Final = ("none", "wilcoxon", "percentile")
+
+
+@dataclass(kw_only=True)
+class SamplerConfig:
+    """How the next settings are chosen."""
+
+    name: str = setting("tpe", "Sampler.", choices=SAMPLERS)
+    seed: int = setting(0, "Seed of the sampler; the same seed asks the same trials.", minimum=0, maximum=MAX_SEED)
+    startup: int = setting(10, "Trials drawn at random before tpe, gp or cmaes begin to model.", minimum=1)
+    population: int = setting(16, "Settings of a generation of nsga2.", minimum=2)
+    points: int = setting(5, "Values of each continuous setting on the grid.", minimum=2)
+
+
+@dataclass(kw_only=True)
+class PrunerConfig:
+    """When a hopeless trial is stopped, so that its lanes go to the next one."""
+
+    name: str = setting(
+        "none",
+        "none; wilcoxon: by the seeds so far against the best trial's; percentile: by its standing at a rung.",
+        choices=PRUNERS,
+    )
+    first_seeds: int = setting(4, "wilcoxon: seeds of a trial before it is first judged.", minimum=2)
+    seeds: int = setting(2, "wilcoxon: seeds between two judgements.", minimum=1)
+    p: float = setting(0.1, "wilcoxon: stop a trial that is worse at this level.", above=0, below=1)
+    rungs: list[int] = setting([], "percentile: steps at which trials are judged, before train.steps.")
+    percentile: float = setting(50.0, "percentile: keep a trial within this share of the finished ones.", above=0)
+    startup: int = setting(5, "percentile: finished trials before any is stopped.", minimum=1)
+
+
+@dataclass(kw_only=True)
+class ComparisonConfig:
+    """The best setting against the default, on seeds that the search never saw."""
+
+    seeds: int = setting(32, "Fresh seeds; each trains both settings.", minimum=2)
+    first_seed: int = setting(1_000_000, "The first of them.", minimum=0, maximum=MAX_SEED)
+
+
+@dataclass(kw_only=True)
+class StudyConfig:
+    """One study: trials of settings, each trained over the same seeds."""
+
+    name: str = setting("study", "Name of the study: of its journal and its results in the store.")
+    trials: int = setting(60, "Settings to try.", minimum=1)
+    seeds: int = setting(8, "Seeds that each setting is trained with.", minimum=1)
+    first_seed: int = setting(0, "The first of them.", minimum=0, maximum=MAX_SEED)
+    parallel: int = setting(
+        8, "Trials side by side; part of the study, as the next ones are asked when these are told.", minimum=1
+    )
+    objectives: list[str] = setting(["median_time"], "One objective, or two for a Pareto front.")
+    horizon: int | None = setting(None, "Step at which val_loss and val_acc are read; null: the last.", minimum=1)
+    accuracy: float = setting(
+        0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
+    )
+    default_first: bool = setting(True, "Trial 0 is the default setting, where the space holds it.")
+    storage: str | None = setting(None, "Optuna storage by URL; null: a journal file in the store.")
+    compare: bool = setting(False, "Compare the finished study's best setting with the default on fresh seeds.")
+    sampler: SamplerConfig = section(SamplerConfig)
+    pruner: PrunerConfig = section(PrunerConfig)
+    comparison: ComparisonConfig = section(ComparisonConfig)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise ConfigError(f"study.name={self.name!r}: expected letters, digits, '.', '_' or '-'")
+        unknown = [name for name in self.objectives if name not in OBJECTIVES]
+        if unknown or len(set(self.objectives)) != len(self.objectives) or not 1 <= len(self.objectives) <= 2:
+            raise ConfigError(
+                f"study.objectives={self.objectives}: expected one, or two different ones, of {', '.join(OBJECTIVES)}"
+            )
+        if self.pruner.percentile > 100:
+            raise ConfigError(f"study.pruner.percentile={self.pruner.percentile}: expected at most 100")
+        if len(self.objectives) > 1 and self.sampler.name == "cmaes":
+            raise ConfigError("study.sampler.name=cmaes searches one objective: expected nsga2, tpe, gp or another")
+        if len(self.objectives) > 1 and self.pruner.name != "none":
+            raise ConfigError(f"study.pruner.name={self.pruner.name} judges one objective: expected none for two")
+        self._check_seeds()
+        self._check_rungs()
+
+    def _check_seeds(self) -> None:
+        fresh = self.comparison
+        if self.first_seed < fresh.first_seed + fresh.seeds and fresh.first_seed < self.first_seed + self.seeds:
+            raise ConfigError(
+                f"study.comparison.first_seed={fresh.first_seed}: these seeds are the search's own "
+                f"({self.first_seed} to {self.first_seed + self.seeds - 1}), expected fresh ones"
+            )
+        if max(self.first_seed + self.seeds, fresh.first_seed + fresh.seeds) > MAX_SEED:
+            raise ConfigError(f"study.first_seed={self.first_seed}: its seeds go beyond {MAX_SEED}")
+        if self.pruner.name == "wilcoxon" and self.seeds <= self.pruner.first_seeds:
+            raise ConfigError(
+                f"study.pruner.first_seeds={self.pruner.first_seeds} leaves none of study.seeds={self.seeds} to save: "
+                f"expected fewer"
+            )
+
+    def _check_rungs(self) -> None:
+        rungs = self.pruner.rungs
+        if self.pruner.name == "percentile" and (
+            not rungs or rungs[0] < 1 or any(b <= a for a, b in itertools.pairwise(rungs))
+        ):
+            raise ConfigError(f"study.pruner.rungs={rungs}: expected growing step counts, for example [250, 500]")
+
+    def all_seeds(self) -> tuple[int, ...]:
+        """Return the seeds of every trial: instances, never parameters."""
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+    def definition(self) -> dict[str, Any]:
+        """Return the settings that make it this study; those that may change while it goes on are left out."""
+        free = {"trials", "storage", "compare", "comparison"}
+        return {name: value for name, value in asdict(self).items() if name not in free}
+
+
+def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any], dict[str, Any]]:
+    """Return the study, its raw search space, and the settings of the default run.
+
+    Raises:
+        ConfigError: there is no study, or a setting of it is unknown or impossible.
+    """
+    base = dict(settings)
+    given = base.pop("study", None)
+    if not isinstance(given, Mapping):
+        raise ConfigError("no study is asked for: expected study=NAME, a file of conf/study/")
+    study = dict(given)
+    space = study.pop("space", None) or {}
+    return build(StudyConfig, study, "study.", _Root), dict(space), base
+
+
+@dataclass(kw_only=True)
+class _Root:
+    """Gives unknown names of a study their full dotted neighbours."""
+
+    study: StudyConfig = section(StudyConfig)

@@ -1,0 +1,297 @@
+"""Carries a study out, round by round.
+
+A round asks trials until ``study.parallel`` are in flight, trains one stage of each (its
+next seeds, or its next rung) in one lane sweep, and then tells the results in the order
+of the trials' numbers: prune, end, or go on with the next round. A place that becomes
+free is filled in the next round. Rounds are counted in trials, not in time, so a study
+that was killed, or ran on another number of workers, makes the same trials.
+
+Every run is an ordinary run: it is planned, stored and skipped like any other, and a
+rung is a shorter run that the next one extends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grok.config import RunConfig, flatten, load_config
+from grok.config.fields import walk
+from grok.errors import ConfigError
+from grok.execute.plan import name_runs
+from grok.store import StoreWriter, check_path, open_store
+from sweeps.search.config import StudyConfig
+from sweeps.search.objective import Objective, SeedOutcome, make_objectives, operations_per_step, read_outcomes
+from sweeps.search.proposal import propose
+from sweeps.search.record import ASKED, DEFINITION, ENDED, STAGES, StudyRecord
+from sweeps.search.samplers import trial_limit
+from sweeps.search.space import Plain, Space, Value, apply
+from sweeps.search.summary import write_summary
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+Train = Callable[[Sequence[Plain]], bool]
+"""Trains runs given as nested settings; returns whether all of them are stored now."""
+
+SEARCH_FOLDER: Final = "search"
+RUNS, REASON = "runs", "reason"
+"""User attributes of a trial: (seed, run_id, score) of its last stage; why it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a trial trains between two judgements."""
+
+    seeds: tuple[int, ...]
+    """All seeds that it is judged by; those of earlier stages are stored already."""
+    steps: int
+    last: bool
+
+
+@dataclass(slots=True)
+class Search:
+    """One study and what carries it out."""
+
+    study: StudyConfig
+    space: Space
+    base: Plain
+    """Nested settings of the default run."""
+    train: Train
+    tell: Callable[[str], None]
+    default: RunConfig = field(init=False)
+    flat: dict[str, Value] = field(init=False)
+    objectives: tuple[Objective, ...] = field(init=False)
+    stages: tuple[Stage, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check the study against the default's settings.
+
+        Raises:
+            ConfigError: they do not go together.
+        """
+        self.default = load_config(self.base)
+        self.flat = flatten(self.default)
+        self.objectives = make_objectives(self.study)
+        self.stages = _stages(self.study, self.budget, self.flat)
+        if self.default.force:
+            raise ConfigError("force=true: a search uses the runs that are stored; expected force=false")
+        if any(objective.name == "compute" for objective in self.objectives):
+            operations_per_step(self.default)
+        if self.study.horizon is not None and self.study.horizon > self.budget:
+            raise ConfigError(f"study.horizon={self.study.horizon}: beyond train.steps={self.budget}")
+
+    @property
+    def budget(self) -> int:
+        return int(self.flat["train.steps"])  # type: ignore[arg-type]
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.default.store.path)
+
+    @property
+    def folder(self) -> Path:
+        """Return where the study is kept: its journal, its results, its comparison."""
+        return self.store_path / SEARCH_FOLDER
+
+    @property
+    def limit(self) -> int:
+        return trial_limit(self.study, self.space)
+
+    def definition(self) -> dict[str, Any]:
+        """Return all that the study's trials follow from."""
+        settings = {name: value for name, value, rule in walk(self.default) if rule.role != "none"}
+        return {
+            "study": self.study.definition(),
+            "space": self.space.describe(),
+            "settings": {**settings, "seeds": {k: v for k, v in self.flat.items() if k.startswith("seeds.")}},
+        }
+
+    def plan(self) -> str:
+        """Return what the study is about to do, in one line."""
+        s = self.study
+        what = " and ".join(o.name.replace("_", " ") for o in self.objectives)
+        return (
+            f"study {s.name}: {self.limit} trials of {', '.join(d.name for d in self.space.dimensions)}; {s.seeds} "
+            f"seeds and {self.budget} steps each, {s.parallel} side by side; {what} by {s.sampler.name}, "
+            f"pruner {s.pruner.name}"
+        )
+
+    def record(self) -> StudyRecord:
+        """Open the study, or begin it and its store.
+
+        Raises:
+            ConfigError, StoreError: the study or the store cannot be used as asked.
+        """
+        if not check_path(str(self.store_path)):
+            with StoreWriter(str(self.store_path)):
+                pass  # what a search keeps lies inside a store
+        return StudyRecord(self.study, self.folder, self.definition())
+
+    def run(self, record: StudyRecord) -> bool:
+        """Carry the study out; return False when training was interrupted."""
+        while True:
+            round_number = _round(record.trials())
+            with record.changing():
+                self._fill(record, round_number)
+            flying = [t for t in record.trials() if not t.state.is_finished() and _progress(t) == round_number]
+            if not flying:
+                write_summary(self, record)
+                return True
+            if not self._train(flying):
+                return False
+            with record.changing():
+                for trial in record.trials():
+                    # another process on this study may have told it meanwhile
+                    if not trial.state.is_finished() and _progress(trial) == round_number:
+                        self._judge(record, trial, round_number)
+                write_summary(self, record)
+
+    def _fill(self, record: StudyRecord, round_number: int) -> None:
+        trials = record.trials()
+        earlier = [t for t in trials if t.user_attrs[ASKED] < round_number]
+        places = self.study.parallel - sum(_takes_part(t, round_number) for t in earlier)
+        count = min(places, self.limit - len(earlier))
+        if len(trials) < len(earlier) + count:
+            proposals = propose(self.study, self.space, self.flat, earlier, round_number, count)
+            for proposal in proposals[len(trials) - len(earlier) :]:
+                record.add(proposal, round_number)
+
+    def settings_of(self, params: dict[str, Value], stage: Stage) -> list[Plain]:
+        """Return the runs of one stage of a setting."""
+        length: dict[str, Value] = {"train.steps": stage.steps}
+        if not stage.last and self.study.pruner.name == "percentile":
+            length["checkpoint.keep"] = True
+        return [apply(self.base, {**params, **length, "seed": seed}) for seed in stage.seeds]
+
+    def _train(self, flying: Sequence[FrozenTrial]) -> bool:
+        wanted: list[Plain] = []
+        for trial in flying:
+            settings = self.settings_of(trial.params, self.stages[trial.user_attrs.get(STAGES, 0)])
+            if impossible(settings[0]) is None:
+                wanted += settings
+        # one sweep has one value of what belongs to the command, and `checkpoint.keep` is no part of it
+        return self.train(wanted) if wanted else True
+
+    def _judge(self, record: StudyRecord, trial: FrozenTrial, round_number: int) -> None:
+        from optuna.trial import TrialState
+
+        number, done = trial.number, trial.user_attrs.get(STAGES, 0)
+        stage = self.stages[done]
+        settings = self.settings_of(trial.params, stage)
+        refused = impossible(settings[0])
+        if refused is not None:
+            record.note(number, REASON, refused)
+            record.end(number, round_number, TrialState.PRUNED)
+            self.tell(f"trial {number}: impossible ({refused})")
+            return
+        configs = [load_config(one) for one in settings]
+        seeds = self.outcomes(configs, stage.last)
+        first = self.objectives[0]
+        record.note(number, RUNS, [[s, o.run_id, first.score(o)] for s, o in zip(stage.seeds, seeds, strict=True)])
+        failed = [outcome for outcome in seeds if outcome.status == "failed"]
+        if failed:
+            record.note(number, REASON, f"{len(failed)} of {len(seeds)} runs failed: {failed[0].error}")
+            record.end(number, round_number, TrialState.FAIL)
+            self.tell(f"trial {number}: failed, {failed[0].error}")
+            return
+        values = [objective.value(seeds, configs[0]) for objective in self.objectives]
+        if self._is_worse(record, number, stage, seeds, values[0]):
+            record.end(number, round_number, TrialState.PRUNED)
+            self._clear_rungs(trial.params)
+            self.tell(f"trial {number}: stopped after {_amount(self.study, stage)}, {_text(trial.params)}")
+        elif stage.last:
+            record.end(number, round_number, TrialState.COMPLETE, values)
+            self._clear_rungs(trial.params)
+            shown = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(self.objectives, values, strict=True))
+            self.tell(f"trial {number}: {shown} over {len(seeds)} seeds, {_text(trial.params)}")
+        else:
+            record.note(number, STAGES, done + 1)
+
+    def _is_worse(
+        self, record: StudyRecord, number: int, stage: Stage, seeds: Sequence[SeedOutcome], value: float
+    ) -> bool:
+        if self.study.pruner.name == "wilcoxon":
+            scores = {i: self.objectives[0].score(seed) for i, seed in enumerate(seeds)}
+            return record.report(number, scores) and not stage.last
+        if self.study.pruner.name == "percentile" and math.isfinite(value):
+            return record.report(number, {stage.steps: value}) and not stage.last
+        return False
+
+    def outcomes(self, configs: Sequence[RunConfig], last: bool) -> list[SeedOutcome]:
+        """Return what the store says of ``configs``; all are stored."""
+        run_ids = [run.run_id for run in name_runs(configs)]
+        budgets = {run_id: int(flatten(c)["train.steps"]) for run_id, c in zip(run_ids, configs, strict=True)}
+        found = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon if last else None, budgets)
+        return [found[run_id] for run_id in run_ids]
+
+    def _clear_rungs(self, params: dict[str, Value]) -> None:
+        """Remove the checkpoints that a finished trial's rungs kept to be extended."""
+        if self.study.pruner.name != "percentile" or self.default.checkpoint.keep:
+            return
+        from grok.checkpoint import remove_checkpoints, run_folder
+
+        for stage in self.stages[:-1]:
+            configs = [load_config(settings) for settings in self.settings_of(params, stage)]
+            for run in name_runs(configs):
+                remove_checkpoints(run_folder(str(self.store_path), run.run_id))
+
+
+def impossible(settings: Plain) -> str | None:
+    """Return why these settings cannot be run together, None where they can."""
+    try:
+        load_config(settings)
+    except ConfigError as refusal:
+        return str(refusal)
+    return None
+
+
+def _stages(study: StudyConfig, budget: int, flat: dict[str, Value]) -> tuple[Stage, ...]:
+    seeds = study.all_seeds()
+    if study.pruner.name == "wilcoxon":
+        ends = [*range(study.pruner.first_seeds, len(seeds), study.pruner.seeds), len(seeds)]
+        return tuple(Stage(seeds[:end], budget, end == len(seeds)) for end in ends)
+    if study.pruner.name == "percentile":
+        every = int(flat["eval.every"])  # type: ignore[arg-type]
+        rungs = study.pruner.rungs
+        if rungs[-1] >= budget or any(rung % every for rung in rungs) or flat.get("eval.schedule", "every") != "every":
+            raise ConfigError(
+                f"study.pruner.rungs={rungs}: expected multiples of eval.every={every} below train.steps={budget}, "
+                "with eval.schedule=every, so that a rung's run can be extended"
+            )
+        return (*(Stage(seeds, rung, False) for rung in rungs), Stage(seeds, budget, True))
+    return (Stage(seeds, budget, True),)
+
+
+def _progress(trial: FrozenTrial) -> int:
+    """Return the round that a trial in flight is in."""
+    return int(trial.user_attrs[ASKED]) + int(trial.user_attrs.get(STAGES, 0))
+
+
+def _takes_part(trial: FrozenTrial, round_number: int) -> bool:
+    """Return whether a trial asked earlier takes a place in a round."""
+    return not trial.state.is_finished() or int(trial.user_attrs[ENDED]) >= round_number
+
+
+def _round(trials: Sequence[FrozenTrial]) -> int:
+    """Return the round that the study is in: the earliest that a trial in flight has not ended."""
+    flying = [_progress(t) for t in trials if not t.state.is_finished()]
+    if flying:
+        return min(flying)
+    return max((int(t.user_attrs[ENDED]) + 1 for t in trials), default=0)
+
+
+def _amount(study: StudyConfig, stage: Stage) -> str:
+    return f"{len(stage.seeds)} seeds" if study.pruner.name == "wilcoxon" else f"{stage.steps} steps"
+
+
+def _text(params: dict[str, Value]) -> str:
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
+    )
+
+
+__all__ = ["DEFINITION", "Search", "Stage", "Train", "impossible"]

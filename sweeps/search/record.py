@@ -1,0 +1,171 @@
+"""The study as Optuna keeps it: a journal file in the store, or any storage by URL.
+
+Every change is one that can be cut off: a trial is added whole, a stage of it counts
+once its number is written, and the end of a trial is one state. Changes are made under a
+lock of the store, so that several processes can work on one study.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from grok.config.fields import canonical_json
+from grok.errors import ConfigError, StoreError
+from grok.store.files import locked
+from sweeps.search.config import StudyConfig
+from sweeps.search.objective import make_objectives
+from sweeps.search.proposal import SAMPLER_STATE, Proposal
+from sweeps.search.quiet import quiet
+from sweeps.search.samplers import make_pruner
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+DEFINITION: Final = "definition"
+ASKED, STAGES, ENDED = "asked", "stages", "ended"
+"""User attributes of a trial: the round it was asked in, its stages that count, the round it ended in."""
+
+
+class StudyRecord:
+    """One study in its storage."""
+
+    def __init__(self, study: StudyConfig, folder: Path, definition: Mapping[str, Any]) -> None:
+        """Open the study, or begin it in ``folder`` (the store's ``search``).
+
+        Raises:
+            ConfigError: it was begun with another definition, or the storage's URL is no use.
+            StoreError: its journal cannot be read.
+        """
+        self._config = study
+        self._lock = folder / f"{study.name}.lock"
+        self.where = study.storage or str(folder / f"{study.name}.journal")
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.changing(), quiet():
+            storage = self._open_storage(study, folder)
+            self._study = optuna.create_study(
+                storage=storage,
+                study_name=study.name,
+                directions=[objective.direction for objective in make_objectives(study)],
+                load_if_exists=True,
+                sampler=optuna.samplers.RandomSampler(seed=0),  # never asked: sweeps.search.proposal is
+                pruner=make_pruner(study.pruner),
+            )
+            self._check_definition(json.loads(canonical_json(dict(definition))))
+
+    def _open_storage(self, study: StudyConfig, folder: Path) -> BaseStorage:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            if study.storage is None:
+                from optuna.storages import JournalStorage
+                from optuna.storages.journal import JournalFileBackend
+
+                journal = folder / f"{study.name}.journal"
+                drop_torn_record(journal)
+                return JournalStorage(JournalFileBackend(str(journal)))
+            if "://" not in study.storage:
+                raise ConfigError(
+                    f"study.storage={study.storage!r}: expected a URL (sqlite:///FILE, postgresql://...), or null for "
+                    "a journal file in the store"
+                )
+            return optuna.storages.RDBStorage(study.storage)
+        except (SQLAlchemyError, ImportError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(f"study.storage={study.storage!r} cannot be opened: {reason}") from error
+        except ValueError as error:
+            raise StoreError(f"{self.where} cannot be read ({error}): move it away to begin the study anew") from error
+
+    def _check_definition(self, definition: Mapping[str, Any]) -> None:
+        begun = self._study.user_attrs.get(DEFINITION)
+        if begun is None:
+            self._study.set_user_attr(DEFINITION, definition)
+            return
+        differing = [
+            f"{part}.{name}"
+            for part in definition
+            for name in sorted({*definition[part], *begun.get(part, {})})
+            if definition[part].get(name) != begun.get(part, {}).get(name)
+        ]
+        if differing:
+            raise ConfigError(
+                f"the study {self._config.name!r} in {self.where} was begun with other settings "
+                f"({', '.join(differing[:4])}{', ...' if differing[4:] else ''}): go on with those, or give this one "
+                "another study.name"
+            )
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the study's lock."""
+        with locked(self._lock):
+            yield
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return all trials, in order of their numbers."""
+        return self._study.get_trials(deepcopy=False)
+
+    def add(self, proposal: Proposal, round_number: int) -> None:
+        """Add a proposed trial, whole."""
+        trial = optuna.trial.create_trial(
+            state=TrialState.RUNNING,
+            params=proposal.params,
+            distributions=proposal.distributions,
+            system_attrs=proposal.system_attrs,
+            user_attrs={ASKED: round_number, SAMPLER_STATE: proposal.sampler_state},
+        )
+        self._study.add_trial(trial)
+
+    def note(self, number: int, name: str, value: Any) -> None:
+        """Keep something about a trial that has not ended."""
+        self._trial(number).set_user_attr(name, value)
+
+    def report(self, number: int, values: Mapping[int, float]) -> bool:
+        """Report intermediate values by seed or step; return whether the pruner would stop the trial."""
+        trial = self._trial(number)
+        known = self._frozen(number).intermediate_values
+        with quiet():
+            for step, value in values.items():
+                if step not in known:
+                    trial.report(value, step)
+            return bool(trial.should_prune())
+
+    def end(self, number: int, round_number: int, state: TrialState, values: Sequence[float] | None = None) -> None:
+        """End a trial."""
+        self.note(number, ENDED, round_number)
+        with quiet():
+            self._study.tell(number, list(values) if values is not None else None, state=state)
+
+    def best(self) -> list[FrozenTrial]:
+        """Return the finished trials that no other one beats: one, or a Pareto front."""
+        if not any(trial.state == TrialState.COMPLETE for trial in self.trials()):
+            return []
+        return [self._study.best_trial] if len(self._study.directions) == 1 else self._study.best_trials
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        return self.trials()[number]
+
+    def _trial(self, number: int) -> Trial:
+        return Trial(self._study, self._frozen(number)._trial_id)
+
+
+def drop_torn_record(journal: Path) -> None:
+    """Cut off a last line that a kill or a full disk left without its end; Optuna would append to it."""
+    if not journal.exists():
+        return
+    content = journal.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with journal.open("r+b") as file:
+            file.truncate(whole)
+
+
+def now() -> str:
+    """Return the time, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

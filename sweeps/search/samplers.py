@@ -1,0 +1,104 @@
+"""Optuna's samplers and pruners by name, as a study wants them.
+
+A sampler is made anew for every round, from a seed that belongs to the round: what it
+asks depends on the trials before it, never on when or how often the study was stopped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import optuna
+
+from grok.streams import Stream
+from sweeps.search.config import PrunerConfig, SamplerConfig, StudyConfig
+from sweeps.search.space import Space
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+
+SEED_BITS = 2**32 - 1
+"""Optuna's samplers take seeds of 32 bits."""
+
+
+def round_seed(config: SamplerConfig, *address: str | int) -> int:
+    """Return the sampler's seed at one address of the study's search stream."""
+    return Stream("search", config.seed).at(*address).seed64() & SEED_BITS
+
+
+def make_sampler(config: SamplerConfig, space: Space, round_number: int) -> BaseSampler:
+    """Return the sampler of one round."""
+    seed = round_seed(config, "round", round_number)
+    by_chance = optuna.samplers.RandomSampler(seed=round_seed(config, "independent", round_number))
+    if config.name == "tpe":
+        return optuna.samplers.TPESampler(
+            seed=seed,
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+            n_startup_trials=config.startup,
+        )
+    if config.name == "gp":
+        return optuna.samplers.GPSampler(seed=seed, independent_sampler=by_chance, n_startup_trials=config.startup)
+    if config.name == "cmaes":
+        return optuna.samplers.CmaEsSampler(
+            seed=seed,
+            independent_sampler=by_chance,
+            n_startup_trials=config.startup,
+            warn_independent_sampling=False,
+        )
+    if config.name == "qmc":
+        return _SpaceFillingSampler(
+            free_dimensions(space),
+            seed=round_seed(config, "scramble"),  # one sequence for the whole study
+            scramble=True,
+            independent_sampler=by_chance,
+            warn_asynchronous_seeding=False,
+            warn_independent_sampling=False,
+        )
+    if config.name == "grid":
+        return optuna.samplers.GridSampler(space.grid(config.points), seed=seed)
+    if config.name == "nsga2":
+        return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+class _SpaceFillingSampler(optuna.samplers.QMCSampler):
+    """A Sobol sequence over the study's own space from its first trial on.
+
+    Optuna's waits for a finished trial to learn the space from, which a first round of
+    several trials does not have.
+    """
+
+    def __init__(self, space: dict[str, BaseDistribution], **given: Any) -> None:
+        super().__init__(**given)
+        self._space = space
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
+        return dict(self._space)
+
+
+def free_dimensions(space: Space) -> dict[str, BaseDistribution]:
+    """Return the distributions of the numbers that vary in every trial."""
+    return {d.name: d.distribution() for d in space.dimensions if not d.choices and not d.when}
+
+
+def make_pruner(config: PrunerConfig) -> BasePruner:
+    """Return the study's pruner."""
+    if config.name == "wilcoxon":
+        return optuna.pruners.WilcoxonPruner(p_threshold=config.p, n_startup_steps=config.first_seeds)
+    if config.name == "percentile":
+        return optuna.pruners.PercentilePruner(config.percentile, n_startup_trials=config.startup)
+    return optuna.pruners.NopPruner()
+
+
+def trial_limit(study: StudyConfig, space: Space) -> int:
+    """Return how many trials the study has: those asked for, or as many as its grid."""
+    if study.sampler.name != "grid":
+        return study.trials
+    size = 1
+    for values in space.grid(study.sampler.points).values():
+        size *= len(values)
+    return min(study.trials, size)

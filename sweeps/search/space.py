@@ -1,0 +1,244 @@
+"""The search space: which settings vary, between which bounds, and when.
+
+In YAML, nested or dotted as the settings themselves::
+
+    optim:
+      lr: {low: 1e-4, high: 1e-2, log: true}
+      grokfast: {choices: [none, ema]}
+      grokfast_lamb: {low: 0.5, high: 5, when: {optim.grokfast: ema}}
+    model.d_model: {choices: [32, 48, 64]}
+
+Whether a number is whole follows from the setting.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from grok.config import MODES
+from grok.config.fields import Rule, check, settings_of
+from grok.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial
+
+Value = float | int | str | bool | None
+Plain = dict[str, Any]
+
+_KEYS: Final = ("low", "high", "log", "step", "choices", "when")
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One setting that varies."""
+
+    name: str
+    """Dotted name of the setting."""
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Value, ...] = ()
+    whole: bool = False
+    when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    """(Setting, values): it varies only where each of these settings has one of the values."""
+
+    def distribution(self) -> BaseDistribution:
+        """Return it as Optuna's distribution."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if self.choices:
+            return CategoricalDistribution(self.choices)
+        assert self.low is not None
+        assert self.high is not None
+        if self.whole:
+            return IntDistribution(int(self.low), int(self.high), log=self.log, step=int(self.step or 1))
+        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+
+    def suggest(self, trial: Trial) -> Value:
+        """Ask Optuna for a value."""
+        if self.choices:
+            return trial.suggest_categorical(self.name, self.choices)
+        assert self.low is not None
+        assert self.high is not None
+        if self.whole:
+            return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log, step=int(self.step or 1))
+        return trial.suggest_float(self.name, self.low, self.high, log=self.log, step=self.step)
+
+    def applies(self, settings: Mapping[str, Value]) -> bool:
+        """Return whether it varies where the other settings are ``settings``."""
+        return all(settings.get(name) in values for name, values in self.when)
+
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` is inside."""
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        assert self.low is not None
+        assert self.high is not None
+        steps = (value - self.low) / self.step if self.step else 0.0
+        return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9
+
+    def grid(self, points: int) -> list[Value]:
+        """Return its values on a grid: all choices, else at most ``points`` even (or log-even) values."""
+        if self.choices:
+            return list(self.choices)
+        assert self.low is not None
+        assert self.high is not None
+        a, b = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        values = [a + (b - a) * i / (points - 1) for i in range(points)]
+        values = [min(max(math.exp(v) if self.log else v, self.low), self.high) for v in values]
+        step = 1.0 if self.whole and not self.step else self.step
+        if step:
+            values = [self.low + step * math.floor((v - self.low) / step + 0.5) for v in values]
+            values = [v for v in values if v <= self.high]
+        return list(dict.fromkeys(int(v) if self.whole else v for v in values))
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All that varies, in an order in which conditions come after what they ask for."""
+
+    dimensions: tuple[Dimension, ...]
+
+    def suggest(self, trial: Trial, base: Mapping[str, Value]) -> dict[str, Value]:
+        """Ask Optuna for a setting; ``base`` holds what does not vary (conditions may ask for it)."""
+        chosen: dict[str, Value] = {}
+        for dimension in self.dimensions:
+            if dimension.applies({**base, **chosen}):
+                chosen[dimension.name] = dimension.suggest(trial)
+        return chosen
+
+    def default(self, base: Mapping[str, Value]) -> dict[str, Value] | None:
+        """Return the default's point in the space, None where it lies outside."""
+        active = [d for d in self.dimensions if d.applies(base)]
+        if all(d.holds(base.get(d.name)) for d in active):
+            return {d.name: base.get(d.name) for d in active}
+        return None
+
+    def grid(self, points: int) -> dict[str, list[Value]]:
+        """Return every dimension's values on a grid."""
+        return {d.name: d.grid(points) for d in self.dimensions}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the space as plain data."""
+        said: dict[str, Any] = {}
+        for d in self.dimensions:
+            one: dict[str, Any] = {"choices": list(d.choices)} if d.choices else {"low": d.low, "high": d.high}
+            if d.log:
+                one["log"] = True
+            if d.step is not None:
+                one["step"] = d.step
+            if d.when:
+                one["when"] = {name: list(values) for name, values in d.when}
+            said[d.name] = one
+        return said
+
+
+def read_space(raw: Mapping[str, Any], mode: str) -> Space:
+    """Return the checked space of ``raw``.
+
+    Raises:
+        ConfigError: an unknown setting, a seed, a setting of the command, or values that
+            the setting would refuse.
+    """
+    settings = settings_of(MODES[mode])
+    found = dict(_leaves(raw, "", settings))
+    if not found:
+        raise ConfigError("study.space is empty: expected at least one setting, as {low: ..., high: ...} or {choices}")
+    dimensions = [_dimension(name, given, settings, found) for name, given in found.items()]
+    return Space(tuple(_in_order(dimensions)))
+
+
+def apply(base: Plain, chosen: Mapping[str, Value]) -> Plain:
+    """Return a copy of nested ``base`` with dotted settings replaced."""
+    settings = copy.deepcopy(base)
+    for name, value in chosen.items():
+        *sections, leaf = name.split(".")
+        parent = settings
+        for part in sections:
+            parent = parent.setdefault(part, {})
+        parent[leaf] = value
+    return settings
+
+
+def _leaves(raw: Mapping[str, Any], prefix: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for key, value in raw.items():
+        name = f"{prefix}{key}"
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"study.space.{name}={value!r}: expected {{low: ..., high: ...}} or {{choices: [...]}}")
+        if name in settings or not any(isinstance(below, Mapping) for below in value.values()):
+            found.append((name, value))
+        else:
+            found += _leaves(value, f"{name}.", settings)
+    return found
+
+
+def _dimension(
+    name: str, given: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
+) -> Dimension:
+    where = f"study.space.{name}"
+    if name not in settings:
+        raise ConfigError(f"{where}: unknown setting '{name}'{nearest(name, settings)}")
+    if name == "seed" or name.startswith("seeds."):
+        raise ConfigError(f"{where}: a seed is an instance of every trial, not a setting to search (study.seeds)")
+    hint, rule = settings[name]
+    if name in ("train.steps", "replicate") or rule.role in ("none", "schedule"):
+        raise ConfigError(f"{where}: this is the same for all trials of a study, give it one value outside the space")
+    for key in given:
+        if key not in _KEYS:
+            raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), _KEYS)}: expected {', '.join(_KEYS)}")
+    when = _conditions(where, given.get("when") or {}, settings, space)
+    if given.get("choices"):
+        values = tuple(check(name, value, hint, rule) for value in given["choices"])
+        return Dimension(name, choices=values, when=when)
+    low, high, step = given.get("low"), given.get("high"), given.get("step")
+    if low is None or high is None:
+        raise ConfigError(f"{where}: expected low and high, or choices")
+    kind = hint if hint in (int, float) else next((h for h in getattr(hint, "__args__", ()) if h in (int, float)), None)
+    if kind is None:
+        raise ConfigError(f"{where}: this setting is not a number, expected choices: [...]")
+    low, high = check(name, low, kind, rule), check(name, high, kind, rule)
+    log = bool(given.get("log", False))
+    if low >= high or (log and low <= 0) or (step is not None and step <= 0) or (log and step is not None):
+        raise ConfigError(
+            f"{where}={dict(given)}: expected low < high, low above 0 where log is true, and step (above 0) only "
+            "without log"
+        )
+    return Dimension(name, low=low, high=high, log=log, step=step, whole=kind is int, when=when)
+
+
+def _conditions(
+    where: str, when: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
+) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+    found = []
+    for name, values in when.items():
+        if name not in settings:
+            raise ConfigError(f"{where}.when: unknown setting '{name}'{nearest(name, settings)}")
+        several = list(values) if isinstance(values, (list, tuple)) else [values]
+        allowed = space[name].get("choices") if name in space else None
+        if name in space and (not allowed or any(value not in allowed for value in several)):
+            raise ConfigError(f"{where}.when.{name}={values!r}: expected values among the choices of {name}")
+        found.append((name, tuple(check(name, value, *settings[name]) for value in several)))
+    return tuple(found)
+
+
+def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
+    """Return ``dimensions`` in the order given, but each after those that its conditions name."""
+    waiting, done = list(dimensions), list[Dimension]()
+    names = {d.name for d in dimensions}
+    while waiting:
+        settled = {d.name for d in done}
+        ready = next((d for d in waiting if all(n in settled for n, _ in d.when if n in names)), None)
+        if ready is None:
+            raise ConfigError(f"study.space: the conditions of {', '.join(d.name for d in waiting)} ask for each other")
+        waiting.remove(ready)
+        done.append(ready)
+    return done
