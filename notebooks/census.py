@@ -13,7 +13,7 @@
 #
 #     GROK_STORE=results/store python notebooks/census.py
 #
-# The store comes from `python -m grok.run -m 'seed=range(0,2000)'`, or, in three minutes, from
+# The store comes from `python -m grok.run -m sweep=census`, or, in three minutes, from
 # `python -m grok.run -m 'seed=range(0,64)' experiment=quickstart`.
 
 # %%

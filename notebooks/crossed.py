@@ -12,8 +12,7 @@
 # Seeds of the three streams are crossed, and every cell is run twice, the second time with its initial weights moved by
 # a unit in the last place. Without that second run, interaction between seeds and plain chaos would look the same.
 #
-#     python -m grok.run -m 'seeds.split=range(0,3)' 'seeds.init=range(0,8)' 'seeds.order=range(0,8)' \
-#         perturb.ulps=1 'seeds.perturb=range(0,2)' train.steps=20000
+#     python -m grok.run -m sweep=crossed
 #     GROK_STORE=results/store python notebooks/crossed.py
 
 # %%

@@ -12,8 +12,7 @@
 # The initial tensors of a super seed are moved, layer by layer, into a normal seed; batch order and split stay. All
 # combinations of layers are run, each twice with a perturbation of a unit in the last place.
 #
-#     python -m grok.run -m seed=0 '++seeds.layers={},{token_embedding:1},{head:1},{token_embedding:1,head:1}' \
-#         perturb.ulps=1 'seeds.perturb=range(0,2)' train.steps=20000
+#     python -m sweeps.layers --recipient SEED --donor SEED
 #     GROK_STORE=results/store python notebooks/layers.py
 
 # %%

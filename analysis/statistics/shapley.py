@@ -38,11 +38,13 @@ class Attribution:
     n: int
 
 
-def attribute(design: Floats, y: Floats, names: list[str], level: float = LEVEL) -> Attribution:
+def attribute(design: Floats, y: Floats, names: list[str], rounding: float = 0.0, level: float = LEVEL) -> Attribution:
     """Return the attribution of outcomes ``y`` (n,) to the factors of ``design`` (n, k), entries 0 and 1.
 
     The error variance comes from replicates of equal rows, or, in a fractional design
-    without replicates, from what two-way interactions leave over.
+    without replicates, from what two-way interactions leave over. It is never taken to be
+    below ``rounding``: replicates that agree only because they were rounded to one
+    evaluation are not certain.
 
     Raises:
         NotEnoughData: neither replicates nor spare runs, or a factor that was never exchanged.
@@ -64,6 +66,7 @@ def attribute(design: Floats, y: Floats, names: list[str], level: float = LEVEL)
             f"at least {x.shape[1]} different combinations that tell two-way interactions apart (seen: {len(cells)})"
         )
     variance, dof = _error(y, means, where, counts, x)
+    variance = max(variance, rounding)
     # Weighted least squares over cell means; with a full model it reproduces them.
     weight = counts[:, None] * x
     inverse = np.linalg.inv(x.T @ weight)

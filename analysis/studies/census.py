@@ -215,7 +215,7 @@ QUESTION = Question(
     "census",
     "Seed census",
     "How many seeds are super, fast and normal?",
-    "python -m grok.run -m 'seed=range(0,2000)'",
+    "python -m grok.run -m sweep=census",
     analyse,
     lambda observations: bool(len(observations.arithmetic)) and bool(is_random_seed(observations.arithmetic).any()),
 )

@@ -160,7 +160,7 @@ WEIGHT_DECAY_QUESTION = Question(
     "weight_decay",
     "Weight decay",
     "Does a seed need weight decay to generalise, and to be super?",
-    "python -m grok.run -m 'seed=range(0,20)' optim.weight_decay=0,0.01,0.1,1 train.steps=100000",
+    "python -m grok.run -m sweep=weight_decay",
     lambda observations, question: analyse_settings(observations, question, (WEIGHT_DECAY,)),
     lambda observations: bool(families(observations, (WEIGHT_DECAY,))),
 )
@@ -169,7 +169,7 @@ INTERVENTIONS_QUESTION = Question(
     "interventions",
     "Interventions",
     "What happens when one setting is changed and the seeds are not?",
-    "python -m grok.run -m 'seed=range(0,20)' optim.grokfast=none,ema train.steps=20000",
+    "python -m grok.run -m sweep=train_fraction",
     lambda observations, question: analyse_settings(observations, question, OTHERS),
     lambda observations: bool(families(observations, OTHERS)),
 )

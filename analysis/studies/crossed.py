@@ -233,8 +233,7 @@ QUESTION = Question(
     "crossed",
     "Split, weights or order?",
     "Which source of randomness decides how fast a run generalises, and how much is chaos?",
-    "python -m grok.run -m 'seeds.split=range(0,3)' 'seeds.init=range(0,8)' 'seeds.order=range(0,8)' "
-    "perturb.ulps=1 'seeds.perturb=range(0,2)' train.steps=20000",
+    "python -m grok.run -m sweep=crossed",
     analyse,
     lambda observations: len(design(observations)) >= 8,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,7 @@ def analyse(observations: Observations, question: Question) -> Layers:
     for transplant in transplants(observations):
         try:
             result = outcome(observations, transplant.rows)
-            done.append((transplant, attribute(transplant.design, result.values, transplant.factors)))
+            done.append((transplant, attribute(transplant.design, result.values, transplant.factors, result.rounding)))
             results.append(result)
         except NotEnoughData as problem:
             gap = problem
@@ -204,19 +203,11 @@ def _findings(study: Layers, total: Estimate) -> None:
         study.notes.append("Fractional design: interactions of three and more layers are taken as none.")
 
 
-FACTORS = ("token_embedding", "blocks.0", "blocks.1", "head")
-"""Layers of the default model in the command below; 16 combinations."""
-_MAPS = ",".join(
-    "{" + ",".join(f"{name}:1" for name in taken) + "}"
-    for size in range(len(FACTORS) + 1)
-    for taken in combinations(FACTORS, size)
-)
 QUESTION = Question(
     "layers",
     "Which layers?",
     "Which layers' initial weights carry a seed's speed?",
-    f"python -m grok.run -m seed=0 '++seeds.layers={_MAPS}' perturb.ulps=1 'seeds.perturb=range(0,2)' "
-    "train.steps=20000",
+    "python -m sweeps.layers --recipient SEED --donor SEED",
     analyse,
     lambda observations: bool((observations.arithmetic["layers"] != "{}").any()),
 )

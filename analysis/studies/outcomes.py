@@ -28,6 +28,8 @@ class Outcome:
     """Step up to which times count, or at which accuracy is read."""
     censored: float
     """Share of runs that had not generalised by then."""
+    rounding: float = 0.0
+    """Variance that the spacing of the evaluations alone gives a value: replicates may agree no better than that."""
 
 
 def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outcome:
@@ -48,7 +50,10 @@ def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outco
             f"longer runs: {censored:.0%} of {len(rows)} had not generalised by step {horizon:,.0f} (train.steps)"
         )
     values = np.log(np.where(late, horizon, np.maximum(times.points, 1.0)))
-    return Outcome(values, f"log step of generalisation, up to step {horizon:,.0f}", True, horizon, censored)
+    seen = times.take(~late)
+    width = np.log(np.maximum(seen.right, 1.0)) - np.log(np.maximum(seen.left, 1.0))
+    name = f"log step of generalisation, up to step {horizon:,.0f}"
+    return Outcome(values, name, True, horizon, censored, float((width**2).mean() / 12))
 
 
 def outcome(observations: Observations, rows: pd.DataFrame) -> Outcome:

@@ -165,7 +165,7 @@ QUESTION = Question(
     "prediction",
     "Early prediction",
     "Can the first steps tell who will be super?",
-    "python -m grok.run -m 'seed=range(0,2000)' eval.every=50",
+    "python -m grok.run -m sweep=census",
     analyse,
     CENSUS.applies,
 )

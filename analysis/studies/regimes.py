@@ -207,7 +207,7 @@ QUESTION = Question(
     "regimes",
     "Slow and fast regimes",
     "Do fast seeds take another road, or the same road faster?",
-    "python -m grok.run -m 'seed=range(0,40)' train.steps=20000",
+    "python -m grok.run -m sweep=long_census",
     analyse,
     CENSUS.applies,
 )

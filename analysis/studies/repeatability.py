@@ -158,7 +158,7 @@ QUESTION = Question(
     "repeatability",
     "Is it the seed?",
     "Does a fast seed stay fast when the run is repeated under other conditions?",
-    "python -m grok.run -m 'seed=range(0,20)' perturb.ulps=1 'seeds.perturb=range(0,4)' train.steps=20000",
+    "python -m grok.run -m sweep=repeatability",
     analyse,
     lambda observations: bool(
         (observations.computations["config.perturb.ulps"].fillna(0) > 0).any()

@@ -76,7 +76,7 @@ def _quantiles(study: Survival, budget: float) -> None:
         seen = int(study.times.seen.sum())
         study.notes.append(
             f"No median: {seen} of {len(study.times)} seeds generalised within their budget. A long census of at "
-            "least 40 seeds gives one: python -m grok.run -m 'seed=range(0,40)' train.steps=20000"
+            "least 40 seeds gives one: python -m grok.run -m sweep=long_census"
         )
     try:
         e = restricted_mean(study.times, budget)
@@ -158,7 +158,7 @@ QUESTION = Question(
     "survival",
     "Time to generalise",
     "How long does a seed take, and are there two kinds of seeds?",
-    "python -m grok.run -m 'seed=range(0,40)' train.steps=20000",
+    "python -m grok.run -m sweep=long_census",
     analyse,
     CENSUS.applies,
 )

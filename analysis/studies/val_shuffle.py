@@ -15,14 +15,14 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import CONDITION_SETTINGS, Observations, describe_task
+from analysis.observations import Observations, describe_task
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
 from analysis.statistics.survival import Times, logrank
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import outcome
 
-COUPLING: Final = "eval.couples_order"
+COUPLING: Final = "eval.couple_order"
 """The setting that couples the order stream to validation shuffling; false: streams apart, as everywhere else."""
 COLUMN: Final = f"config.{COUPLING}"
 FEWEST: Final = 10
@@ -102,22 +102,23 @@ def _direction(study: ValShuffle, shift: np.ndarray) -> None:
 def _size(study: ValShuffle, shift: np.ndarray, off: pd.DataFrame, cell: list[str]) -> None:
     """Compare the spread that the coupling makes with the spread that another order seed makes."""
     groups = [g["_y"].to_numpy(dtype=float) for _, g in off.groupby(cell) if g["seed_order"].nunique() >= 2]
-    if len(shift) < FEWEST or len(groups) < FEWEST:
+    # Squared distances from the mean of runs with equal weights and split, made unbiased: their mean is the noise.
+    noise = np.concatenate([(g - g.mean()) ** 2 * len(g) / (len(g) - 1) for g in groups]) if groups else np.array([])
+    if len(shift) < FEWEST or len(noise) - len(groups) < FEWEST:
         study.notes.append(
-            f"Size against order-seed noise: not enough data, needs {FEWEST} pairs and {FEWEST} weights run under two "
-            "order seeds or more without the coupling."
+            f"Size against order-seed noise: not enough data, needs {FEWEST} pairs, and as many more order seeds than "
+            "weights without the coupling."
         )
         return
     rng = generator("val shuffle size")
+    squares = shift**2 / 2
 
-    def ratio(pairs: np.ndarray, chosen: np.ndarray) -> float:
-        noise = np.mean([groups[i].var(ddof=1) for i in chosen])
-        return float((shift[pairs] ** 2).mean() / 2 / noise) if noise > 0 else math.nan
+    def ratio(pairs: np.ndarray, apart: np.ndarray) -> float:
+        mean = float(apart.mean())
+        return float(pairs.mean()) / mean if mean > 0 else math.nan
 
-    value = ratio(np.arange(len(shift)), np.arange(len(groups)))
-    draws = [
-        ratio(rng.integers(0, len(shift), len(shift)), rng.integers(0, len(groups), len(groups))) for _ in range(1000)
-    ]
+    value = ratio(squares, noise)
+    draws = [ratio(rng.choice(squares, len(squares)), rng.choice(noise, len(noise))) for _ in range(2000)]
     low, high = np.nanquantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     e = Estimate(value, min(value, float(low)), max(value, float(high)), len(shift), "bootstrap")
     verdict = "as large as" if e.low <= 1 <= e.high else "smaller than" if e.high < 1 else "larger than"
@@ -143,9 +144,7 @@ QUESTION = Question(
     "val_shuffle",
     "The val-shuffle bug",
     "Did shuffling the validation set ever do more than draw another batch order?",
-    f"python -m grok.run -m 'seed=range(0,40)' {COUPLING}=false,true train.steps=20000"
-    if COUPLING in CONDITION_SETTINGS
-    else "",
+    "python -m grok.run -m sweep=bug",
     analyse,
     has_coupled,
 )

@@ -77,6 +77,13 @@ def test_a_fraction_recovers_a_second_order_game() -> None:
     assert found.shapley["f"].low <= 0 <= found.shapley["f"].high
 
 
+def test_replicates_that_were_rounded_together_are_not_certain() -> None:
+    x = grid(3, 2)
+    found = attribute(x, 8.0 - x[:, 0], ["a", "b", "c"], rounding=0.01)
+    share = found.shapley["a"]
+    assert share.low < -1.05 < -0.95 < share.high
+
+
 def test_what_cannot_be_told_is_refused() -> None:
     x = grid(3, 1)
     with pytest.raises(NotEnoughData, match="replicates"):

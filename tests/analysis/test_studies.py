@@ -250,7 +250,7 @@ def val_shuffle(noise: float, shift: float, rng: np.random.Generator) -> Observa
             given = {"seed": i, "seeds.order": k % 2, "train.steps": 20_000, "eval.every": 100, "eval.shuffle": k == 2}
             truths.append(Truth({**given, "optim.eps": 2e-8 if k == 2 else 1e-8}, float(np.exp(t))))
     found = simulate(truths)
-    found.all_runs["config.eval.couples_order"] = found.all_runs["config.eval.shuffle"]
+    found.all_runs["config.eval.couple_order"] = found.all_runs["config.eval.shuffle"]
     return found
 
 
@@ -291,4 +291,4 @@ def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
         answer = question.ask(empty)
         assert isinstance(answer, Missing)
         assert not answer.started
-        assert answer.command == "" or answer.command.startswith("python -m grok.run")
+        assert answer.command == "" or answer.command.startswith("python -m ")
