@@ -95,8 +95,8 @@ class Comparison:
         values = {side: objective.value(outcomes[side], load_config(wanted[side][0])) for side in SIDES}
         search.tell(
             f"{objective.name}: {values['best']:.6g} at trial {self.pinned['trial']}'s setting, "
-            f"{values['default']:.6g} at the default; better for {sum(g > 0 for g in gaps)} of {len(gaps)} seeds, worse for "
-            f"{sum(g < 0 for g in gaps)}"
+            f"{values['default']:.6g} at the default; better for {sum(g > 0 for g in gaps)} of {len(gaps)} seeds, "
+            f"worse for {sum(g < 0 for g in gaps)}"
         )
         return True
 

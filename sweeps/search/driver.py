@@ -12,6 +12,7 @@ rung is a shorter run that the next one extends.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ class Search:
         self.stages = _stages(self.study, self.budget, self.flat)
         if self.default.force:
             raise ConfigError("force=true: a search uses the runs that are stored; expected force=false")
+        if self.study.sampler.name == "cmaes" and importlib.util.find_spec("cmaes") is None:
+            raise ConfigError("study.sampler.name=cmaes needs the package cmaes: pip install 'grok-lab[search]'")
         if any(objective.name == "compute" for objective in self.objectives):
             operations_per_step(self.default)
         if self.study.horizon is not None and self.study.horizon > self.budget:

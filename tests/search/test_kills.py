@@ -1,0 +1,154 @@
+"""A study makes the same trials however often it is killed, and however many work on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps.search.record import StudyRecord
+from tests.doors.conftest import environment
+from tests.search.world import Killed, World, trials
+
+STUDIES: dict[str, dict[str, Any]] = {
+    "tpe": {"sampler": {"name": "tpe", "startup": 4}},
+    "qmc": {"sampler": {"name": "qmc"}},
+    "random": {"sampler": {"name": "random"}},
+    "grid": {"sampler": {"name": "grid", "points": 3}},
+    "cmaes": {"sampler": {"name": "cmaes", "startup": 2}},
+    "nsga2": {"sampler": {"name": "nsga2", "population": 4}, "objectives": ["median_time", "compute"]},
+    "wilcoxon": {"sampler": {"startup": 3}, "seeds": 6, "pruner": {"name": "wilcoxon", "first_seeds": 2, "p": 0.3}},
+    "percentile": {
+        "sampler": {"startup": 3},
+        "pruner": {"name": "percentile", "rungs": [300, 600], "percentile": 30.0, "startup": 1},
+    },
+}
+
+
+class Fuse:
+    """Raises before or after the n-th change of any study's record."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: float = float("inf")
+        self.changes = 0
+        for name in ("add", "note", "report", "end"):
+            monkeypatch.setattr(StudyRecord, name, self._guarded(getattr(StudyRecord, name)))
+
+    def _guarded(self, change: Any) -> Any:
+        def guarded(*given: Any, **named: Any) -> Any:
+            if self.left <= 0:
+                raise Killed
+            self.left -= 1
+            self.changes += 1
+            return change(*given, **named)
+
+        return guarded
+
+
+@pytest.mark.parametrize("kind", STUDIES)
+def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuse = Fuse(monkeypatch)
+    study = {"trials": 9, **STUDIES[kind]}
+    whole = World(tmp_path / "whole").run(study)
+    assert len(whole) == 9
+    if kind in ("wilcoxon", "percentile"):
+        assert any(trial[1] == "PRUNED" for trial in whole)
+    changes, world = fuse.changes, World(tmp_path / "killed")
+    deaths = 0
+    while True:  # killed again and again, each time a little later
+        fuse.left = 5 + deaths % 3
+        try:
+            again = world.run(study)
+        except Killed:
+            deaths += 1
+            continue
+        break
+    assert deaths >= changes // 10
+    assert again == whole
+    assert len(world.trained) == len(set(world.trained)), "a stored run was trained again"
+
+
+def test_gp_asks_the_same(tmp_path: Path) -> None:
+    study = {"trials": 8, "parallel": 2, "seeds": 2, "sampler": {"name": "gp", "startup": 4}}
+    whole = World(tmp_path / "a").run(study)
+    again = World(tmp_path / "b")
+    again.run({**study, "trials": 5})
+    assert again.run(study)[:5] == whole[:5]
+    assert World(tmp_path / "c").run(study) == whole
+
+
+def test_a_longer_study_begins_with_the_shorter_one(tmp_path: Path) -> None:
+    short = World(tmp_path)
+    first = short.run({"trials": 6})
+    assert short.run({"trials": 12})[:6] == first
+    assert short.run({"trials": 12}) == World(tmp_path / "other").run({"trials": 12})
+
+
+def test_two_processes_on_one_study(tmp_path: Path) -> None:
+    """A second one that comes at any moment finds the same next trials, and the record takes each once."""
+    alone = World(tmp_path / "alone").run({"trials": 6})
+    world = World(tmp_path / "both")
+    first, second = world.search({"trials": 6}), world.search({"trials": 6})
+    here, there = first.record(), second.record()
+    plain_train = world.train
+
+    def train_while_the_other_finishes(settings: Any) -> bool:
+        second.train = plain_train
+        assert second.run(there)
+        return plain_train(settings)
+
+    first.train = train_while_the_other_finishes
+    assert first.run(here)
+    assert trials(here) == trials(there) == alone
+
+
+def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = world.run({"trials": 3})
+    journal = tmp_path / "search" / "test.journal"
+    with journal.open("ab") as file:
+        file.write(b'{"op_code":8,"worker_id":"x","tri')
+    assert world.run({"trials": 6})[:3] == first
+    assert world.run({"trials": 6}) == World(tmp_path / "other").run({"trials": 6})
+
+
+TINY = (
+    "study=quickstart task.modulus=7 train.steps=30 eval.every=10 model.d_model=8 model.d_ff=16 train.batch_size=20 "
+    "executor=inline study.trials=4 study.seeds=2 study.parallel=2 numerics.compile=false"
+).split()
+
+
+@pytest.mark.slow
+def test_a_killed_process(tmp_path: Path) -> None:
+    """SIGKILL, twice, at moments that nobody chose; real training."""
+
+    def start(store: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "sweeps.search", *TINY, f"store.path={store}"],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    for pause in (6.0, 9.0):
+        killed = start("killed")
+        time.sleep(pause)
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.communicate()
+    results = []
+    for store in ("killed", "whole"):
+        process = start(store)
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+        summary = json.loads((tmp_path / store / "search" / "quickstart.json").read_text())
+        results.append(summary["trials"])
+    assert results[0] == results[1]
