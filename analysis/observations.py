@@ -7,10 +7,11 @@ in the provenance); diverged ones stay, as seeds that did not generalise.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -54,12 +55,19 @@ class Observations:
     """The runs and curves of one store, read once."""
 
     def __init__(
-        self, runs: pd.DataFrame, curves: pd.DataFrame, steps: pd.DataFrame | None = None, path: Path | None = None
+        self,
+        runs: pd.DataFrame,
+        curves: pd.DataFrame,
+        steps: pd.DataFrame | None = None,
+        path: Path | None = None,
+        searches: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.all_runs = runs
         self._curves = curves
         self.steps = steps
         self.path = path
+        self.searches = searches
+        """What ``python -m sweeps.search`` left in the store, one dict per file."""
 
     @classmethod
     def read(cls, path: Path | str) -> Observations:
@@ -71,7 +79,7 @@ class Observations:
         from grok.store import open_store
 
         store = open_store(path)
-        return cls(store.runs(), store.curves(), store.steps(), Path(path))
+        return cls(store.runs(), store.curves(), store.steps(), Path(path), _searches(Path(path) / "search"))
 
     @cached_property
     def arithmetic(self) -> pd.DataFrame:
@@ -130,6 +138,19 @@ class Observations:
         label = rows.groupby(varying, dropna=False, sort=True).ngroup()
         rank = {old: new for new, old in enumerate(label.value_counts(sort=False).sort_values(ascending=False).index)}
         return label.map(rank)
+
+
+def _searches(folder: Path) -> list[dict[str, Any]]:
+    """Return the searches' files in order of name; one that is being written or damaged is left out."""
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(data, dict):
+            found.append(data)
+    return found
 
 
 def varying_columns(rows: pd.DataFrame) -> list[str]:

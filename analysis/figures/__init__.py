@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from analysis.figures import causes, curves, histograms, language, survival
+from analysis.figures import causes, curves, histograms, language, search, survival
 from analysis.figures.style import RC, Drawing
 from analysis.studies.base import Study
 
@@ -21,6 +21,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "weight_decay": (causes.family_curves,),
     "interventions": (causes.family_curves,),
     "val_shuffle": (survival.coupled_curves,),
+    "search": (search.histories, search.slices, search.fronts),
     "gpt": (language.loss_curves,),
     "prediction": (causes.prediction_curve,),
 }

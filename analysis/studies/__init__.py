@@ -17,6 +17,7 @@ from analysis.studies import (
     regimes,
     repeatability,
     scans,
+    search,
     survival,
     val_shuffle,
 )
@@ -34,6 +35,7 @@ QUESTIONS: tuple[Question, ...] = (
     conditions.WEIGHT_DECAY_QUESTION,
     conditions.INTERVENTIONS_QUESTION,
     prediction.QUESTION,
+    search.QUESTION,
     val_shuffle.QUESTION,
     mechanism.QUESTION,
     gpt.QUESTION,

@@ -1,0 +1,194 @@
+"""Searches over settings: the best of them, what mattered, and whether it beats the default (REQUIREMENTS C5).
+
+Reads ``search/NAME.json`` (trials) and ``search/NAME.compared.json`` (the pinned
+comparison on fresh seeds) of the store, which ``python -m sweeps.search`` writes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.observations import Observations
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.paired import paired
+from analysis.statistics.prediction import spearman
+from analysis.studies.base import Finding, Question, Study, Table
+
+FINISHED: Final = "complete"
+TOP: Final = 10
+"""Rows of the table of trials."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """One search: its trials as a table (number, value, best, state, one column per setting)."""
+
+    name: str
+    objective: str
+    minimise: bool
+    second: str | None
+    """The second objective of a Pareto search."""
+    settings: list[str]
+    trials: pd.DataFrame
+    default: dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Searches(Study):
+    """Every search of the store."""
+
+    results: list[SearchResult]
+
+
+def result_of(data: dict[str, Any]) -> SearchResult:
+    """Return a search from what its file says."""
+    objectives = data["objectives"]
+    settings = sorted({name for trial in data["trials"] for name in trial["params"]})
+    records = []
+    for trial in data["trials"]:
+        values = trial["values"] or []
+        numbers = [math.nan if v is None else float(v) for v in values]
+        records.append(
+            {
+                "trial": trial["number"],
+                "state": trial["state"],
+                "value": numbers[0] if numbers else math.nan,
+                "second": numbers[1] if len(numbers) > 1 else math.nan,
+                "seeds": len(trial["runs"]),
+                "best": bool(trial["best"]),
+                **{name: trial["params"].get(name) for name in settings},
+            }
+        )
+    return SearchResult(
+        re.sub(r"[^\w.-]", "_", str(data["name"])),  # it names files
+        objectives[0]["name"],
+        objectives[0]["direction"] == "minimize",
+        objectives[1]["name"] if len(objectives) > 1 else None,
+        settings,
+        pd.DataFrame(records),
+        data.get("default") or {},
+    )
+
+
+def analyse(observations: Observations, question: Question) -> Searches:
+    """Answer for every search with a finished trial.
+
+    Raises:
+        NotEnoughData: there is none.
+    """
+    results = []
+    for data in observations.searches:
+        if "trials" in data:
+            result = result_of(data)
+            if len(result.trials) and (result.trials["state"] == FINISHED).any():
+                results.append(result)
+    if not results:
+        raise NotEnoughData("a search with a finished trial")
+    study = Searches(name=question.name, title=question.title, question=question.question, results=results)
+    compared = {d["pinned"]["study"]: d for d in observations.searches if "pinned" in d and "runs" in d}
+    for result in results:
+        _best(study, result)
+        _comparison(study, result, compared.get(result.name))
+        _importance(study, result)
+    return study
+
+
+def _best(study: Searches, result: SearchResult) -> None:
+    done = result.trials[(result.trials["state"] == FINISHED) & result.trials["value"].notna()]
+    if done.empty:
+        study.notes.append(f"{result.name}: no finished trial has a finite value.")
+        return
+    ranked = done.sort_values(["value", "trial"], ascending=[result.minimise, True])
+    best = ranked.iloc[0]
+    setting = ", ".join(f"{s}={_short(best[s])}" for s in result.settings)
+    pruned = len(result.trials) - len(done)
+    study.findings.append(
+        Finding(
+            f"{result.name}: best {result.objective}",
+            _short(best["value"]),
+            f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']} with "
+            f"{result.objective} {_short(best['value'])} over {best['seeds']} seeds ({setting}). It was picked for "
+            "being best on these seeds, so this number flatters it.",
+            headline=True,
+        )
+    )
+    frame = ranked.head(TOP)[["trial", "value", *(["second"] if result.second else []), "seeds", *result.settings]]
+    frame = frame.rename(columns={"value": result.objective, "second": result.second or "second"})
+    study.tables.append(Table(f"trials_{result.name}", f"Best trials of {result.name}", frame))
+
+
+def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] | None) -> None:
+    if compared is None:
+        study.notes.append(
+            f"{result.name}: better than the default beyond seed noise? Not enough data: needs both settings on fresh "
+            f"seeds (python -m sweeps.search study={result.name} study.compare=true)."
+        )
+        return
+    runs = {
+        side: {int(seed): float(score) for seed, _, score in compared["runs"][side]} for side in ("default", "best")
+    }
+    seeds = sorted(set(runs["default"]) & set(runs["best"]))
+    a, b = (np.array([runs[side][s] for s in seeds]) for side in ("default", "best"))
+    try:
+        found = paired(a, b)
+    except NotEnoughData as gap:
+        study.notes.append(f"{result.name}: best against default: not enough data, needs {gap.needs}.")
+        return
+    better, worse = (found.lower, found.higher) if result.minimise else (found.higher, found.lower)
+    e = found.shift
+    good = e.value < 0 if result.minimise else e.value > 0
+    verdict = (
+        "no difference beyond seed noise" if found.p >= 0.05 else "better than the default" if good else "worse than it"
+    )
+    study.findings.append(
+        Finding(
+            f"{result.name}: best against default",
+            f"{e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g})",
+            f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} fresh seeds, both "
+            f"pinned before: {result.objective} changes by {e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g}), better for "
+            f"{better} seeds, worse for {worse}; Wilcoxon p = {found.p:.2g}: {verdict}.",
+            e,
+            headline=True,
+        )
+    )
+
+
+def _importance(study: Searches, result: SearchResult) -> None:
+    done = result.trials[(result.trials["state"] == FINISHED) & result.trials["value"].notna()]
+    records = []
+    for setting in result.settings:
+        numbers = pd.to_numeric(done[setting], errors="coerce")
+        known = numbers.notna()
+        try:
+            e = spearman(numbers[known].to_numpy(dtype=float), done.loc[known, "value"].to_numpy(dtype=float))
+        except NotEnoughData:
+            continue
+        records.append({"setting": setting, "rank correlation": e.value, "low": e.low, "high": e.high, "trials": e.n})
+    if records:
+        frame = pd.DataFrame(records)
+        frame = frame.reindex(frame["rank correlation"].abs().sort_values(ascending=False).index).round(3)
+        caption = f"{result.name}: which settings move {result.objective} (rank correlation over finished trials)"
+        study.tables.append(Table(f"importance_{result.name}", caption, frame))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return str(value)
+    number = float(value)
+    return f"{number:,.0f}" if abs(number) >= 1000 or number.is_integer() else f"{number:.3g}"
+
+
+QUESTION = Question(
+    "search",
+    "Search over settings",
+    "Which settings generalise soonest, and is the best one better than the default beyond seed noise?",
+    "python -m sweeps.search study=quickstart",
+    analyse,
+    lambda observations: any("trials" in d for d in observations.searches),
+)
