@@ -20,7 +20,8 @@ class DaskExecutor:
     def __init__(self, settings: WorkerSettings, workers: int, environment: dict[str, str]) -> None:
         self._settings = settings
         self._cluster: LocalCluster | None = None
-        dask_config.set({"distributed.scheduler.allowed-failures": 0, "distributed.admin.log-format": "%(message)s"})
+        # a group is tried again by the sweep, which knows how; busy machines are slow to start a worker
+        dask_config.set({"distributed.scheduler.allowed-failures": 0, "distributed.comm.timeouts.connect": "300s"})
         if dask_config.get("scheduler-address", None) is None:
             dask_config.set({"distributed.nanny.pre-spawn-environ": environment})
             self._cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)

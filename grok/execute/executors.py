@@ -6,8 +6,9 @@ calls it knows at every moment which groups a dying worker may have taken along.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +19,9 @@ from typing import Any, Final, Protocol
 from grok.errors import ConfigError
 from grok.execute.groups import Group
 from grok.execute.worker import IDLE, GroupReport, WorkerSettings, run_group
+
+EXTRAS: Final = {"dask": "distributed", "ray": "ray", "slurm": "submitit"}
+"""The package that an executor needs."""
 
 ORPHAN_CHECK: Final = 0.5
 """Seconds between two looks whether the parent still lives."""
@@ -148,22 +152,28 @@ def _mind_the_parent(parent: int) -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thread: bool) -> Executor:
-    """Return the executor that ``executor=kind`` asks for, with ``workers`` groups in flight.
+def refuse_unavailable(kind: str) -> None:
+    """Refuse an executor that this machine lacks.
 
     Raises:
-        ConfigError: an extra that it needs is not installed.
+        ConfigError: the extra that it needs is not installed, or there is no SLURM here.
     """
+    package = EXTRAS.get(kind)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"executor={kind} needs the package {package!r}: pip install 'grok-lab[{kind}]', or use executor=loky"
+        )
+    if kind == "slurm" and shutil.which("sbatch") is None:
+        raise ConfigError("executor=slurm: no sbatch here; give the command on a SLURM login node, or use loky")
+
+
+def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thread: bool) -> Executor:
+    """Return the executor that ``executor=kind`` asks for, with ``workers`` groups in flight."""
     environment = ONE_THREAD if one_thread else {}
     if kind == "inline":
         return InlineExecutor(settings)
     if kind == "loky":
         return LokyExecutor(settings, workers, environment)
-    try:
-        module = importlib.import_module(f"grok.execute.{kind}_executor")
-    except ImportError as error:
-        raise ConfigError(
-            f"executor={kind} needs the package {error.name!r}: pip install 'grok-lab[{kind}]', or use executor=loky"
-        ) from error
+    module = importlib.import_module(f"grok.execute.{kind}_executor")
     executor: Executor = getattr(module, f"{kind.capitalize()}Executor")(settings, workers, environment)
     return executor

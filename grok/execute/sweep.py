@@ -17,7 +17,7 @@ from typing import Any
 from grok.config import GptConfig, RunConfig, flatten
 from grok.errors import ConfigError
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
-from grok.execute.executors import make_executor
+from grok.execute.executors import make_executor, refuse_unavailable
 from grok.execute.groups import lane_groups
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
@@ -111,6 +111,7 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
     exists = check_path(path)
     named = name_runs(configs)
     Force.of(shared, len(named))
+    refuse_unavailable(shared.executor)
     refuse_unknown_tensors(configs)
     provenance = _provenance(shared)
     if shared.dry_run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grok.config import RunConfig, load_config
+from tests.doors.conftest import door  # noqa: F401 (a fixture)
 
 TINY: dict[str, Any] = {
     "task": {"operation": "x+y", "modulus": 7},

@@ -1,0 +1,67 @@
+"""The same sweep on every executor gives the same store. Clusters are real ones on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.doors.conftest import TINY, Door, command
+from tests.execute.test_faults import content
+
+SWEEP = ["-m", "seed=range(0,5)", *TINY, "workers=2", "store.path=S"]
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
+    folder = tmp_path_factory.mktemp("inline")
+    assert command(*SWEEP, "executor=inline", folder=folder).status == 0
+    return content(folder / "S")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, package", [("loky", "joblib"), ("dask", "distributed"), ("ray", "ray")])
+def test_every_executor_writes_the_same_store(
+    kind: str, package: str, tmp_path: Path, inline: tuple[object, object]
+) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed (the extra '{kind}')")
+    ended = command(*SWEEP, f"executor={kind}", folder=tmp_path)
+    assert ended.status == 0, ended
+    assert ended.last.startswith("5 runs stored in S (5 new).")
+    assert f"2 workers ({kind})" in ended.out
+    assert content(tmp_path / "S") == inline
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, package", [("dask", "distributed"), ("ray", "ray")])
+def test_a_run_that_fails_on_a_cluster_fails_alone(kind: str, package: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed (the extra '{kind}')")
+    words = ["-m", "model.d_model=8,400000", *(w for w in TINY if "d_model" not in w), f"executor={kind}", "workers=2"]
+    ended = command(*words, "store.path=S", folder=tmp_path)
+    assert ended.status == 1, ended
+    assert ended.last.startswith("2 runs stored in S (1 new). 1 failed: MemoryError")
+
+
+@pytest.mark.parametrize("kind, package", [("dask", "distributed"), ("ray", "ray"), ("slurm", "submitit")])
+def test_a_missing_extra_is_named(
+    kind: str, package: str, door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    ended = door("-m", "seed=0,1", *TINY, f"executor={kind}")
+    assert ended.status == 2
+    assert f"executor={kind} needs the package '{package}': pip install 'grok-lab[{kind}]'" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_slurm_is_refused_where_there_is_none(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("submitit") is None:
+        pytest.skip("submitit is not installed (the extra 'slurm')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended = door("-m", "seed=0,1", *TINY, "executor=slurm")
+    assert ended.status == 2
+    assert "no sbatch here" in ended.err
+    assert list(tmp_path.iterdir()) == []
