@@ -220,8 +220,8 @@ def page(found: dict[str, Any], scaled: list[tuple[str, float, float]], commit: 
         "",
         "## The floor",
         "",
-        f"A step needs {found['flops'] / 1e9:.3f} GFLOP of matrix products with shared prefixes. Best rates of any path "
-        f"at these shapes on one core, in GFLOP/s: {rates}. Floor: {1e3 * found['floor']:.1f} ms a step. "
+        f"A step needs {found['flops'] / 1e9:.3f} GFLOP of matrix products with shared prefixes. Best rates of any "
+        f"path at these shapes on one core, in GFLOP/s: {rates}. Floor: {1e3 * found['floor']:.1f} ms a step. "
         f"Ours: {1e3 * found['step']:.1f} ms, **{100 * found['floor'] / found['step']:.0f}% of the floor**.",
         "",
         "## Where a step's time goes",

@@ -1,0 +1,89 @@
+"""Holds a store's runs of the default regime against an independent run of it: ``python -m benchmarks.regime STORE``.
+
+REQUIREMENTS N: at step 3,000, over ordinary seeds, train loss 0.05 to 0.18, validation
+accuracy 0.007 to 0.038, validation loss 8.2 to 14.0, weight norm 64.8 to 66.0. The median
+of seeds 0 to 11 must lie inside; every seed outside is named (fast seeds exist).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from grok.config import identify, load_config
+from grok.store import open_store
+
+SEEDS = range(12)
+STEP = 3000
+RANGES = {
+    "train_loss": (0.05, 0.18),
+    "val_acc": (0.007, 0.038),
+    "val_loss": (8.2, 14.0),
+    "weight_norm": (64.8, 66.0),
+}
+
+
+def table(store: Path) -> pd.DataFrame:
+    """Return the rows of seeds 0 to 11 at step 3,000, one per seed, in seed order."""
+    runs = open_store(store).runs().set_index("run_id")
+    wanted = {identify(load_config({"mode": "arithmetic", "seed": seed})).trajectory_id: seed for seed in SEEDS}
+    mine = runs[runs["trajectory_id"].isin(wanted.keys()) & (runs["steps"] == STEP)]
+    mine = mine.assign(seed=mine["trajectory_id"].map(wanted)).drop_duplicates("seed").sort_values("seed")
+    return mine[["seed", *RANGES, "numerics", "git_commit", "git_dirty", "weights_hash"]]
+
+
+def page(found: pd.DataFrame) -> tuple[str, bool]:
+    """Return the comparison as Markdown, and whether every median lies inside."""
+    lines = [
+        "# Seeds 0 to 11 of the default regime at step 3,000",
+        "",
+        "`python -m grok.run -m 'seed=range(0,12)' store.path=S`, then `python -m benchmarks.regime S`.",
+        "The ranges are those of an independent run of the regime over 12 ordinary seeds. None of ours is exchanged.",
+        "",
+        "| seed | train loss | val accuracy | val loss | weight norm | outside |",
+        "|---|---|---|---|---|---|",
+    ]
+    for _, row in found.iterrows():
+        outside = [name for name, (low, high) in RANGES.items() if not low <= row[name] <= high]
+        values = f"{row['train_loss']:.3f} | {row['val_acc']:.4f} | {row['val_loss']:.2f} | {row['weight_norm']:.2f}"
+        lines.append(f"| {row['seed']} | {values} | {', '.join(outside)} |")
+    medians = {name: float(found[name].median()) for name in RANGES}
+    lines.append(
+        f"| **median** | {medians['train_loss']:.3f} | {medians['val_acc']:.4f} | {medians['val_loss']:.2f} | "
+        f"{medians['weight_norm']:.2f} | |"
+    )
+    lines.append("| *range* | " + " | ".join(f"{low} to {high}" for low, high in RANGES.values()) + " | |")
+    inside = len(found) == len(SEEDS) and all(low <= medians[n] <= high for n, (low, high) in RANGES.items())
+    verdict = "Every median lies inside its range." if inside else "**Not every median lies inside its range.**"
+    tags = "; ".join(sorted(set(found["numerics"])))
+    commits = ", ".join(
+        sorted(
+            {
+                f"{c[:10]}{' with changes' if d else ''}"
+                for c, d in zip(found["git_commit"], found["git_dirty"], strict=True)
+            }
+        )
+    )
+    lines += ["", f"{verdict} {len(found)} of {len(SEEDS)} seeds. Numerics: `{tags}`. Commit {commits}.", ""]
+    return "\n".join(lines), inside
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("results/default-regime"))
+    arguments = parser.parse_args()
+    found = table(arguments.store)
+    text, inside = page(found)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "seeds-0-to-11.md").write_text(text)
+    found.to_csv(arguments.out / "seeds-0-to-11.csv", index=False)
+    print(text)
+    return 0 if inside else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
