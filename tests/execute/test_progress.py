@@ -1,0 +1,90 @@
+"""What a running sweep shows, and what its workers say to each other."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grok.execute.live import LiveFolder
+from grok.execute.progress import ProgressView, Standing
+from grok.execute.retry import Totals
+from tests.doors.conftest import TINY, Door, environment
+
+
+def standing(finished: int, *flying: tuple[int, int], total: int = 10, seconds: float = 60.0) -> Standing:
+    lanes = [(f"r{i}", step, steps, None) for i, (step, steps) in enumerate(flying)]
+    return Standing(total=total, finished=finished, grokked=1, failed=0, flying=lanes, seconds=seconds)
+
+
+def test_a_line_says_where_a_sweep_stands() -> None:
+    line = standing(4, (50, 100), (50, 100)).line()
+    assert line == "4/10 runs, 1 generalised, 2 in flight, 300 runs/h, about 1 min 0 s left"
+
+
+def test_runs_in_flight_count_by_their_share() -> None:
+    assert standing(0, (25, 100), (75, 100)).done() == pytest.approx(1.0)
+    assert "not known yet" in standing(0).left()
+
+
+def test_the_view_adds_what_is_reported_to_what_is_in_flight(tmp_path: Path) -> None:
+    live = LiveFolder.create(tmp_path, "sweep")
+    live.publish("a", {"flying": {"r1": (5, 10, 0.5)}, "finished": 2, "grokked": 1})
+    live.publish("b", {"flying": {}, "finished": 1, "grokked": 0})
+    totals = Totals(finished={"x": "completed"}, grokked=1, failed={"y": "boom"})
+    now = ProgressView(live, totals, 8).standing()
+    assert (now.finished, now.grokked, now.failed, len(now.flying)) == (4, 2, 1, 1)
+    live.retract("a")
+    assert ProgressView(live, totals, 8).standing().finished == 2
+
+
+def test_damaged_news_is_no_news(tmp_path: Path) -> None:
+    live = LiveFolder.create(tmp_path, "sweep")
+    (live.path / "broken.json").write_text('{"fly')
+    assert list(live.news()) == []
+
+
+def test_a_live_folder_leaves_nothing_behind(tmp_path: Path) -> None:
+    one, two = LiveFolder.create(tmp_path, "one"), LiveFolder.create(tmp_path, "two")
+    one.request_stop()
+    assert one.stop_requested() and not two.stop_requested()
+    one.remove()
+    assert two.path.is_dir()
+    two.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pipes_get_plain_lines(door: Door) -> None:
+    ended = door("-m", "seed=0,1", *TINY, "executor=inline")
+    assert "\x1b" not in ended.out + ended.err
+    assert "\r" not in ended.out
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_live_view(tmp_path: Path) -> None:
+    words = [*TINY, "train.steps=1500", "eval.every=10", "store.path=S"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grok.run", "-m", "seed=0,1", *words, "executor=inline"],
+        cwd=tmp_path, env={**environment(), "TERM": "xterm", "COLUMNS": "120"}, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # the terminal's other end is closed
+            break
+        if not chunk:
+            break
+        seen += chunk
+    assert process.wait(timeout=100) == 0
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen).decode()
+    assert "\x1b[" in seen.decode()
+    assert re.search(r"\d+/1500", text), "lanes in flight are shown with their step"
+    assert text.strip().splitlines()[-1].startswith("2 runs stored in S (2 new)")
