@@ -15,7 +15,7 @@ from typing import Any
 from grok.errors import GrokError
 from grok.run import as_meant, conf_source, explain, is_refusal
 from sweeps.search.carry_out import carry_out
-from sweeps.search.config import split_study
+from sweeps.search.config import refuse_unknown, split_study
 from sweeps.search.space import Plain
 
 USAGE = """python -m sweeps.search study=NAME [overrides]
@@ -60,6 +60,8 @@ def _as_meant(word: str) -> str:
         return f"+{word}"
     if word.startswith("study.space."):
         return f"++{word}"
+    if word.startswith("study."):
+        refuse_unknown(word.partition("=")[0])
     return as_meant(word)
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from grok.config.fields import build, section, setting
-from grok.errors import ConfigError
+from grok.config.fields import build, section, setting, settings_of
+from grok.errors import ConfigError, nearest
 from grok.streams import MAX_SEED
 
 OBJECTIVES: Final = (
@@ -147,10 +147,24 @@ def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any
     base = dict(settings)
     given = base.pop("study", None)
     if not isinstance(given, Mapping):
-        raise ConfigError("no study is asked for: expected study=NAME, a file of conf/study/")
+        raise ConfigError(
+            "no study is asked for: expected study=NAME, a file of conf/study/ (+study=NAME with grok.run)"
+        )
     study = dict(given)
     space = study.pop("space", None) or {}
     return build(StudyConfig, study, "study.", _Root), dict(space), base
+
+
+def refuse_unknown(name: str) -> None:
+    """Refuse a dotted name below ``study`` that is none of its settings.
+
+    Raises:
+        ConfigError: with the nearest right name.
+    """
+    known = settings_of(_Root)
+    sections = {"study.sampler", "study.pruner", "study.comparison", "study.space"}
+    if name not in known and name not in sections and not name.startswith("study.space."):
+        raise ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
 
 
 @dataclass(kw_only=True)

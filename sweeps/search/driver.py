@@ -27,7 +27,7 @@ from grok.store import StoreWriter, check_path, open_store
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import Objective, SeedOutcome, make_objectives, operations_per_step, read_outcomes
 from sweeps.search.proposal import propose
-from sweeps.search.record import ASKED, DEFINITION, ENDED, STAGES, StudyRecord
+from sweeps.search.record import ASKED, DEFINITION, ENDED, STAGES, StudyRecord, open_url
 from sweeps.search.samplers import trial_limit
 from sweeps.search.space import Plain, Space, Value, apply
 from sweeps.search.summary import write_summary
@@ -129,7 +129,10 @@ class Search:
         Raises:
             ConfigError, StoreError: the study or the store cannot be used as asked.
         """
-        if not check_path(str(self.store_path)):
+        exists = check_path(str(self.store_path))
+        if self.study.storage is not None:
+            open_url(self.study.storage)  # before a store is made for nothing
+        if not exists:
             with StoreWriter(str(self.store_path)):
                 pass  # what a search keeps lies inside a store
         return StudyRecord(self.study, self.folder, self.definition())

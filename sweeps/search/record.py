@@ -61,8 +61,6 @@ class StudyRecord:
             self._check_definition(json.loads(canonical_json(dict(definition))))
 
     def _open_storage(self, study: StudyConfig, folder: Path) -> BaseStorage:
-        from sqlalchemy.exc import SQLAlchemyError
-
         try:
             if study.storage is None:
                 from optuna.storages import JournalStorage
@@ -71,15 +69,7 @@ class StudyRecord:
                 journal = folder / f"{study.name}.journal"
                 drop_torn_record(journal)
                 return JournalStorage(JournalFileBackend(str(journal)))
-            if "://" not in study.storage:
-                raise ConfigError(
-                    f"study.storage={study.storage!r}: expected a URL (sqlite:///FILE, postgresql://...), or null for "
-                    "a journal file in the store"
-                )
-            return optuna.storages.RDBStorage(study.storage)
-        except (SQLAlchemyError, ImportError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ConfigError(f"study.storage={study.storage!r} cannot be opened: {reason}") from error
+            return open_url(study.storage)
         except ValueError as error:
             raise StoreError(f"{self.where} cannot be read ({error}): move it away to begin the study anew") from error
 
@@ -153,6 +143,26 @@ class StudyRecord:
 
     def _trial(self, number: int) -> Trial:
         return Trial(self._study, self._frozen(number)._trial_id)
+
+
+def open_url(url: str) -> BaseStorage:
+    """Return Optuna's storage in a database.
+
+    Raises:
+        ConfigError: it cannot be opened.
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if "://" not in url:
+        raise ConfigError(
+            f"study.storage={url!r}: expected a URL (sqlite:///FILE, postgresql://...), or null for a journal file in "
+            "the store"
+        )
+    try:
+        return optuna.storages.RDBStorage(url)
+    except (SQLAlchemyError, ImportError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"study.storage={url!r} cannot be opened: {reason}") from error
 
 
 def drop_torn_record(journal: Path) -> None:

@@ -1,0 +1,1 @@
+"""Hydra's door to searches: ``hydra/sweeper=lanes_optuna``."""
