@@ -96,7 +96,7 @@ def layer_shares(study: Layers) -> Drawing:
     frame = study.shares.rename(columns={"layer": "name", "Shapley share": "value"})[["name", "value", "low", "high"]]
     frame = frame.reindex(frame["value"].abs().sort_values(ascending=False).index).reset_index(drop=True)
     control = study.shares.set_index("layer")["weights unchanged by the exchange"]
-    colours = [GREY if control[n] is True else BLUE for n in frame["name"]]
+    colours = [GREY if control[n] is not None and bool(control[n]) else BLUE for n in frame["name"]]
     unit = "change of log time" if study.outcome.is_time else "change (minus accuracy)"
     caption = (
         f"Shapley share of each layer's initial weights, mean over {len(study.transplants)} transplant(s), with 95% "

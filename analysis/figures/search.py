@@ -86,6 +86,8 @@ def fronts(study: Searches) -> list[Drawing]:
         axes.plot(front["value"], front["second"], color=TEAL, marker="o", markersize=4)
         axes.set_xlabel(result.objective.replace("_", " "))
         axes.set_ylabel(result.second.replace("_", " "))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}")
         axes.annotate("Pareto front", (1, 1), xycoords="axes fraction", ha="right", va="top", color=TEAL, fontsize=8.5)
         axes.annotate(
             "other trials", (1, 0.93), xycoords="axes fraction", ha="right", va="top", color=SOFT, fontsize=8.5

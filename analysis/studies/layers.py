@@ -182,7 +182,7 @@ def _findings(study: Layers, total: Estimate) -> None:
         e = Estimate(float(row["Shapley share"]), float(row["low"]), float(row["high"]), runs, "Shapley")
         text = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
         control = row["weights unchanged by the exchange"]
-        if control is True:
+        if control is not None and bool(control):
             study.findings.append(
                 Finding(
                     f"{row['layer']} (negative control)",

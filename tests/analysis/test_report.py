@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from analysis import factorial, glossary, histogram, layers, regimes, repeatabil
 from analysis.figures.style import PALETTE
 from analysis.page import cell, with_terms
 from analysis.report import compile_report, write_report
+from analysis.studies import QUESTIONS
 from grok.store import StoreWriter
 from tests.analysis.simulate import Truth, census, crossed, simulate, write
 
@@ -138,7 +140,7 @@ def test_single_study_commands(module, store: Path, tmp_path: Path, capsys: pyte
     said = capsys.readouterr().out
     if module is layers:
         assert "not enough data: needs" in said
-        assert "python -m grok.run" in said
+        assert "get it with: python -m " in said
     else:
         assert list((tmp_path / "figures").glob("*.png"))
     assert module.main([str(tmp_path / "nothing")]) == 2
@@ -168,3 +170,19 @@ def test_every_colour_has_a_dark_partner() -> None:
 )
 def test_cells(value: object, text: str) -> None:
     assert cell(value) == text
+
+
+def test_the_guide_names_every_section() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "reading-the-report.md").read_text(encoding="utf-8")
+    assert [q.title for q in QUESTIONS if q.title not in guide] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if "grok.run" in q.command], ids=lambda q: q.name)
+def test_the_command_that_gets_the_data_plans(question, tmp_path: Path) -> None:
+    if "data.path=DIR" in question.command:
+        pytest.skip("needs prepared text; the door's own tests run it")
+    words = [sys.executable, *shlex.split(question.command)[1:], "dry_run=true", f"store.path={tmp_path / 'store'}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "planned" in done.stdout + done.stderr
