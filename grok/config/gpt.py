@@ -183,6 +183,9 @@ class TrainConfig:
     threads: int | None = setting(
         None, "Threads on a CPU, part of the numerics tag; null: all cores.", role="none", minimum=1
     )
+    devices: int = setting(
+        1, "Devices that share each batch (processes on a CPU), part of the numerics tag.", role="none", minimum=1
+    )
     early_stop: int = setting(
         0, "Stop after this many evaluations without a better validation loss; 0: never.", role="schedule", minimum=0
     )

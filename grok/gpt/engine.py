@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -23,6 +24,7 @@ from grok.gpt.log import Log
 from grok.gpt.numerics import Numerics
 from grok.gpt.samples import sample_text
 from grok.gpt.stability import abandoned_id, return_step
+from grok.gpt.team import Team, open_team
 from grok.gpt.trainer import Trainer
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StepPoint, StopRequested
 from grok.streams import Stream
@@ -58,16 +60,22 @@ def train(
         assert isinstance(job.config, GptConfig)
         numerics = Numerics.of(job.config, device)
         with numerics.active():
-            yield from Flight(job, job.config, numerics).fly(stop)
+            corpus = open_data(job.config)  # refused here, before any follower is started
+            team = open_team(job.config, numerics)
+            try:
+                yield from Flight(job, job.config, corpus, numerics, team).fly(stop)
+            finally:
+                if team is not None:
+                    team.close()
 
 
 class Flight:
     """One run from its job to its result."""
 
-    def __init__(self, job: Job, config: GptConfig, numerics: Numerics) -> None:
-        self.job, self.config, self.numerics = job, config, numerics
-        self.corpus = open_data(config)
-        self.trainer = Trainer(config, self.corpus, numerics)
+    def __init__(self, job: Job, config: GptConfig, corpus: Corpus, numerics: Numerics, team: Team | None) -> None:
+        self.job, self.config, self.numerics, self.team = job, config, numerics, team
+        self.corpus = corpus
+        self.trainer = Trainer(config, self.corpus, numerics, team)
         self.history = History()
         self.moments: list[Moment] = []
         self.tries = 0
@@ -152,7 +160,7 @@ class Flight:
             "rolled_back", event, run_id=abandoned_id(self.job.run_id, self.tries), parent=(self.job.run_id, back_to)
         )
         now = self.trainer.branch
-        self.history = put_back(self.trainer, moment)
+        self.history = self._return_to(moment)
         batch = self.trainer.batches.batch
         skip = batch.consumed(k + stability.skip_steps) - batch.consumed(back_to)
         self.trainer.branch = now.next(stability, back_to=back_to, skip=skip)
@@ -227,12 +235,18 @@ class Flight:
                 f"numerics.strict=true: the checkpoint was computed by '{' | '.join(self.tags)}', this is '{tag}'"
             )
         now, self.moments = from_checkpoint(checkpoint)
-        self.history = put_back(self.trainer, now)
+        self.history = self._return_to(now)
         self.history.keep_steps(self.config)
         self.tries = checkpoint.state["tries"]
         self.changes = checkpoint.state["changes"] + named
         if checkpoint.run_id == self.job.run_id:
             self._seconds_before, self.started_at = checkpoint.state["seconds"], checkpoint.state["started_at"]
+
+    def _return_to(self, moment: Moment) -> History:
+        """Put the whole team back to ``moment`` and return the history of that time."""
+        if self.team:
+            self.team.say("load", replace(moment, history=History()))
+        return put_back(self.trainer, moment)
 
     def _snapshot_if_due(self) -> None:
         stability = self.config.stability

@@ -33,6 +33,7 @@ class Numerics:
     compile: bool
     auto_fallback: bool
     micro_batch: int
+    devices: int = 1
 
     @classmethod
     def of(cls, config: GptConfig, device: str) -> Numerics:
@@ -59,6 +60,7 @@ class Numerics:
             compile=compiled,
             auto_fallback=config.numerics.auto_fallback,
             micro_batch=micro,
+            devices=config.train.devices,
         )
 
     @property
@@ -102,6 +104,7 @@ class Numerics:
                 self.precision,
                 how,
                 f"micro={self.micro_batch}",
+                *([f"devices={self.devices}"] if self.devices > 1 else []),
                 f"torch={torch.__version__}",
             ]
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from grok.gpt.model import GPT
 from grok.gpt.numerics import Compiled, Numerics
 from grok.gpt.optimizer import build_optimizer, learning_rate, second_moments, total_norm, zero_share
 from grok.gpt.stability import Branch, Watch
+from grok.gpt.team import Team
 from grok.gpt.windows import gather
 from grok.records import CurvePoint, StepPoint
 from grok.streams import Stream
@@ -44,8 +45,8 @@ class Counters:
 class Trainer:
     """The model of one run, and what one update and one evaluation do to it."""
 
-    def __init__(self, config: GptConfig, corpus: Corpus, numerics: Numerics) -> None:
-        self.config, self.corpus, self.numerics = config, corpus, numerics
+    def __init__(self, config: GptConfig, corpus: Corpus, numerics: Numerics, team: Team | None = None) -> None:
+        self.config, self.corpus, self.numerics, self.team = config, corpus, numerics, team
         self.seeds = config.stream_seeds()
         vocab_size = model_vocabulary(config, corpus)
         self.model: GPT = build_model(config, vocab_size=vocab_size, device=numerics.device, dtype=numerics.dtype)
@@ -69,10 +70,8 @@ class Trainer:
         waited = time.perf_counter() - began
 
         loss = self.gradients(k, x, y)
-        grads = [p.grad for p in self.parameters if p.grad is not None]
         scale = self.counters.scale
-        if scale != 1.0:
-            torch._foreach_div_(grads, scale)
+        grads = self.unscale()
         norm = total_norm(grads)
         zeros = zero_share(grads)
         train_loss, grad_norm, zeros_in_grads = torch.stack([loss.double(), norm.double(), zeros.double()]).tolist()
@@ -98,17 +97,33 @@ class Trainer:
 
     def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
         """Leave the batch's gradient in the parameters and return its mean loss; micro-batches add up to the whole."""
+        rank, size = (self.team.rank, self.team.size) if self.team else (0, 1)
+        if self.team:
+            self.team.say("gradients", k, asdict(self.branch), self.counters.scale)
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=x.device, dtype=self.numerics.dtype)
         micro = self.numerics.micro_batch
         for i, (xs, ys) in enumerate(zip(x.split(micro), y.split(micro), strict=True)):
+            if i % size != rank:
+                continue
             stream = Stream("dropout", self.seeds.dropout).at(k, i)
             masks = draw_masks(self.config.model, *xs.shape, stream=stream, device=x.device)
             with self.numerics.autocast():
                 loss = self.loss(xs, ys, masks) * (len(xs) / len(x))
             (loss * self.counters.scale).backward()
             total += loss.detach()
+        if self.team:
+            for p in self.parameters:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            self.team.add_up([total, *(p.grad for p in self.parameters if p.grad is not None)])
         return total
+
+    def unscale(self) -> list[Tensor]:
+        """Take the loss scale out of the gradients and return them."""
+        grads = [p.grad for p in self.parameters if p.grad is not None]
+        if self.counters.scale != 1.0:
+            torch._foreach_div_(grads, self.counters.scale)
+        return grads
 
     def batch(self, k: int) -> tuple[Tensor, Tensor]:
         """Return tokens and targets [B, T] of update ``k`` on the run's device."""
@@ -123,6 +138,8 @@ class Trainer:
 
     def apply(self, norm: Tensor, rate: float) -> None:
         """Make an update at ``rate`` with the gradient in the parameters, whose L2 norm is ``norm``."""
+        if self.team:
+            self.team.say("apply", norm.item(), rate)
         if self.config.optim.clip:
             clip_grads_with_norm_(self.parameters, self.config.optim.clip, norm)
         for group in self.optimizer.param_groups:
