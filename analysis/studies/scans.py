@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.criteria import UNJUDGED
-from analysis.observations import Observations, describe_task
+from analysis.observations import Observations, describe_task, differing_settings, varying_columns
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
@@ -77,14 +77,19 @@ def analyse(observations: Observations, question: Question) -> Scans:
     if not scans:
         raise NotEnoughData(f"at least {FEWEST} seeds of one stream with the other streams' seeds fixed")
     study = Scans(name=question.name, title=question.title, question=question.question, scans=scans)
+    first_rows = pd.DataFrame([scan.rows.iloc[0] for scan in scans])
+    differing = varying_columns(first_rows)
     for scan in scans:
+        task = describe_task(scan.rows.iloc[0])
+        task += "".join(f", {c.removeprefix('config.')}={scan.rows.iloc[0][c]}" for c in differing)
         n = scan.shares["super"].n
-        said = f" The diary: {DIARY_SAYS[scan.stream]}." if scan.stream in DIARY_SAYS else ""
+        in_diary_regime = not differing_settings(scan.rows.iloc[0])
+        said = f" The diary: {DIARY_SAYS[scan.stream]}." if scan.stream in DIARY_SAYS and in_diary_regime else ""
         study.findings.append(
             Finding(
                 f"super {scan.stream} seeds",
                 scan.shares["super"].percent(),
-                f"{n} {scan.stream} seeds with {scan.fixed} fixed ({describe_task(scan.rows.iloc[0])}), at step "
+                f"{n} {scan.stream} seeds with {scan.fixed} fixed ({task}), at step "
                 f"{scan.horizon:,}: super {scan.shares['super'].percent()}, fast {scan.shares['fast'].percent()}, "
                 f"normal {scan.shares['normal'].percent()}.{said}",
                 scan.shares["super"],

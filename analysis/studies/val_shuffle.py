@@ -67,10 +67,12 @@ def analyse(observations: Observations, question: Question) -> ValShuffle:
     shift = (same["_y_on"] - same["_y_off"]).to_numpy(dtype=float)
     _direction(study, shift)
     _size(study, shift, off, cell)
-    test = logrank([study.apart, study.coupled])
-    study.findings.append(
-        Finding("pace", f"p = {test.p:.2g}", f"Log-rank between coupled and not coupled runs: p = {test.p:.2g}.")
-    )
+    try:
+        test = logrank([study.apart, study.coupled])
+        text = f"Log-rank between coupled and not coupled runs: p = {test.p:.2g}."
+        study.findings.append(Finding("pace", f"p = {test.p:.2g}", text))
+    except NotEnoughData as gap:
+        study.notes.append(f"Pace: not enough data, needs {gap.needs}.")
     frame = pd.DataFrame(
         {"coupled": ["no", "yes"], "runs": [len(off), len(on)], "mean": [off["_y"].mean(), on["_y"].mean()]}
     )
