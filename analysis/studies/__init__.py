@@ -13,6 +13,7 @@ from analysis.studies import (
     gpt,
     layers,
     mechanism,
+    parity,
     prediction,
     regimes,
     repeatability,
@@ -26,6 +27,7 @@ from grok.errors import nearest
 
 QUESTIONS: tuple[Question, ...] = (
     census.QUESTION,
+    parity.QUESTION,
     survival.QUESTION,
     regimes.QUESTION,
     scans.QUESTION,

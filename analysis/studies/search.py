@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.observations import Observations
-from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.importance import explained, explained_by_groups, median_interval
 from analysis.statistics.paired import paired
 from analysis.statistics.prediction import spearman
+from analysis.statistics.proportions import share
+from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
+
+Floats = NDArray[np.float64]
 
 FINISHED: Final = "complete"
 TOP: Final = 10
 """Rows of the table of trials."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SearchResult:
     """One search: its trials as a table (number, value, best, state, one column per setting)."""
 
@@ -37,6 +43,10 @@ class SearchResult:
     settings: list[str]
     trials: pd.DataFrame
     default: dict[str, Any]
+    importance: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Columns setting, share, low, high, trials."""
+    compared: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Columns seed, default, best: the pinned comparison's outcome by seed."""
 
 
 @dataclass(kw_only=True)
@@ -60,6 +70,7 @@ def result_of(data: dict[str, Any]) -> SearchResult:
                 "state": trial["state"],
                 "value": numbers[0] if numbers else math.nan,
                 "second": numbers[1] if len(numbers) > 1 else math.nan,
+                **_interval(objectives[0]["name"], numbers, trial["runs"]),
                 "seeds": len(trial["runs"]),
                 "best": bool(trial["best"]),
                 **{name: trial["params"].get(name) for name in settings},
@@ -74,6 +85,20 @@ def result_of(data: dict[str, Any]) -> SearchResult:
         pd.DataFrame(records),
         data.get("default") or {},
     )
+
+
+def _interval(objective: str, values: list[float], runs: list[Any]) -> dict[str, float]:
+    """Return the 95% interval of a trial's first objective over its seeds."""
+    scores = np.array([float(run[2]) for run in runs])
+    if not len(scores) or not values or not math.isfinite(values[0]):
+        return {"low": math.nan, "high": math.nan}
+    if objective.endswith("_share"):
+        e = share(int(scores.sum()), len(scores))
+    else:
+        e = median_interval(scores)
+        # a seed's score is its time; operations are in proportion to it
+        e = e.scaled(values[0] / e.value) if objective == "compute" and e.value > 0 else e
+    return {"low": e.low, "high": e.high}
 
 
 def analyse(observations: Observations, question: Question) -> Searches:
@@ -113,14 +138,19 @@ def _best(study: Searches, result: SearchResult) -> None:
             f"{result.name}: best {result.objective}",
             _short(best["value"]),
             f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']} with "
-            f"{result.objective} {_short(best['value'])} over {best['seeds']} seeds ({setting}). It was picked for "
-            "being best on these seeds, so this number flatters it.",
+            f"{result.objective} {_short(best['value'])} ({_short(best['low'])} to {_short(best['high'])}) over "
+            f"{best['seeds']} seeds ({setting}). It was picked for being best on these seeds, so this number flatters "
+            "it.",
+            Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),
             headline=True,
         )
     )
-    frame = ranked.head(TOP)[["trial", "value", *(["second"] if result.second else []), "seeds", *result.settings]]
+    columns = ["trial", "value", "low", "high"]
+    frame = ranked.head(TOP)[[*columns, *(["second"] if result.second else []), "seeds", *result.settings]]
     frame = frame.rename(columns={"value": result.objective, "second": result.second or "second"})
-    study.tables.append(Table(f"trials_{result.name}", f"Best trials of {result.name}", frame))
+    study.tables.append(
+        Table(f"trials_{result.name}", f"Best trials of {result.name}, 95% intervals over seeds", frame)
+    )
 
 
 def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] | None) -> None:
@@ -135,6 +165,7 @@ def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] 
     }
     seeds = sorted(set(runs["default"]) & set(runs["best"]))
     a, b = (np.array([runs[side][s] for s in seeds]) for side in ("default", "best"))
+    result.compared = pd.DataFrame({"seed": seeds, "default": a, "best": b})
     try:
         found = paired(a, b)
     except NotEnoughData as gap:
@@ -152,10 +183,22 @@ def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] 
             f"{e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g})",
             f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} fresh seeds, both "
             f"pinned before: {result.objective} changes by {e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g}), better for "
-            f"{better} seeds, worse for {worse}; Wilcoxon p = {found.p:.2g}: {verdict}.",
+            f"{better} seeds, worse for {worse}; Wilcoxon p = {found.p:.2g}: {verdict}.{_censored(result, compared, a, b)}",
             e,
             headline=True,
         )
+    )
+
+
+def _censored(result: SearchResult, compared: dict[str, Any], default: Floats, best: Floats) -> str:
+    """Return a sentence about seeds whose time lies beyond the budget, empty where there are none."""
+    budget = compared["pinned"].get("steps", math.inf)
+    late = [int((side > budget).sum()) for side in (default, best)]
+    if result.objective not in ("median_time", "compute") or not any(late):
+        return ""
+    return (
+        f" {late[0]} seeds of the default and {late[1]} of the best did not generalise within {budget:,} steps and "
+        "count as twice that."
     )
 
 
@@ -163,18 +206,39 @@ def _importance(study: Searches, result: SearchResult) -> None:
     done = result.trials[(result.trials["state"] == FINISHED) & result.trials["value"].notna()]
     records = []
     for setting in result.settings:
-        numbers = pd.to_numeric(done[setting], errors="coerce")
-        known = numbers.notna()
+        known = done[done[setting].notna()]
+        y = known["value"].to_numpy(dtype=float)
+        numbers = pd.to_numeric(known[setting], errors="coerce")
+        rng = generator(f"search {result.name} {setting}")
         try:
-            e = spearman(numbers[known].to_numpy(dtype=float), done.loc[known, "value"].to_numpy(dtype=float))
+            if numbers.notna().all():
+                x = numbers.to_numpy(dtype=float)
+                found, slope = explained(x, y, rng), spearman(x, y).value
+            else:
+                codes = np.asarray(pd.factorize(known[setting])[0], dtype=float)
+                found, slope = explained_by_groups(codes, y, rng), math.nan
         except NotEnoughData:
             continue
-        records.append({"setting": setting, "rank correlation": e.value, "low": e.low, "high": e.high, "trials": e.n})
-    if records:
-        frame = pd.DataFrame(records)
-        frame = frame.reindex(frame["rank correlation"].abs().sort_values(ascending=False).index).round(3)
-        caption = f"{result.name}: which settings move {result.objective} (rank correlation over finished trials)"
-        study.tables.append(Table(f"importance_{result.name}", caption, frame))
+        records.append(
+            {
+                "setting": setting,
+                "share": found.value,
+                "low": found.low,
+                "high": found.high,
+                "rank correlation": slope,
+                "trials": found.n,
+            }
+        )
+    if not records:
+        study.notes.append(f"{result.name}: which settings matter? Not enough data: needs more finished trials.")
+        return
+    frame = pd.DataFrame(records).sort_values(["share", "setting"], ascending=[False, True]).reset_index(drop=True)
+    result.importance = frame
+    caption = (
+        f"{result.name}: which settings move {result.objective} (share of the variance of its ranks that each explains "
+        "alone; 95% intervals over trials)"
+    )
+    study.tables.append(Table(f"importance_{result.name}", caption, frame.round(3)))
 
 
 def _short(value: Any) -> str:

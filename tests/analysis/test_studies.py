@@ -55,6 +55,18 @@ def test_census_of_the_diarys_regime(short_census: Observations) -> None:
     assert any("Super by time" in note for note in study.notes)
 
 
+def test_parity_names_the_seeds_outside(short_census: Observations) -> None:
+    study = ask("parity", short_census)
+    table = study.tables[0].frame.set_index("measure")
+    values = short_census.curves[short_census.curves["step"] == 3000].set_index("run_id")["val_loss"]
+    mine = values[short_census.arithmetic.index[short_census.arithmetic["seed"] < 12]]
+    assert table.loc["val_loss", "median"] == pytest.approx(mine.median(), abs=1e-4)
+    assert table.loc["val_loss", "median inside"] == ("yes" if 8.2 <= mine.median() <= 14 else "no")
+    outside = table.loc["val_loss", "seeds outside"]
+    assert (outside == "none") == mine.between(8.2, 14).all()
+    assert "missing: 5, 6" in needs("parity", simulate(census(5, np.random.default_rng(1))))
+
+
 def test_census_of_another_task_leads_with_time_and_says_why() -> None:
     rng = np.random.default_rng(3)
     truths = [
