@@ -21,7 +21,14 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "weight_decay": (causes.family_curves,),
     "interventions": (causes.family_curves,),
     "val_shuffle": (survival.coupled_curves,),
-    "search": (search.histories, search.slices, search.fronts),
+    "search": (
+        search.histories,
+        search.comparisons,
+        search.importances,
+        search.slices,
+        search.contours,
+        search.fronts,
+    ),
     "gpt": (language.loss_curves,),
     "prediction": (causes.prediction_curve,),
 }

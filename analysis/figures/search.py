@@ -1,12 +1,15 @@
-"""History, slices and Pareto front of the searches."""
+"""History, importance, slices, contour, Pareto front and comparison of the searches."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.axis import Axis
+from matplotlib.ticker import MaxNLocator
 
-from analysis.figures.style import AMBER, BLUE, GREY, SOFT, TEAL, Drawing, canvas
-from analysis.studies.search import FINISHED, Searches, SearchResult
+from analysis.figures.causes import SEQUENTIAL
+from analysis.figures.style import AMBER, BLUE, GREY, INK, PAPER, ROSE, SOFT, TEAL, Drawing, canvas
+from analysis.studies.search import FINISHED, Floats, Searches, SearchResult
 
 MOST = 6
 """Settings that get a slice each."""
@@ -26,15 +29,21 @@ def histories(study: Searches) -> list[Drawing]:
         figure, axes = canvas()
         value = done["value"].to_numpy(dtype=float)
         best = np.minimum.accumulate(value) if result.minimise else np.maximum.accumulate(value)
+        axes.vlines(done["trial"], done["low"], done["high"], color=GREY, linewidth=1, alpha=0.45)
         axes.scatter(done["trial"], value, s=18, color=GREY, edgecolors="none")
+        stopped = result.trials[result.trials["state"] != FINISHED]
+        axes.scatter(stopped["trial"], np.full(len(stopped), 0.02), s=14, color=ROSE, marker="|",
+                     transform=axes.get_xaxis_transform())  # fmt: skip
         axes.step(done["trial"], best, where="post", color=TEAL)
-        axes.annotate("best so far", (done["trial"].iloc[-1], best[-1]), xytext=(-4, 6), textcoords="offset points",
-                      ha="right", color=TEAL, fontsize=8.5)  # fmt: skip
+        axes.annotate("best so far", (1, 1), xycoords="axes fraction", ha="right", va="top", color=TEAL, fontsize=8.5)
         axes.set_xlabel("trial")
-        axes.set_ylabel(result.objective.replace("_", " "))
-        axes.yaxis.set_major_formatter(lambda v, _: f"{v:,.4g}")
-        caption = f"{len(done)} finished trials of {result.name}, each over several seeds."
-        data = done[["trial", "value"]].assign(best=best)
+        axes.set_ylabel(_words(result.objective))
+        axes.yaxis.set_major_formatter(lambda v, _: _number(v))
+        caption = (
+            f"{len(done)} finished trials of {result.name}, each the statistic of {done['seeds'].iloc[0]} seeds with "
+            f"its 95% interval over them; red ticks: {len(stopped)} trials that were stopped, impossible or failed."
+        )
+        data = done[["trial", "value", "low", "high"]].assign(best=best)
         made.append(Drawing(f"search_history_{result.name}", f"Search {result.name}", caption, figure, data))
     return made
 
@@ -64,8 +73,8 @@ def slices(study: Searches) -> list[Drawing]:
         for axes in list(grid.flat)[len(numeric) :]:
             axes.set_visible(False)
         for axes in grid[:, 0]:
-            axes.set_ylabel(result.objective.replace("_", " "))
-            axes.yaxis.set_major_formatter(lambda v, _: f"{v:,.4g}")
+            axes.set_ylabel(_words(result.objective))
+            axes.yaxis.set_major_formatter(lambda v, _: _number(v))
         caption = f"Finished trials of {result.name}, one panel per setting; dashed: the default."
         data = done[["trial", "value", *numeric]]
         made.append(Drawing(f"search_slices_{result.name}", "What each setting does", caption, figure, data))
@@ -84,8 +93,10 @@ def fronts(study: Searches) -> list[Drawing]:
         axes.scatter(done["value"][~best], done["second"][~best], s=16, color=GREY, edgecolors="none")
         front = done[best].sort_values("value")
         axes.plot(front["value"], front["second"], color=TEAL, marker="o", markersize=4)
-        axes.set_xlabel(result.objective.replace("_", " "))
-        axes.set_ylabel(result.second.replace("_", " "))
+        axes.set_xlabel(_words(result.objective))
+        axes.set_ylabel(_words(result.second))
+        axes.yaxis.set_major_formatter(lambda v, _: _number(v))
+        axes.xaxis.set_major_formatter(lambda v, _: _number(v))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}")
         axes.annotate("Pareto front", (1, 1), xycoords="axes fraction", ha="right", va="top", color=TEAL, fontsize=8.5)
@@ -96,3 +107,115 @@ def fronts(study: Searches) -> list[Drawing]:
         data = done[["trial", "value", "second", "best"]]
         made.append(Drawing(f"search_front_{result.name}", "Two objectives", caption, figure, data))
     return made
+
+
+def importances(study: Searches) -> list[Drawing]:
+    """Draw the share of the outcome that each setting explains, with its interval."""
+    made = []
+    for result in study.results:
+        frame = result.importance
+        if frame.empty:
+            continue
+        figure, axes = canvas(height=0.9 + 0.34 * len(frame))
+        y = np.arange(len(frame))[::-1]
+        axes.grid(axis="x")
+        axes.grid(visible=False, axis="y")
+        axes.hlines(y, frame["low"], frame["high"], color=BLUE, linewidth=3, alpha=0.35)
+        axes.scatter(frame["share"], y, s=34, color=BLUE, zorder=3, edgecolors="none")
+        axes.set_yticks(y, frame["setting"].tolist())
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.set_ylim(-0.7, len(frame) - 0.3)
+        axes.set_xlim(-0.01, max(0.3, min(1.02, float(frame["high"].max()) * 1.05)))
+        axes.xaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
+        axes.set_xlabel("share explained by this setting alone")
+        caption = (
+            f"Share of the variance of the ranks of {_words(result.objective)} over {frame['trials'].max()} finished "
+            f"trials of {result.name} that each setting explains alone, with 95% intervals over trials."
+        )
+        made.append(Drawing(f"search_importance_{result.name}", "Which settings matter", caption, figure, frame))
+    return made
+
+
+def contours(study: Searches) -> list[Drawing]:
+    """Draw the value over the two numeric settings that explain most."""
+    made = []
+    for result in study.results:
+        done = _done(result)
+        ranked = result.importance["setting"].tolist() if len(result.importance) else []
+        two = [s for s in ranked if pd.to_numeric(done[s], errors="coerce").nunique() > 3][:2]
+        done = done.dropna(subset=two)
+        if len(two) < 2 or len(done) < 10 or np.ptp(done["value"].to_numpy(dtype=float)) == 0:
+            continue
+        figure, axes = canvas()
+        axes.grid(visible=False)
+        x, y = (_scaled(axis, pd.to_numeric(done[s]).to_numpy(dtype=float), s)
+                for axis, s in zip((axes.xaxis, axes.yaxis), two, strict=True))  # fmt: skip
+        colours = SEQUENTIAL if result.minimise else SEQUENTIAL.reversed()
+        mesh = axes.tricontourf(x, y, done["value"].to_numpy(dtype=float), levels=8, cmap=colours, alpha=0.85)
+        axes.scatter(x, y, s=12, color=INK, edgecolors=PAPER, linewidths=0.6, zorder=3)
+        bar = figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
+        bar.outline.set_visible(False)
+        bar.set_label(_words(result.objective), color=SOFT)
+        bar.ax.yaxis.set_major_formatter(lambda v, _: _number(v))
+        caption = (
+            f"{_words(result.objective).capitalize()} between {len(done)} finished trials (dots) of {result.name}, "
+            "over the two settings that explain most; straight lines between trials, nothing fitted."
+        )
+        data = done[["trial", "value", *two]]
+        made.append(Drawing(f"search_contour_{result.name}", "Two settings together", caption, figure, data))
+    return made
+
+
+def _scaled(axis: Axis, values: Floats, setting: str) -> Floats:
+    """Name an axis; return ``values``, as logarithms with their own ticks where they span more than a decade."""
+    axis.set_label_text(setting)
+    low, high = float(values.min()), float(values.max())
+    if low <= 0 or high / low < 20:
+        return values
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.log10(high) + 1)
+    steps = (1, 3) if high / low > 1000 else (1, 2, 5)
+    ticks = [k * decade for decade in decades for k in steps if low <= k * decade <= high]
+    axis.set_ticks(np.log(ticks), labels=[f"{tick:g}" for tick in ticks])
+    return np.log(values)
+
+
+def comparisons(study: Searches) -> list[Drawing]:
+    """Draw the pinned comparison: each fresh seed at the default and at the best setting."""
+    made = []
+    for result in study.results:
+        frame = result.compared
+        if frame.empty:
+            continue
+        figure, axes = canvas(width=4.0, height=3.8)
+        a, b = frame["default"].to_numpy(dtype=float), frame["best"].to_numpy(dtype=float)
+        better = b < a if result.minimise else b > a
+        worse = (a != b) & ~better
+        colours = np.where(better, TEAL, np.where(worse, ROSE, GREY))
+        same = frame.groupby(["default", "best"])["seed"].transform("size").to_numpy(dtype=float)
+        axes.scatter(a, b, s=18 * same, c=colours, edgecolors="none", alpha=0.8)
+        axes.axline((float(a.mean()), float(a.mean())), slope=1, color=SOFT, linewidth=0.9, linestyle=(0, (3, 3)))
+        low, high = float(min(a.min(), b.min())), float(max(a.max(), b.max()))
+        pad = 0.05 * (high - low) or 1.0
+        axes.set(xlim=(low - pad, high + pad), ylim=(low - pad, high + pad), aspect="equal")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(5))
+            axis.set_major_formatter(lambda v, _: _number(v))
+        corner = (0.98, 0.03, "right") if result.minimise else (0.02, 0.94, "left")
+        axes.annotate("better", corner[:2], xycoords="axes fraction", ha=corner[2], fontsize=8.5, color=TEAL)
+        axes.set_xlabel(f"{_words(result.objective)}, seed by seed, at the default")
+        axes.set_ylabel("at the best setting")
+        late = " A time beyond the budget counts as twice the budget." if "time" in result.objective else ""
+        caption = (
+            f"Each dot: a fresh seed ({len(frame)} in all, larger where they coincide) at both settings of {result.name}, pinned before they were "
+            f"trained; better for {int(better.sum())}, worse for {int(worse.sum())}.{late}"
+        )
+        made.append(Drawing(f"search_comparison_{result.name}", "Best against default", caption, figure, frame))
+    return made
+
+
+def _words(objective: str) -> str:
+    return objective.replace("_", " ")
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) >= 1e6 else f"{value:,.4g}"

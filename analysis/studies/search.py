@@ -183,7 +183,8 @@ def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] 
             f"{e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g})",
             f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} fresh seeds, both "
             f"pinned before: {result.objective} changes by {e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g}), better for "
-            f"{better} seeds, worse for {worse}; Wilcoxon p = {found.p:.2g}: {verdict}.{_censored(result, compared, a, b)}",
+            f"{better} seeds, worse for {worse}; Wilcoxon p = {found.p:.2g}: {verdict}."
+            + _censored(result, compared, a, b),
             e,
             headline=True,
         )

@@ -52,7 +52,7 @@ class Comparison:
             "version": 1,
             "study": search.study.name,
             "pinned_at": now(),
-            "trials": len(trials),
+            "searched": len(trials),
             "trial": best[0].number,
             "objective": search.objectives[0].name,
             "test": TEST,

@@ -147,9 +147,7 @@ def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any
     base = dict(settings)
     given = base.pop("study", None)
     if not isinstance(given, Mapping):
-        raise ConfigError(
-            "no study is asked for: expected study=NAME, a file of conf/study/ (+study=NAME with grok.run)"
-        )
+        raise ConfigError("no study is asked for: expected study=NAME, a file of conf/study/ (grok.run: +study=NAME)")
     study = dict(given)
     space = study.pop("space", None) or {}
     return build(StudyConfig, study, "study.", _Root), dict(space), base

@@ -106,7 +106,7 @@ class Search:
 
     def definition(self) -> dict[str, Any]:
         """Return all that the study's trials follow from."""
-        settings = {name: value for name, value, rule in walk(self.default) if rule.role != "none"}
+        settings = {n: value for n, value, rule in walk(self.default) if rule.role != "none" and value != rule.neutral}
         return {
             "study": self.study.definition(),
             "space": self.space.describe(),

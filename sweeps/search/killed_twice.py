@@ -1,0 +1,119 @@
+"""``python -m sweeps.search.killed_twice [--out DIR] [--study NAME] [overrides]``: the same study, killed and not.
+
+Carries a study out twice: once undisturbed, once killed (SIGKILL) at a third and at two
+thirds of its trials and given again. Both must have made the same trials. Then the best
+setting, pinned, is compared with the default on fresh seeds, and the figures are drawn.
+
+Writes below DIR (default results/search): killed_twice.json, the summary and comparison of
+the study, and figures/. The two stores go to DIR/stores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from grok.errors import TrainingError
+from grok.store import Provenance
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return 0 when the trials are the same, 1 when they are not."""
+    parser = argparse.ArgumentParser(prog="python -m sweeps.search.killed_twice", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/search"))
+    parser.add_argument("--study", default="quickstart")
+    given, overrides = parser.parse_known_args(argv)
+    begun = time.time()
+    words = [f"study={given.study}", *overrides]
+    stores = {name: given.out / "stores" / name for name in ("undisturbed", "killed")}
+    finish(words, stores["undisturbed"])
+    kills = [kill_at(share, words, stores["killed"]) for share in (1 / 3, 2 / 3)]
+    finish(words, stores["killed"])
+    name, whole = summary(stores["undisturbed"])
+    _, killed = summary(stores["killed"])
+    same = whole["trials"] == killed["trials"]
+    finish([*words, "study.compare=true"], stores["undisturbed"])
+    machine = Provenance.collect().on_this_machine()
+    result = {
+        "command": " ".join(["python -m sweeps.search.killed_twice", *sys.argv[1:]]),
+        "same_trials": same,
+        "trials": len(whole["trials"]),
+        "seeds": whole["definition"]["study"]["seeds"],
+        "killed_after_trials": kills,
+        "seconds": round(time.time() - begun),
+        "host": machine.host,
+        "git_commit": machine.git_commit,
+        "git_dirty": machine.git_dirty,
+        "torch_version": machine.torch_version,
+    }
+    (given.out / "killed_twice.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for kind in ("", ".comparison", ".compared"):
+        made = stores["undisturbed"] / "search" / f"{name}{kind}.json"
+        if made.exists():
+            shutil.copy(made, given.out)
+    subprocess.run(
+        [sys.executable, "-m", "analysis.search", str(stores["undisturbed"]), "--out", str(given.out)], check=True
+    )
+    print(
+        f"{len(whole['trials'])} trials, killed after {kills}: {'the same trials' if same else 'OTHER TRIALS'} as "
+        f"undisturbed; in {given.out}"
+    )
+    return 0 if same else 1
+
+
+def command(words: list[str], store: Path) -> list[str]:
+    """Return the search's command on ``store``."""
+    return [sys.executable, "-m", "sweeps.search", *words, f"store.path={store}"]
+
+
+def finish(words: list[str], store: Path) -> None:
+    """Carry a study out, or on, to its end.
+
+    Raises:
+        TrainingError: it did not get there.
+    """
+    if subprocess.run(command(words, store), check=False).returncode:
+        raise TrainingError(f"the study in {store} did not finish")
+
+
+def kill_at(share: float, words: list[str], store: Path) -> int:
+    """Carry a study on, kill it once this share of its trials has finished; return how many had."""
+    process = subprocess.Popen(command(words, store))
+    while process.poll() is None:
+        done, planned = progress(store)
+        if done >= share * planned:
+            time.sleep(1.0)  # into the next round
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            return progress(store)[0]
+        time.sleep(0.2)
+    raise TrainingError(f"the study in {store} ended (status {process.returncode}) before it could be killed")
+
+
+def progress(store: Path) -> tuple[int, float]:
+    """Return how many trials have finished, and of how many."""
+    if not list((store / "search").glob("*.json")):
+        return 0, float("inf")
+    _, said = summary(store)
+    return sum(trial["state"] != "running" for trial in said["trials"]), said["planned"]
+
+
+def summary(store: Path) -> tuple[str, dict[str, Any]]:
+    """Return the name and the summary of the one study in a store."""
+    for path in sorted((store / "search").glob("*.json")):
+        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if "trials" in said and "definition" in said:
+            return path.stem, said
+    raise TrainingError(f"{store} holds no study")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
