@@ -154,7 +154,8 @@ def _announce(plan: Plan, force: Force, store: Store | None, *, details: bool = 
         groups = lane_groups(plan.to_train, workers=force.workers, lanes=force.lanes or 1, gpu=force.gpu)
         sizes = [len(group.runs) for group in groups]
         memory = bytes_per_worker(plan.to_train, force.lanes or 1)
-        print(f"{len(groups)} groups of {min(sizes)} to {max(sizes)} runs; about {memory / 1e9:.1f} GB a worker")
+        spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{max(sizes)}"
+        print(f"{len(groups)} lane group(s) of {spread} run(s); about {memory / 1e9:.1f} GB a worker")
 
 
 @dataclass(slots=True)

@@ -95,7 +95,7 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(door: Door, tmp_path: Path) 
     assert ended.status == 0
     first, second, last = ended.out.strip().splitlines()
     assert first.startswith("40 planned, 0 stored, 0 duplicates, 40 to train; ")
-    assert "groups of" in second
+    assert "lane group(s) of" in second
     assert "GB a worker" in second
     assert "Nothing was trained" in last
     assert list(tmp_path.iterdir()) == []
