@@ -39,10 +39,11 @@ def accuracy_histogram(census: Census) -> Drawing:
     for threshold in (DIARY.normal_accuracy, DIARY.super_accuracy):
         axes.axvline(threshold, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
     places = {"normal": 0.125, "fast": 0.61, "super": 0.99}
+    words = {"normal": f"below {_LOW}", "fast": "between", "super": f"above {_HIGH}"}
     for name, x in places.items():
         n = int((rows["label"] == name).sum())
         axes.annotate(
-            f"{name}\n{n:,}",
+            f"{name if census.is_diary_regime else words[name]}\n{n:,}",
             (x, 1.0),
             xycoords=("data", "axes fraction"),
             ha="right" if name == "super" else "center",
@@ -55,10 +56,11 @@ def accuracy_histogram(census: Census) -> Drawing:
     axes.set_xlim(-0.01, 1.01)
     axes.set_xlabel(f"validation accuracy at step {census.horizon:,}")
     lead = census.shares["super"]
+    above = "Super" if census.is_diary_regime else f"Above {_HIGH}"
     made_for = "" if census.is_diary_regime else ", made for the diary's task"
     caption = (
         f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,}. Dashed: the diary's thresholds "
-        f"({DIARY.normal_accuracy} and {DIARY.super_accuracy}{made_for}). Super: {lead.percent()}, n = {lead.n:,}."
+        f"({DIARY.normal_accuracy} and {DIARY.super_accuracy}{made_for}). {above}: {lead.percent()}, n = {lead.n:,}."
     )
     return Drawing("accuracy_histogram", "Where the seeds stand at the horizon", caption, figure, data)
 

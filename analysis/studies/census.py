@@ -77,8 +77,8 @@ def analyse(observations: Observations, question: Question) -> Census:
         shares={c: share(int((labels == c).sum()), len(labels)) for c in CLASSES} if len(labels) else {},
         is_diary_regime=not differing_settings(first),
     )
-    by_accuracy = _accuracy_findings(census, describe_task(first))
     by_time = _time_findings(census)
+    by_accuracy = _accuracy_findings(census, describe_task(first))
     census.findings = by_accuracy + by_time if census.is_diary_regime else by_time + by_accuracy
     if census.by_time is not None and not census.is_diary_regime:
         census.findings = [replace(f, headline=f in by_time) for f in census.findings]
@@ -120,7 +120,7 @@ def _accuracy_findings(census: Census, task: str) -> list[Finding]:
         )
         label = f"{name} seeds" if census.is_diary_regime else f"{name} seeds by the diary's thresholds"
         found.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
-    if "super" in census.shares:
+    if "super" in census.shares and (census.is_diary_regime or census.by_time is None):
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
         text = f"Super and fast together: {quicker.percent()}."
@@ -189,6 +189,8 @@ def _best_table(census: Census, observations: Observations) -> Table:
             "run it again": [rerun_command(row) for _, row in best.iterrows()],
         }
     )
+    if not census.is_diary_regime:
+        frame = frame.drop(columns="class")  # the diary's classes belong to its task
     caption = (
         "The best seeds of this census. They were picked for being best, so part of their lead is luck: "
         "a super seed is a claim to be repeated"
