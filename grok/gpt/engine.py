@@ -60,6 +60,8 @@ def train(
         assert isinstance(job.config, GptConfig)
         numerics = Numerics.of(job.config, device)
         with numerics.active():
+            if numerics.compile:
+                torch.compiler.reset()  # a process keeps few versions of one function, and every run has its own model
             corpus = open_data(job.config)  # refused here, before any follower is started
             team = open_team(job.config, numerics)
             try:

@@ -18,7 +18,7 @@ from grok.records import Checkpoint, Event, Job, RunResult
 from grok.streams import Stream
 
 Settings = dict[str, Any]
-WORDS = "the cat sat on a mat and saw one red hen run to its barn where ten mice ate corn by night".split()  # noqa: SIM905
+WORDS = "the cat sat on a mat and saw one red hen run to its barn where ten mice ate corn by night".split()
 
 
 def text_of(words: int, seed: int = 1) -> str:

@@ -182,3 +182,15 @@ def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, t
     ]
     killed, whole = ([line for line in e.stdout.splitlines() if not line.startswith("saved")] for e in ends)
     assert killed == whole and len(whole) == 2
+
+
+@pytest.mark.slow  # compiles three times
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, when its compiler is imported
+def test_compiled_runs_resume_to_the_bit_and_agree_with_eager_ones(settings: Build) -> None:
+    config = settings(numerics__compile=True, model__dropout=0.1)
+    whole = result_of(run(config))
+    assert " compiled " in whole.numerics
+    assert differences(whole, result_of(run(config, last_checkpoint(config, 7)))) == []
+    eager = result_of(run(settings(model__dropout=0.1)))
+    for p, q in zip(eager.step_log, whole.step_log, strict=True):
+        assert q.train_loss == pytest.approx(p.train_loss, rel=1e-4)
