@@ -25,9 +25,11 @@ PRESETS: Final = (
     "tinystories_33m",
     "tinystories_3m",
     "tinystories_8m",
+    "tinystories_sample",
     "transformer_xl_base",
     "transformer_xl_large",
     "wikitext103_353m",
+    "wikitext_sample",
 )
 """The presets of ``conf/experiment/gpt``; a test holds the two lists together."""
 
