@@ -206,8 +206,9 @@ def comparisons(study: Searches) -> list[Drawing]:
         axes.set_ylabel("at the best setting")
         late = " A time beyond the budget counts as twice the budget." if "time" in result.objective else ""
         caption = (
-            f"Each dot: a fresh seed ({len(frame)} in all, larger where they coincide) at both settings of {result.name}, pinned before they were "
-            f"trained; better for {int(better.sum())}, worse for {int(worse.sum())}.{late}"
+            f"Each dot: a fresh seed ({len(frame)} in all, larger where they coincide) at both settings of "
+            f"{result.name}, pinned before they were trained; better for {int(better.sum())}, worse for "
+            f"{int(worse.sum())}.{late}"
         )
         made.append(Drawing(f"search_comparison_{result.name}", "Best against default", caption, figure, frame))
     return made

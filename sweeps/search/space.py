@@ -93,7 +93,7 @@ class Dimension:
         assert self.high is not None
         a, b = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
         values = [a + (b - a) * i / (points - 1) for i in range(points)]
-        values = [min(max(math.exp(v) if self.log else v, self.low), self.high) for v in values]
+        values = [self.low, *(math.exp(v) if self.log else v for v in values[1:-1]), self.high]
         step = 1.0 if self.whole and not self.step else self.step
         if step:
             values = [self.low + step * math.floor((v - self.low) / step + 0.5) for v in values]
@@ -174,7 +174,7 @@ def _leaves(raw: Mapping[str, Any], prefix: str, settings: Mapping[str, Any]) ->
         name = f"{prefix}{key}"
         if not isinstance(value, Mapping):
             raise ConfigError(f"study.space.{name}={value!r}: expected {{low: ..., high: ...}} or {{choices: [...]}}")
-        if name in settings or not any(isinstance(below, Mapping) for below in value.values()):
+        if name in settings or {"low", "high", "choices"} & set(value):
             found.append((name, value))
         else:
             found += _leaves(value, f"{name}.", settings)

@@ -1,0 +1,130 @@
+"""A study finds what is there, spends no run twice, stops what is hopeless, and compares on fresh seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grok.errors import ConfigError
+from grok.store import open_store
+from sweeps.search.comparison import Comparison
+from tests.search.world import World
+
+STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}
+
+
+def test_it_finds_the_optimum_and_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    search = world.search(STUDY)
+    record = search.record()
+    assert search.run(record)
+    (best,) = record.best()
+    assert best.values[0] < 0.5 * record.trials()[0].values[0], "trial 0 is the default"
+    assert record.trials()[0].params == {"optim.lr": 1e-3, "optim.weight_decay": 0.1}
+    assert 10**-2.5 < best.params["optim.lr"] < 10**-1.5
+    assert open_store(tmp_path).run_ids() == set(world.trained)
+    assert len(world.trained) == 150
+    said = json.loads((tmp_path / "search" / "test.json").read_text())
+    assert [t["number"] for t in said["trials"] if t["best"]] == [best.number]
+    assert all(len(t["runs"]) == 5 for t in said["trials"])
+
+
+def test_seeds_are_instances(tmp_path: Path) -> None:
+    """Every trial has the same seeds, and they are in no distribution."""
+    world = World(tmp_path)
+    world.run({"trials": 4, "seeds": 3, "first_seed": 7})
+    runs = open_store(tmp_path).runs()
+    assert set(runs["seed"]) == {7, 8, 9}
+    assert set(runs.groupby("config_id")["seed"].nunique()) == {3}
+
+
+def test_stored_runs_are_used(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run({"trials": 6, "name": "first"})
+    before = len(world.trained)
+    world.run({"trials": 6, "name": "second"})  # the same sampler seed asks the same settings
+    assert len(world.trained) == before
+
+
+def test_wilcoxon_saves_runs_and_refills(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    pruner = {"name": "wilcoxon", "first_seeds": 4, "seeds": 2, "p": 0.05}
+    search = world.search({"trials": 16, "seeds": 10, "parallel": 4, "pruner": pruner})
+    record = search.record()
+    assert search.run(record)
+    states = [t.state.name for t in record.trials()]
+    assert len(states) == 16
+    pruned = [t for t in record.trials() if t.state.name == "PRUNED"]
+    assert pruned
+    assert all(4 <= len(t.user_attrs["runs"]) < 10 for t in pruned)
+    assert len(world.trained) < 16 * 10
+    assert all(len(t.user_attrs["runs"]) == 10 for t in record.trials() if t.state.name == "COMPLETE")
+    # places of stopped trials are taken at once: later trials begin while others of the first round go on
+    asked = {t.number: t.user_attrs["asked"] for t in record.trials()}
+    ended = {t.number: t.user_attrs["ended"] for t in record.trials()}
+    assert any(asked[a] <= ended[b] and a > b and asked[a] > asked[b] for a in asked for b in asked)
+
+
+def test_rungs_are_shorter_runs_of_the_same_trajectories(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    pruner = {"name": "percentile", "rungs": [300, 600], "percentile": 30.0, "startup": 1}
+    world.run({"trials": 8, "seeds": 3, "parallel": 4, "pruner": pruner})
+    runs = open_store(tmp_path).runs()
+    assert set(runs["steps"]) == {300, 600, 1000}
+    longest = runs[runs["steps"] == 1000]
+    assert set(longest["trajectory_id"]) < set(runs[runs["steps"] == 300]["trajectory_id"])
+
+
+def test_impossible_settings_are_told_as_such(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    space = {"model.heads": {"choices": [4, 5]}}
+    found = world.run({"trials": 6, "seeds": 2, "sampler": {"name": "random"}}, space)
+    heads = {trial[2]["model.heads"]: trial[1] for trial in found}
+    assert heads == {4: "COMPLETE", 5: "PRUNED"}
+
+
+def test_another_definition_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run({"trials": 3})
+    with pytest.raises(ConfigError, match=r"study\.seeds"):
+        world.run({"trials": 3, "seeds": 5})
+    with pytest.raises(ConfigError, match=r"eval\.every"):
+        world.search({"trials": 3}, eval={"every": 50}).record()
+    with pytest.raises(ConfigError, match=r"space\.optim\.lr"):
+        world.run({"trials": 3}, {"optim.lr": {"low": 1e-3, "high": 1e-1}})
+
+
+def test_sqlite(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    world = World(tmp_path / "store")
+    world.run({"trials": 6, "storage": url})
+    kept = world.run({"trials": 9, "storage": url})
+    journal = World(tmp_path / "other").run({"trials": 9})
+    assert [t[:5] for t in kept] == [t[:5] for t in journal]
+
+
+def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    fresh = {"comparison": {"seeds": 12, "first_seed": 500}}
+    search = world.search({**STUDY, **fresh})
+    record = search.record()
+    with pytest.raises(ConfigError, match="still to be made"):
+        Comparison.pin(search, record)
+    assert search.run(record)
+    path = tmp_path / "search" / "test.comparison.json"
+    comparison = Comparison.pin(search, record)
+    pinned = path.read_text()
+    before = set(world.trained)
+    assert comparison.run(search)
+    seeds = open_store(tmp_path).runs().set_index("run_id").loc[list(set(world.trained) - before), "seed"]
+    assert set(seeds) == set(range(500, 512))
+    told = json.loads((tmp_path / "search" / "test.compared.json").read_text())
+    assert told["pinned"]["trial"] == record.best()[0].number
+    assert [run[0] for run in told["runs"]["best"]] == list(range(500, 512))
+    # more trials may find a better setting; what was pinned stays
+    longer = world.search({**STUDY, **fresh, "trials": 36})
+    assert longer.run(longer.record())
+    assert Comparison.pin(longer, longer.record()).pinned == comparison.pinned
+    assert path.read_text() == pinned
