@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grok.config import load_config
+from grok.errors import ConfigError
 from grok.execute import execute
 from grok.store import check_path
 from sweeps.search.comparison import Comparison
@@ -38,6 +39,11 @@ def carry_out(
         check_path(str(search.store_path))
         tell(f"Nothing was trained (dry_run=true). The study would be in {search.folder}.")
         return 0
+    if study.compare and not check_path(str(search.store_path)):
+        raise ConfigError(
+            f"study.compare=true: {search.store_path} does not exist, all {search.limit} trials of study {study.name} "
+            "are still to be made; give the command without study.compare first"
+        )
     record = search.record()
     try:
         if study.compare:

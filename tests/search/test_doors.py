@@ -1,0 +1,116 @@
+"""The two doors, with real training: the command and Hydra's sweeper make the same trials; refusals write nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grok import run
+from grok.config import load_config
+from grok.store import open_store
+from sweeps.search.__main__ import compose, main
+from sweeps.search.carry_out import by_execution
+from sweeps.search.config import split_study
+from sweeps.search.driver import Search
+from sweeps.search.space import apply, read_space
+
+TINY = (
+    "task.modulus=7",
+    "train.steps=20",
+    "eval.every=10",
+    "model.d_model=8",
+    "model.d_ff=16",
+    "train.batch_size=20",
+    "executor=inline",
+    "study.trials=3",
+    "study.seeds=2",
+    "study.parallel=2",
+)
+STUDIES = sorted(
+    path.stem for path in (Path(__file__).parents[2] / "conf" / "study").glob("*.yaml") if path.stem != "base"
+)
+
+
+def said(store: Path, name: str) -> Any:
+    return json.loads((store / "search" / f"{name}.json").read_text())
+
+
+def test_the_command_and_the_sweeper_make_the_same_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["study=quickstart", *TINY, "store.path=command"]) == 0
+    assert "3 of 3 trials finished" in capsys.readouterr().out
+    sweeper = ["-m", "hydra/sweeper=lanes_optuna", "+study=base", "study.name=quickstart", "experiment=quickstart"]
+    space = [
+        "optim.lr=tag(log,interval(5e-4,5e-2))",
+        "optim.weight_decay=tag(log,interval(0.05,5))",
+        "model.init_scale=tag(log,interval(0.25,2))",
+    ]
+    assert run.main([*sweeper, *TINY, *space, "store.path=sweeper"]) == 0
+    a, b = (said(tmp_path / name, "quickstart") for name in ("command", "sweeper"))
+    assert a["trials"] == b["trials"]
+    assert a["definition"] == b["definition"]
+    hashes = [open_store(tmp_path / s).runs().set_index("run_id")["weights_hash"] for s in ("command", "sweeper")]
+    assert hashes[0].equals(hashes[1])
+    capsys.readouterr()
+    assert main(["study=quickstart", *TINY, "store.path=command"]) == 0, "done: nothing is trained again"
+    assert "planned" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_named_study_is_sound(name: str) -> None:
+    """Its space, its objectives and its default's settings go together, at both ends of every setting."""
+    study, raw, base = split_study(compose([f"study={name}"]))
+    assert study.name == name
+    space = read_space(raw, str(base["mode"]))
+    search = Search(study, space, base, by_execution(()), print)
+    assert "trials of" in search.plan()
+    for dimension in space.dimensions:
+        for value in dimension.grid(2):
+            load_config(apply(base, {dimension.name: value}))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["study=quickstrt"], "did you mean 'quickstart'"),
+        (["store.path=S"], "expected study=NAME"),
+        (["study=quickstart", "study.trails=3"], "did you mean 'study.trials'"),
+        (["study=quickstart", "study.trials=0"], "at least 1"),
+        (["study=quickstart", "study.sampler.name=tp"], "did you mean 'tpe'"),
+        (["study=quickstart", "modl.layers=1"], "did you mean 'model.layers'"),
+        (["study=quickstart", "study.horizon=5000"], "beyond train.steps"),
+        (["study=quickstart", "force=true"], "expected force=false"),
+        (["study=quickstart", "study.storage=study.db"], "expected a URL"),
+        (["study=quickstart", "study.storage=sqlite:////nowhere/study.db"], "cannot be opened"),
+        (["study=grokfast", "study.pruner.rungs=[33]"], "multiples of eval.every"),
+        (["study=quickstart", "study.compare=true", "store.path=S"], "still to be made"),
+    ],
+)
+def test_refusals(
+    words: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert expected in error
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["study=quickstart", "dry_run=true"]) == 0
+    assert "60 trials of optim.lr" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
