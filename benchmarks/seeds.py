@@ -199,7 +199,7 @@ def page(found: dict[str, Any], scaled: list[tuple[str, float, float]], commit: 
         "",
         f"{datetime.date.today()}, commit {commit}, {processor_model()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, torch {torch.__version__}, "
-        f"products: {choose_path('auto', torch.float32)}. Command: `make bench`.",
+        f"products: {choose_path('auto', 'float32')}. Command: `make bench`.",
         "",
         f"Medians of {len(base_rounds)} rounds in which all contenders take turns; in brackets the smallest and "
         "largest ratio of a round. A seed is 3,000 steps, evaluation left out.",

@@ -29,5 +29,6 @@ def test_bits_and_curve(case: str) -> None:
     assert [str(step) for step in found] == list(golden["curve"])
     for step, values in found.items():
         assert values == pytest.approx(golden["curve"][str(step)], rel=1e-3, abs=1e-3), HOW
-    if tag in golden["hashes"]:
-        assert golden["hashes"][tag] == weights_hash, HOW
+    if tag not in golden["hashes"]:
+        pytest.skip(f"the curve holds; no bits are kept for {tag}: python -m tests.golden.regenerate adds them")
+    assert golden["hashes"][tag] == weights_hash, HOW

@@ -19,7 +19,7 @@ from grok.arithmetic.interventions import NormClamp, orthogonal_gradients
 from grok.arithmetic.measure import norms, weights_hash
 from grok.arithmetic.mechanism import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics
 from grok.arithmetic.optimizer import AdamW, SlowGradients, learning_rate
-from grok.arithmetic.program import OneLaneProgram, dropout_noise, dtype_of, program_key
+from grok.arithmetic.program import OneLaneProgram, dropout_noise, dtype_of, evaluation_passes, program_key
 from grok.arithmetic.rows import Batch, make_batch
 from grok.arithmetic.table import Equations, split
 from grok.errors import ConfigError
@@ -86,6 +86,7 @@ class Lane:
             p.requires_grad_()
         self.optimizer = AdamW(self.parameters, config.optim)
         self.filter = SlowGradients(config.optim)
+        flight.refuse_other_numerics(program.tag())
         multiple = config.optim.norm_clamp
         self.clamp = None if multiple is None else NormClamp(self.parameters, multiple)
         if flight.job.resume is not None:
@@ -127,6 +128,9 @@ class Lane:
             deciding = flight.decision_due() and not flight.diverged
             if evaluated or deciding:
                 val_loss, val_acc = self.evaluate()
+                if not math.isfinite(val_loss):  # the update itself broke the weights: the next loss would say so
+                    flight.diverge()
+                    evaluated, deciding = True, False
                 if deciding:
                     flight.decide(val_acc)
                 if evaluated or flight.ended():
@@ -176,7 +180,7 @@ class Lane:
         for repeat in range(settings.passes):
             visit = None
             if settings.shuffle:
-                visit = torch.from_numpy(stream.at(self.flight.step, repeat).permutation(len(self.val_set)))
+                visit = stream.at(self.flight.step, repeat).permutation(evaluation_passes(len(self.val_set)))
             found = self.program.evaluate(self.parameters, self.val_set, visit)
         return found
 
@@ -204,7 +208,10 @@ class Lane:
         }
         tensors = {f"{group}.{n}": t.detach().clone() for group, named in groups.items() for n, t in named.items()}
         return Checkpoint(
-            run_id=self.flight.job.run_id, step=self.flight.step, tensors=tensors, state=self.flight.state()
+            run_id=self.flight.job.run_id,
+            step=self.flight.step,
+            tensors=tensors,
+            state=self.flight.state(self.program.tag()),
         )
 
     def result(self) -> RunResult:

@@ -11,6 +11,7 @@ import numpy as np
 from grok.arithmetic.order import BatchOrder
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE, event_times
 from grok.config.arithmetic import ArithmeticConfig, EvalConfig
+from grok.errors import ConfigError
 from grok.records import CurvePoint, Job, Progress, RunResult
 
 
@@ -40,6 +41,8 @@ class Flight:
         self.started_at = time.time()
         self._clock = time.monotonic()
         self._last_checkpoint = self._clock
+        self.tags: list[str] = []
+        """Numerics tags of earlier processes that trained this run."""
         self._due = evaluation_steps(self.config.eval, self.config.train.steps)
         self.order = BatchOrder(
             self.config.task.train_examples(),
@@ -57,14 +60,32 @@ class Flight:
         self._good_in_a_row = state["good_in_a_row"]
         self._seconds_before = state["seconds"]
         self.started_at = state["started_at"]
+        self.tags = list(state["numerics"])
 
     def _evaluations_until(self, step: int) -> int:
         """Return how many passes over the validation set were made up to ``step``: a function of the schedule."""
         return self.config.eval.passes * sum(1 for due in self._due if due <= step)
 
-    def state(self) -> dict[str, Any]:
-        """Return the JSON-able part of a checkpoint."""
+    def refuse_other_numerics(self, tag: str) -> None:
+        """Refuse to go on from a checkpoint that other numerics computed, where ``numerics.strict`` asks for that.
+
+        Raises:
+            ConfigError: the tags differ.
+        """
+        if self.config.numerics.strict and self.tags and self.tags != [tag]:
+            raise ConfigError(
+                f"numerics.strict=true: the checkpoint at step {self.step} was computed by "
+                f"'{' | '.join(self.tags)}', this is '{tag}'; numerics.strict=false goes on and records both"
+            )
+
+    def all_tags(self, tag: str) -> list[str]:
+        """Return the tags of everything that trained this run, ``tag`` the present one."""
+        return list(dict.fromkeys([*self.tags, tag]))
+
+    def state(self, tag: str) -> dict[str, Any]:
+        """Return the JSON-able part of a checkpoint made under the numerics ``tag``."""
         return {
+            "numerics": self.all_tags(tag),
             "curve": [asdict(point) for point in self.curve],
             "good_in_a_row": self._good_in_a_row,
             "seconds": self.seconds(),
@@ -82,6 +103,16 @@ class Flight:
 
     def evaluation_due(self) -> bool:
         return self.step in self._due
+
+    def due_at(self, step: int) -> bool:
+        """Return whether anything is due at ``step``: an evaluation, a decision, a checkpoint or the end."""
+        train, every = self.config.train, self.config.checkpoint.every
+        return (
+            step in self._due
+            or step >= train.steps
+            or (train.stop_when_generalised and step % train.stop_every == 0)
+            or (every > 0 and step % every == 0)
+        )
 
     def checkpoint_due(self) -> bool:
         """Return whether a checkpoint is due by steps or minutes, and start waiting for the next."""
@@ -130,7 +161,7 @@ class Flight:
             weights_hash=weights_hash,
             seconds=self.seconds(),
             device=device,
-            numerics=numerics,
+            numerics=" | ".join(self.all_tags(numerics)),
             started_at=self.started_at,
             curve=self.curve,
             memorised_step=events["memorised_step"],

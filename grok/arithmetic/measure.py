@@ -26,7 +26,11 @@ def squared_norm(tensor: Tensor) -> float:
 
 def norms(parameters: Parameters) -> tuple[float, float, dict[str, float]]:
     """Return (weight_norm, weight_norm_all, norm per component)."""
-    squares = {name: squared_norm(p) for name, p in parameters.items()}
+    return norms_of({name: squared_norm(p) for name, p in parameters.items()})
+
+
+def norms_of(squares: dict[str, float]) -> tuple[float, float, dict[str, float]]:
+    """Return the same from each parameter's sum of squares."""
     blocks: dict[str, float] = {}
     for name, square in squares.items():
         blocks[component(name)] = blocks.get(component(name), 0.0) + square

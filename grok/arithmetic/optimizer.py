@@ -118,8 +118,8 @@ def stacked_adamw(
 ) -> None:
     """Apply one AdamW update in place to stacked lanes [L, ...].
 
-    ``step``, ``lr``, ``eps`` and ``active`` are [L], ``betas`` [2, L], ``decay`` one [L]
-    for each parameter; a lane whose ``active`` is 0 keeps its parameters and moments.
+    ``step``, ``lr``, ``eps`` and the boolean ``active`` are [L], ``betas`` [2, L], ``decay`` one [L]
+    for each parameter; a lane whose ``active`` is false keeps its parameters and moments.
     """
     beta1, beta2 = betas
     correction1, correction2 = 1 - beta1**step, 1 - beta2**step
@@ -128,9 +128,10 @@ def stacked_adamw(
         return values.to(like.dtype).reshape(-1, *([1] * (like.ndim - 1)))
 
     for p, g, m, v, wd in zip(parameters, gradients, first, second, decay, strict=True):
-        on = along(active, p)
-        m.add_(on * (1 - along(beta1, p)) * (g - m))
-        v.add_(on * (1 - along(beta2, p)) * (g * g - v))
+        # chosen, not multiplied by 0: the gradients of a lane at rest may be infinite
+        on = active.reshape(-1, *([1] * (p.ndim - 1)))
+        m.copy_(torch.where(on, m + (1 - along(beta1, p)) * (g - m), m))
+        v.copy_(torch.where(on, v + (1 - along(beta2, p)) * (g * g - v), v))
         denominator = v.sqrt() / along(correction2, p).sqrt() + along(eps, p)
         change = along(lr, p) * (along(wd, p) * p + m / (along(correction1, p) * denominator))
-        p.sub_(on * change)
+        p.copy_(torch.where(on, p - change, p))

@@ -30,14 +30,16 @@ class BatchOrder:
         self._moved = moved
         self._cached: tuple[int, Integers] | None = None
 
+    def stream(self, epoch: int) -> Stream:
+        """Return the stream whose permutation is the order of ``epoch`` (counted from 0)."""
+        stream = self._stream.at(epoch)
+        moved = 0 if self._moved is None else self._moved(epoch * self.batches_per_epoch)
+        return stream.at("moved", moved) if moved else stream
+
     def epoch(self, epoch: int) -> Integers:
-        """Return the permutation of the examples in ``epoch`` (counted from 0)."""
+        """Return the permutation of the examples in ``epoch``."""
         if self._cached is None or self._cached[0] != epoch:
-            stream = self._stream.at(epoch)
-            moved = 0 if self._moved is None else self._moved(epoch * self.batches_per_epoch)
-            if moved:
-                stream = stream.at("moved", moved)
-            self._cached = (epoch, stream.permutation(self.n))
+            self._cached = (epoch, self.stream(epoch).permutation(self.n))
         return self._cached[1]
 
     def batch(self, step: int) -> Integers:

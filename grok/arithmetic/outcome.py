@@ -6,6 +6,7 @@ the evaluations; a run in which it did not happen has none (it is censored).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,12 +34,13 @@ def first_lasting(steps: Sequence[int], values: Sequence[float], threshold: floa
 
 def peak(steps: Sequence[int], values: Sequence[float], fall: float) -> int | None:
     """Return the step of the highest value, or None while nothing after it is ``fall`` (a share) lower."""
-    if not values:
+    finite = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
+    if not finite:
         return None
-    top = max(range(len(values)), key=lambda i: values[i])
-    if min(values[top:]) > (1 - fall) * values[top]:
-        return None
-    return steps[top]
+    top = max(range(len(finite)), key=lambda i: finite[i][1])
+    step, highest = finite[top]
+    lowest_after = min(value for _, value in finite[top:])
+    return step if lowest_after <= (1 - fall) * highest and lowest_after < highest else None
 
 
 def event_times(curve: Sequence[CurvePoint]) -> dict[str, int | None]:

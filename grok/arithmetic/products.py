@@ -33,9 +33,12 @@ def processor_model() -> str:
     return f"{found.get('model name', 'unknown')} {numbers}"
 
 
-def choose_path(requested: str, dtype: torch.dtype) -> str:
-    """Return ``plain`` or ``onednn`` for ``numerics.path``; oneDNN has no float64."""
-    if dtype == torch.float64:
+def choose_path(requested: str, precision: str) -> str:
+    """Return ``plain`` or ``onednn`` for ``numerics.path``.
+
+    oneDNN's operation has no float64, and autocast would pass it by in bf16.
+    """
+    if precision != "float32":
         return "plain"
     if requested != "auto":
         return requested

@@ -16,6 +16,7 @@ from grok.arithmetic.backends import OneLane
 from grok.arithmetic.initial import Parameters, parameter_shapes
 from grok.arithmetic.interventions import stable_logits
 from grok.arithmetic.lanes import LaneModel, Noise, no_noise
+from grok.arithmetic.operations import Integers
 from grok.arithmetic.products import choose_path, processor_model
 from grok.arithmetic.rows import Batch, RowPlan
 from grok.arithmetic.table import Equations
@@ -54,7 +55,7 @@ class OneLaneProgram:
         self.config = config
         self.dtype = dtype_of(config)
         self.names = list(parameter_shapes(config))
-        self.path = choose_path(config.numerics.path, self.dtype)
+        self.path = choose_path(config.numerics.path, config.precision)
         noisy = config.model.dropout > 0
         self.plan = RowPlan.of(config.task, shared=not noisy)
         self.model = LaneModel(config.model, self.plan, OneLane(self.path))
@@ -141,21 +142,24 @@ class OneLaneProgram:
 
     @torch.no_grad()
     def evaluate(
-        self, parameters: Parameters, equations: Equations, visit: Tensor | None = None
+        self, parameters: Parameters, equations: Equations, visit: Integers | None = None
     ) -> tuple[float, float]:
-        """Return (mean loss, accuracy) over ``equations``, summed in float64 in table order, however visited."""
+        """Return (mean loss, accuracy) over ``equations``, summed in float64 in table order.
+
+        ``visit`` is an order of the passes. An example has its place in its pass whatever
+        the order, so the order cannot move a bit.
+        """
         n = len(equations)
-        passes = -(-n // EVALUATION_ROWS)
+        passes = evaluation_passes(n)
         size = -(-n // passes)  # all passes have one shape; the last is filled up with the first example
-        order = torch.arange(n) if visit is None else visit
-        order = torch.cat([order, order[:1].expand(passes * size - n)])
-        a, b, answer = (torch.from_numpy(x)[order] + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer))
-        losses, hits = torch.empty(n, dtype=torch.float64), torch.empty(n, dtype=torch.bool)
+        rows = torch.cat([torch.arange(n), torch.zeros(passes * size - n, dtype=torch.int64)])
+        a, b, answer = (torch.from_numpy(x)[rows] + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer))
+        losses, hits = torch.empty(passes * size, dtype=torch.float64), torch.empty(passes * size, dtype=torch.bool)
         tensors, share = list(parameters.values()), torch.empty(0)
         with self._autocast():
-            for start in range(0, passes * size, size):
-                rows = slice(start, start + size)
-                inputs = (a[rows], b[rows], answer[rows], share)
+            for i in range(passes) if visit is None else visit.tolist():
+                part = slice(i * size, (i + 1) * size)
+                inputs = (a[part], b[part], answer[part], share)
                 try:
                     loss, hit = self._score(tensors, inputs)
                 except Exception as error:
@@ -163,10 +167,13 @@ class OneLaneProgram:
                         raise
                     self._fall_back(error)
                     loss, hit = self._score(tensors, inputs)
-                true = order[rows][: max(0, n - start)]
-                losses[true] = loss[: len(true)].double()
-                hits[true] = hit[: len(true)]
-        return losses.mean().item(), hits.double().mean().item()
+                losses[part], hits[part] = loss.double(), hit
+        return losses[:n].mean().item(), hits[:n].double().mean().item()
+
+
+def evaluation_passes(n: int) -> int:
+    """Return in how many forward passes ``n`` examples are evaluated."""
+    return -(-n // EVALUATION_ROWS)
 
 
 def _compiled(function: Step) -> Step:

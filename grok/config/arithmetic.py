@@ -198,7 +198,7 @@ class EvalConfig:
         1, "Passes over the validation set per evaluation; more change nothing.", role="none", minimum=1
     )
     shuffle: bool = setting(
-        False, "Visit the validation set in a random order, drawn from the eval stream.", role="none"
+        False, "Visit the validation set's passes in a random order, drawn from the eval stream.", role="none"
     )
     couple_order: bool = setting(
         False,
@@ -223,7 +223,11 @@ class PerturbConfig:
     """A deliberate tiny change of the initial weights, to tell a seed's effect from chaos."""
 
     ulps: int = setting(
-        0, "Move every drawn initial weight by up to this many units in the last place.", minimum=0, neutral=0
+        0,
+        "Move every drawn initial weight by up to this many units in the last place.",
+        minimum=0,
+        maximum=2**20,
+        neutral=0,
     )
 
 

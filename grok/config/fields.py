@@ -17,6 +17,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
 from grok.errors import ConfigError, nearest
+from grok.streams import MAX_SEED
 
 Role = Literal["result", "length", "schedule", "none"]
 """What a setting can change: the trajectory, only its length, only when it is looked at, or nothing.
@@ -178,6 +179,8 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
 
 
 def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
+    if kind is int and abs(value) > MAX_SEED and rule.maximum is None:
+        raise ConfigError(f"{name}={value} is too large: whole numbers are kept in 64 bits, at most {MAX_SEED}")
     outside = (
         not math.isfinite(value)
         or (rule.minimum is not None and value < rule.minimum)

@@ -305,7 +305,7 @@ class ResumeConfig:
 class TargetConfig:
     """What the preset is known by: its size is printed against these (REQUIREMENTS T7)."""
 
-    params: int | None = setting(None, "Published number of parameters.", role="none", minimum=1)
+    params: int | None = setting(None, "Number of parameters the preset is known by.", role="none", minimum=1)
     vocab_size: int | None = setting(None, "Vocabulary at which they were counted.", role="none", minimum=2)
 
 
