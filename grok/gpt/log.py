@@ -105,15 +105,15 @@ class Log:
 
 
 def against_target(config: GptConfig, n: int) -> str:
-    """Return the preset's published parameter count beside this model's, where they can be compared, or ``""``."""
+    """Return the preset's own parameter count beside this model's, where they can be compared, or ``""``."""
     target = config.target
     if target.params is None or target.vocab_size is None:
         return ""
     there = parameter_count(config.model, vocab_size=target.vocab_size)
-    known = f"; published: {target.params:,} at vocabulary {target.vocab_size:,}"
+    known = f"; the preset has {target.params:,} at vocabulary {target.vocab_size:,}"
     if there != target.params:
-        return f"{known}, but these settings give {there:,} there: something was changed (or left) off target"
-    return known if n != target.params else ", as published"
+        return f"{known}, these settings {there:,} there: something was changed, or left, off target"
+    return known if n != target.params else ", as its preset says"
 
 
 def duration(seconds: float) -> str:
