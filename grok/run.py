@@ -98,7 +98,7 @@ def _hydra(door: Door, words: list[str]) -> None:
 
     version.setbase("1.3")
     parser = get_args_parser()
-    args = parser.parse_args(words)
+    args = parser.parse_intermixed_args(words)  # options may stand behind overrides
     before = os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"  # Hydra then raises instead of printing several lines and a traceback
     try:

@@ -62,7 +62,12 @@ def train(
                 programs[key] = OneLaneProgram(flight.config)
             flying.append(Lane(flight, programs[key]))
         for lane in list(flying):
-            yield from lane.advance(stop)
+            lane.flight.go()
+            for event in lane.advance(stop):
+                lane.flight.pause()
+                yield event
+                lane.flight.go()
+            lane.flight.pause()
             if stop():
                 yield from (other.checkpoint() for other in flying if not other.flight.ended())
                 return

@@ -37,10 +37,10 @@ class Flight:
         self.stop_reason: str | None = None
         self.diverged = False
         self._good_in_a_row = 0
-        self._seconds_before = 0.0
         self.started_at = time.time()
-        self._clock = time.monotonic()
-        self._last_checkpoint = self._clock
+        self._seconds = 0.0
+        self._running_since: float | None = None
+        self._last_checkpoint = time.monotonic()
         self.tags: list[str] = []
         """Numerics tags of earlier processes that trained this run."""
         self._due = evaluation_steps(self.config.eval, self.config.train.steps)
@@ -58,7 +58,7 @@ class Flight:
         # A run that is extended was evaluated at its old last step, which need not be on the new schedule.
         self.curve = [CurvePoint(**point) for point in state["curve"] if point["step"] in self._due]
         self._good_in_a_row = state["good_in_a_row"]
-        self._seconds_before = state["seconds"]
+        self._seconds = state["seconds"]
         self.started_at = state["started_at"]
         self.tags = list(state["numerics"])
 
@@ -93,8 +93,20 @@ class Flight:
         }
 
     def seconds(self) -> float:
-        """Return the wall time spent on this run, stops excluded."""
-        return self._seconds_before + time.monotonic() - self._clock
+        """Return the time spent on this run alone: stops and the turns of other lanes are left out."""
+        return self._seconds + (0.0 if self._running_since is None else time.monotonic() - self._running_since)
+
+    def go(self) -> None:
+        """Start this run's clock."""
+        self._running_since = time.monotonic()
+
+    def pause(self) -> None:
+        """Stop this run's clock."""
+        self._seconds, self._running_since = self.seconds(), None
+
+    def spend(self, seconds: float) -> None:
+        """Add a share of time that lanes spent together."""
+        self._seconds += seconds
 
     def decision_due(self) -> bool:
         """Return whether the early stop looks at the validation set now, on its own cadence."""

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from grok.arithmetic.initial import Parameters
 from grok.arithmetic.measure import squared_norm
-from grok.config.arithmetic import ArithmeticConfig
 
 
 def stable_logits(logits: Tensor) -> Tensor:
@@ -49,16 +48,3 @@ class NormClamp:
         norm = math.sqrt(sum(squared_norm(p) for p in parameters.values()))
         for p in parameters.values():
             p.mul_(self.target / max(norm, 1e-30))
-
-
-def unsupported_by_stacks(config: ArithmeticConfig) -> list[str]:
-    """Return the settings in force that stacked lanes do not carry."""
-    found = {
-        "model.dropout": config.model.dropout > 0,
-        "optim.grokfast": config.optim.grokfast != "none",
-        "optim.orthogonal_gradient": config.optim.orthogonal_gradient,
-        "optim.norm_clamp": config.optim.norm_clamp is not None,
-        "train.loss": config.train.loss != "softmax",
-        "eval.metrics": bool(config.eval.metrics),
-    }
-    return [name for name, on in found.items() if on]

@@ -10,6 +10,7 @@ words are drawn on the host and sorted on the device.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -19,7 +20,6 @@ from torch import Tensor
 from grok.arithmetic.backends import StackedLanes
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import initial_parameters, parameter_shapes
-from grok.arithmetic.interventions import unsupported_by_stacks
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.measure import norms_of, weights_hash
 from grok.arithmetic.optimizer import decays, learning_rate, stacked_adamw
@@ -69,7 +69,7 @@ def train_stacked(
     by_program: dict[str, list[Job]] = {}
     for job in jobs:
         assert isinstance(job.config, ArithmeticConfig)
-        if missing := unsupported_by_stacks(job.config):
+        if missing := job.config.only_on_cpu():
             raise ConfigError(f"{', '.join(missing)}: stacked lanes do not carry this yet, set device=cpu")
         by_program.setdefault(program_key(job.config), []).append(job)
     for group in by_program.values():
@@ -196,6 +196,7 @@ class Stack:
         A lane whose loss is not finite rests from that step on, so where it diverged does
         not depend on how far its neighbours went.
         """
+        start = time.monotonic()
         steps = min(self._boundary(seat.flight) for _, seat in self._seated())
         config = self._per_lane
         betas = torch.stack([config(lambda f, i=i: f.config.optim.betas[i]) for i in (0, 1)])  # type: ignore[misc]
@@ -229,6 +230,7 @@ class Stack:
             seat.flight.step += went
             if not math.isfinite(loss[lane]):
                 seat.flight.diverge()
+            seat.flight.spend((time.monotonic() - start) / len(self._seated()))
         yield from self._look(loss.tolist(), accuracy.tolist())
 
     def _decay_of(self, name: str) -> Callable[[Flight], float]:

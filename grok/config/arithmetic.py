@@ -273,3 +273,14 @@ class ArithmeticConfig(RunConfig):
     def length_is_free(self) -> bool:
         # a log schedule is laid over the whole length, and under the coupling it moves training
         return not (self.eval.couple_order and self.eval.schedule == "log")
+
+    def only_on_cpu(self) -> list[str]:
+        found = {
+            "model.dropout": self.model.dropout > 0,
+            "optim.grokfast": self.optim.grokfast != "none",
+            "optim.orthogonal_gradient": self.optim.orthogonal_gradient,
+            "optim.norm_clamp": self.optim.norm_clamp is not None,
+            "train.loss": self.train.loss != "softmax",
+            "eval.metrics": bool(self.eval.metrics),
+        }
+        return [name for name, on in found.items() if on]

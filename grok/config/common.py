@@ -120,6 +120,10 @@ class RunConfig:
         """Return whether a shorter run is a prefix of a longer one: no schedule looks at ``train.steps``."""
         return True
 
+    def only_on_cpu(self) -> list[str]:
+        """Return the settings in force that only the CPU's engine carries."""
+        return []
+
     def coupled_schedule(self) -> dict[str, object]:
         """Return the evaluation settings that move training, which by design is none."""
         return {}

@@ -34,6 +34,8 @@ class Ledger:
         self._writing = threading.Lock()
         self._closing = threading.Event()
         self._error: Exception | None = None
+        self.notes: list[str] = []
+        """What the store had to say: runs that it holds with other bits, damage put right."""
         self._thread = threading.Thread(target=self._tend, name="ledger", daemon=True)
 
     def __enter__(self) -> Ledger:
@@ -66,11 +68,13 @@ class Ledger:
             with self._lock:
                 rows, self._pending = self._pending, []
             try:
-                self._writer.commit(rows)
+                said = self._writer.commit(rows)
             except BaseException:
                 with self._lock:
                     self._pending = rows + self._pending
                 raise
+        self.notes += [f"Conflict: {conflict}" for conflict in said.conflicts]
+        self.notes += [f"Repaired: {found}" for found in said.recovered]
         for row in rows:
             self._on_commit(row)
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from grok.config import ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
-from grok.config.fields import canonical_json
+from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
+from grok.config.fields import canonical_json, settings_of
 from grok.errors import ConfigError, DataError
 from grok.store import Store
 
@@ -183,28 +183,44 @@ def _attribute(config: RunConfig, dotted: str) -> Any:
 
 
 class _Extensible:
-    """Stored runs whose checkpoint was kept, by trajectory."""
+    """Stored runs whose checkpoint was kept, by all that must be equal for another run to go on from them.
+
+    Besides the trajectory these are the settings of evaluation, early stop and replicate: the
+    longer run's row must be what it would be in an empty store.
+    """
 
     def __init__(self, store: Store) -> None:
         kept = {folder.name for folder in store.layout.checkpoints.glob("*")}
-        self._ends: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        self._ends: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
         if not kept:
             return
-        columns = ["run_id", "trajectory_id", "steps", "stop_reason", "config.eval.every", "config.eval.schedule"]
+        alike = [name for cls in MODES.values() for name in _schedule_settings(cls)]
+        columns = [
+            "run_id",
+            "trajectory_id",
+            "mode",
+            "steps",
+            "stop_reason",
+            *(f"config.{n}" for n in dict.fromkeys(alike)),
+        ]
         for row in store.table("runs", kept, columns).to_pylist():
-            if row["stop_reason"] == "steps" and row["config.eval.schedule"] in (None, "every"):
-                key = (row["trajectory_id"], row["config.eval.every"])
-                self._ends.setdefault(key, []).append((row["steps"], row["run_id"]))
+            if row["stop_reason"] == "steps":
+                values = (row[f"config.{name}"] for name in _schedule_settings(MODES[row["mode"]]))
+                self._ends.setdefault((row["trajectory_id"], *values), []).append((row["steps"], row["run_id"]))
 
     def than(self, run: PlannedRun) -> str | None:
         """Return the longest stored run that ``run`` goes on from, if there is one.
 
-        A curve can be continued only where both runs look at the same steps; a log
-        schedule spreads its points over the run's length, so it never is.
+        A log schedule spreads its points over the run's length, so it never is continued.
         """
         settings = flatten(run.config)
         if not run.config.length_is_free() or settings.get("eval.schedule", "every") != "every":
             return None
-        ends = self._ends.get((run.identity.trajectory_id, settings["eval.every"]), [])
+        values = (settings[name] for name in _schedule_settings(type(run.config)))
+        ends = self._ends.get((run.identity.trajectory_id, *values), [])
         shorter = [end for end in ends if end[0] < settings["train.steps"]]
         return max(shorter)[1] if shorter else None
+
+
+def _schedule_settings(cls: type[RunConfig]) -> list[str]:
+    return [name for name, (_, rule) in settings_of(cls).items() if rule.role == "schedule"]

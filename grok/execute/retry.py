@@ -40,6 +40,8 @@ class Totals:
     """Runs that another sweep finished meanwhile."""
     failed: dict[str, str] = field(default_factory=dict)
     """Error of every run that is at fault for itself."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know besides."""
     grokked: int = 0
     deaths: int = 0
     """Workers lost."""
@@ -121,6 +123,7 @@ class GroupRunner:
         self.totals.finished |= report.finished
         self.totals.elsewhere |= set(report.stored)
         self.totals.grokked += report.grokked
+        self.totals.notes += report.notes
         if report.held:
             self._held += [run for run in group.runs if run.run_id in set(report.held)]
             self._ask_again = time.monotonic() + ASK_AGAIN

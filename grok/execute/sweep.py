@@ -65,6 +65,9 @@ class Force:
         local = shared.executor in ("inline", "loky")
         if local and shared.device == "cuda" and not gpus:
             raise ConfigError("device=cuda: this machine has no usable GPU, expected device=cpu or device=auto")
+        bound = shared.only_on_cpu()
+        if shared.device == "cuda" and bound:
+            raise ConfigError(f"device=cuda: stacked lanes do not carry {', '.join(bound)} yet, set device=cpu")
         if local and shared.precision == "tf32" and not gpus:
             raise ConfigError("precision=tf32 needs a GPU: expected float32, float64 or bf16 here")
         gpu = shared.device == "cuda" or gpus > 0
@@ -247,8 +250,22 @@ class Sweep:
         )
         self.writer.commit([Row(result, run.config, run.identity, self.provenance, run.data_hash)])
 
+    def _say_what_stored_runs_lack(self) -> None:
+        """Say that weights asked for now were not kept then: a stored run is not trained again for them."""
+        if self.shared.save == "none" or not self.plan.stored:
+            return
+        without = [x for x in self.plan.stored if not any((self.store.layout.checkpoints / x).glob("*"))]
+        if without:
+            print(
+                f"Note: {len(without)} stored run{'s' if len(without) > 1 else ''} kept no weights "
+                f"(save={self.shared.save} was not set then); add force=true to train them again as the next replicate."
+            )
+
     def conclude(self, totals: Totals) -> Outcome:
         """Print what happened and how to go on; return the outcome."""
+        for note in dict.fromkeys(totals.notes):
+            print(note)
+        self._say_what_stored_runs_lack()
         statuses = self.store.statuses()
         asked = dict.fromkeys(self.plan.asked)
         stored = {run_id: statuses[run_id] for run_id in asked if run_id in statuses}

@@ -9,13 +9,14 @@ import socket
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from grok.config import GptConfig, RunConfig
-from grok.errors import ConfigError, GrokError
+from grok.config import GptConfig
+from grok.errors import CheckpointError, ConfigError, GrokError
 from grok.execute.groups import Group
 from grok.execute.ledger import Ledger
 from grok.execute.live import LiveFolder
@@ -65,6 +66,8 @@ class GroupReport:
     error: str | None = None
     """The exception that came out of the engine, in one line."""
     trace: str | None = None
+    notes: list[str] = field(default_factory=list)
+    """What the user should know: conflicts, repairs, checkpoints that could not be used."""
     fatal: str | None = None
     """Why no group can go on: the store cannot be written, or the settings do not fit this machine."""
 
@@ -113,7 +116,7 @@ def _train(
     report: GroupReport,
     group_name: str,
 ) -> None:
-    device = prepare_process(runs[0].config, settings.device, slot)
+    device = prepare_process(runs, settings.device, slot)
     by_id = {run.run_id: run for run in runs}
     provenance = settings.provenance.on_this_machine(settings.lanes)
     view = WorkerView(live, group_name)
@@ -125,7 +128,7 @@ def _train(
 
     with Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
-            for event in engine_events(runs, settings, device, stop):
+            for event in engine_events(runs, settings, device, stop, report.notes):
                 if isinstance(event, RunResult):
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
                     ledger.add(finished_row(event, run, provenance, settings.store_path))
@@ -138,25 +141,28 @@ def _train(
         except Exception as error:  # the caller decides about retry
             report.error = one_line(error)
             report.trace = traceback.format_exc()
+    report.notes += ledger.notes
     report.stopped = stop.requested
     report.grokked = view.grokked
     view.close()
 
 
-def prepare_process(config: RunConfig, device: str, slot: int) -> str:
-    """Set this process's threads and GPU; return the engine's device.
+def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
+    """Set this process's threads and GPU; return the engine's device for a group.
 
     One thread in arithmetic mode, because its bits depend on it (DESIGN decision 2);
     the ``slot``-th worker takes the ``slot``-th GPU.
     """
     import torch
 
+    config = runs[0].config
     if isinstance(config, GptConfig):
         torch.set_num_threads(config.train.threads or len(os.sched_getaffinity(0)))
     else:
         torch.set_num_threads(1)
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        bound = any(run.config.only_on_cpu() for run in runs)
+        device = "cuda" if torch.cuda.is_available() and not bound else "cpu"
     if device == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError("device=cuda: no CUDA device is usable here, expected cpu or auto")
@@ -165,10 +171,12 @@ def prepare_process(config: RunConfig, device: str, slot: int) -> str:
 
 
 def engine_events(
-    runs: list[PlannedRun], settings: WorkerSettings, device: str, stop: StopRequested
+    runs: list[PlannedRun], settings: WorkerSettings, device: str, stop: StopRequested, notes: list[str]
 ) -> Iterator[Event]:
-    """Yield what the engine of the runs' mode says."""
-    jobs = [Job(run_id=run.run_id, config=run.config, resume=resume_of(run, settings.store_path)) for run in runs]
+    """Yield what the engine of the runs' mode says; ``notes`` gets what happened to checkpoints."""
+    jobs = [
+        Job(run_id=run.run_id, config=run.config, resume=resume_of(run, settings.store_path, notes)) for run in runs
+    ]
     if isinstance(runs[0].config, GptConfig):
         from grok.gpt import engine as gpt
 
@@ -179,13 +187,29 @@ def engine_events(
         yield from arithmetic.train(jobs, lanes=settings.lanes, device=device, stop=stop)
 
 
-def resume_of(run: PlannedRun, store_path: str) -> Checkpoint | None:
-    """Return the checkpoint that ``run`` goes on from: its own, else the one that it extends or names."""
-    from grok.checkpoint import has_checkpoint, load_checkpoint, run_folder
+def resume_of(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
+    """Return the checkpoint that ``run`` goes on from: its own, else the one that it extends or names.
+
+    Damaged checkpoints are passed over, and ``notes`` says so.
+    """
+    from grok.checkpoint import checkpoint_steps, has_checkpoint, load_checkpoint, run_folder
 
     own = run_folder(store_path, run.run_id)
-    if has_checkpoint(own):
-        return load_checkpoint(own)
+    steps = checkpoint_steps(own)
+    if steps:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the note below says it where the user looks
+            try:
+                found = load_checkpoint(own)
+            except CheckpointError:
+                notes.append(f"Damaged: the checkpoint of run {run.run_id} at step {steps[0]}; it was trained anew")
+            else:
+                if found.step != steps[0]:
+                    notes.append(
+                        f"Damaged: the checkpoint of run {run.run_id} at step {steps[0]}; "
+                        f"it went on from step {found.step}"
+                    )
+                return found
     if isinstance(run.config, GptConfig) and run.config.resume.run is not None:
         return load_checkpoint(run_folder(store_path, run.config.resume.run), run.config.resume.step)
     if run.extends is not None and has_checkpoint(run_folder(store_path, run.extends)):
