@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grok.errors import TrainingError
+from grok.errors import ConfigError, GrokError, TrainingError
 from grok.store import Provenance
 
 
@@ -31,9 +32,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/search"))
     parser.add_argument("--study", default="quickstart")
     given, overrides = parser.parse_known_args(argv)
+    try:
+        return rehearse(given.out, [f"study={given.study}", *overrides])
+    except GrokError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+
+
+def rehearse(out: Path, words: list[str]) -> int:
+    """Carry the study of ``words`` out both ways; return 0 when the trials are the same, 1 when they are not.
+
+    Raises:
+        ConfigError: it was done in ``out`` already.
+        TrainingError: a study did not finish, or finished before it could be killed.
+    """
     begun = time.time()
-    words = [f"study={given.study}", *overrides]
-    stores = {name: given.out / "stores" / name for name in ("undisturbed", "killed")}
+    stores = {name: out / "stores" / name for name in ("undisturbed", "killed")}
+    if stores["killed"].exists():
+        raise ConfigError(f"--out {out}: {stores['killed']} is there already, and a finished study cannot be killed")
     finish(words, stores["undisturbed"])
     kills = [kill_at(share, words, stores["killed"]) for share in (1 / 3, 2 / 3)]
     finish(words, stores["killed"])
@@ -43,7 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     finish([*words, "study.compare=true"], stores["undisturbed"])
     machine = Provenance.collect().on_this_machine()
     result = {
-        "command": " ".join(["python -m sweeps.search.killed_twice", *sys.argv[1:]]),
+        "command": shlex.join(
+            ["python", "-m", "sweeps.search.killed_twice", "--out", str(out), "--study", name, *words[1:]]
+        ),
         "same_trials": same,
         "trials": len(whole["trials"]),
         "seeds": whole["definition"]["study"]["seeds"],
@@ -54,17 +72,15 @@ def main(argv: list[str] | None = None) -> int:
         "git_dirty": machine.git_dirty,
         "torch_version": machine.torch_version,
     }
-    (given.out / "killed_twice.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (out / "killed_twice.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for kind in ("", ".comparison", ".compared"):
         made = stores["undisturbed"] / "search" / f"{name}{kind}.json"
         if made.exists():
-            shutil.copy(made, given.out)
-    subprocess.run(
-        [sys.executable, "-m", "analysis.search", str(stores["undisturbed"]), "--out", str(given.out)], check=True
-    )
+            shutil.copy(made, out)
+    subprocess.run([sys.executable, "-m", "analysis.search", str(stores["undisturbed"]), "--out", str(out)], check=True)
     print(
         f"{len(whole['trials'])} trials, killed after {kills}: {'the same trials' if same else 'OTHER TRIALS'} as "
-        f"undisturbed; in {given.out}"
+        f"undisturbed; in {out}"
     )
     return 0 if same else 1
 
