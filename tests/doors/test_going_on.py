@@ -1,0 +1,75 @@
+"""Going on from a checkpoint gives what an empty store would have given, or does not happen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grok.checkpoint import checkpoint_steps
+from grok.store import open_store
+from tests.doors.conftest import TINY, Door
+
+KEEP = (*TINY, "store.path=S", "checkpoint.keep=true")
+
+
+def hashes(store: str) -> dict[str, str]:
+    runs = open_store(store).runs()
+    return dict(zip(runs["run_id"], runs["weights_hash"], strict=True))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [("replicate=3",), ("train.stop_when_generalised=true",), ("eval.every=2",)],
+)
+def test_another_way_of_looking_stopping_or_repeating_starts_anew(door: Door, other: tuple[str, ...]) -> None:
+    assert door(*KEEP).status == 0
+    assert "from the end" not in door(*KEEP, "train.steps=9", *other, "dry_run=true").out
+    assert "1 from the end of a shorter run" in door(*KEEP, "train.steps=9", "dry_run=true").out
+
+
+def test_a_forced_repeat_is_computed_whole(door: Door) -> None:
+    assert door(*KEEP).status == 0
+    assert door(*KEEP, "train.steps=9").status == 0
+    plan = door(*KEEP, "train.steps=9", "force=true", "dry_run=true").out
+    assert "1 to train" in plan and "from the end" not in plan
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_trained_anew(door: Door) -> None:
+    assert door(*KEEP).status == 0
+    (run_id,) = hashes("S")
+    folder = Path("S/checkpoints") / run_id
+    assert checkpoint_steps(folder) == [6]
+    (tensors,) = folder.rglob("*.safetensors")
+    damaged = bytearray(tensors.read_bytes())
+    damaged[-1] ^= 1
+    tensors.write_bytes(damaged)
+    for shard in (*Path("S/runs").glob("*"), *Path("S/curves").glob("*")):
+        if "empty" not in shard.name:
+            shard.unlink()  # the row is lost as well: the same command trains it again
+    again = door(*KEEP)
+    assert again.status == 0
+    assert f"Damaged: the checkpoint of run {run_id} at step 6; it was trained anew" in again.out
+    fresh = door(*TINY, "store.path=T")
+    assert fresh.status == 0
+    assert hashes("S") == hashes("T")
+
+
+def test_weights_asked_for_too_late_are_not_promised(door: Door) -> None:
+    assert door(*TINY, "store.path=S").status == 0
+    late = door(*TINY, "store.path=S", "save=final")
+    assert late.status == 0
+    assert "1 stored run kept no weights" in late.out and "force=true" in late.out
+
+
+def test_options_may_stand_behind_overrides(door: Door) -> None:
+    ended = door(*TINY, "store.path=S", "-m", "seed=range(0,2)")
+    assert ended.status == 0
+    assert ended.last.startswith("2 runs stored in S")
+
+
+def test_numbers_beyond_the_store_are_refused(door: Door) -> None:
+    ended = door(*TINY, "store.path=S", "replicate=99999999999999999999")
+    assert ended.status == 2
+    assert "at most 9223372036854775807" in ended.err
+    assert not Path("S").exists()
