@@ -52,6 +52,19 @@ class Criteria:
         reached = np.sort(steps)[::-1]
         return int(min(self.horizon, reached[max(0, int(np.ceil(self.majority * len(steps))) - 1)]))
 
+    def horizon_of(self, rows: pd.DataFrame) -> int:
+        """Return the step at which these ``runs`` rows can be judged; diverged runs have no say.
+
+        A run that was stopped early because it had generalised is known up to its end only, and such
+        runs are the good ones: judging after it would leave exactly them out of the share. So the
+        horizon is never beyond where early stopping began (``train.stop_horizon``).
+        """
+        lasting = rows[rows["status"] != "diverged"]
+        rows = lasting if len(lasting) else rows
+        horizon = self.horizon_for(rows["steps"].to_numpy(dtype=np.int64))
+        stopped = rows[rows["stop_reason"] == "generalised"]
+        return int(min([horizon, *stopped["config.train.stop_horizon"].dropna().astype(int)]))
+
     def classify(self, accuracy: pd.Series, diverged: pd.Series) -> pd.Series:
         """Return the class of each run from its accuracy at the horizon (NaN: not judged)."""
         label = np.select(

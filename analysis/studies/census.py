@@ -37,8 +37,7 @@ class Census(Study):
 def judged(observations: Observations, rows: pd.DataFrame, criteria: Criteria = DIARY) -> tuple[pd.DataFrame, int]:
     """Return ``rows`` with columns ``accuracy`` (at the horizon) and ``label``, and the horizon."""
     diverged = rows["status"] == "diverged"
-    lengths = rows.loc[~diverged, "steps"].to_numpy(dtype=np.int64)
-    horizon = criteria.horizon_for(lengths if len(lengths) else rows["steps"].to_numpy(dtype=np.int64))
+    horizon = criteria.horizon_of(rows)
     accuracy = accuracy_at(observations.curves_of(rows.index), rows.index, horizon)
     label = criteria.classify(accuracy, diverged)
     return rows.assign(accuracy=accuracy, label=label), horizon

@@ -169,7 +169,7 @@ def _rates(observations: Observations, study: Crossed) -> None:
 
 
 def _good(observations: Observations, cells: pd.DataFrame) -> tuple[np.ndarray | None, str]:
-    horizon = DIARY.horizon_for(cells["steps"].to_numpy(dtype=np.int64))
+    horizon = DIARY.horizon_of(cells)
     accuracy = accuracy_at(observations.curves_of(cells.index), cells.index, horizon)
     hit = (accuracy >= DIARY.normal_accuracy).to_numpy()
     if accuracy.notna().mean() > 0.9 and 5 <= hit.sum() <= len(hit) / 2:

@@ -67,7 +67,7 @@ def outcome(observations: Observations, rows: pd.DataFrame) -> Outcome:
     except NotEnoughData:
         if rows.empty:
             raise
-    horizon = DIARY.horizon_for(rows["steps"].to_numpy(dtype=np.int64))
+    horizon = DIARY.horizon_of(rows)
     accuracy = floats(accuracy_at(observations.curves_of(rows.index), rows.index, horizon))
     known = np.isfinite(accuracy)
     if known.mean() < 0.9 or float(np.ptp(accuracy[known])) == 0:

@@ -64,3 +64,20 @@ def test_regimes_by_both_signs() -> None:
     fall = np.array([500.0, np.inf, np.inf, 500.0, 500.0])
     grokked = np.array([1000.0, 1000, 1000, 1000, np.nan])
     assert REGIMES.classify(climb, fall, grokked).tolist() == ["slow", "fast", "mixed", "mixed", "not yet"]
+
+
+def test_early_stopped_runs_are_judged_where_stopping_began() -> None:
+    """Three of ten generalise and stop at 1,000: the share must be three in ten, not none of seven."""
+    rows = pd.DataFrame(
+        {
+            "steps": [1000] * 3 + [5000] * 7,
+            "status": "completed",
+            "stop_reason": ["generalised"] * 3 + ["steps"] * 7,
+            "config.train.stop_horizon": 1000,
+        },
+        index=pd.Index([f"r{i}" for i in range(10)], name="run_id"),
+    )
+    assert DIARY.horizon_of(rows) == 1000
+    diverged = rows.assign(status=["completed"] * 9 + ["diverged"])
+    assert DIARY.horizon_of(diverged) == 1000
+    assert DIARY.horizon_of(rows.assign(stop_reason="steps", steps=5000)) == 3000
