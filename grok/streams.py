@@ -23,6 +23,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from grok.errors import ConfigError, nearest
+
 MAX_SEED: Final = 2**63 - 1
 """Largest seed: it must fit a signed 64-bit column of the store."""
 
@@ -111,3 +113,23 @@ class Stream:
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
         """Return ``n`` integers in ``[0, high)``; the bias is below ``high / 2**53``."""
         return np.floor(self.uniform(n) * high).astype(np.int64)
+
+
+def layer_seeds(names: list[str], layers: dict[str, int], init_seed: int) -> dict[str, int]:
+    """Return the init seed of every tensor: the longest matching name or dotted prefix wins.
+
+    Raises:
+        ConfigError: an entry of ``layers`` matches no tensor.
+    """
+    seeds = dict.fromkeys(names, init_seed)
+    for prefix in sorted(layers, key=lambda p: len(p.split("."))):
+        matched = [n for n in names if n == prefix or n.startswith(prefix + ".")]
+        if not matched:
+            known = sorted({".".join(n.split(".")[:i]) for n in names for i in range(1, n.count(".") + 2)})
+            raise ConfigError(
+                f"seeds.layers: '{prefix}' names no tensor{nearest(prefix, known)}: expected a tensor or a prefix of "
+                f"whole components out of {', '.join(names)}"
+            )
+        for name in matched:
+            seeds[name] = layers[prefix]
+    return seeds

@@ -16,8 +16,7 @@ from torch import Tensor
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.vocabulary import Vocabulary
 from grok.config.arithmetic import ArithmeticConfig, ModelConfig
-from grok.errors import ConfigError, nearest
-from grok.streams import Stream
+from grok.streams import Stream, layer_seeds
 
 Parameters = dict[str, Tensor]
 """A model's parameters by name, in the model's own order; a tied head has none of its own."""
@@ -65,26 +64,6 @@ def law_of(name: str, shape: tuple[int, ...], model: ModelConfig) -> Law:
     fan_in = model.d_ff if layer.endswith("mlp.down") else model.d_model
     assert fan_in is not None
     return Law("uniform", 1 / math.sqrt(fan_in))  # Kaiming with a = sqrt(5), and its bias bound
-
-
-def layer_seeds(names: list[str], layers: dict[str, int], init_seed: int) -> dict[str, int]:
-    """Return the init seed of every tensor: the longest matching name or dotted prefix wins.
-
-    Raises:
-        ConfigError: an entry of ``layers`` matches no tensor.
-    """
-    seeds = dict.fromkeys(names, init_seed)
-    for prefix in sorted(layers, key=lambda p: len(p.split("."))):
-        matched = [n for n in names if n == prefix or n.startswith(prefix + ".")]
-        if not matched:
-            known = sorted({".".join(n.split(".")[:i]) for n in names for i in range(1, n.count(".") + 2)})
-            raise ConfigError(
-                f"seeds.layers: '{prefix}' names no tensor{nearest(prefix, known)}: expected a tensor or a prefix of "
-                f"whole components out of {', '.join(names)}"
-            )
-        for name in matched:
-            seeds[name] = layers[prefix]
-    return seeds
 
 
 def initial_parameters(config: ArithmeticConfig, dtype: torch.dtype = torch.float32) -> Parameters:

@@ -13,6 +13,7 @@ from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig,
 from grok.config.fields import canonical_json, settings_of
 from grok.errors import ConfigError, DataError
 from grok.store import Store
+from grok.streams import layer_seeds
 
 SHARED: Final = (
     "mode",
@@ -119,7 +120,7 @@ def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:
         if isinstance(config, ArithmeticConfig) and config.seeds.layers:
             key = canonical_json([asdict(config.model), asdict(config.task), sorted(config.seeds.layers)])
             if key not in seen:
-                from grok.arithmetic.initial import layer_seeds, parameter_shapes
+                from grok.arithmetic.initial import parameter_shapes
 
                 layer_seeds(list(parameter_shapes(config)), config.seeds.layers, 0)
                 seen.add(key)

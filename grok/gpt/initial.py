@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from grok.config.gpt import GptConfig, ModelConfig
-from grok.errors import ConfigError, nearest
 from grok.gpt.model import GPT
-from grok.streams import Stream
+from grok.streams import Stream, layer_seeds
 
 
 def build_model(config: GptConfig, *, vocab_size: int, device: torch.device, dtype: torch.dtype) -> GPT:
@@ -51,23 +50,3 @@ def fill(tensor: Tensor, name: str, config: ModelConfig, stream: Stream) -> None
         if config.init_residual and layer.endswith((".attention.out", ".mlp.down")):
             std /= math.sqrt(2 * config.layers)
         tensor.copy_(torch.from_numpy(stream.normal(tensor.numel()) * std).reshape(tensor.shape))
-
-
-def layer_seeds(names: list[str], layers: dict[str, int], init_seed: int) -> dict[str, int]:
-    """Return the init seed of every tensor: the longest matching name or dotted prefix wins.
-
-    Raises:
-        ConfigError: an entry of ``layers`` matches no tensor.
-    """
-    seeds = dict.fromkeys(names, init_seed)
-    for prefix in sorted(layers, key=lambda p: len(p.split("."))):
-        matched = [n for n in names if n == prefix or n.startswith(prefix + ".")]
-        if not matched:
-            known = sorted({".".join(n.split(".")[:i]) for n in names for i in range(1, n.count(".") + 2)})
-            raise ConfigError(
-                f"seeds.layers: '{prefix}' names no tensor{nearest(prefix, known)}: expected a tensor or a prefix of "
-                f"whole components out of {', '.join(names)}"
-            )
-        for name in matched:
-            seeds[name] = layers[prefix]
-    return seeds
