@@ -7,8 +7,10 @@ follows from explicit settings, the model's shape and the machine, never from lo
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -95,19 +97,19 @@ class Numerics:
     def tag(self, *, compiled: bool | None = None) -> str:
         """Return the numerics tag; ``compiled`` says what happened where a fallback was allowed."""
         on = self.compile if compiled is None else compiled
-        how = f"threads={self.threads}" if self.device.type == "cpu" else "deterministic"
-        return " ".join(
-            [
-                f"{self.device.type}:{device_model(self.device)}",
-                "gpt",
-                "compiled" if on else "eager",
-                self.precision,
-                how,
-                f"micro={self.micro_batch}",
-                *([f"devices={self.devices}"] if self.devices > 1 else []),
-                f"torch={torch.__version__}",
-            ]
-        )
+        parts: dict[str, object] = {"device": self.device.type, "model": device_model(self.device)}
+        if self.device.type == "cpu":
+            parts |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": self.threads}
+        parts |= {
+            "engine": "gpt",
+            "compiled": "yes" if on else "no",
+            "precision": self.precision,
+            "micro": self.micro_batch,
+        }
+        if self.devices > 1:
+            parts["devices"] = self.devices
+        parts["torch"] = torch.__version__
+        return ";".join(f"{name}={value}" for name, value in parts.items())
 
 
 class Compiled:
@@ -139,19 +141,15 @@ class Compiled:
         return result
 
 
+@functools.cache
 def device_model(device: torch.device) -> str:
-    """Return the processor's or the card's model name, without spaces."""
+    """Return the card's name, or the processor's with its family, model and stepping."""
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = _cpu_model()
-    return "-".join(name.split())
-
-
-def _cpu_model() -> str:
+        return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    if not info.exists():
+        return platform.processor() or platform.machine()
+    pattern = r"^(model name|cpu family|model|stepping)\s*:\s*(.*)$"
+    found = dict(re.findall(pattern, info.read_text(), re.MULTILINE))
+    numbers = "-".join(found.get(key, "?") for key in ("cpu family", "model", "stepping"))
+    return f"{found.get('model name', 'unknown')} {numbers}"

@@ -23,7 +23,7 @@ def test_two_devices_equal_one_to_the_bit(settings: Build) -> None:
     assert isinstance(checkpoint, Checkpoint)
     together = result_of(run(both, checkpoint))
     assert differences(alone, together) == []
-    assert together.numerics == alone.numerics.replace("micro=3", "micro=3 devices=2")
+    assert together.numerics == alone.numerics.replace("micro=3", "micro=3;devices=2")
 
 
 @pytest.mark.slow

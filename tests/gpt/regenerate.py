@@ -1,0 +1,66 @@
+"""Write GPT's golden file anew: ``python -m tests.gpt.regenerate``.
+
+Do this only when results are meant to change: raise ``NUMERICS_VERSION`` in ``grok/config/identity.py``
+first, and say why in ``CHANGELOG.md``. Hashes of other processors and torch versions are kept as long as
+the version is the same.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from grok.config import NUMERICS_VERSION, load_config
+from grok.gpt.engine import train
+from grok.records import Job, RunResult
+from tests.gpt.conftest import RUN, prepare_text, text_of
+
+FILE = Path(__file__).with_name("golden.json")
+CASES: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "dropout": {"model": {"dropout": 0.2}, "train": {"micro_batch": 4}},
+    "rotary": {"model": {"positions": "rotary", "norm_type": "rmsnorm", "qk_norm": True, "tied": False}},
+    "alibi_bf16": {"model": {"positions": "alibi", "bias": False, "softmax": "float32"}, "precision": "bf16"},
+}
+
+
+def run(case: str, data: str) -> RunResult:
+    """Return the result of one golden case on the corpus in folder ``data``."""
+    settings: dict[str, Any] = {
+        "mode": "gpt",
+        "experiment": "gpt/golden",
+        "data": {"path": data},
+        "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16},
+        "optim": {"lr": 3e-3, "warmup_steps": 4},
+        "train": {"steps": 12, "batch_size": 6, "threads": 1},
+        "eval": {"every": 6, "windows": 8, "sample_tokens": 0},
+        "numerics": {"compile": False},
+        "log": {"quiet": True},
+    }
+    for name, value in CASES[case].items():
+        settings[name] = {**settings[name], **value} if isinstance(value, dict) else value
+    (result,) = (e for e in train([Job(run_id=RUN, config=load_config(settings))]) if isinstance(e, RunResult))
+    return result
+
+
+def main() -> None:
+    known = json.loads(FILE.read_text()) if FILE.exists() else {"version": None, "cases": {}}
+    kept = known["cases"] if known["version"] == NUMERICS_VERSION else {}
+    with tempfile.TemporaryDirectory() as folder:
+        data = str(prepare_text(Path(folder), text_of(4000)).path)
+        results = {case: run(case, data) for case in CASES}
+    cases = {
+        case: {
+            "hashes": {**kept.get(case, {}).get("hashes", {}), r.numerics: r.weights_hash},
+            "losses": [p.train_loss for p in r.step_log],
+            "val_losses": [p.val_loss for p in r.curve],
+        }
+        for case, r in results.items()
+    }
+    FILE.write_text(json.dumps({"version": NUMERICS_VERSION, "cases": cases}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The same settings give the same bits as when they were last meant to change.
+
+Bits are compared where the golden file knows this processor, torch and path; losses are compared
+everywhere, to the rounding that another processor may add.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grok.config import NUMERICS_VERSION
+from grok.gpt.corpus import Corpus
+from tests.gpt.regenerate import CASES, FILE, run
+
+GOLDEN = json.loads(FILE.read_text())
+HOW = "if this is meant: raise NUMERICS_VERSION, say why in CHANGELOG.md, run python -m tests.gpt.regenerate"
+
+
+def test_the_golden_file_is_of_this_version() -> None:
+    assert GOLDEN["version"] == NUMERICS_VERSION, HOW
+    assert GOLDEN["cases"].keys() == CASES.keys()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bits_and_losses(case: str, corpus: Corpus) -> None:
+    result, golden = run(case, str(corpus.path)), GOLDEN["cases"][case]
+    assert [p.train_loss for p in result.step_log] == pytest.approx(golden["losses"], rel=1e-3), HOW
+    assert [p.val_loss for p in result.curve] == pytest.approx(golden["val_losses"], rel=1e-3), HOW
+    if result.numerics not in golden["hashes"]:
+        pytest.skip(
+            f"the losses hold; no bits are kept for {result.numerics}: python -m tests.gpt.regenerate adds them"
+        )
+    assert result.weights_hash == golden["hashes"][result.numerics], HOW
