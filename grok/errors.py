@@ -44,8 +44,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     >>> nearest("modulos", ["modulus", "operation"])
     ", did you mean 'modulus'?"
+    >>> nearest("lr", ["seed", "optim.lr"])
+    ", did you mean 'optim.lr'?"
     >>> nearest("zzz", ["modulus"])
     ''
     """
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    names = list(known)
+    inside = [dotted for dotted in names if dotted.endswith(f".{name}")]  # typed without its group
+    match = inside[:1] or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f", did you mean '{match[0]}'?" if match else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grok.config.fields import section, setting
+from grok.errors import ConfigError
 from grok.streams import MAX_SEED, StreamSeeds
 
 _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
@@ -51,6 +52,10 @@ class StoreConfig:
     flush_seconds: float = setting(
         30.0, "Longest time a finished run waits before it is written, in seconds.", role="none", above=0, maximum=30
     )
+
+    def __post_init__(self) -> None:
+        if not self.path.strip():
+            raise ConfigError(f"store.path={self.path!r} is empty: expected a folder, for example results/store")
 
 
 @dataclass(kw_only=True)

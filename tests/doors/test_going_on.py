@@ -73,3 +73,13 @@ def test_numbers_beyond_the_store_are_refused(door: Door) -> None:
     assert ended.status == 2
     assert "at most 9223372036854775807" in ended.err
     assert not Path("S").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("store.path=", "store.path='' is empty"), ("lr=0.1", "did you mean 'optim.lr'?")]
+)
+def test_what_a_tired_user_types_is_refused(door: Door, word: str, said: str) -> None:
+    ended = door(*TINY, word)
+    assert ended.status == 2
+    assert said in ended.err
+    assert list(Path().iterdir()) == []
