@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.conftest import TINY, Door, command
-from tests.execute.test_faults import content
+from tests.execute.content import content
 
 SWEEP = ["-m", "seed=range(0,5)", *TINY, "workers=2", "store.path=S"]
 
