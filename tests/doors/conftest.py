@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
 
 
-def command(*words: str, folder: Path, module: str = "grok.run") -> Ended:
+def command(*words: str, folder: Path, module: str = "grok.run", timeout: float = 300) -> Ended:
     """Run ``python -m MODULE WORDS`` as a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", module, *words],
@@ -71,7 +71,7 @@ def command(*words: str, folder: Path, module: str = "grok.run") -> Ended:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)

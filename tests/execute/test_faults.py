@@ -18,6 +18,7 @@ from grok.store import open_store
 from tests.doors.conftest import TINY, command, start
 from tests.execute.content import content
 from tests.execute.kills import RUNS, SWEEP, children, kill_sweeps, sound, workers_of
+from tests.execute.long_run import killed_and_not
 
 KILLS = 200
 """Random kills of the slow test."""
@@ -151,3 +152,12 @@ def test_a_run_that_cannot_be_trained_fails_alone(tmp_path: Path) -> None:
 def test_hundreds_of_random_kills(tmp_path: Path) -> None:
     """A worker, the parent or everything, killed or asked to end, at random moments until a sweep is through."""
     assert sound(list(kill_sweeps(tmp_path, kills=KILLS, seed=20240117)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_long_run_killed_ten_times_equals_one_never_killed(tmp_path: Path) -> None:
+    found = killed_and_not(tmp_path, steps=100_000, kills=10, seed=1)
+    assert found["rows_equal"] and found["checkpoints_equal"], found
+    assert any(name.startswith("second_moment") for name in found["tensors"])
+    assert max(found["went_on_from"]) > 0, "no kill met a checkpoint"
