@@ -17,6 +17,8 @@ from grok.execute.worker import GroupReport, WorkerSettings, run_group
 class DaskExecutor:
     """Each group is one task; a group whose worker died is not tried again by Dask itself."""
 
+    spreads_deaths = False
+
     def __init__(self, settings: WorkerSettings, workers: int, environment: dict[str, str]) -> None:
         self._settings = settings
         self._cluster: LocalCluster | None = None

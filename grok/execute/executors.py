@@ -40,6 +40,9 @@ class Executor(Protocol):
     workers: int
     """Groups that can be in flight at once."""
 
+    spreads_deaths: bool
+    """Whether a worker that dies takes the groups of all others along."""
+
     def submit(self, group: Group, slot: int) -> Hashable:
         """Start a group on a free worker; return a ticket."""
         ...
@@ -69,6 +72,7 @@ class InlineExecutor:
     """Runs each group in this very process."""
 
     workers = 1
+    spreads_deaths = False
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -94,6 +98,8 @@ class InlineExecutor:
 
 class LokyExecutor:
     """Runs groups on worker processes of this machine (joblib's loky)."""
+
+    spreads_deaths = True
 
     def __init__(self, settings: WorkerSettings, workers: int, environment: dict[str, str]) -> None:
         self.workers = workers

@@ -17,6 +17,8 @@ from grok.execute.worker import GroupReport, WorkerSettings, run_group
 class RayExecutor:
     """Each group is one task of one core; a group whose worker died is not tried again by Ray itself."""
 
+    spreads_deaths = False
+
     def __init__(self, settings: WorkerSettings, workers: int, environment: dict[str, str]) -> None:
         self._settings = settings
         local: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers}

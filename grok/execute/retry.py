@@ -1,7 +1,7 @@
 """Runs groups to their end although workers die: retry, halve, name the single culprit, go on with the rest.
 
 A group whose worker died is tried once more beside the others. If it dies again it is
-run alone, because the death of one worker takes the others' groups along and only a
+run alone where the death of one worker takes the others' groups along, because only a
 group that dies alone is at fault; then it is halved until a single run is left, which
 is recorded as failed. An exception that came out of an engine names its group itself.
 """
@@ -107,7 +107,7 @@ class GroupRunner:
         try:
             report = self.executor.result(ticket)
         except WorkerDied as death:
-            self._bury(str(death))
+            self._bury(ticket, str(death))
             return
         group, _ = self._flying.pop(ticket)
         self._count(group, report)
@@ -128,10 +128,10 @@ class GroupRunner:
             self._held += [run for run in group.runs if run.run_id in set(report.held)]
             self._ask_again = time.monotonic() + ASK_AGAIN
 
-    def _bury(self, reason: str) -> None:
-        """Take stock after a worker died: its neighbours' groups are lost with it."""
-        groups = [group for group, _ in self._flying.values()]
-        self._flying.clear()
+    def _bury(self, ticket: Any, reason: str) -> None:
+        """Take stock after a worker died, and with it its neighbours where one's death takes them along."""
+        lost = list(self._flying) if self.executor.spreads_deaths else [ticket]
+        groups = [self._flying.pop(other)[0] for other in lost]
         self.totals.deaths += 1
         self.executor.renew()
         statuses = self.stored()

@@ -34,6 +34,9 @@ IDLE: Final = threading.Event()
 """Set while this process trains no group."""
 IDLE.set()
 
+LEAVE: Final = threading.Event()
+"""Set when this worker alone is to leave: its scheduler wants the place back."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
@@ -262,7 +265,7 @@ class StopCheck:
         if not self.requested and now >= self._next:
             self._next = now + STOP_CHECK
             orphaned = self._parent is not None and os.getppid() != self._parent
-            self.requested = orphaned or self._live.stop_requested()
+            self.requested = LEAVE.is_set() or orphaned or self._live.stop_requested()
         return self.requested
 
     def _on_signal(self, number: int, frame: object) -> None:

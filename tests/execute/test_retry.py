@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from grok.execute.executors import WorkerDied
 from grok.execute.groups import Group, lane_groups
 from grok.execute.live import LiveFolder
-from grok.execute.plan import PlannedRun, name_runs
+from grok.execute.plan import name_runs
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import GroupReport
 from tests.execute.conftest import tiny
@@ -27,8 +27,9 @@ RUNS = name_runs([tiny(seed) for seed in range(40)])
 class LossyExecutor:
     """Commits a group's runs one after another until it meets a deadly one."""
 
-    def __init__(self, workers: int, deadly: set[str], raising: set[str]) -> None:
+    def __init__(self, workers: int, deadly: set[str], raising: set[str], spreads_deaths: bool = True) -> None:
         self.workers = workers
+        self.spreads_deaths = spreads_deaths
         self.stored: dict[str, str] = {}
         self.started: list[Group] = []
         self._deadly, self._raising = deadly, raising
@@ -52,7 +53,11 @@ class LossyExecutor:
             if run.run_id in self._deadly:
                 self._broken = True
             if self._broken:
-                self._flying.clear()
+                if self.spreads_deaths:
+                    self._flying.clear()
+                else:
+                    self._flying.remove(group)
+                    self._broken = False
                 raise WorkerDied("killed")
             if run.run_id in self._raising:
                 report.error = "boom"
@@ -69,9 +74,9 @@ class LossyExecutor:
 
 
 def run_all(
-    tmp_path: Path, workers: int, deadly: set[str], raising: set[str], runs: Sequence[PlannedRun] = RUNS
+    tmp_path: Path, workers: int, deadly: set[str], raising: set[str], spreads_deaths: bool = True
 ) -> tuple[Totals, LossyExecutor]:
-    executor = LossyExecutor(workers, deadly, raising)
+    executor = LossyExecutor(workers, deadly, raising, spreads_deaths)
     failures: dict[str, str] = {}
     runner = GroupRunner(
         executor=executor,
@@ -81,7 +86,7 @@ def run_all(
         stop=lambda: False,
         tell=lambda text: None,
     )
-    totals = runner.run(lane_groups(runs, workers=workers))
+    totals = runner.run(lane_groups(RUNS, workers=workers))
     assert failures == totals.failed
     return totals, executor
 
@@ -91,13 +96,16 @@ def run_all(
     workers=st.integers(1, 4),
     deadly=st.sets(st.integers(0, 39), max_size=4),
     raising=st.sets(st.integers(0, 39), max_size=4),
+    spreads_deaths=st.booleans(),
 )
-def test_only_the_culprits_fail(
-    tmp_path_factory: pytest.TempPathFactory, workers: int, deadly: set[int], raising: set[int]
-) -> None:
+def test_only_the_culprits_fail(workers: int, deadly: set[int], raising: set[int], spreads_deaths: bool) -> None:
     bad = {RUNS[i].run_id for i in deadly | raising}
     totals, executor = run_all(
-        Path("unused"), workers, {RUNS[i].run_id for i in deadly}, {RUNS[i].run_id for i in raising - deadly}
+        Path("unused"),
+        workers,
+        {RUNS[i].run_id for i in deadly},
+        {RUNS[i].run_id for i in raising - deadly},
+        spreads_deaths,
     )
     assert set(totals.failed) == bad
     assert set(executor.stored) == set(totals.finished) == {run.run_id for run in RUNS} - bad

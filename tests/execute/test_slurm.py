@@ -1,0 +1,194 @@
+"""The same sweep on a real SLURM cluster: the same store, whatever happens to its jobs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.doors.conftest import TINY, command, start
+from tests.execute.content import content
+from tests.execute.slurm_cluster import slurm_cluster, why_not
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+if importlib.util.find_spec("submitit") is None:
+    pytest.skip("submitit is not installed (the extra 'slurm')", allow_module_level=True)
+
+STEPS = 1500
+SWEEP = [
+    "-m", "seed=range(0,6)", *(word for word in TINY if not word.startswith(("train.steps", "eval"))),
+    f"train.steps={STEPS}", "eval.every=500", "checkpoint.every=50", "store.flush_seconds=0.5", "store.path=S",
+]  # fmt: skip
+"""Runs of a few seconds, checkpointed often."""
+
+ARRAY = 2
+CPUS = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Work on a cluster whose arrays are shorter than what is in flight, with fewer cores than workers ask for."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("slurm")
+    for parent in [folder, *folder.parents[:-2]]:
+        parent.chmod(0o755)  # munged insists
+    with slurm_cluster(folder, max_array_size=ARRAY, cpus=CPUS) as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert command(*SWEEP, "executor=inline", folder=folder).status == 0
+    return content(folder / "S")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Start the sweep on the cluster; its jobs end with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin() -> subprocess.Popen[str]:
+        started.append(start(*SWEEP, "executor=slurm", "workers=5", folder=tmp_path))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+    subprocess.run(["scancel", "--me"], check=True)
+    wait_for(lambda: not queue())
+
+
+def queue(state: str = "all") -> list[str]:
+    """Return the ids of the jobs that are in the queue in a state."""
+    words = ["squeue", "--me", "--noheader", "--array", "--format=%i", f"--states={state}"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+
+
+def wait_for(what: Callable[[], object], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def training(store: Path) -> Callable[[], bool]:
+    """Return whether a job has left a checkpoint and some wait for a place."""
+    return lambda: any(store.glob("checkpoints/*/*/*")) and bool(queue("RUNNING"))
+
+
+def job_processes() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        with suppress(psutil.NoSuchProcess):
+            words = process.info["cmdline"] or []
+            if "submitit.core._submit" in words and "srun" not in words[0]:
+                found.append(process)
+    return found
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    assert out.strip().splitlines()[-1].startswith("6 runs stored in S (6 new)."), out
+    return out
+
+
+def test_slurm_writes_the_same_store(
+    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = sweep()
+    wait_for(lambda: len(queue()) >= 3)
+    elements = {job.partition("_")[2] for job in queue()}
+    alone = {""}  # the fifth group is a job by itself
+    assert elements <= {str(i) for i in range(ARRAY)} | alone, "an array is longer than the cluster allows"
+    out = finished(process)
+    assert "5 workers (slurm)" in out
+    assert content(tmp_path / "S") == undisturbed
+    assert not (tmp_path / "S" / "live").exists()
+
+
+def test_a_killed_job_is_tried_again(
+    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S"))
+    job_processes()[0].kill()
+    out = finished(process)
+    assert "trying it again" in out and "SLURM job" in out
+    assert content(tmp_path / "S") == undisturbed
+
+
+def test_a_cancelled_job_loses_nothing(
+    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S"))
+    subprocess.run(["scancel", queue("RUNNING")[0]], check=True)
+    finished(process)
+    assert content(tmp_path / "S") == undisturbed
+
+
+def test_a_requeued_job_goes_on_from_its_checkpoints(
+    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S"))
+    subprocess.run(["scontrol", "requeue", queue("RUNNING")[0]], check=True)
+    out = finished(process)
+    assert "trying it again" not in out, "SLURM itself queued it again: nothing died"
+    assert content(tmp_path / "S") == undisturbed
+
+
+def test_a_job_whose_time_is_up_leaves_and_is_submitted_again(
+    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S"))
+    before = set(queue())
+    subprocess.run(["scancel", "--signal=USR2", queue("RUNNING")[0]], check=True)  # as before a time limit
+    wait_for(lambda: set(queue()) - before)
+    out = finished(process)
+    assert "trying it again" not in out, "leaving in time is no death"
+    assert content(tmp_path / "S") == undisturbed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_leaves_no_job_behind(
+    sweep: Callable[[], subprocess.Popen[str]],
+    tmp_path: Path,
+    undisturbed: tuple[object, object],
+    number: signal.Signals,
+) -> None:
+    process = sweep()
+    wait_for(training(tmp_path / "S"))
+    os.kill(process.pid, number)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, out
+    assert "The same command goes on where it stopped." in out.strip().splitlines()[-1]
+    wait_for(lambda: not queue(), 30)
+    assert any((tmp_path / "S").glob("checkpoints/*/*/*")), "runs in flight leave a checkpoint"
+    ended = command(*SWEEP, "executor=slurm", "workers=3", folder=tmp_path, timeout=300)
+    assert ended.status == 0, ended
+    assert content(tmp_path / "S") == undisturbed
+
+
+def test_what_sbatch_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
+    ended = command(*SWEEP, "executor=slurm", folder=tmp_path)
+    assert ended.status == 2, ended
+    assert "sbatch refused the jobs: " in ended.err and "SBATCH_PARTITION" in ended.err
+    assert "Traceback" not in ended.err
