@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grok.config import MODES, load_config
 from grok.config.fields import settings_of
-from grok.errors import GrokError, TrainingError, nearest
+from grok.errors import ConfigError, GrokError, TrainingError, nearest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -99,6 +99,8 @@ def _hydra(door: Door, words: list[str]) -> None:
     version.setbase("1.3")
     parser = get_args_parser()
     args = parser.parse_intermixed_args(words)  # options may stand behind overrides
+    if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
+        raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
     before = os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"  # Hydra then raises instead of printing several lines and a traceback
     try:

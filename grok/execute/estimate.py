@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from grok.config import ArithmeticConfig
-from grok.execute.plan import PlannedRun
+from grok.execute.planned import PlannedRun
 from grok.store import Store
 
 CORE_FLOPS: Final = 1.2e11

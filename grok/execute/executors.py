@@ -12,6 +12,7 @@ import shutil
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Final, Protocol
@@ -110,9 +111,11 @@ class LokyExecutor:
     def _open(self) -> None:
         from joblib.externals.loky import get_reusable_executor
 
+        # loky replaces a worker whose memory grows by 300 MB, which importing torch already does
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
         self._pool = get_reusable_executor(
             max_workers=self.workers,
-            timeout=300,
+            timeout=None,  # a worker that waits for the last group of a long sweep is no idler
             reuse=False,
             kill_workers=True,
             env=self._environment,

@@ -14,7 +14,7 @@ from math import ceil
 from typing import Final
 
 from grok.config.fields import canonical_json, walk
-from grok.execute.plan import PlannedRun
+from grok.execute.planned import PlannedRun
 
 VARYING: Final = frozenset({"optim.lr", "optim.weight_decay", "optim.warmup_steps"})
 """Result settings that may differ between the lanes of one program."""

@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
+from grok.config import MODES, ArithmeticConfig, GptConfig, RunConfig, flatten, identify
 from grok.config.fields import canonical_json, settings_of
 from grok.errors import ConfigError, DataError
+from grok.execute.forced import forced_record, forced_runs
+from grok.execute.planned import PlannedRun
 from grok.store import Store
 from grok.streams import layer_seeds
 
@@ -32,21 +34,6 @@ SHARED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """One run to train."""
-
-    config: RunConfig
-    identity: Identity
-    data_hash: str | None = None
-    extends: str | None = None
-    """A stored, shorter run of the same trajectory whose kept checkpoint this one goes on from."""
-
-    @property
-    def run_id(self) -> str:
-        return self.identity.run_id
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What a command comes to."""
 
@@ -55,6 +42,8 @@ class Plan:
     stored: Mapping[str, str]
     """Status of the asked runs that the store holds and that are not trained again."""
     to_train: tuple[PlannedRun, ...]
+    forced: Mapping[str, Any] | None = None
+    """With ``force=true``: which replicates it makes, for the sweep's record."""
 
     @property
     def duplicates(self) -> int:
@@ -134,9 +123,10 @@ def make_plan(asked: Sequence[PlannedRun], store: Store | None) -> Plan:
     shared = asked[0].config
     statuses = store.statuses() if store is not None else {}
     named = list(asked)
+    forced = None
     if shared.force:
-        taken = set(statuses)
-        named = [_next_replicate(run, taken) for run in named]
+        named = forced_runs(asked, store)
+        forced = forced_record(asked, named)
     runs = {run.run_id: run for run in named}
     stored = {
         run_id: statuses[run_id]
@@ -146,7 +136,7 @@ def make_plan(asked: Sequence[PlannedRun], store: Store | None) -> Plan:
     waiting = [run for run_id, run in runs.items() if run_id not in stored]
     shorter = _Extensible(store) if store is not None and waiting else None
     to_train = tuple(replace(run, extends=shorter.than(run)) if shorter else run for run in waiting)
-    return Plan(asked=tuple(run.run_id for run in named), stored=stored, to_train=to_train)
+    return Plan(asked=tuple(run.run_id for run in named), stored=stored, to_train=to_train, forced=forced)
 
 
 def data_hash(config: RunConfig) -> str | None:
@@ -167,13 +157,6 @@ def data_hash(config: RunConfig) -> str | None:
             f"data.path={config.data.path!r} has no readable manifest.json: expected a folder made by "
             "`python -m grok.prepare`"
         ) from error
-
-
-def _next_replicate(run: PlannedRun, taken: set[str]) -> PlannedRun:
-    while run.run_id in taken:
-        config = replace(run.config, replicate=run.config.replicate + 1)
-        run = PlannedRun(config, identify(config, run.data_hash), run.data_hash)
-    return run
 
 
 def _attribute(config: RunConfig, dotted: str) -> Any:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +34,8 @@ class Standing:
     flying: Sequence[tuple[str, int, int, float | None]]
     """run_id, step, steps and validation accuracy of every run in flight."""
     seconds: float
+    begun: tuple[float, float] = (0.0, 0.0)
+    """Seconds and what was done when the first step was seen: starting and compiling tell nothing of what is left."""
 
     def done(self) -> float:
         """Return the finished runs plus the shares of those in flight."""
@@ -44,10 +46,10 @@ class Standing:
 
     def left(self) -> str:
         """Return the time left, as people say it."""
-        done = self.done()
-        if done <= 0 or self.seconds < 1:
+        seconds, done = self.seconds - self.begun[0], self.done() - self.begun[1]
+        if done <= 0 or seconds < 1:
             return "time left not known yet"
-        return f"about {duration((self.total - done) * self.seconds / done)} left"
+        return f"about {duration((self.total - self.done()) * seconds / done)} left"
 
     def line(self) -> str:
         """Return it as one line."""
@@ -64,6 +66,7 @@ class ProgressView:
     def __init__(self, live: LiveFolder, totals: Totals, total: int) -> None:
         self._live, self._totals, self._total = live, totals, total
         self._start = time.monotonic()
+        self._begun: tuple[float, float] | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._screen: Any = None
@@ -99,7 +102,7 @@ class ProgressView:
         """Return where the sweep stands, by its groups' reports and what those in flight said last."""
         news = list(self._live.news())
         flying = [(run_id, int(f[0]), int(f[1]), f[2]) for said in news for run_id, f in said["flying"].items()]
-        return Standing(
+        now = Standing(
             total=self._total,
             finished=len(self._totals.finished) + sum(said["finished"] for said in news),
             grokked=self._totals.grokked + sum(said["grokked"] for said in news),
@@ -107,6 +110,9 @@ class ProgressView:
             flying=flying,
             seconds=time.monotonic() - self._start,
         )
+        if self._begun is None and now.done() > 0:
+            self._begun = (now.seconds, now.done())
+        return now if self._begun is None else replace(now, begun=self._begun)
 
     def _print_lines(self) -> None:
         pause = LINE_EVERY / 3

@@ -17,7 +17,7 @@ from typing import Any, Final
 from grok.execute.executors import Executor, WorkerDied
 from grok.execute.groups import Group
 from grok.execute.live import LiveFolder
-from grok.execute.plan import PlannedRun
+from grok.execute.planned import PlannedRun
 from grok.execute.worker import GroupReport
 
 PATIENCE: Final = 0.5

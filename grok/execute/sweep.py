@@ -21,7 +21,8 @@ from grok.execute.executors import make_executor, refuse_unavailable
 from grok.execute.groups import lane_groups
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
-from grok.execute.plan import Plan, PlannedRun, make_plan, name_runs, refuse_unknown_tensors, shared_settings
+from grok.execute.plan import Plan, make_plan, name_runs, refuse_unknown_tensors, shared_settings
+from grok.execute.planned import PlannedRun
 from grok.execute.progress import ProgressView
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings
@@ -232,6 +233,7 @@ class Sweep:
         varying = {name for name in flat[0] if any(other[name] != flat[0][name] for other in flat)}
         return {
             "settings": {name: value for name, value in flat[0].items() if name not in varying},
+            **({} if self.plan.forced is None else {"forced": self.plan.forced}),
             "runs": [
                 {"run_id": run.run_id, **{name: settings[name] for name in sorted(varying)}}
                 for run, settings in zip(self.plan.to_train, flat, strict=True)

@@ -20,7 +20,7 @@ from grok.errors import CheckpointError, ConfigError, GrokError
 from grok.execute.groups import Group
 from grok.execute.ledger import Ledger
 from grok.execute.live import LiveFolder
-from grok.execute.plan import PlannedRun
+from grok.execute.planned import PlannedRun
 from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreWriter
 

@@ -130,6 +130,13 @@ def _merge(first: str, others: list[str], into: str | None) -> int:
         f"{done.into}: {done.added} runs added, {done.replaced} failed ones replaced, {done.duplicates} were there "
         f"already, {done.checkpoints} with checkpoints or weights"
     )
+    if done.studies:
+        print(f"searches copied: {', '.join(done.studies)}")
+    if done.studies_left:
+        print(
+            f"searches left out: {', '.join(done.studies_left)}: {done.into} has others of these names "
+            "(their runs are merged; give one of them another study.name)"
+        )
     if done.conflicts:
         print(f"{len(done.conflicts)} conflicts, recorded in {done.into / 'conflicts'}: nothing was chosen")
     return 1 if done.conflicts else 0

@@ -70,6 +70,11 @@ class Layout:
     def sweeps(self) -> Path:
         return self.root / "sweeps"
 
+    @property
+    def search(self) -> Path:
+        """Journals of searches over settings; there only once there was one."""
+        return self.root / "search"
+
     def table(self, kind: str) -> Path:
         return self.root / kind
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import itertools
 import shutil
 from collections import defaultdict
@@ -36,6 +37,10 @@ class MergeReport:
     conflicts: list[Conflict] = field(default_factory=list)
     checkpoints: int = 0
     """Runs whose checkpoints and kept weights were copied."""
+    studies: list[str] = field(default_factory=list)
+    """Searches that were copied, by name."""
+    studies_left: list[str] = field(default_factory=list)
+    """Searches that were not, because the target has another one of that name."""
 
 
 def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | None = None) -> MergeReport:
@@ -93,6 +98,7 @@ def _merge_one(writer: StoreWriter, source: Store, left_out: set[str], report: M
             waiting = []
     _commit(writer, source, waiting, report)
     _copy_sweeps(source.layout, writer.layout)
+    _copy_studies(source.layout, writer.layout, report)
 
 
 def _commit(writer: StoreWriter, source: Store, shards: list[Shard], report: MergeReport) -> None:
@@ -148,6 +154,29 @@ def _copy_folder(source: Path, target: Path, name: str) -> int:
         staged.rename(target / name)
         flush_folder(target)
     return 1
+
+
+def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
+    """Copy the searches whose names are free: two journals of one name are two studies, which nothing can join."""
+    files = [path for path in sorted(source.search.glob("*")) if path.is_file() and path.suffix != ".lock"]
+    for name in dict.fromkeys(path.name.partition(".")[0] for path in files):
+        mine = [path for path in files if path.name.partition(".")[0] == name]
+        theirs = list(target.search.glob(f"{name}.*"))
+        if theirs:
+            same = all((target.search / p.name).exists() and _equal(p, target.search / p.name) for p in mine)
+            report.studies_left += [] if same else [name]
+            continue
+        with disk_errors(f"copying the search {name}"):
+            target.search.mkdir(exist_ok=True)
+            for path in mine:
+                copy = target.tmp / f"{path.name}.{unique()}"
+                shutil.copy(path, copy)
+                move(copy, target.search / path.name)
+        report.studies.append(name)
+
+
+def _equal(a: Path, b: Path) -> bool:
+    return filecmp.cmp(a, b, shallow=False)
 
 
 def _copy_sweeps(source: Layout, target: Layout) -> None:

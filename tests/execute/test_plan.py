@@ -13,7 +13,8 @@ from grok.config import ArithmeticConfig
 from grok.errors import ConfigError
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
-from grok.execute.plan import PlannedRun, make_plan, name_runs, shared_settings
+from grok.execute.plan import make_plan, name_runs, shared_settings
+from grok.execute.planned import PlannedRun
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
 from tests.execute.conftest import tiny
@@ -55,6 +56,33 @@ def test_force_takes_the_next_free_replicate(tmp_path: Path) -> None:
     (run,) = make_plan(name_runs([tiny(0, force=True)]), store).to_train
     assert run.config.replicate == 2
     assert run.identity.trajectory_id == twice[0].identity.trajectory_id
+
+
+def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path: Path) -> None:
+    asked = name_runs([tiny(seed, force=True) for seed in range(3)])
+    stored(tmp_path / "S", name_runs([tiny(seed) for seed in range(3)]))
+    store = open_store(tmp_path / "S")
+    first = make_plan(asked, store)
+    assert [run.config.replicate for run in first.to_train] == [1, 1, 1]
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.record_sweep("20240101-000000-abcdef", [], {"forced": first.forced})
+    store = stored(tmp_path / "S", list(first.to_train[:2]))
+    again = make_plan(asked, store)
+    assert again.asked == first.asked and len(again.stored) == 2
+    assert [run.run_id for run in again.to_train] == [first.asked[2]]
+    assert make_plan(asked[:2], store).asked != first.asked[:2], "other runs are another command"
+    store = stored(tmp_path / "S", list(again.to_train))
+    assert [run.config.replicate for run in make_plan(asked, store).to_train] == [2, 2, 2]
+
+
+def test_a_damaged_record_of_a_sweep_is_no_condition(tmp_path: Path) -> None:
+    store = stored(tmp_path / "S", name_runs([tiny(0)]))
+    for i, text in enumerate(
+        ("", "[]", '{"config": []}', '{"config": {"forced": 3}}', '{"config": {"forced": {"command": "x"}}}')
+    ):
+        (store.layout.sweeps / f"2024-{i}.json").write_text(text)
+    (run,) = make_plan(name_runs([tiny(0, force=True)]), store).to_train
+    assert run.config.replicate == 1
 
 
 @pytest.mark.parametrize("name, values", [("workers", (1, 2)), ("device", ("cpu", "auto")), ("force", (True, False))])

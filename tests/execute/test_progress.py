@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,22 @@ def test_a_line_says_where_a_sweep_stands() -> None:
 def test_runs_in_flight_count_by_their_share() -> None:
     assert standing(0, (25, 100), (75, 100)).done() == pytest.approx(1.0)
     assert "not known yet" in standing(0).left()
+
+
+def test_time_before_the_first_step_is_no_measure_of_what_is_left() -> None:
+    now = replace(standing(6, seconds=100.0), begun=(90.0, 1.0))  # five runs in ten seconds, after ninety of compiling
+    assert now.left() == "about 8 s left"
+    assert replace(standing(1, seconds=100.0), begun=(99.0, 1.0)).left() == "time left not known yet"
+
+
+def test_the_view_measures_from_the_first_step_it_sees(tmp_path: Path) -> None:
+    live = LiveFolder.create(tmp_path, "sweep")
+    view = ProgressView(live, Totals(), 8)
+    assert view.standing().begun == (0.0, 0.0)
+    live.publish("a", {"flying": {"r1": (5, 10, 0.5)}, "finished": 2, "grokked": 1})
+    first = view.standing()
+    live.publish("a", {"flying": {}, "finished": 4, "grokked": 1})
+    assert view.standing().begun == first.begun == (pytest.approx(first.seconds), pytest.approx(2.5))
 
 
 def test_the_view_adds_what_is_reported_to_what_is_in_flight(tmp_path: Path) -> None:

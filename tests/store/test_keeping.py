@@ -87,6 +87,21 @@ class TestMerge:
         again = merge(a, [b])
         assert (again.added, again.replaced, again.conflicts, again.checkpoints) == (0, 0, [], 0)
 
+    def test_searches_come_along_unless_their_name_is_taken(self, tmp_path: Path) -> None:
+        for store, names in (("A", ["both", "same"]), ("B", ["both", "same", "mine"])):
+            with StoreWriter(tmp_path / store):
+                pass
+            (tmp_path / store / "search").mkdir()
+            for name in names:
+                (tmp_path / store / "search" / f"{name}.journal").write_text("same" if name == "same" else store)
+                (tmp_path / store / "search" / f"{name}.lock").touch()
+        report = merge(tmp_path / "A", [tmp_path / "B"])
+        assert (report.studies, report.studies_left) == (["mine"], ["both"])
+        found = {p.name: p.read_text() for p in (tmp_path / "A" / "search").glob("*.journal")}
+        assert found == {"both.journal": "A", "same.journal": "same", "mine.journal": "B"}
+        assert merge(tmp_path / "A", [tmp_path / "B"]).studies == []
+        assert_contract(tmp_path / "A")
+
     def test_one_trajectory_seen_at_other_steps_must_have_the_same_bits(self, tmp_path: Path) -> None:
         a, b = tmp_path / "A", tmp_path / "B"
         short, long = example_row(0, steps=200), example_row(0, steps=400, every=100)

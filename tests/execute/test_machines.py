@@ -1,0 +1,143 @@
+"""What machines do to a sweep: no memory, no room, no right to write, and another sweep in the same store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grok.store.contract import assert_contract
+from tests.doors.conftest import TINY, Ended, command
+from tests.execute.content import content, raw_run_ids
+
+SWEEP = ["-m", *TINY, "executor=inline"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of two megabytes."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=False, capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def undisturbed(tmp_path: Path, seeds: str) -> tuple[object, object]:
+    folder = tmp_path / "undisturbed"
+    folder.mkdir()
+    assert command(*SWEEP, f"seed={seeds}", "store.path=S", folder=folder).status == 0
+    return content(folder / "S")
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Fill a disk up to ``leave`` bytes; return the file that does."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(4096))
+    os.truncate(ballast, ballast.stat().st_size - leave)
+    return ballast
+
+
+def test_a_full_disk_is_refused(disk: Path, tmp_path: Path) -> None:
+    words = [*SWEEP, f"store.path={disk / 'S'}"]
+    assert command(*words, "seed=range(0,2)", folder=tmp_path).status == 0
+    before = raw_run_ids(disk / "S")
+    fill(disk, 0)
+    ended = command(*words, "seed=range(0,6)", folder=tmp_path)
+    assert ended.status == 2, ended
+    assert "the disk is full: free some space; what was stored before is untouched" in ended.err
+    assert "Traceback" not in ended.err
+    assert raw_run_ids(disk / "S") == before
+
+
+def test_a_disk_that_fills_up_loses_nothing(disk: Path, tmp_path: Path) -> None:
+    words = [*SWEEP, "seed=range(0,40)", "store.flush_seconds=0.05", f"store.path={disk / 'S'}"]
+    assert command(*SWEEP, "seed=range(0,2)", f"store.path={disk / 'S'}", folder=tmp_path).status == 0
+    ballast = fill(disk, 120_000)
+    ended = command(*words, folder=tmp_path)
+    assert ended.status == 1, ended
+    assert "Traceback" not in ended.out + ended.err
+    assert ended.last.startswith("Stopped: ") and "the disk is full" in ended.last, ended
+    assert ended.last.endswith("The same command goes on where it stopped."), ended
+    there = raw_run_ids(disk / "S")
+    assert 2 <= len(there) == len(set(there)) < 40
+    ballast.unlink()
+    assert command(*words, folder=tmp_path).status == 0
+    assert set(there) <= set(raw_run_ids(disk / "S"))
+    assert content(disk / "S") == undisturbed(tmp_path, "range(0,40)")
+    assert_contract(disk / "S")
+
+
+def test_a_store_that_turns_read_only_loses_nothing(disk: Path, tmp_path: Path) -> None:
+    words = [*SWEEP, f"store.path={disk / 'S'}"]
+    assert command(*words, "seed=range(0,2)", folder=tmp_path).status == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    ended = command(*words, "seed=range(0,4)", folder=tmp_path)
+    assert ended.status == 2, ended
+    assert "Read-only file system" in ended.err or "not writable" in ended.err
+    assert "Traceback" not in ended.err
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    assert command(*words, "seed=range(0,4)", folder=tmp_path).status == 0
+    assert content(disk / "S") == undisturbed(tmp_path, "range(0,4)")
+
+
+def test_two_sweeps_into_one_store_share_the_work(tmp_path: Path) -> None:
+    """Real commands at once, their runs partly the same: nothing twice, nothing missing, neither waits for ever."""
+    ended: dict[str, Ended] = {}
+
+    def give(seeds: str) -> None:
+        words = ["-m", *TINY, "train.steps=400", "workers=1", "executor=loky", "store.flush_seconds=0.5"]
+        ended[seeds] = command(*words, f"seed={seeds}", "store.path=S", folder=tmp_path)
+
+    both = [threading.Thread(target=give, args=(seeds,)) for seeds in ("range(0,6)", "range(2,8)")]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert [e.status for e in ended.values()] == [0, 0], ended
+    assert all(e.last.startswith("6 runs stored in S") for e in ended.values())
+    new = [int(e.last.partition("(")[2].partition(" new")[0]) for e in ended.values()]
+    assert sum(new) == 8, "each run is trained by one of them"
+    assert len(raw_run_ids(tmp_path / "S")) == 8
+    assert_contract(tmp_path / "S")
+
+
+@pytest.mark.slow
+def test_a_run_that_needs_more_memory_than_there_is_fails_alone(tmp_path: Path) -> None:
+    """The kernel's own out-of-memory kill, in a control group of 1 GB."""
+    group = Path("/sys/fs/cgroup/memory/grok-tests")
+    if os.geteuid() != 0 or not group.parent.is_dir():
+        pytest.skip("limiting memory needs root and a mounted memory control group")
+    group.mkdir(exist_ok=True)
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(10**9))
+        words = ["-m", "train.batch_size=12,18000", "task.modulus=193", *(w for w in TINY if "batch" not in w)]
+        words = [w for w in words if w != "task.modulus=7"] + ["model.d_ff=4096", "workers=1", "executor=loky"]
+        bring = f"echo $$ > {group}/cgroup.procs && exec "
+        line = bring + " ".join(f"'{w}'" for w in [sys.executable, "-m", "grok.run", *words, "store.path=S"])
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert done.returncode == 1, done.stdout + done.stderr
+        last = done.stdout.strip().splitlines()[-1]
+        assert last.startswith("2 runs stored in S (1 new). 1 failed: "), done.stdout
+        assert "memory" in last
+    finally:
+        end = time.monotonic() + 30
+        while (group / "cgroup.procs").read_text() and time.monotonic() < end:
+            time.sleep(0.2)  # what tracks resources outlives its parent by a moment
+        group.rmdir()
