@@ -17,6 +17,7 @@ from typing import Final
 
 from grok.config import GptConfig
 from grok.errors import CheckpointError, ConfigError, GrokError
+from grok.execute.allocation import keep_freed_memory
 from grok.execute.groups import Group
 from grok.execute.ledger import Ledger
 from grok.execute.live import LiveFolder
@@ -151,13 +152,14 @@ def _train(
 
 
 def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
-    """Set this process's threads and GPU; return the engine's device for a group.
+    """Set this process's threads, allocator and GPU; return the engine's device for a group.
 
     One thread in arithmetic mode, because its bits depend on it (DESIGN decision 2);
     the ``slot``-th worker takes the ``slot``-th GPU.
     """
     import torch
 
+    keep_freed_memory()
     config = runs[0].config
     if isinstance(config, GptConfig):
         torch.set_num_threads(config.train.threads or len(os.sched_getaffinity(0)))
