@@ -10,7 +10,6 @@ Sources: Friedman 1937 (ranks in blocks); Benjamini and Hochberg 1995.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,9 @@ from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.multiplicity import benjamini_hochberg
 
 Floats = NDArray[np.float64]
+
+FLAT = 1e-12
+"""Variance of scores between 0 and 1 below which all are equal, but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +74,20 @@ def _shuffled(scores: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _agreement(scores: Floats) -> float:
-    """Return the mean correlation of scores over pairs of conditions, each over the units they share."""
-    conditions = scores.shape[1]
-    if np.isfinite(scores).all() and len(scores) >= 3 and (scores.std(0) > 0).all():
-        z = (scores - scores.mean(0)) / scores.std(0)
-        # The sum over pairs is half of the squared row sums less the diagonal.
-        pairs = (float((z.sum(1) ** 2).mean()) - conditions) / 2
-        return float(pairs / (conditions * (conditions - 1) / 2))
-    found = []
-    for a, b in combinations(range(conditions), 2):
-        both = np.isfinite(scores[:, a]) & np.isfinite(scores[:, b])
-        x, y = scores[both, a], scores[both, b]
-        if len(x) >= 3 and x.std() > 0 and y.std() > 0:
-            found.append(float(((x - x.mean()) * (y - y.mean())).mean() / (x.std() * y.std())))
-    return float(np.mean(found)) if found else 0.0
+    """Return the mean correlation of scores over pairs of conditions, each over the units they share (three or more).
+
+    All pairs at once: products with the mask give every pair's counts and sums.
+    """
+    here = np.isfinite(scores)
+    x, mask = np.where(here, scores, 0.0), here.astype(float)
+    shared = mask.T @ mask
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = x.T @ mask / shared  # [a, b]: mean of a over the units that a and b share
+        variance = (x**2).T @ mask / shared - mean**2
+        correlation = (x.T @ x / shared - mean * mean.T) / np.sqrt(variance * variance.T)
+    counted = (shared >= 3) & (variance > FLAT) & (variance.T > FLAT)
+    counted &= np.triu(np.ones_like(counted), 1)
+    return float(correlation[counted].mean()) if counted.any() else 0.0
 
 
 def repeatability(values: Floats, rng: np.random.Generator, draws: int = 1000, level: float = LEVEL) -> Repeatability:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.multiplicity import benjamini_hochberg, holm
-from analysis.statistics.repeatability import confirm, repeatability
+from analysis.statistics.repeatability import _agreement, confirm, rank_scores, repeatability
 from analysis.statistics.resampling import generator
 
 
@@ -91,3 +93,19 @@ def test_false_discoveries_stay_below_the_rate() -> None:
         called = benjamini_hochberg(norm.sf(z)) <= 0.1
         shares.append(called[20:].sum() / max(1, called.sum()))
     assert np.mean(shares) <= 0.1
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_agreement_is_the_mean_of_the_pairs_own_correlations(missing: float) -> None:
+    rng = generator("pairs of conditions")
+    values = rng.normal(size=(12, 6)) + rng.normal(size=(12, 1))
+    values[rng.random(values.shape) < missing] = np.nan
+    values[:, 5] = np.where(np.isfinite(values[:, 5]), 1.0, np.nan)  # all tied: correlates with nothing
+    scores = rank_scores(values)
+    found = []
+    for a, b in combinations(range(6), 2):
+        both = np.isfinite(scores[:, a]) & np.isfinite(scores[:, b])
+        if both.sum() >= 3 and np.ptp(scores[both, a]) > 0 and np.ptp(scores[both, b]) > 0:
+            found.append(np.corrcoef(scores[both, a], scores[both, b])[0, 1])
+    assert 0 < len(found) <= 10
+    assert _agreement(scores) == pytest.approx(np.mean(found), abs=1e-12)
