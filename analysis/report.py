@@ -24,6 +24,7 @@ class Report:
     """Everything that the page says."""
 
     store: str
+    """Name of its folder: a page that is shown around says nothing of the machine that it was made on."""
     provenance: Provenance
     studies: list[Study]
     missing: list[Missing]
@@ -42,7 +43,7 @@ def compile_report(observations: Observations) -> Report:
     """Ask every question of the store."""
     answers = [question.ask(observations) for question in QUESTIONS]
     return Report(
-        str(observations.path or ""),
+        observations.path.resolve().name if observations.path else "",
         provenance(observations),
         [a for a in answers if isinstance(a, Study)],
         [a for a in answers if isinstance(a, Missing) and (a.started or a.command)],

@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from analysis.figures import causes, curves, histograms, language, search, survival
+from analysis.figures import causes, curves, histograms, interventions, language, search, survival
 from analysis.figures.style import RC, Drawing
 from analysis.studies.base import Study
 
@@ -18,8 +18,8 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "crossed": (causes.variance_bars, causes.heat_map),
     "layers": (causes.layer_shares,),
     "repeatability": (causes.repeat_scores,),
-    "weight_decay": (causes.family_curves,),
-    "interventions": (causes.family_curves,),
+    "weight_decay": (interventions.slowdowns, interventions.family_curves),
+    "interventions": (interventions.slowdowns, interventions.family_curves),
     "val_shuffle": (survival.coupled_curves,),
     "search": (
         search.histories,

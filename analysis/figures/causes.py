@@ -6,10 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 
-from analysis.figures import survival
 from analysis.figures.style import AMBER, BLUE, GREY, INK, LIGHT, ROSE, SOFT, TEAL, Drawing, canvas, steps_axis
 from analysis.statistics.variance_shares import CHAOS
-from analysis.studies.conditions import Comparison
 from analysis.studies.crossed import Crossed
 from analysis.studies.layers import Layers
 from analysis.studies.prediction import Prediction
@@ -154,15 +152,3 @@ def prediction_curve(study: Prediction) -> Drawing:
     steps_axis(axes, "step of the prediction")
     caption = f"Out-of-fold AUROC with 95% intervals for seeds {study.meaning}."
     return Drawing("prediction", "How early the winners can be told", caption, figure, looks)
-
-
-def family_curves(study: Comparison) -> list[Drawing]:
-    """Draw the cumulative curves of every family, one figure each."""
-    made = []
-    for family, curves, end in study.families:
-        label = [(f"{value} (n={curve.n})", curve) for value, curve in list(curves.items())[:6]]
-        n = sum(c.n for c in curves.values())
-        caption = f"Kaplan-Meier with 95% bands, {n} runs by {family.setting}; censored runs respected."
-        name = "by_" + family.setting.replace(".", "_")
-        made.append(survival.compare(name, f"Time to generalise by {family.setting}", caption, label, end))
-    return made

@@ -52,24 +52,39 @@ def cumulative(study: Survival) -> Drawing:
     )
 
 
-def compare(name: str, title: str, caption: str, curves: Sequence[tuple[str, SurvivalCurve]], end: float) -> Drawing:
-    """Draw one cumulative curve per condition, labelled at its end."""
+def _apart(shares: list[float], gap: float = 0.075) -> list[float]:
+    """Return heights near sorted ``shares`` that keep a distance: pushed up first, then down from the top."""
+    heights = list(shares)
+    for i in range(1, len(heights)):
+        heights[i] = max(heights[i], heights[i - 1] + gap)
+    ceiling = max(1.0, gap * (len(heights) - 1))
+    for i in reversed(range(len(heights))):
+        heights[i] = min(heights[i], ceiling)
+        ceiling = heights[i] - gap
+    return heights
+
+
+def compare(
+    name: str,
+    title: str,
+    caption: str,
+    curves: Sequence[tuple[str, SurvivalCurve]],
+    end: float,
+    ends: Sequence[float] | None = None,
+) -> Drawing:
+    """Draw one cumulative curve per condition, labelled at the right edge; ``ends``: where each stops (``end``)."""
     figure, axes = canvas(height=3.4)
     frames, labels = [], []
     for i, (label, curve) in enumerate(curves):
         colour = SERIES[i % len(SERIES)]
-        data = stairs(axes, curve, end, colour)
+        data = stairs(axes, curve, ends[i] if ends else end, colour)
         frames.append(data.assign(condition=label))
         labels.append((float(data["share"].iloc[-1]), label, colour))
     labels.sort()
-    heights: list[float] = []
-    for share, _, _ in labels:  # labels keep a distance, lowest first
-        heights.append(max(share, heights[-1] + 0.075 if heights else 0.0))
-    shift = max(0.0, (heights[-1] if heights else 0.0) - 1.0)
-    for (_, label, colour), y in zip(labels, heights, strict=True):
+    for (_, label, colour), y in zip(labels, _apart([share for share, _, _ in labels]), strict=True):
         axes.annotate(
             label,
-            (1, y - shift),
+            (1, y),
             xycoords=("axes fraction", "data"),
             xytext=(5, 0),
             textcoords="offset points",

@@ -2,7 +2,8 @@
 
 A family is all runs that differ in one setting only (seeds aside). Each value of the
 setting is compared with the reference: the default where it was run, otherwise the value
-with most runs.
+with most runs. Like is compared with like: the same seeds on both sides where enough of
+them were run on both, and times only up to a step to which all of them are known.
 """
 
 from __future__ import annotations
@@ -11,19 +12,33 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import CONDITION_SETTINGS, Observations, default_settings, floats, varying_columns
-from analysis.statistics.estimate import NotEnoughData
+from analysis.criteria import UNJUDGED
+from analysis.observations import (
+    CONDITION_SETTINGS,
+    Observations,
+    default_settings,
+    describe_task,
+    differing_settings,
+    floats,
+    varying_columns,
+)
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.multiplicity import holm
-from analysis.statistics.proportions import ratio, share
+from analysis.statistics.proportions import ratio
 from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import judged
+from grok.config import ArithmeticConfig
+from grok.config.fields import settings_of
 
 FEWEST = 5
 """Runs of a value below which it is not compared."""
 WEIGHT_DECAY = "optim.weight_decay"
+COUPLING = "eval.couple_order"
+"""Has a section of its own."""
+SEEDS = ["seed_split", "seed_init", "seed_order"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +48,50 @@ class Family:
     setting: str
     groups: dict[str, pd.DataFrame]
 
+    @property
+    def reference(self) -> str:
+        """The value that the others are compared with."""
+        return next(iter(self.groups))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One value of a setting against the reference."""
+
+    setting: str
+    value: str
+    reference: str
+    rows: pd.DataFrame
+    base: pd.DataFrame
+    """The runs of the reference on the other side: of the same seeds, row by row, if ``paired``."""
+    paired: bool
+    horizon: float
+    """Steps: times count up to here, the largest step up to which every run's time is known."""
+    slowdown: Estimate | None
+    """Time to generalise over that of the reference (geometric mean of restricted times)."""
+    bound: str
+    """``at least`` or ``at most`` where one side had mostly not generalised by the horizon, ``no`` where neither had,
+    otherwise empty."""
+    p: float | None
+    """That the slowdown is 1, two-sided; None where there is none."""
+    logrank_p: float | None
+    """None where nothing generalised."""
+
+    @property
+    def label(self) -> str:
+        """``setting=value``."""
+        return f"{self.setting}={self.value}"
+
 
 @dataclass(kw_only=True)
 class Comparison(Study):
-    """Families and their curves, for the figures."""
+    """Families, their curves and each value's contrast, for the figures."""
 
-    families: list[tuple[Family, dict[str, SurvivalCurve], float]]
+    families: list[tuple[Family, dict[str, tuple[SurvivalCurve, float]]]]
+    """With, per value, its curve and the last step at which a run of it was watched."""
+    contrasts: list[Contrast]
+    p: dict[str, float]
+    """Holm-adjusted p-value by the contrast's label."""
 
 
 def families(observations: Observations, settings: tuple[str, ...]) -> list[Family]:
@@ -61,85 +114,193 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
         if best:
             default = _text(default_settings()[setting])
             reference = default if default in best else max(best, key=lambda v: len(best[v]))
-            found.append(Family(setting, {reference: best[reference], **best}))
+            found.append(Family(setting, _matched({reference: best[reference], **best})))
     return found
 
 
+def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Keep of each value only the seeds that the reference was run with too, where that leaves enough of them."""
+    (reference, base), *others = groups.items()
+    theirs = set(_triples(base))
+    kept = {value: rows[[t in theirs for t in _triples(rows)]] for value, rows in others}
+    others = [(value, kept[value] if len(kept[value]) >= FEWEST else rows) for value, rows in others]
+    shared = set().union(*(set(_triples(rows)) for _, rows in others))
+    mine = base[[t in shared for t in _triples(base)]]
+    return {reference: mine if len(mine) >= FEWEST else base, **dict(others)}
+
+
+def _triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
+    return list(rows[SEEDS].itertuples(index=False, name=None))
+
+
 def _text(value: object) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return "null"
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def contrast(observations: Observations, family: Family, value: str) -> Contrast:
+    """Compare one value with the family's reference."""
+    rows, base = family.groups[value], family.groups[family.reference]
+    mine, theirs = (
+        dict(zip(_triples(rows), rows.index, strict=True)),
+        dict(zip(_triples(base), base.index, strict=True)),
+    )
+    both = [t for t in mine if t in theirs]
+    paired = len(both) >= FEWEST
+    if paired:
+        rows, base = rows.loc[[mine[t] for t in both]], base.loc[[theirs[t] for t in both]]
+    t, t0 = observations.times(rows), observations.times(base)
+    budgets = np.concatenate([floats(r["config.train.steps"]) for r in (rows, base)])
+    unseen = np.concatenate([x.left[~x.seen] for x in (t, t0)])
+    horizon = float(unseen.min()) if len(unseen) else float(budgets.max())
+    log, log0 = _restricted(t, horizon), _restricted(t0, horizon)
+    done, done0 = log < np.log(horizon), log0 < np.log(horizon)
+    try:
+        logrank_p = logrank([t0, t]).p
+    except NotEnoughData:
+        logrank_p = None
+    most, most0 = done.mean() >= 0.5, done0.mean() >= 0.5
+    if most and most0:
+        bound = ""
+    elif most0:
+        bound = "at least"
+    elif most:
+        bound = "at most"
+    else:
+        bound = "no"
+    slowdown, p = (None, None) if bound == "no" else _slowdown(log, log0, paired)
+    return Contrast(family.setting, value, family.reference, rows, base, paired, horizon, slowdown, bound, p, logrank_p)
+
+
+def _restricted(times: Times, horizon: float) -> np.ndarray:
+    late = ~times.seen | (times.right > horizon)
+    return np.asarray(np.log(np.where(late, horizon, np.maximum(times.points, 1.0))))
+
+
+def _slowdown(log: np.ndarray, log0: np.ndarray, paired: bool) -> tuple[Estimate, float]:
+    """Return the ratio of geometric means and its p-value: Student's t on the log scale (Welch's where not paired)."""
+    test = stats.ttest_rel(log, log0) if paired else stats.ttest_ind(log, log0, equal_var=False)
+    method = "paired t on log time" if paired else "Welch's t on log time"
+    mean = float(log.mean() - log0.mean())
+    interval = test.confidence_interval(LEVEL)
+    # Without any spread (all at the horizon, or pairs that agree to the step) the interval is the point.
+    low, high = (float(x) if np.isfinite(x) else mean for x in (interval.low, interval.high))
+    p = float(test.pvalue) if np.isfinite(test.pvalue) else 1.0
+    n = len(log) if paired else len(log) + len(log0)
+    return Estimate(float(np.exp(mean)), float(np.exp(low)), float(np.exp(high)), n, method), p
+
+
 def analyse_settings(observations: Observations, question: Question, settings: tuple[str, ...]) -> Comparison:
-    """Compare the values of each of ``settings``.
+    """Answer for every family of ``settings``.
 
     Raises:
-        NotEnoughData: none of them has two values with at least ``FEWEST`` runs.
+        NotEnoughData: there is none.
     """
     found = families(observations, settings)
     if not found:
-        raise NotEnoughData(f"at least {FEWEST} runs of two values of one setting, all other settings equal")
-    study = Comparison(name=question.name, title=question.title, question=question.question, families=[])
+        raise NotEnoughData(f"at least {FEWEST} seeds at each of two values of one setting, everything else equal")
+    contrasts = [contrast(observations, f, v) for f in found for v in list(f.groups)[1:]]
+    tested = [c for c in contrasts if c.p is not None]
+    adjusted = holm([c.p for c in tested if c.p is not None])
+    study = Comparison(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        families=[(f, {v: _curve(observations, rows) for v, rows in f.groups.items()}) for f in found],
+        contrasts=contrasts,
+        p={c.label: float(p) for c, p in zip(tested, adjusted, strict=True)},
+    )
+    docs = settings_of(ArithmeticConfig)
+    records = []
     for family in found:
-        _family(observations, study, family)
+        mine = [c for c in contrasts if c.setting == family.setting]
+        study.findings.append(_sentence(study, family, mine, docs[family.setting][1].doc))
+        records.append(_record(observations, study, family, None))
+        records += [_record(observations, study, family, c) for c in mine]
+    study.findings += [f for c in contrasts for f in _rates(observations, c, len(found) == 1)]
+    caption = "Each value against its reference; p (Holm): that the times do not differ, over all rows of the table"
+    table = pd.DataFrame(records)
+    if all(c.paired for c in contrasts):
+        table = table.drop(columns="same seeds")  # a note says so for all
+    table = table[[c for c in table if (table[c].astype(str) != "").any()]]
+    study.tables.append(Table("values", caption, table))
+    study.notes += _notes(found, contrasts)
     return study
 
 
-def _family(observations: Observations, study: Comparison, family: Family) -> None:
-    times = {value: observations.times(rows) for value, rows in family.groups.items()}
-    budget = max(float(floats(rows["config.train.steps"]).max()) for rows in family.groups.values())
-    study.families.append((family, {v: kaplan_meier(t) for v, t in times.items()}, budget))
-    (reference, base), *others = times.items()
-    tests = {}
-    for value, t in others:
-        try:
-            tests[value] = logrank([base, t])
-        except NotEnoughData:
-            continue
-    adjusted = dict(zip(tests, holm([t.p for t in tests.values()]), strict=True)) if tests else {}
-    supers = {value: _supers(observations, rows) for value, rows in family.groups.items()}
-    records = []
-    for value, t in times.items():
-        hits, n, horizon = supers[value]
-        records.append(
-            {
-                family.setting: value + (" (reference)" if value == reference else ""),
-                "runs": len(t),
-                "generalised": int(t.seen.sum()),
-                "median step": _median(t),
-                f"super at step {DIARY.horizon:,}" if horizon == DIARY.horizon else "super at their last step": share(
-                    hits, n
-                ).percent()
-                if n
-                else "",
-                "log-rank p (Holm)": f"{adjusted[value]:.2g}" if value in adjusted else "",
-            }
-        )
-    name = family.setting.replace(".", "_")
-    study.tables.append(Table(name, f"{family.setting}: each value against {reference}", pd.DataFrame(records)))
-    for value, t in others:
-        if value in adjusted:
-            verdict = "another pace" if adjusted[value] < 0.05 else "no difference in pace that chance would not give"
-            study.findings.append(
-                Finding(
-                    f"{family.setting}={value}",
-                    _median(t),
-                    f"{family.setting}={value} against {reference}: median step {_median(t)} against {_median(base)}; "
-                    f"log-rank p = {adjusted[value]:.2g} after Holm: {verdict}.",
-                    headline=len(others) <= 6,
-                )
-            )
-        (a, n, _), (b, m, _) = supers[value], supers[reference]
-        if n and m and a + b:
-            e = ratio(a, n, b, m)
-            study.findings.append(
-                Finding(
-                    f"super seeds at {family.setting}={value}",
-                    f"{e.value:.2f} times",
-                    f"Super seeds are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}) at "
-                    f"{family.setting}={value} ({a} of {n}) as at {reference} ({b} of {m}).",
-                    e,
-                )
-            )
+def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurve, float]:
+    times = observations.times(rows)
+    return kaplan_meier(times), float(np.max(np.where(times.seen, times.right, times.left)))
+
+
+def _sentence(study: Comparison, family: Family, contrasts: list[Contrast], doc: str) -> Finding:
+    told = []
+    for c in contrasts:
+        told.append(f"{c.value}: {_slowdown_words(c)}{_verdict(study, c)}")
+    doc = doc.rstrip(".")
+    meaning = doc[0].lower() + doc[1:] if doc[1:2].islower() else doc
+    text = (
+        f"{family.setting} ({meaning}), time to generalise against that at {family.reference}: " + "; ".join(told) + "."
+    )
+    return Finding(family.setting, f"{len(contrasts) + 1} values", text)
+
+
+def _verdict(study: Comparison, c: Contrast) -> str:
+    if c.slowdown is None or study.p[c.label] < 0.05:
+        return ""
+    if c.slowdown.low > 1 or c.slowdown.high < 1:
+        return ", which among so many comparisons may be chance"
+    return ", no difference beyond chance"
+
+
+def _slowdown_words(c: Contrast) -> str:
+    if c.slowdown is None:
+        return f"neither generalises by step {c.horizon:,.0f} in most runs"
+    return f"{c.bound} {_times(c.slowdown)}".strip()
+
+
+def _times(e: Estimate) -> str:
+    return f"×{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
+
+
+def _record(observations: Observations, study: Comparison, family: Family, c: Contrast | None) -> dict[str, object]:
+    rows = family.groups[family.reference] if c is None else c.rows
+    times = observations.times(rows)
+    slowdown = c.slowdown if c else None
+    return {
+        "setting": family.setting if c is None else "",
+        "value": f"{family.reference} (reference)" if c is None else c.value,
+        "generalised": f"{int(times.seen.sum())} of {len(times)}",
+        "same seeds": "" if c is None else "yes" if c.paired else "no",
+        "median step": _median(times),
+        "time over the reference's": _slowdown_words(c) if c and slowdown else "",
+        "up to step": f"{c.horizon:,.0f}" if c and slowdown else "",
+        "same seeds stay fast": _stay_fast(observations, c) if c else "",
+        "p (Holm)": f"{study.p[c.label]:.2g}" if c and c.label in study.p else "",
+        "log-rank p": f"{c.logrank_p:.2g}" if c and c.logrank_p is not None else "",
+    }
+
+
+MOST_CENSORED = 0.25
+"""Share of runs without a time above which ranks over seeds are mostly ties."""
+FEWEST_RANKED = 10
+
+
+def _stay_fast(observations: Observations, c: Contrast) -> str:
+    """Return the rank correlation over the same seeds, where there are enough of them with a time."""
+    if not c.paired or len(c.rows) < FEWEST_RANKED:
+        return ""
+    log, log0 = (_restricted(observations.times(r), c.horizon) for r in (c.rows, c.base))
+    late = max(float((x >= np.log(c.horizon)).mean()) for x in (log, log0))
+    if late > MOST_CENSORED or np.ptp(log) == 0 or np.ptp(log0) == 0:
+        return ""
+    r = float(stats.spearmanr(log, log0).statistic)
+    half = float(stats.norm.ppf(0.5 + LEVEL / 2)) * 1.03 / np.sqrt(len(log) - 3)  # Fieller, Hartley and Pearson 1957
+    z = np.arctanh(np.clip(r, -0.9999, 0.9999))
+    return f"ρ = {r:.2f} ({np.tanh(z - half):.2f} to {np.tanh(z + half):.2f})"
 
 
 def _median(times: Times) -> str:
@@ -150,10 +311,60 @@ def _median(times: Times) -> str:
         return f"not within {last:,.0f}"
 
 
-def _supers(observations: Observations, rows: pd.DataFrame) -> tuple[int, int, int]:
-    labelled, horizon = judged(observations, rows)
+def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Finding]:
+    """Say how much rarer or more frequent super seeds are, both judged at one horizon."""
+    found = []
+    if headline and c.slowdown is not None:
+        text = f"{c.label} takes {_slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
+        shown = f"{c.bound} {_times(c.slowdown)}".strip()
+        found.append(Finding(f"time at {c.label}", shown, text, c.slowdown, headline=True, listed=False))
+    labelled, horizon = judged(observations, pd.concat([c.rows, c.base]))
     known = labelled[labelled["label"] != UNJUDGED]
-    return int((known["label"] == "super").sum()), len(known), horizon
+    hit = known["label"] == "super"
+    mine = known.index.isin(c.rows.index)
+    a, n, b, m = int(hit[mine].sum()), int(mine.sum()), int(hit[~mine].sum()), int((~mine).sum())
+    if not n or not m or not a + b:
+        return found
+    e = ratio(a, n, b, m)
+    counts = f"{a} of {n} at {c.value}, {b} of {m} at {c.reference}, judged at step {horizon:,}"
+    if not b:
+        shown = f"only at {c.value}"
+        text = f"Super seeds only at {c.label}: {counts} (at least {e.low:.2g} times as frequent)."
+    elif not a:
+        shown = f"none at {c.value}"
+        text = f"No super seeds at {c.label}: {counts} (at most {e.high:.2g} times as frequent)."
+    else:
+        shown = f"×{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
+        text = f"Super seeds at {c.label} are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}): {counts}."
+    # The table holds the pace of every value; sentences are kept for rates that chance does not explain.
+    clear = e.low > 1 or e.high < 1
+    return [*found, Finding(f"super seeds at {c.label}", shown, text, e, listed=clear)]
+
+
+def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:
+    notes = [
+        "Times are geometric means up to the step named in the table, where runs that take longer count with that "
+        "step: “at least” where most of them did."
+    ]
+    if all(c.paired for c in contrasts):
+        notes.append("Each value is compared with the reference over the same seeds.")
+    held: dict[str, list[str]] = {}
+    largest = max(found, key=lambda f: sum(map(len, f.groups.values())))
+    usual = _held(largest)
+    others = ", ".join(f"{k}={_text(v)}" for k, v in usual.items() if k != largest.setting)
+    changed = f", not the diary's regime: {others}" if others else ", the diary's regime otherwise"
+    notes.append(f"Task: {describe_task(largest.groups[largest.reference].iloc[0])}{changed}.")
+    for family in found:
+        own = {k: v for k, v in _held(family).items() if usual.get(k) != v and k != family.setting}
+        if own:
+            held.setdefault(", ".join(f"{k}={_text(v)}" for k, v in own.items()), []).append(family.setting)
+    notes += [f"{', '.join(names)}: with {settings}." for settings, names in held.items()]
+    return notes
+
+
+def _held(family: Family) -> dict[str, object]:
+    """Return the settings of a family's reference that are not the defaults."""
+    return differing_settings(family.groups[family.reference].iloc[0])
 
 
 WEIGHT_DECAY_QUESTION = Question(
@@ -164,7 +375,7 @@ WEIGHT_DECAY_QUESTION = Question(
     lambda observations, question: analyse_settings(observations, question, (WEIGHT_DECAY,)),
     lambda observations: bool(families(observations, (WEIGHT_DECAY,))),
 )
-OTHERS = tuple(s for s in CONDITION_SETTINGS if s != WEIGHT_DECAY)
+OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, COUPLING))
 INTERVENTIONS_QUESTION = Question(
     "interventions",
     "Interventions",

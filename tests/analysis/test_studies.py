@@ -225,33 +225,6 @@ def test_repeatability_of_a_seed_that_is_and_one_that_is_not() -> None:
     assert chance.confirmation.found - chance.confirmation.confirmed.value > 0.15
 
 
-def test_weight_decay_is_compared_with_the_default() -> None:
-    rng = np.random.default_rng(12)
-    truths = [
-        Truth({"seed": i, "optim.weight_decay": wd, "train.steps": 20_000}, float(np.exp(rng.normal(np.log(m), 0.3))))
-        for wd, m in ((0.0, 60_000), (0.1, 10_000), (1.0, 9_000))
-        for i in range(25)
-    ]
-    study = ask("weight_decay", simulate(truths))
-    family = study.families[0][0]
-    assert next(iter(family.groups)) == "0.1"
-    text = " ".join(f.text for f in study.findings)
-    assert "not within 20,000" in text
-    assert "optim.weight_decay=0 against 0.1" in text
-    assert "another pace" in text
-
-
-def test_interventions_are_any_other_setting() -> None:
-    rng = np.random.default_rng(13)
-    truths = [
-        Truth({"seed": i, "optim.grokfast": g, "train.steps": 20_000}, float(np.exp(rng.normal(np.log(m), 0.3))))
-        for g, m in (("none", 10_000), ("ema", 2_000))
-        for i in range(15)
-    ]
-    study = ask("interventions", simulate(truths))
-    assert [f.setting for f, _, _ in study.families] == ["optim.grokfast"]
-
-
 def val_shuffle(noise: float, shift: float, rng: np.random.Generator) -> Observations:
     """Coupled runs differ by a draw of order noise, plus a shift; apart runs have two order seeds each."""
     truths = []

@@ -1,0 +1,120 @@
+"""One setting at a time, on simulated stores whose truth is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from analysis.figures import drawings
+from analysis.figures.survival import _apart
+from analysis.studies import ask
+from analysis.studies.conditions import Comparison, _slowdown
+from tests.analysis.simulate import Truth, simulate
+
+
+def settings_study(name: str, setting: str, truths: list[Truth]) -> Comparison:
+    study = ask(name, simulate(truths))
+    assert isinstance(study, Comparison)
+    for drawing in drawings(study):
+        assert drawing.png().startswith(b"\x89PNG")
+    said = " ".join([f.text + f.shown for f in study.findings] + study.notes + [study.tables[0].frame.to_csv()])
+    assert "nan" not in said.split() and "inf" not in said.split() and "None" not in said
+    assert all(f.setting == setting for f, _ in study.families)
+    return study
+
+
+def runs(
+    setting: str, factors: dict[object, float], seeds: int, rng: np.random.Generator, **more: object
+) -> list[Truth]:
+    """One time per seed, times each value's factor, times noise of a tenth."""
+    base = rng.normal(np.log(3000), 0.5, seeds)
+    return [
+        Truth(
+            {"seed": i, setting: value, "train.steps": 20_000, "eval.every": 100, **more},
+            float(np.exp(base[i] + np.log(factor) + rng.normal(0, 0.1))),
+        )
+        for value, factor in factors.items()
+        for i in range(seeds)
+    ]
+
+
+def test_weight_decay_is_compared_with_the_default() -> None:
+    factors: dict[object, float] = {0.0: 20.0, 0.1: 1.0, 1.0: 0.5}
+    study = settings_study(
+        "weight_decay", "optim.weight_decay", runs("optim.weight_decay", factors, 25, np.random.default_rng(12))
+    )
+    assert next(iter(study.families[0][0].groups)) == "0.1"
+    none, one = study.contrasts
+    assert (none.label, none.bound) == ("optim.weight_decay=0", "at least")
+    assert one.bound == "" and one.slowdown is not None
+    assert one.slowdown.low < 0.5 < one.slowdown.high
+    assert one.slowdown.high / one.slowdown.low < 1.4  # the seeds' own spread is out of a paired comparison
+    assert all(p < 0.05 for p in study.p.values())
+    assert "not within 20,000" in study.tables[0].frame.to_csv()
+
+
+def test_a_setting_that_does_nothing_is_said_to_do_nothing() -> None:
+    factors: dict[object, float] = {"none": 1.0, "ema": 1.0}
+    study = settings_study(
+        "interventions", "optim.grokfast", runs("optim.grokfast", factors, 15, np.random.default_rng(3))
+    )
+    assert "no difference beyond chance" in study.findings[0].text
+
+
+def test_the_reference_is_of_the_same_seeds_where_enough_of_them_were_run() -> None:
+    rng = np.random.default_rng(4)
+    truths = runs("model.init_scale", {1.0: 1.0, 2.0: 2.0}, 8, rng)
+    # A census of slow seeds of the reference, which the value was never run with.
+    truths += [Truth({"seed": 100 + i, "train.steps": 20_000, "eval.every": 100}, 15_000.0) for i in range(60)]
+    study = settings_study("interventions", "model.init_scale", truths)
+    (contrast,) = study.contrasts
+    assert contrast.paired and len(contrast.base) == 8
+    assert contrast.slowdown is not None and contrast.slowdown.low < 2.0 < contrast.slowdown.high
+    assert study.tables[0].frame["generalised"].tolist() == ["8 of 8", "8 of 8"]
+
+
+def test_budgets_that_differ_do_not_bend_the_ratio() -> None:
+    """The reference was watched for 1,000 steps only, all done by then: nothing is cut off at its budget."""
+    rng = np.random.default_rng(5)
+    base = rng.uniform(300, 800, 10)
+    truths = [Truth({"seed": i, "train.steps": 1000, "eval.every": 10}, t) for i, t in enumerate(base)]
+    truths += [
+        Truth({"seed": i, "task.label_noise": 0.1, "train.steps": 20_000, "eval.every": 10}, 8 * t)
+        for i, t in enumerate(base)
+    ]
+    (contrast,) = settings_study("interventions", "task.label_noise", truths).contrasts
+    assert contrast.horizon == 20_000 and contrast.bound == ""
+    assert contrast.slowdown is not None and contrast.slowdown.value == pytest.approx(8, rel=0.02)
+
+
+def test_where_neither_side_generalises_there_is_no_ratio() -> None:
+    truths = runs(
+        "train.loss", {"softmax": 50.0, "stablemax": 50.0}, 6, np.random.default_rng(6), **{"optim.weight_decay": 0.0}
+    )
+    study = settings_study("interventions", "train.loss", truths)
+    assert study.contrasts[0].slowdown is None and not study.p
+    assert "neither generalises by step 20,000" in study.findings[0].text
+    assert any("optim.weight_decay=0" in note for note in study.notes)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_interval_of_the_ratio_covers_at_its_rate(paired: bool) -> None:
+    rng = np.random.default_rng(7)
+    held = 0
+    for _ in range(1000):
+        seed = rng.normal(0, 0.5, 8) if paired else np.zeros(8)
+        log, log0 = np.log(2) + seed + rng.normal(0, 0.3, 8), seed + rng.normal(0, 0.3, 8)
+        e, p = _slowdown(log, log0, paired)
+        held += e.low <= 2 <= e.high
+        assert (p < 0.05) == (not e.low <= 1 <= e.high)
+    assert 0.93 <= held / 1000 <= 0.97
+
+
+def test_labels_keep_their_distance_and_stay_inside() -> None:
+    for shares in ([0.0, 0.01, 0.9, 1.0, 1.0], [1.0] * 4, [0.0] * 5, [0.5]):
+        heights = _apart(shares)
+        assert all(b - a >= 0.075 - 1e-12 for a, b in itertools.pairwise(heights))
+        assert heights[0] > -1e-12
+        assert heights[-1] <= 1
