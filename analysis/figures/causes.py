@@ -55,11 +55,12 @@ def variance_bars(study: Crossed) -> Drawing | None:
 
 def heat_map(study: Crossed) -> Drawing | None:
     """Draw the mean outcome of each pair of seeds of the two streams with most levels."""
-    two = sorted(study.varied, key=lambda s: -study.rows[f"seed_{s}"].nunique())[:2]
+    two = sorted(study.factors, key=lambda name: -len(np.unique(study.factors[name])))[:2]
     if len(two) < 2:
         return None
     a, b = two
-    table = study.rows.pivot_table(index=f"seed_{a}", columns=f"seed_{b}", values="y", aggfunc="mean")
+    first, second = (f"seed_{study.streams[name]}" for name in two)
+    table = study.rows.pivot_table(index=first, columns=second, values="y", aggfunc="mean")
     table = table.loc[table.mean(axis=1).sort_values().index, table.mean(axis=0).sort_values().index]
     shown = np.exp(table.to_numpy()) if study.outcome.is_time else -table.to_numpy()
     figure, axes = canvas(height=min(5.0, 1.6 + 0.22 * len(table)))
@@ -85,7 +86,7 @@ def heat_map(study: Crossed) -> Drawing | None:
     bar.set_label("mean step of generalisation" if study.outcome.is_time else "accuracy", color=SOFT)
     what = "geometric mean of the step of generalisation" if study.outcome.is_time else "mean accuracy at the horizon"
     caption = f"Each square: {what} of one {a} seed with one {b} seed ({len(study.rows)} runs)."
-    data = table.reset_index().melt(id_vars=f"seed_{a}", value_name="mean outcome")
+    data = table.reset_index().melt(id_vars=first, value_name="mean outcome")
     return Drawing("heat_map", f"{a.capitalize()} seeds against {b} seeds", caption, figure, data)
 
 

@@ -7,6 +7,7 @@ Katz et al. 1978 (ratio); Brown, Cai and DasGupta 2001 on which to use.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -113,36 +114,100 @@ def seeds_for_width(expected: float, width: float, level: float = LEVEL) -> int:
     return high
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Heterogeneity:
     """Do the groups share one rate? Pearson's chi-square with a permutation p-value."""
 
     statistic: float
     p: float
+    p_of: dict[int, float]
+    """Two-sided, of each group: is its rate another one than that of the rest?"""
     groups: int
     n: int
 
 
-def heterogeneity(hits: np.ndarray, groups: np.ndarray, rng: np.random.Generator, draws: int = 1000) -> Heterogeneity:
+def heterogeneity(
+    hits: np.ndarray,
+    groups: np.ndarray,
+    rng: np.random.Generator,
+    draws: int = 1000,
+    blocks: Sequence[np.ndarray] = (),
+) -> Heterogeneity:
     """Test whether boolean ``hits`` are equally frequent in all ``groups`` (integer labels).
 
     The null distribution permutes the hits over all runs, so it holds for rare hits too.
+    In a crossed design the runs of one group with one level of another factor go
+    together (an interaction), and only those units may be permuted. Each of ``blocks``
+    gives the levels of one such factor: inside each of its levels the groups are
+    permuted whole; of several factors the largest p-value counts.
+
+    Raises:
+        NotEnoughData: one group only, or all runs are hits, or none.
     """
-    _, group = np.unique(groups, return_inverse=True)
-    size = np.bincount(group).astype(float)
-    total, n = int(hits.sum()), len(hits)
-    if len(size) < 2 or total in (0, n):
+    names, group = np.unique(groups, return_inverse=True)
+    total, n, k = int(hits.sum()), len(hits), len(names)
+    if k < 2 or total in (0, n):
         raise NotEnoughData("two groups or more, and hits as well as misses")
-    expected = size * total / n
+    hit = hits.astype(bool)
 
-    def chi2(h: np.ndarray) -> float:
-        seen = np.bincount(group[h], minlength=len(size))
-        return float(((seen - expected) ** 2 / expected).sum() / (1 - total / n))
+    def deviations(label: np.ndarray, h: np.ndarray) -> np.ndarray:
+        size = np.bincount(label, minlength=k).astype(float)
+        expected = size * total / n
+        spread = np.sqrt(np.maximum(expected * (1 - total / n), 1e-12))
+        return np.asarray((np.bincount(label[h], minlength=k) - expected) / spread)
 
-    observed = chi2(hits.astype(bool))
-    null = np.array([chi2(rng.permutation(hits.astype(bool))) for _ in range(draws)])
-    p = (1 + int((null >= observed - 1e-12).sum())) / (1 + draws)
-    return Heterogeneity(observed, p, len(size), n)
+    observed = deviations(group, hit)
+    statistic = float((observed**2).sum())
+    p, p_of = 0.0, np.zeros(k)
+    for block in blocks or (None,):
+        null = np.empty((draws, k))
+        for d in range(draws):
+            if block is None:
+                null[d] = deviations(group, rng.permutation(hit))
+            else:
+                null[d] = deviations(_relabelled(group, block, rng), hit)
+        p = max(p, (1 + int(((null**2).sum(1) >= statistic - 1e-9).sum())) / (1 + draws))
+        # Every group's deviation has about the same null distribution: pooled, it resolves small p-values.
+        pooled = np.sort(np.abs(null).reshape(-1))
+        beyond = len(pooled) - np.searchsorted(pooled, np.abs(observed) - 1e-9)
+        p_of = np.maximum(p_of, (1 + beyond) / (1 + len(pooled)))
+    return Heterogeneity(statistic, p, {int(g): float(v) for g, v in zip(names, p_of, strict=True)}, k, n)
+
+
+def _relabelled(group: np.ndarray, block: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return ``group`` with its labels permuted inside each block, all runs of a label together."""
+    out = np.empty_like(group)
+    for level in np.unique(block):
+        here = block == level
+        present = np.unique(group[here])
+        moved = np.empty(int(present.max()) + 1, dtype=group.dtype)
+        moved[present] = rng.permutation(present)
+        out[here] = moved[group[here]]
+    return out
+
+
+def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusters: np.ndarray, level: float = LEVEL) -> Estimate:
+    """Return the rate of boolean ``hits`` among the ``chosen`` runs over the rate among the others.
+
+    The interval is on the log scale, from the spread between ``clusters`` (labels) of runs
+    that are not independent of each other, by linearisation.
+
+    Raises:
+        NotEnoughData: fewer than four clusters, or a group without a hit.
+    """
+    _, cluster = np.unique(clusters, return_inverse=True)
+    k = int(cluster.max()) + 1
+    a, b = int(hits[chosen].sum()), int(hits[~chosen].sum())
+    if k < 4 or not a or not b:
+        raise NotEnoughData("hits in both groups, and four seeds or more to see their spread over")
+    n, m = int(chosen.sum()), int((~chosen).sum())
+    # d log(rate) of one run: (hit - rate) / (rate n)
+    part = np.where(chosen, (hits - a / n) / a, -(hits - b / m) / b)
+    share = np.bincount(cluster, weights=part, minlength=k)
+    half = float(stats.t.ppf(0.5 + level / 2, k - 1)) * math.sqrt(k / (k - 1) * float((share**2).sum()))
+    value = (a / n) / (b / m)
+    low, high = value * math.exp(-half), value * math.exp(half)
+    return Estimate(value, low, high, n + m, "log ratio, between clusters", level)
 
 
 def chi2_p(statistic: float, dof: int) -> float:

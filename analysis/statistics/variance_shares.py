@@ -4,16 +4,16 @@ The outcome y of a run is modelled as a sum of independent random effects, one f
 set of crossed factors and one for the replicate (chaos):
 ``y = mean + sum over sets A of effect_A(levels of A) + chaos``.
 
-A full grid with equally many replicates in each cell is analysed by its mean squares;
-intervals are fiducial (generalised confidence intervals): every mean square is an
-independent scaled chi-square under the model, which is inverted draw by draw. Any other
-design uses differences between pairs of runs: half the mean squared difference of pairs
-that share exactly the levels of A is, in expectation, the sum of all components not
-inside A, and Moebius inversion gives each one. Its intervals are a parametric bootstrap
-and approximate.
+Each set of factors has a mean square: that of the cell means' part which its levels
+explain and no other set of as many or fewer factors does. Each is, in expectation, a
+known sum of the variance components, so solving a linear system gives those. Intervals
+are fiducial (generalised confidence intervals): every mean square is a scaled
+chi-square, which is inverted draw by draw. On a full grid with equally many replicates
+in each cell this is the classical analysis and exact under the model; on a sampled grid
+the chi-squares get Satterthwaite's degrees of freedom and the intervals are approximate.
 
-Sources: Searle, Casella and McCulloch 1992; Weerahandi 1993; Hannig, Iyer and Patterson
-2006 (fiducial generalised intervals).
+Sources: Searle, Casella and McCulloch 1992 (fitting constants); Satterthwaite 1946;
+Weerahandi 1993; Hannig, Iyer and Patterson 2006 (fiducial generalised intervals).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Ints = NDArray[np.int64]
 
 CHAOS: Final = "chaos"
 DRAWS: Final = 4000
-BOOTSTRAPS: Final = 200
+TOLERANCE: Final = 1e-8
+"""Relative eigenvalue below which a direction is none."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,7 @@ class VarianceShares:
     replicates: float
     n: int
     balanced: bool
-
-
-def _subsets(k: int) -> list[tuple[int, ...]]:
-    return [s for size in range(1, k + 1) for s in combinations(range(k), size)]
+    """A full grid with equally many replicates in each cell: the intervals are exact under the model."""
 
 
 def variance_shares(
@@ -62,15 +60,15 @@ def variance_shares(
 
     Raises:
         NotEnoughData: no factor has two levels, no cell has two replicates (then
-            interaction and chaos cannot be told apart), or all outcomes are equal.
+            interaction and chaos cannot be told apart), the levels are not crossed
+            enough to tell the components apart, or all outcomes are equal.
     """
     names = [name for name, values in factors.items() if len(np.unique(values)) > 1]
     if not names:
         raise NotEnoughData("at least two levels of one source of randomness")
     codes = np.stack([np.unique(factors[name], return_inverse=True)[1] for name in names], 1)
-    sizes = codes.max(0) + 1
-    cell = np.ravel_multi_index(tuple(codes.T), tuple(sizes))
-    counts = np.bincount(cell, minlength=int(np.prod(sizes)))
+    cells, where, counts = np.unique(codes, axis=0, return_inverse=True, return_counts=True)
+    where = where.reshape(-1)
     if counts.max() < 2:
         raise NotEnoughData(
             "at least two replicates of a cell (perturb.ulps=1 with two seeds.perturb): with one deterministic run "
@@ -78,9 +76,34 @@ def variance_shares(
         )
     if float(np.ptp(y)) == 0:
         raise NotEnoughData("outcomes that differ")
-    if counts.min() >= 2:
-        return _balanced(y, names, sizes, cell, int(counts.min()), rng, level)
-    return _pairs(y, names, codes, rng, level)
+    means = np.bincount(where, weights=y) / counts
+    within = len(y) - len(cells)
+    design = _Design(cells, 1 / counts, names, strict=True)
+    if design.missing:
+        design = _Design(cells, 1 / counts, names, strict=False)
+    if design.missing:
+        raise NotEnoughData(
+            f"seeds crossed more fully to tell {', '.join(design.missing)} from the rest (a grid, full or sampled)"
+        )
+    squares = np.array([*design.mean_squares(means), float(((y - means[where]) ** 2).sum()) / within])
+    solve = np.linalg.inv(design.expected)
+    point = np.asarray(solve @ squares)
+    dof = np.array([*design.degrees_of_freedom(np.maximum(point, 0)), within])
+    draws = (squares * dof / rng.chisquare(dof, (DRAWS, len(dof)))) @ solve.T
+    labels = [_name(names, s) for s in design.subsets] + [CHAOS]
+    sizes = cells.max(0) + 1
+    balanced = len(cells) == np.prod(sizes) and counts.min() == counts.max()
+    method = "fiducial, full grid" if balanced else "fiducial, sampled grid (approximate)"
+    parts = np.maximum(point, 0)
+    return VarianceShares(
+        _estimates(parts / parts.sum(), draws, labels, len(y), method, level),
+        dict(zip(labels, parts.tolist(), strict=True)),
+        float(parts.sum()),
+        dict(zip(names, (int(s) for s in sizes), strict=True)),
+        len(y) / len(cells),
+        len(y),
+        bool(balanced),
+    )
 
 
 def _name(names: Sequence[str], subset: tuple[int, ...]) -> str:
@@ -88,10 +111,8 @@ def _name(names: Sequence[str], subset: tuple[int, ...]) -> str:
 
 
 def _estimates(
-    point: Floats, draws: Floats, labels: list[str], n: int, method: str, level: float
+    value: Floats, draws: Floats, labels: list[str], n: int, method: str, level: float
 ) -> dict[str, Estimate]:
-    value = np.maximum(point, 0)
-    value = value / value.sum()
     # A draw's total takes its negative components along: cutting each off at 0 first would inflate the
     # total and pull every share down.
     total = draws.sum(1, keepdims=True)
@@ -104,95 +125,92 @@ def _estimates(
     }
 
 
-def _balanced(
-    y: Floats, names: list[str], sizes: Ints, cell: Ints, replicates: int, rng: np.random.Generator, level: float
-) -> VarianceShares:
-    # Surplus replicates of a cell are left out, the first ones kept: mean squares need equal counts.
-    order = np.argsort(cell, kind="stable")
-    starts = np.searchsorted(cell[order], np.arange(int(np.prod(sizes))))
-    table = y[order[starts[:, None] + np.arange(replicates)]].reshape(*sizes, replicates)
-    k = len(names)
-    subsets = _subsets(k)
-    means = table.mean(-1)
-    squares, dof = [], []
-    for subset in subsets:
-        effect = means.mean(tuple(i for i in range(k) if i not in subset), keepdims=True) if len(subset) < k else means
-        for i in subset:
-            effect = effect - effect.mean(i, keepdims=True)
-        repeats = replicates * int(np.prod([sizes[i] for i in range(k) if i not in subset]))
-        free = int(np.prod([sizes[i] - 1 for i in subset]))
-        squares.append(float((effect**2).sum()) * repeats / free)
-        dof.append(free)
-    squares.append(float(((table - means[..., None]) ** 2).sum()) / (means.size * (replicates - 1)))
-    dof.append(means.size * (replicates - 1))
-    # Expected mean squares: chaos + sum over supersets B of A of (runs per level of B) * component B.
-    expected = np.zeros((len(subsets) + 1, len(subsets) + 1))
-    expected[:, -1] = 1
-    for row, a in enumerate(subsets):
-        for column, b in enumerate(subsets):
-            if set(a) <= set(b):
-                expected[row, column] = replicates * np.prod([sizes[i] for i in range(k) if i not in b])
-    solve = np.linalg.inv(expected)
-    ms = np.array(squares)
-    point = solve @ ms
-    chi = np.stack([rng.chisquare(d, DRAWS) for d in dof], 1)
-    draws = (ms * np.array(dof) / chi) @ solve.T
-    labels = [_name(names, s) for s in subsets] + [CHAOS]
-    shares = _estimates(point, draws, labels, table.size, "fiducial, balanced grid", level)
-    components = dict(zip(labels, np.maximum(point, 0).tolist(), strict=True))
-    levels = dict(zip(names, (int(s) for s in sizes), strict=True))
-    return VarianceShares(shares, components, sum(components.values()), levels, replicates, table.size, True)
+def _basis(columns: Floats) -> Floats:
+    """Return an orthonormal basis (cells, rank) of what ``columns`` (cells, k) span."""
+    values, vectors = np.linalg.eigh(columns.T @ columns)
+    kept = values > TOLERANCE * max(float(values[-1]), 1.0)
+    return np.asarray(columns @ (vectors[:, kept] / np.sqrt(values[kept])))
 
 
-class _PairDesign:
-    """Pairs of runs by the set of factors whose levels they share."""
+class _Design:
+    """What each mean square of the cell means is made of, from the cells that were run.
 
-    def __init__(self, codes: Ints) -> None:
-        n, k = codes.shape
-        self.i, self.j = np.triu_indices(n, 1)
-        self.shared = sum((codes[self.i, f] == codes[self.j, f]).astype(np.int64) << f for f in range(k))
-        self.count = np.bincount(self.shared, minlength=2**k)
+    Rows of ``expected`` are the mean squares (one for each set of factors, then chaos),
+    columns the variance components in the same order.
+    """
 
-    def gaps(self, y: Floats) -> Floats:
-        """Return half the mean squared difference for each shared set (bit mask)."""
-        total = np.bincount(self.shared, weights=(y[self.i] - y[self.j]) ** 2 / 2, minlength=len(self.count))
-        return np.asarray(total / np.maximum(self.count, 1))
+    def __init__(self, cells: Ints, noise: Floats, names: Sequence[str], *, strict: bool) -> None:
+        """Decompose ``cells`` (m, factors); ``noise`` (m,) is each mean's share of the chaos variance.
 
+        Strict: each set's mean square is freed of all other sets of as many factors, so that
+        it holds as few components as can be. That takes many cells; otherwise it is freed of
+        sets of fewer factors only.
+        """
+        m, k = cells.shape
+        self.subsets = [s for size in range(1, k + 1) for s in combinations(range(k), size)]
+        *partial, _ = self.subsets
+        self._noise, self._strict = noise, strict
+        self._levels = [np.unique(cells[:, list(s)], axis=0, return_inverse=True)[1].reshape(-1) for s in partial]
+        indicator = [np.eye(int(level.max()) + 1)[level] for level in self._levels]
 
-def _pairs(y: Floats, names: list[str], codes: Ints, rng: np.random.Generator, level: float) -> VarianceShares:
-    k, n = len(names), len(y)
-    design = _PairDesign(codes)
-    full = 2**k - 1
-    subsets = _subsets(k)
-    masks = [sum(1 << i for i in s) for s in subsets]
-    if (design.count == 0).any():
-        absent = [_name(names, s) or "nothing" for s in [(), *subsets] if design.count[sum(1 << i for i in s)] == 0]
-        raise NotEnoughData(
-            "pairs of runs that share exactly " + ", ".join(absent) + ": cross the seeds (a grid, full or sampled)"
-        )
+        def span(size: int, but: int = -1) -> Floats:
+            kept = [z for j, z in enumerate(indicator) if len(partial[j]) <= size - (not strict) and j != but]
+            return _basis(np.hstack([np.ones((m, 1)), *kept]))
 
-    # gap(M) = sum of components not inside M, so the sum inside M is total - gap(M); Moebius inversion follows.
-    def components(gap: Floats) -> Floats:
-        inside = gap[0] - gap
-        found = []
-        for mask in masks:
-            parts = [s for s in range(2**k) if s & ~mask == 0]
-            found.append(sum((-1) ** (bin(mask).count("1") - bin(s).count("1")) * inside[s] for s in parts))
-        return np.array([*found, gap[full]])
+        self._bases: list[Floats] = []
+        for i, s in enumerate(partial):
+            freed = span(len(s), i)
+            self._bases.append(_basis(indicator[i] - freed @ (freed.T @ indicator[i])))
+        self._freed = span(k - 1)
+        self._left = m - self._freed.shape[1]
+        self.missing = [_name(names, s) for s, b in zip(partial, self._bases, strict=True) if not b.shape[1]]
+        if self._left < 1:
+            self.missing.append(_name(names, self.subsets[-1]))
+        self.expected = np.zeros((0, 0)) if self.missing else self._expected()
+        if not self.missing and np.linalg.cond(self.expected) > 1 / TOLERANCE:
+            self.missing = [_name(names, s) for s in self.subsets]
 
-    point = components(design.gaps(y))
-    kept = np.maximum(point, 0)
-    groups = [np.unique(codes[:, list(s)], axis=0, return_inverse=True)[1].reshape(-1) for s in subsets]
-    draws = np.empty((BOOTSTRAPS, len(point)))
-    for b in range(BOOTSTRAPS):
-        fake = rng.normal(0, np.sqrt(kept[-1]), n)
-        for group, variance in zip(groups, kept[:-1], strict=True):
-            if variance > 0:
-                fake = fake + rng.normal(0, np.sqrt(variance), int(group.max()) + 1)[group]
-        draws[b] = components(design.gaps(fake))
-    labels = [_name(names, s) for s in subsets] + [CHAOS]
-    shares = _estimates(point, draws, labels, n, "parametric bootstrap, sampled grid (approximate)", level)
-    replicates = n / len(np.unique(groups[-1]))
-    parts = dict(zip(labels, kept.tolist(), strict=True))
-    levels = {name: int(codes[:, i].max()) + 1 for i, name in enumerate(names)}
-    return VarianceShares(shares, parts, float(kept.sum()), levels, replicates, n, False)
+    def _sums(self, basis: Floats, i: int) -> Floats:
+        """Return ``basis`` summed over the cells of each level of the i-th set: (levels, rank)."""
+        out = np.zeros((int(self._levels[i].max()) + 1, basis.shape[1]))
+        np.add.at(out, self._levels[i], basis)
+        return out
+
+    def _expected(self) -> Floats:
+        n, m = len(self._bases), len(self._noise)
+        expected = np.zeros((n + 2, n + 2))
+        for row, basis in enumerate(self._bases):
+            for column in range(n):
+                expected[row, column] = float((self._sums(basis, column) ** 2).sum())
+            expected[row, n + 1] = float((basis**2).sum(1) @ self._noise)
+            expected[row] /= basis.shape[1]
+            expected[row, n] = 1.0
+        for column in range(n):
+            expected[n, column] = max(0.0, m - float((self._sums(self._freed, column) ** 2).sum()))
+        expected[n, n + 1] = float((1 - (self._freed**2).sum(1)) @ self._noise)
+        expected[n] /= self._left
+        expected[n, n] = 1.0
+        expected[n + 1, n + 1] = 1.0
+        return expected
+
+    def mean_squares(self, means: Floats) -> list[float]:
+        """Return the mean square of each set of factors, the full one last."""
+        found = [float(((basis.T @ means) ** 2).sum()) / basis.shape[1] for basis in self._bases]
+        rest = means - self._freed @ (self._freed.T @ means)
+        return [*found, float((rest**2).sum()) / self._left]
+
+    def degrees_of_freedom(self, components: Floats) -> list[float]:
+        """Return those of the chi-square with each mean square's mean and variance (Satterthwaite)."""
+
+        def effective(basis: Floats) -> float:
+            covariance = components[-2] * np.eye(basis.shape[1]) + components[-1] * (basis.T * self._noise) @ basis
+            for i, variance in enumerate(components[:-2]):
+                sums = self._sums(basis, i)
+                covariance += variance * sums.T @ sums
+            spread = float((covariance**2).sum())
+            return float(np.trace(covariance)) ** 2 / spread if spread > 0 else float(basis.shape[1])
+
+        found = [effective(basis) for basis in self._bases]
+        if self._strict:
+            return [*found, float(self._left)]
+        return [*found, effective(_basis(np.eye(len(self._noise)) - self._freed @ self._freed.T))]

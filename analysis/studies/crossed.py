@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from analysis.criteria import DIARY, accuracy_at
 from analysis.observations import Observations, describe_task
+from analysis.statistics.crossing import densest, filled
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.multiplicity import benjamini_hochberg
-from analysis.statistics.proportions import heterogeneity, ratio, share
+from analysis.statistics.proportions import Heterogeneity, clustered_ratio, heterogeneity, share
 from analysis.statistics.resampling import generator
 from analysis.statistics.variance_shares import CHAOS, VarianceShares, variance_shares
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import Outcome, outcome
 
 STREAMS = ("split", "init", "order")
+FEWEST = 8
+"""Runs below which there is no design to speak of."""
+
+
+FACTORINGS = (
+    (("split",), ("init",), ("order",)),
+    (("split", "init"), ("order",)),
+    (("split", "order"), ("init",)),
+    (("init", "order"), ("split",)),
+)
+"""Streams as crossed factors: all three by themselves, or two that move together against the third."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """The runs of one crossed design, and which streams are its factors."""
+
+    rows: pd.DataFrame
+    factors: dict[str, tuple[str, ...]]
+    """Factor name (``"init"``, or ``"split + init"`` where they move together): its streams."""
+
+    def levels(self, factor: str) -> np.ndarray:
+        """Return each run's level of a factor, an integer."""
+        return self.rows.groupby([f"seed_{s}" for s in self.factors[factor]], sort=True).ngroup().to_numpy()
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The levels of all factors (runs, factors)."""
+        return np.stack([self.levels(f) for f in self.factors], 1)
 
 
 @dataclass(kw_only=True)
@@ -29,41 +57,41 @@ class Crossed(Study):
     rows: pd.DataFrame
     """The runs of the design, with ``y`` (the outcome) added."""
     outcome: Outcome
-    varied: tuple[str, ...]
-    """The streams that the design crosses."""
+    factors: dict[str, np.ndarray]
+    """Factor name: each run's level."""
+    streams: dict[str, str]
+    """Factor name: the stream whose seed names its levels."""
     shares: VarianceShares | None = None
     rates: pd.DataFrame | None = None
 
 
-def crossed_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that belong to a crossed design.
-
-    A run belongs if, for some two streams, its seed of each meets at least two seeds of
-    the other. Random seeds and scans of a single stream do not.
-    """
-    while len(rows):
-        keep = pd.Series(False, index=rows.index)
-        for a, b in combinations(STREAMS, 2):
-            pair = rows[[f"seed_{a}", f"seed_{b}"]]
-            distinct = pair.drop_duplicates()
-            meets_a = distinct.groupby(f"seed_{a}").size().reindex(pair[f"seed_{a}"]).to_numpy()
-            meets_b = distinct.groupby(f"seed_{b}").size().reindex(pair[f"seed_{b}"]).to_numpy()
-            keep |= (meets_a >= 2) & (meets_b >= 2)
-        if keep.all():
-            break
-        rows = rows[keep]
-    return rows
+def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -> Design:
+    """Return the densest cross of these factors among ``rows`` of one condition (maybe without a run)."""
+    levels = [rows.groupby([f"seed_{s}" for s in streams], sort=True).ngroup().to_numpy() for streams in factoring]
+    found = rows[densest(np.stack(levels, 1))]
+    # Of streams that go together one may not move at all: then the factor is the other one.
+    factors = {}
+    for streams in factoring:
+        moving = tuple(s for s in streams if found[f"seed_{s}"].nunique() > 1)
+        factors[" + ".join(moving)] = moving
+    return Design(found, factors)
 
 
-def design(observations: Observations) -> pd.DataFrame:
-    """Return the runs of the condition with the largest crossed design (maybe none)."""
+def design(observations: Observations) -> Design:
+    """Return the largest cross of all three streams, or where there is none of two (maybe without a run)."""
     rows = observations.arithmetic
     rows = rows[rows["layers"] == "{}"]
     if rows.empty:
-        return rows
+        return Design(rows, {})
     condition = observations.conditions(rows)
-    found = [crossed_rows(rows[condition == c]) for c in sorted(condition.unique())]
-    return max(found, key=len)
+    groups = [rows[condition == c] for c in sorted(condition.unique())]
+    best = Design(rows.iloc[:0], {})
+    for factorings in (FACTORINGS[:1], FACTORINGS[1:]):
+        for factoring in factorings:
+            best = max(best, *(crossed_design(g, factoring) for g in groups), key=lambda found: len(found.rows))
+        if len(best.rows):
+            break
+    return best
 
 
 def analyse(observations: Observations, question: Question) -> Crossed:
@@ -72,22 +100,32 @@ def analyse(observations: Observations, question: Question) -> Crossed:
     Raises:
         NotEnoughData: no crossed design, or neither times nor accuracies that differ.
     """
-    rows = design(observations)
-    if len(rows) < 8:
+    found = design(observations)
+    rows = found.rows
+    if len(rows) < FEWEST:
         raise NotEnoughData("seeds of at least two streams crossed, with two perturbed replicates of each cell")
     result = outcome(observations, rows)
-    rows = rows.assign(y=result.values)
-    varied = tuple(s for s in STREAMS if rows[f"seed_{s}"].nunique() > 1)
     study = Crossed(
         name=question.name,
         title=question.title,
         question=question.question,
-        rows=rows,
+        rows=rows.assign(y=result.values),
         outcome=result,
-        varied=varied,
+        factors={name: found.levels(name) for name in found.factors},
+        streams={name: streams[-1] for name, streams in found.factors.items()},
     )
-    sizes = " × ".join(f"{rows[f'seed_{s}'].nunique()} {s}" for s in varied)
-    study.notes.append(f"{len(rows)} runs of {describe_task(rows.iloc[0])}: {sizes} seeds. Outcome: {result.name}.")
+    sizes = " × ".join(f"{len(np.unique(levels))} {name}" for name, levels in study.factors.items())
+    cells, possible = filled(found.codes)
+    how_full = "every cell filled" if cells == possible else f"{cells:,} of {possible:,} cells filled"
+    study.notes.append(
+        f"{len(rows):,} runs of {describe_task(rows.iloc[0])}: {sizes} seeds, {how_full}, "
+        f"{len(rows) / cells:.2g} runs a cell. Outcome: {result.name}."
+    )
+    for streams in found.factors.values():
+        if len(streams) > 1:
+            study.notes.append(
+                f"The {' and '.join(streams)} seeds move together in these runs, so their parts cannot be told apart."
+            )
     if result.censored:
         study.notes.append(f"{result.censored:.0%} of the runs had not generalised by then and count with that step.")
     _shares(study)
@@ -96,16 +134,14 @@ def analyse(observations: Observations, question: Question) -> Crossed:
 
 
 def _shares(study: Crossed) -> None:
-    factors = {s: study.rows[f"seed_{s}"].to_numpy() for s in study.varied}
+    y = study.rows["y"].to_numpy(dtype=float)
     try:
-        study.shares = variance_shares(study.rows["y"].to_numpy(dtype=float), factors, generator("variance shares"))
+        study.shares = found = variance_shares(y, study.factors, generator("variance shares"))
     except NotEnoughData as gap:
         study.notes.append(f"Variance shares: not enough data, needs {gap.needs}.")
         return
-    found = study.shares
-    words = {s: f"the {s} seed alone" for s in STREAMS} | {
-        CHAOS: "chaos (equal seeds, weights moved by a unit in the last place)"
-    }
+    alone = {name: f"the {name} seed{'s together' if '+' in name else ' alone'}" for name in study.factors}
+    words = alone | {CHAOS: "chaos (equal seeds, weights moved by a unit in the last place)"}
     for name, e in found.shares.items():
         study.findings.append(
             Finding(
@@ -113,9 +149,27 @@ def _shares(study: Crossed) -> None:
                 e.percent(0),
                 f"{e.percent(0)} of the variance belongs to {words.get(name, f'the interaction {name}')}.",
                 e,
-                headline=name in (*STREAMS, CHAOS),
-                listed=name in (*STREAMS, CHAOS),
+                headline=name in words,
+                listed=name in words,
             )
+        )
+    together = [(name, e) for name, e in found.shares.items() if "×" in name]
+    if together:
+        name, e = max(together, key=lambda pair: pair[1].value)
+        study.findings.append(
+            Finding(
+                "largest interaction",
+                e.percent(0),
+                f"{sum(e.value for _, e in together):.0%} belongs to combinations of seeds, that is to no seed by "
+                f"itself; the largest part of that to {name}, {e.percent(0)}.",
+                e,
+            )
+        )
+    if not found.balanced:
+        study.notes.append(
+            "Not every cell has equally many runs, so the intervals are approximate: on simulated grids with 8 to 90% "
+            "of the cells they held the truth in 93% of the cases or more (nominal 95%), and are wide where few cells "
+            "were run."
         )
     records = [
         {
@@ -133,33 +187,37 @@ def _shares(study: Crossed) -> None:
 
 def _rates(observations: Observations, study: Crossed) -> None:
     """Given this order seed, are good init seeds likelier? (and the other way round)"""
-    cells = study.rows.drop_duplicates([f"seed_{s}" for s in STREAMS])
+    first = ~study.rows.duplicated([f"seed_{s}" for s in STREAMS]).to_numpy()
+    cells = study.rows[first]
+    factors = {name: levels[first] for name, levels in study.factors.items()}
     hit, meaning = _good(observations, cells)
     if hit is None:
         study.notes.append("Conditional rates: not enough data, needs good seeds as well as others.")
         return
     frames = []
-    for given in study.varied:
-        levels = cells[f"seed_{given}"].to_numpy()
+    for given, levels in factors.items():
+        others = {name: other for name, other in factors.items() if name != given}
         try:
-            test = heterogeneity(hit, levels, generator(f"rates {given}"))
+            test = heterogeneity(hit, levels, generator(f"rates {given}"), blocks=list(others.values()))
         except NotEnoughData:
             continue
-        frame = _level_table(levels, hit, given)
+        seeds = cells[f"seed_{study.streams[given]}"].to_numpy()
+        frame = _level_table(levels, hit, given, test, {int(v): str(s) for v, s in zip(levels, seeds, strict=True)})
         frames.append(frame)
         best = frame.iloc[0]
-        others = "/".join(s for s in study.varied if s != given)
+        rest = "/".join(others)
         study.findings.append(
             Finding(
                 f"rates differ between {given} seeds",
                 f"p = {test.p:.3g}",
-                f"Does the {given} seed decide how many {others} seeds are good ({meaning})? Permutation test over "
-                f"{test.groups} {given} seeds: p = {test.p:.3g}. The best one has "
-                f"{best['rate over the others']} times the rate of the others (q = {best['q']:.2g}; "
-                "picked for being best).",
+                f"Does the {given} seed by itself decide how many {rest} seeds are good ({meaning})? Permutation test "
+                f"over {test.groups} {given} seeds: p = {test.p:.3g}. With the best of them {best['share']} are good "
+                f"(q = {best['q']:.2g}; picked for being best).",
             )
         )
-        confirmed = _confirmed_ratio(cells, hit, given, others.split("/")[0])
+        # The seeds to choose on and to measure on: those of the factor with most of them.
+        other = max(others, key=lambda name: len(np.unique(others[name])))
+        confirmed = _confirmed_ratio(hit, levels, others[other], given, other)
         if confirmed is not None:
             study.findings.append(confirmed)
     if frames:
@@ -181,50 +239,51 @@ def _good(observations: Observations, cells: pd.DataFrame) -> tuple[np.ndarray |
     return None, ""
 
 
-def _level_table(levels: np.ndarray, hit: np.ndarray, given: str) -> pd.DataFrame:
-    records, p = [], []
-    for level in np.unique(levels):
+def _level_table(
+    levels: np.ndarray, hit: np.ndarray, given: str, test: Heterogeneity, seeds: dict[int, str]
+) -> pd.DataFrame:
+    records = []
+    for level, p in test.p_of.items():
         here = levels == level
-        a, n, b, m = int(hit[here].sum()), int(here.sum()), int(hit[~here].sum()), int((~here).sum())
+        a, n = int(hit[here].sum()), int(here.sum())
         e = share(a, n)
-        r = ratio(a, n, b, m)
-        p.append(float(stats.fisher_exact(np.array([[a, n - a], [b, m - b]])).pvalue))
+        rest = float(hit[~here].mean())
         records.append(
             {
                 "given": given,
-                "seed": str(level),
+                "seed": seeds[level],
                 "good": a,
                 "of": n,
                 "share": e.percent(0),
-                "rate over the others": f"{r.value:.2f} ({r.low:.2f} to {r.high:.2f})",
+                "share with the others": f"{rest:.0%}",
+                "p": p,
             }
         )
     frame = pd.DataFrame(records)
-    frame["q"] = benjamini_hochberg(p)
+    frame["q"] = benjamini_hochberg(frame["p"])
+    frame[["p", "q"]] = frame[["p", "q"]].round(4)
     return frame.assign(_rate=frame["good"] / frame["of"]).sort_values("_rate", ascending=False).drop(columns="_rate")
 
 
-def _confirmed_ratio(cells: pd.DataFrame, hit: np.ndarray, given: str, other: str) -> Finding | None:
-    """Pick the best seed of ``given`` on half of the other stream's seeds and measure it on the rest, both ways."""
-    codes = np.unique(cells[f"seed_{other}"], return_inverse=True)[1]
-    levels = cells[f"seed_{given}"].to_numpy()
+def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: np.ndarray, given: str, other: str) -> Finding | None:
+    """Pick the best level on half of the other factor's levels and measure it on the rest, both ways round."""
+    codes = np.unique(others, return_inverse=True)[1]
     half = codes % 2 == 0
-    a = n = b = m = 0
-    for pick, measure in ((half, ~half), (~half, half)):
+    chosen = np.zeros(len(hit), dtype=bool)
+    for pick in (half, ~half):
         rates = {level: hit[pick & (levels == level)].mean() for level in np.unique(levels[pick])}
         best = max(sorted(rates), key=lambda level: rates[level])
-        a += int(hit[measure & (levels == best)].sum())
-        n += int((measure & (levels == best)).sum())
-        b += int(hit[measure & (levels != best)].sum())
-        m += int((measure & (levels != best)).sum())
-    if not n or not m or not a + b:
+        chosen |= ~pick & (levels == best)
+    try:
+        e = clustered_ratio(hit, chosen, codes)
+    except NotEnoughData:
         return None
-    e = ratio(a, n, b, m)
     return Finding(
         f"best {given} seed, confirmed",
         f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})",
         f"Chosen on half of the {other} seeds and measured on the other half, the best {given} seed makes good "
-        f"seeds {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f}). The diary says 1.25 for its order seed 8.",
+        f"seeds {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f})."
+        + (" The diary says 1.25 for its order seed 8." if given == "order" else ""),
         e,
     )
 
@@ -235,5 +294,5 @@ QUESTION = Question(
     "Which source of randomness decides how fast a run generalises, and how much is chaos?",
     "python -m grok.run -m sweep=crossed",
     analyse,
-    lambda observations: len(design(observations)) >= 8,
+    lambda observations: len(design(observations).rows) >= FEWEST,
 )

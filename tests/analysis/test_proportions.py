@@ -9,6 +9,7 @@ from scipy import stats
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.proportions import (
     clopper_pearson,
+    clustered_ratio,
     difference,
     heterogeneity,
     ratio,
@@ -90,6 +91,48 @@ def test_heterogeneity_is_silent_under_the_null_and_sees_a_real_difference() -> 
     assert alarms <= 20  # 5% of 200 is 10; 20 is over three standard deviations away
     rate = np.where(groups == 3, 0.5, 0.05)
     assert heterogeneity(rng.random(320) < rate, groups, rng).p < 0.01
+
+
+def crossed_hits(
+    rng: np.random.Generator, main: float, interaction: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hits of an order × init grid with four splits a cell that share the order × init interaction."""
+    order, init = (v.reshape(-1) for v in np.meshgrid(np.arange(8), np.arange(8), indexing="ij"))
+    z = main * rng.normal(size=8)[order] + interaction * rng.normal(size=64)
+    order, init, z = np.repeat(order, 4), np.repeat(init, 4), np.repeat(z, 4) + rng.normal(size=256)
+    return z > np.quantile(z, 0.75), order, init
+
+
+def test_an_interaction_is_not_taken_for_a_seed_of_its_own() -> None:
+    rng = generator("interaction rates")
+    naive = blocked = alarms = 0
+    for _ in range(60):
+        hit, order, init = crossed_hits(rng, 0.0, 2.0)
+        naive += heterogeneity(hit, order, rng, 99).p <= 0.05
+        found = heterogeneity(hit, order, rng, 99, blocks=[init])
+        blocked += found.p <= 0.05
+        alarms += min(found.p_of.values()) <= 0.05 / 8
+    assert naive > 15  # what permuting single runs would have called an effect of the order seed
+    assert blocked <= 9  # 3 expected
+    assert alarms <= 9
+    assert np.mean([heterogeneity(h, o, rng, 99, [i]).p for h, o, i in [crossed_hits(rng, 2.0, 0.5)] * 3]) < 0.05
+
+
+def test_a_ratio_between_clusters_covers() -> None:
+    rng = generator("clustered ratio")
+    inside, draws = 0, 0
+    for _ in range(400):
+        hit, order, init = crossed_hits(rng, 0.0, 2.0)
+        try:
+            e = clustered_ratio(hit, order == 0, init)  # no order seed is better than another: the ratio is 1
+        except NotEnoughData:
+            continue  # the first order seed had no hit at all
+        draws += 1
+        inside += e.low <= 1 <= e.high
+    assert draws > 380
+    assert inside / draws > 0.92
+    with pytest.raises(NotEnoughData, match="four seeds"):
+        clustered_ratio(hit, order == 0, init % 3)
 
 
 def test_nothing_to_share() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.resampling import generator
-from analysis.statistics.variance_shares import variance_shares
+from analysis.statistics.variance_shares import CHAOS, variance_shares
 
 TRUTH = {"split": 0.05, "init": 0.30, "order": 0.20, "init × order": 0.15, "chaos": 0.30}
 
@@ -51,10 +52,17 @@ def test_balanced_intervals_cover_at_their_level() -> None:
     assert min(found.values()) >= 0.93, found
 
 
+@pytest.mark.parametrize(("sizes", "keep"), [((6, 6, 6), 0.5), ((8, 8, 8), 0.25)])
+def test_sampled_intervals_cover(sizes: tuple[int, int, int], keep: float) -> None:
+    found = coverage(60, sizes, keep, f"sampled {keep}")
+    assert min(found.values()) >= 0.85, found  # 3 sd below 0.95 at 60 draws
+
+
 @pytest.mark.slow
-def test_sampled_intervals_cover_roughly() -> None:
-    found = coverage(200, (4, 8, 8), 0.5, "sampled")
-    assert min(found.values()) >= 0.80, found
+@pytest.mark.parametrize(("sizes", "keep"), [((4, 8, 8), 0.5), ((6, 6, 6), 0.9), ((6, 6, 6), 0.3), ((10, 10, 10), 0.2)])
+def test_sampled_intervals_cover_at_their_level(sizes: tuple[int, int, int], keep: float) -> None:
+    found = coverage(500, sizes, keep, f"sampled, many {keep}")
+    assert min(found.values()) >= 0.92, found
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.5])
@@ -77,16 +85,37 @@ def test_pure_chaos_is_called_chaos() -> None:
             assert np.mean([s[label].low > 1e-9 for s in found]) <= 0.15, label
 
 
-def test_both_methods_agree_on_a_full_grid() -> None:
-    from analysis.statistics.variance_shares import _pairs
+def test_components_of_a_full_grid_are_those_of_the_classical_table() -> None:
+    rng = generator("classical")
+    a, b, r = 5, 7, 3
+    table = rng.normal(size=(a, 1, 1)) + rng.normal(size=(1, b, 1)) + rng.normal(size=(a, b, 1)) / 2
+    table = table + rng.normal(size=(a, b, r)) / 3
+    cells = table.mean(2)
+    rows, columns = cells.mean(1), cells.mean(0)
+    ms_a = b * r * ((rows - cells.mean()) ** 2).sum() / (a - 1)
+    ms_b = a * r * ((columns - cells.mean()) ** 2).sum() / (b - 1)
+    ms_ab = r * ((cells - rows[:, None] - columns + cells.mean()) ** 2).sum() / ((a - 1) * (b - 1))
+    ms_e = ((table - cells[..., None]) ** 2).sum() / (a * b * (r - 1))
+    levels = {"init": np.repeat(np.arange(a), b * r), "order": np.tile(np.repeat(np.arange(b), r), a)}
+    found = variance_shares(table.reshape(-1), levels, rng)
+    assert found.balanced
+    assert found.components == pytest.approx(
+        {"init": (ms_a - ms_ab) / (b * r), "order": (ms_b - ms_ab) / (a * r), "init × order": (ms_ab - ms_e) / r,
+         CHAOS: ms_e}
+    )  # fmt: skip
 
-    rng = generator("agree")
-    y, factors = simulate(rng, (3, 7, 7), 2, TRUTH)
-    codes = np.stack(list(factors.values()), 1)
-    grid = variance_shares(y, factors, rng).components
-    pairs = _pairs(y, list(factors), codes, rng, 0.95).components
-    for label in grid:
-        assert grid[label] == pytest.approx(pairs[label], abs=1e-9), label
+
+def test_one_factor_gives_the_intraclass_correlation() -> None:
+    rng = generator("one factor")
+    y = np.repeat(rng.normal(size=40), 3) + rng.normal(size=120)
+    found = variance_shares(y, {"init": np.repeat(np.arange(40), 3)}, rng)
+    groups = y.reshape(40, 3)
+    between, within = 3 * groups.mean(1).var(ddof=1), groups.var(axis=1, ddof=1).mean()
+    share = found.shares["init"]
+    assert share.value == pytest.approx((between - within) / (between + 2 * within))
+    # Searle 1971: the exact interval of the intraclass correlation
+    low, high = (between / within / stats.f.ppf(q, 39, 80) for q in (0.975, 0.025))
+    assert (share.low, share.high) == pytest.approx([(f - 1) / (f + 2) for f in (low, high)], abs=0.02)
 
 
 def test_without_replicates_interaction_and_chaos_are_not_told_apart() -> None:
@@ -94,6 +123,11 @@ def test_without_replicates_interaction_and_chaos_are_not_told_apart() -> None:
     y, factors = simulate(rng, (2, 5, 5), 1, TRUTH)
     with pytest.raises(NotEnoughData, match="replicates"):
         variance_shares(y, factors, rng)
+    square = np.array([[i, j, (i + j) % 6] for i in range(6) for j in range(6)])  # each pair of levels once
+    with pytest.raises(NotEnoughData, match="crossed more fully"):
+        variance_shares(
+            rng.normal(size=72), {n: np.repeat(square[:, i], 2) for i, n in enumerate(("a", "b", "c"))}, rng
+        )
     with pytest.raises(NotEnoughData, match="two levels"):
         variance_shares(y, {"init": np.zeros(len(y), dtype=int)}, rng)
     with pytest.raises(NotEnoughData, match="differ"):

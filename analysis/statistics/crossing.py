@@ -1,0 +1,65 @@
+"""Which runs of a store form a crossed design: each seed of one stream met with several of the others.
+
+Source: Shin, Hooi and Faloutsos 2016 (densest block of a sparse tensor by peeling).
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+def crossed(codes: Ints) -> Flags:
+    """Return which rows of ``codes`` (n, factors) are left when every level must meet two of each other factor.
+
+    Rows whose levels do not are taken out until all that are left do.
+    """
+    kept = np.ones(len(codes), dtype=bool)
+    while kept.any():
+        bad = np.zeros(len(codes), dtype=bool)
+        for a, b in permutations(range(codes.shape[1]), 2):
+            pairs = np.unique(codes[kept][:, [a, b]], axis=0)
+            levels, met = np.unique(pairs[:, 0], return_counts=True)
+            bad |= kept & np.isin(codes[:, a], levels[met < 2])
+        if not bad.any():
+            break
+        kept &= ~bad
+    return kept
+
+
+def densest(codes: Ints) -> Flags:
+    """Return which rows of ``codes`` (n, factors) form the crossed design with most cells per level.
+
+    A store can hold a grid and, beside it, other runs that share some of its levels; a mean
+    over both would be a mean over two questions. Levels with the smallest part of their
+    possible cells are taken out one by one, and the design is kept that had most different
+    cells per level on the way (of equal ones the largest). None: no row.
+    """
+    cells, where = np.unique(codes, axis=0, return_inverse=True)
+    where = where.reshape(-1)
+    kept = crossed(cells)
+    best, most = np.zeros(len(cells), dtype=bool), 0.0
+    while kept.any():
+        levels = [np.unique(column, return_counts=True) for column in cells[kept].T]
+        sizes = np.array([len(found) for found, _ in levels])
+        density = float(kept.sum() / sizes.sum())
+        if density > most + 1e-9:
+            best, most = kept.copy(), density
+        filled = [counts.min() / (np.prod(sizes) / size) for (_, counts), size in zip(levels, sizes, strict=True)]
+        thin = int(np.argmin(filled))
+        if filled[thin] == 1:
+            break  # a full grid: with any level less it would have fewer cells per level
+        found, counts = levels[thin]
+        kept &= ~np.isin(cells[:, thin], found[counts == counts.min()])
+        kept[kept] = crossed(cells[kept])
+    return np.asarray(best[where])
+
+
+def filled(codes: Ints) -> tuple[int, int]:
+    """Return how many different cells ``codes`` (n, factors) hold, and how many the full grid of their levels has."""
+    return len(np.unique(codes, axis=0)), int(np.prod([len(np.unique(column)) for column in codes.T]))
