@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from analysis.figures import causes, curves, histograms, interventions, language, search, survival
+from analysis.figures import causes, curves, histograms, inside, interventions, language, search, survival
 from analysis.figures.style import RC, Drawing
 from analysis.studies.base import Study
 
@@ -31,6 +31,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     ),
     "gpt": (language.loss_curves,),
     "prediction": (causes.prediction_curve,),
+    "mechanism": (inside.aligned,),
 }
 """Study name: its figures, each a function of the study; None where it has nothing to show."""
 

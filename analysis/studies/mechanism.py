@@ -1,16 +1,45 @@
-"""Optional measurements on the way (Fourier spectrum, restricted loss, logit scale ...), where runs carry them."""
+"""Optional measurements on the way (Fourier spectrum, restricted loss, logit scale ...), where runs carry them.
+
+Each measurement is put on a clock that shows 1 when its run generalises. It *leads* if it
+has moved half of its way, from the first evaluation to the last, before that.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from analysis.observations import Observations, floats
+from analysis.observations import Observations, describe_task, floats
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.prediction import spearman
+from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
+
+MEANINGS: Final = {
+    "fourier_top5": "share of the embedding's power in its five strongest frequencies",
+    "fourier_gini": "how unevenly the embedding's power is spread over frequencies",
+    "restricted_loss": "loss with the key frequencies of the logits alone",
+    "excluded_loss": "loss without the key frequencies of the logits",
+    "logit_scale": "spread of the logits",
+    "softmax_collapse": "share of training examples whose softmax has collapsed",
+    "gradient_norm": "norm of the mini-batch's gradient",
+    "head_norm": "norm of the last layer",
+}
+FEWEST: Final = 5
+"""Generalised runs below which nothing is said about leads."""
+WAY: Final = 0.5
+"""A metric leads or lags by the step at which it has gone this share of its way."""
+CLEAR: Final = 0.5
+"""The way from start to end must be this share of the metric's whole range: what comes back has no half-way."""
+CYCLE: Final = 0.02
+"""A slingshot: the last layer's norm falls by this share from a peak and rises by it again (Thilak et al. 2022)."""
+CLOCK: Final = np.linspace(0, 2, 81)
+"""Step over the step of generalisation."""
 
 
 @dataclass(kw_only=True)
@@ -19,6 +48,8 @@ class Mechanism(Study):
 
     metrics: pd.DataFrame
     """Columns run_id, step, then one per metric."""
+    aligned: dict[str, pd.DataFrame]
+    """Per metric: median and quartiles over generalised runs by the clock."""
 
 
 def metrics_of(observations: Observations) -> pd.DataFrame:
@@ -29,12 +60,44 @@ def metrics_of(observations: Observations) -> pd.DataFrame:
     measured = curves[curves["metrics"].notna() & (curves["metrics"] != "{}")]
     if measured.empty:
         return pd.DataFrame({"run_id": [], "step": []})
-    values = pd.DataFrame([json.loads(text) for text in measured["metrics"]], index=measured.index)
-    return pd.concat([measured[["run_id", "step"]], values.astype(float)], axis=1).reset_index(drop=True)
+    values = pd.DataFrame([json.loads(text) for text in measured["metrics"]], index=measured.index).astype(float)
+    if "block_norms" in measured:
+        norms = [json.loads(text).get("head") if isinstance(text, str) else None for text in measured["block_norms"]]
+        values["head_norm"] = np.asarray(norms, dtype=float)
+    found = pd.concat([measured[["run_id", "step"]], values.dropna(axis=1, how="all")], axis=1)
+    return found.reset_index(drop=True)
+
+
+def cycles(norm: NDArray[np.float64], least: float = CYCLE) -> int:
+    """Return how often ``norm`` fell by ``least`` of its latest peak and then rose by it from the trough."""
+    count, falling = 0, False
+    peak = trough = float(norm[0])
+    for value in norm[1:]:
+        if falling:
+            trough = min(trough, value)
+            if value >= trough * (1 + least):
+                count, falling, peak = count + 1, False, value
+        else:
+            peak = max(peak, value)
+            if value <= peak * (1 - least):
+                falling, trough = True, value
+    return count
+
+
+def half_way(step: NDArray[np.float64], value: NDArray[np.float64]) -> float:
+    """Return the first step at which ``value`` has gone half of its way; NaN where it has no clear way."""
+    known = np.isfinite(value)
+    step, value = step[known], value[known]
+    if len(value) < 3:
+        return float("nan")
+    way = value[-1] - value[0]
+    if abs(way) < CLEAR * float(np.ptp(value)) or way == 0:
+        return float("nan")
+    return float(step[np.argmax((value - value[0]) / way >= WAY)])
 
 
 def analyse(observations: Observations, question: Question) -> Mechanism:
-    """Answer over all measured runs.
+    """Answer over all measured runs of the condition with most of them.
 
     Raises:
         NotEnoughData: no run carries measurements.
@@ -42,47 +105,111 @@ def analyse(observations: Observations, question: Question) -> Mechanism:
     metrics = metrics_of(observations)
     if metrics.empty:
         raise NotEnoughData("runs with optional measurements")
-    study = Mechanism(name=question.name, title=question.title, question=question.question, metrics=metrics)
-    rows = observations.arithmetic
+    rows = observations.arithmetic.loc[list(dict.fromkeys(metrics["run_id"]))]
+    rows = rows[observations.conditions(rows) == 0]
+    metrics = metrics[metrics["run_id"].isin(rows.index)].dropna(axis=1, how="all")
     names = [str(c) for c in metrics if c not in ("run_id", "step")]
-    moments = {
-        "start": metrics.groupby("run_id").first(),
-        "memorised": metrics[metrics["step"] == metrics["run_id"].map(rows["memorised_step"])].set_index("run_id"),
-        "generalised": metrics[metrics["step"] == metrics["run_id"].map(rows["grokked_step"])].set_index("run_id"),
-        "end": metrics.groupby("run_id").last(),
-    }
-    records = [
-        {"metric": name, **{f"{when} (median)": frame[name].median() for when, frame in moments.items()}}
-        for name in names
-    ]
-    n = metrics["run_id"].nunique()
-    study.tables.append(Table("metrics", f"Measurements of {n} runs at four moments", pd.DataFrame(records)))
-    study.notes.append(f"{n} runs carry measurements: {', '.join(names)}.")
     grokked = rows["grokked_step"].dropna().astype(float)
-    for name in names:
-        early = moments["memorised"][name].dropna()
-        both = early.index.intersection(grokked.index)
-        try:
-            e = spearman(floats(early[both]), floats(grokked[both]))
-        except NotEnoughData:
-            continue
-        study.findings.append(
-            Finding(
-                f"{name} and time",
-                f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})",
-                f"Rank correlation of {name} at memorisation with the step of generalisation: {e.value:.2f} "
-                f"({e.low:.2f} to {e.high:.2f}), n = {e.n}.",
-                e,
-            )
-        )
+    study = Mechanism(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        metrics=metrics,
+        aligned={name: aligned for name in names if (aligned := _align(metrics, name, grokked)) is not None},
+    )
+    n = len(rows)
+    study.notes.append(f"{n} runs of {describe_task(rows.iloc[0])} carry measurements, {len(grokked)} generalised.")
+    if len(grokked) < FEWEST:
+        study.notes.append(f"What leads: not enough data, needs {FEWEST} measured runs that generalised.")
+    records = [_record(study, rows, grokked, name) for name in names]
+    table = pd.DataFrame(records)
+    table = table[[c for c in table if table[c].notna().any() and (table[c].astype(str) != "").any()]]
+    study.tables.append(Table("metrics", f"Measurements of {n} runs: medians at four moments, and what leads", table))
+    _slingshots(study)
     return study
+
+
+def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str) -> dict[str, object]:
+    """Return one metric's row of the table and add its findings."""
+    known = study.metrics[["run_id", "step", name]].dropna()
+    by_run = known.groupby("run_id")
+    event = {e: known["step"] == known["run_id"].map(rows[e]) for e in ("memorised_step", "grokked_step")}
+    meaning = MEANINGS.get(name, name)
+    record: dict[str, object] = {
+        "metric": name,
+        "meaning": meaning,
+        "start": by_run[name].first().median(),
+        "memorised": known.loc[event["memorised_step"], name].median(),
+        "generalised": known.loc[event["grokked_step"], name].median(),
+        "end": by_run[name].last().median(),
+        "half-way before generalising": "",
+        "at (of the time)": float("nan"),
+    }
+    runs = {run: (g["step"].to_numpy(dtype=float), g[name].to_numpy(dtype=float)) for run, g in by_run}
+    middle = pd.Series({run: half_way(*runs[run]) for run in grokked.index if run in runs}, dtype=float).dropna()
+    if len(middle) >= max(FEWEST, len(grokked) / 2):  # a few runs whose noise looks like a way are no way
+        over = middle / grokked[middle.index]
+        leads = share(int((over < 1).sum()), len(over))
+        record |= {"half-way before generalising": leads.percent(0), "at (of the time)": round(float(over.median()), 2)}
+        if leads.low > 0.5 or leads.high < 0.5:
+            when = "before" if leads.low > 0.5 else "after"
+            text = (
+                f"{name} ({meaning}) has gone half of its way {when} generalising in most runs: before it in "
+                f"{leads.percent(0)} of {leads.n}, in the median at {over.median():.2f} of the time."
+            )
+            study.findings.append(Finding(f"{name} leads", leads.percent(0), text, leads))
+    early = known[event["memorised_step"]].set_index("run_id")[name]
+    both = early.index.intersection(grokked.index)
+    try:
+        e = spearman(floats(early[both]), floats(grokked[both]))
+    except NotEnoughData:
+        return record
+    text = (
+        f"Rank correlation of {name} at memorisation with the step of generalisation: {e.value:.2f} "
+        f"({e.low:.2f} to {e.high:.2f}), n = {e.n}."
+    )
+    shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
+    study.findings.append(Finding(f"{name} and time", shown, text, e, listed=e.low > 0 or e.high < 0))
+    return record
+
+
+def _slingshots(study: Mechanism) -> None:
+    if "head_norm" not in study.metrics:
+        return
+    counts = (
+        study.metrics.dropna(subset="head_norm").groupby("run_id")["head_norm"].apply(lambda v: cycles(v.to_numpy()))
+    )
+    if counts.empty:
+        return
+    some = share(int((counts > 0).sum()), len(counts))
+    text = (
+        f"Slingshots: in {some.percent(0)} of {len(counts)} runs the last layer's norm falls by {CYCLE:.0%} from a "
+        f"peak and rises again at least once (median {counts.median():.0f} cycles a run)."
+    )
+    study.findings.append(Finding("runs with slingshots", some.percent(0), text, some))
+
+
+def _align(metrics: pd.DataFrame, name: str, grokked: pd.Series) -> pd.DataFrame | None:
+    """Return median and quartiles of a metric over generalised runs, by the clock; None for too few."""
+    lines = []
+    for run, group in metrics[["run_id", "step", name]].dropna().groupby("run_id"):
+        if run in grokked.index and len(group) > 1:
+            clock = group["step"].to_numpy(dtype=float) / grokked[run]
+            value = group[name].to_numpy(dtype=float)
+            lines.append(np.interp(CLOCK, clock, value, left=np.nan, right=np.nan))
+    if len(lines) < FEWEST:
+        return None
+    table = np.array(lines)
+    enough = np.isfinite(table).mean(0) >= 0.5
+    low, middle, high = np.nanquantile(table[:, enough], [0.25, 0.5, 0.75], axis=0)
+    return pd.DataFrame({"clock": CLOCK[enough], "median": middle, "low": low, "high": high, "runs": len(lines)})
 
 
 QUESTION = Question(
     "mechanism",
     "What happens inside",
     "Which inner measurements move before a seed generalises?",
-    "",
+    "python -m grok.run -m sweep=mechanism",
     analyse,
     lambda observations: not metrics_of(observations).empty,
 )

@@ -273,17 +273,6 @@ def test_the_bug_is_order_noise_unless_it_is_more() -> None:
     assert size.low > 1
 
 
-def test_inner_measurements_are_shown_where_runs_carry_them(long_census: Observations) -> None:
-    curves = long_census.curves.copy()
-    rng = np.random.default_rng(17)
-    level = curves["run_id"].map(long_census.arithmetic["grokked_step"].astype(float))
-    curves["metrics"] = [f'{{"logit_scale": {v + rng.normal(0, 500):.1f}, "collapse": null}}' for v in level]
-    study = ask("mechanism", Observations(long_census.all_runs, curves))
-    (finding,) = study.findings
-    assert finding.estimate.low > 0.8
-    assert "logit_scale" in study.tables[0].frame["metric"].tolist()
-
-
 def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     study = ask("prediction", short_census)
     # Slow seeds climb in validation loss from the start, so an honest predictor is nearly perfect here.

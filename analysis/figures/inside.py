@@ -1,0 +1,34 @@
+"""Figures of the measurements inside a network, on a clock that shows 1 when the run generalises."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.figures.style import BLUE, SOFT, Drawing, canvas, log_axis
+from analysis.studies.mechanism import MEANINGS, Mechanism
+
+LOG_FROM = 30.0
+"""Ratio of largest to smallest value from which the axis is logarithmic."""
+
+
+def aligned(study: Mechanism) -> list[Drawing]:
+    """Draw median and quartiles of each measurement by the clock, one figure each."""
+    return [_one(name, frame) for name, frame in study.aligned.items()]
+
+
+def _one(name: str, frame: pd.DataFrame) -> Drawing:
+    figure, axes = canvas(height=2.4)
+    axes.fill_between(frame["clock"], frame["low"], frame["high"], color=BLUE, alpha=0.16, linewidth=0)
+    axes.plot(frame["clock"], frame["median"], color=BLUE)
+    smallest = float(frame["low"].min())
+    if smallest > 0 and float(frame["high"].max()) / smallest >= LOG_FROM:
+        log_axis(axes.yaxis)
+    axes.axvline(1, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
+    axes.annotate("generalises", (1, 1), xycoords=("data", "axes fraction"), xytext=(4, -1),
+                  textcoords="offset points", va="top", fontsize=8.5, color=SOFT)  # fmt: skip
+    axes.set_xlim(0, float(frame["clock"].max()))
+    axes.set_xlabel("step, over the step of generalisation")
+    axes.set_ylabel(name)
+    meaning = MEANINGS.get(name, name)
+    caption = f"Median and middle half of {int(frame['runs'].iloc[0])} runs that generalised."
+    return Drawing(f"inside_{name}", f"{meaning[0].upper()}{meaning[1:]}", caption, figure, frame)
