@@ -80,7 +80,7 @@ def analyse(observations: Observations, question: Question) -> Census:
     by_accuracy = _accuracy_findings(census, describe_task(first))
     census.findings = by_accuracy + by_time if census.is_diary_regime else by_time + by_accuracy
     if census.by_time is not None and not census.is_diary_regime:
-        census.findings = [replace(f, headline=f in by_time) for f in census.findings]
+        census.findings = [replace(f, headline=f in by_time and f.estimate is not None) for f in census.findings]
     census.tables = [_share_table(census), _best_table(census, observations)]
     if len(conditions) > 1:
         census.tables.append(_condition_table(observations, conditions))
@@ -126,13 +126,19 @@ def _accuracy_findings(census: Census, task: str) -> list[Finding]:
         if census.is_diary_regime:
             text += " The diary: 0.86% super, 7% faster than normal, of 2,073 seeds."
         found.append(Finding("faster than normal", quicker.percent(), text, quicker))
-        # Nothing seen yet is planned for as one in all seeds so far; a common share as a width of 10 points.
-        p = max(census.shares["super"].value, 1 / (census.shares["super"].n + 1))
-        width = min(p, 0.1)
-        n = seeds_for_width(p, width)
-        text = f"An interval of {100 * width:.2g} percentage points around a super share of {p:.2%} takes {n:,} seeds."
-        found.append(Finding("seeds needed", f"{n:,}", text))
+        found.append(_seeds_needed(census.shares["super"], "super share"))
     return found
+
+
+def _seeds_needed(e: Estimate, name: str) -> Finding:
+    """Plan the next census: how many seeds make the interval as narrow as the share itself, or 10 points."""
+    # Nothing seen yet is planned for as one in all seeds so far.
+    p = max(e.value, 1 / (e.n + 1))
+    width = min(p, 0.1)
+    n = seeds_for_width(p, width)
+    supposed = "" if e.value else ", one in all seeds so far"
+    text = f"An interval of {100 * width:.2g} percentage points around a {name} of {p:.2%}{supposed} takes {n:,} seeds."
+    return Finding("seeds needed", f"{n:,}", text)
 
 
 def _time_findings(census: Census) -> list[Finding]:
@@ -154,7 +160,9 @@ def _time_findings(census: Census) -> list[Finding]:
         f"{hits:,} of {judged_seeds:,} seeds generalised by step {verdict.threshold:,.0f}, at least "
         f"{DIARY.speedup:.0f} times faster than the median seed (step {verdict.median.plain()}): {estimate.percent()}."
     )
-    return [Finding("super by time", estimate.percent(), text, estimate, headline=True), generalised]
+    by_time = Finding("super by time", estimate.percent(), text, estimate, headline=True)
+    found = [by_time, generalised]
+    return found if census.is_diary_regime else [*found, _seeds_needed(estimate, "share that is super by time")]
 
 
 def _share_table(census: Census) -> Table:
