@@ -22,6 +22,15 @@ from analysis.studies.census import groups
 
 FEWEST = 10
 """Generalised runs below which nothing is clustered."""
+EVENTS = {
+    "memorised": "memorised",
+    "loss_peak": "loss peak",
+    "norm_peak": "norm peak",
+    "fall": "norm falls",
+    "grokked": "generalised",
+}
+"""Columns of events and what they are called."""
+MOST_ORDERS = 3
 
 
 @dataclass(kw_only=True)
@@ -29,7 +38,7 @@ class Regimes(Study):
     """A label for each run of the condition with most random seeds."""
 
     events: pd.DataFrame
-    """Per run: grokked, climb, fall, lag, regime, cluster."""
+    """Per run: memorised, loss_peak, norm_peak, grokked, climb, fall, lag, regime, cluster, order."""
     curves: pd.DataFrame
     """The evaluations of the labelled runs."""
 
@@ -38,7 +47,8 @@ def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     """Return, per run: ``grokked`` (step), ``climb`` (ratio), ``fall`` (step of the norm's fall), ``lag``, ``regime``.
 
     ``lag`` is ln(grokked / fall): positive where the norm falls first. Everything is
-    read off at evaluations.
+    read off at evaluations. Further columns: the steps ``memorised``, ``loss_peak`` and
+    ``norm_peak`` (NaN: not seen), and ``order``, the events in the order in which they came.
     """
     curves = observations.curves_of(rows.index)
     curves = curves[curves["step"] > 0]
@@ -55,9 +65,26 @@ def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     g, c = floats(grokked), floats(climb)
     with np.errstate(divide="ignore", invalid="ignore"):
         lag = np.log(g) - np.log(fall)
-    return pd.DataFrame(
-        {"grokked": g, "climb": c, "fall": fall, "lag": lag, "regime": REGIMES.classify(c, fall, g)}, index=rows.index
+    events = pd.DataFrame(
+        {
+            "memorised": floats(rows["memorised_step"]),
+            "loss_peak": floats(rows["val_loss_peak_step"]),
+            "norm_peak": floats(rows["weight_norm_peak_step"]),
+            "grokked": g,
+            "climb": c,
+            "fall": fall,
+            "lag": lag,
+            "regime": REGIMES.classify(c, fall, g),
+        },
+        index=rows.index,
     )
+    return events.assign(order=[_order(row) for _, row in events[list(EVENTS)].iterrows()])
+
+
+def _order(steps: pd.Series) -> str:
+    """Return the events that happened in their order; those seen at one evaluation stand together, with an =."""
+    happened = steps[np.isfinite(steps.to_numpy(dtype=float))]
+    return " → ".join(" = ".join(EVENTS[str(e)] for e in group.index) for _, group in happened.groupby(happened))
 
 
 def clusters(events: pd.DataFrame) -> NDArray[np.int64]:
@@ -119,7 +146,7 @@ def analyse(observations: Observations, question: Question) -> Regimes:
         )
     _check_by_clustering(study, done)
     _timing(study, done)
-    study.tables.append(_table(done))
+    study.tables += [_table(done), _orders(done)]
     blocks = _block_norms(study.curves, done)
     if blocks is not None:
         study.tables.append(blocks)
@@ -170,18 +197,28 @@ def _timing(study: Regimes, done: pd.DataFrame) -> None:
 def _table(done: pd.DataFrame) -> Table:
     records = []
     for regime, group in done.groupby("regime", sort=True):
-        fell = group["fall"].replace(np.inf, np.nan)
+        steps = group[list(EVENTS)].replace(np.inf, np.nan)
         records.append(
             {
                 "regime": regime,
                 "seeds": len(group),
-                "generalised (median step)": group["grokked"].median(),
-                "norm began to fall (median step)": fell.median(),
-                "norm never fell": int(fell.isna().sum()),
-                "climb of val loss (median)": round(float(group["climb"].median()), 2),
+                **{name: steps[column].median() for column, name in EVENTS.items()},
+                "norm never fell": int(steps["fall"].isna().sum()),
+                "generalised / loss peak": round(float((steps["grokked"] / steps["loss_peak"]).median()), 2),
+                "climb of val loss": round(float(group["climb"].median()), 2),
             }
         )
-    return Table("events", "Order of events by regime", pd.DataFrame(records))
+    return Table("events", "Events by regime: median steps", pd.DataFrame(records))
+
+
+def _orders(done: pd.DataFrame) -> Table:
+    records = []
+    for regime, group in done.groupby("regime", sort=True):
+        for order, runs in group["order"].value_counts(sort=True).head(MOST_ORDERS).items():
+            e = share(int(runs), len(group))
+            records.append({"regime": regime, "order": str(order), "seeds": int(runs), "share": e.percent(0)})
+    caption = f"In which order the events came (the {MOST_ORDERS} most frequent of each regime; =: at one evaluation)"
+    return Table("orders", caption, pd.DataFrame(records))
 
 
 def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:

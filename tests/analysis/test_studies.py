@@ -130,6 +130,9 @@ def test_regimes_are_the_simulated_ones(long_census: Observations) -> None:
     label = clusters(study.events)
     assert ((label == 1) == (study.events["regime"] == "slow")).all()
     assert any(t.name == "block_norms" for t in study.tables)
+    order = study.events.groupby("regime")["order"]
+    assert order.apply(lambda o: o.str.endswith("norm falls → generalised").all())["slow"]
+    assert order.apply(lambda o: o.str.endswith("norm falls").all() and o.str.contains("generalised →").all())["fast"]
 
 
 def test_crossed_recovers_the_shares() -> None:
