@@ -63,7 +63,7 @@ def _evaluate(given: argparse.Namespace) -> str:
         raise ConfigError(f"--out {given.out}: there is no folder {given.out.parent}")
     run = find_run(given.run, given.store)
     corpus = run.corpus(given.data)
-    corpus.split(given.split)
+    corpus.verify([given.split])
     device = device_of(given.device)
     weights = run.weights()
     if given.weights != "all":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from grok.config.gpt import GptConfig
 from grok.errors import GrokError
-from grok.plan import read_settings
+from grok.preset import read_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from grok.config import GptConfig, load_config
-from grok.config.fields import settings_of
-from grok.config.gpt import PRESETS
-from grok.errors import ConfigError, GrokError, nearest
+from grok.config import GptConfig
+from grok.errors import ConfigError, GrokError
 from grok.gpt.corpus import open_corpus
 from grok.gpt.planner import FITTED_FROM, MACHINES, Plan, chinchilla_loss, perplexity, plan
 from grok.gpt.published import figures, table
+from grok.preset import read_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,46 +57,6 @@ def _page(given: argparse.Namespace) -> str:
         corpus_tokens=corpus.split("train")["tokens"] if corpus else None,
     )
     return _shown(config, found, vocab_size, given.price)
-
-
-def read_settings(overrides: Sequence[str]) -> GptConfig:
-    """Return the settings of a command line, as ``grok.run`` would read it.
-
-    Raises:
-        ConfigError: settings that grok.run would refuse too.
-    """
-    from hydra import compose, initialize_config_dir, initialize_config_module
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    for override in overrides:
-        group, _, preset = override.partition("experiment=gpt/")
-        if not group and preset and preset not in PRESETS:
-            known = ", ".join(PRESETS)
-            raise ConfigError(
-                f"experiment=gpt/{preset} is not known{nearest(preset, PRESETS)}: expected one of {known}"
-            )
-    package = Path(__file__).parent
-    packed = (package / "conf").is_dir()
-    where: Any = (
-        initialize_config_module("grok.conf", version_base="1.3")
-        if packed
-        else initialize_config_dir(str(package.parent / "conf"), version_base="1.3")
-    )
-    try:
-        with where:
-            settings: Any = OmegaConf.to_container(compose("config", overrides=list(overrides)), resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        unknown = re.search(r"Could not override '([^']+)'", str(error))
-        if unknown:
-            name = unknown[1]
-            raise ConfigError(f"unknown setting '{name}'{nearest(name, settings_of(GptConfig))}") from error
-        raise ConfigError(str(error)) from error
-    config = load_config(settings)
-    if not isinstance(config, GptConfig):
-        raise ConfigError(f"mode={config.mode}: the planner is for mode=gpt")
-    return config
 
 
 def _shown(config: GptConfig, found: Plan, vocab_size: int, price: float | None) -> str:

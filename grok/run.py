@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grok.config import MODES, load_config
+from grok.config import MODES, GptConfig, load_config
 from grok.config.fields import settings_of
 from grok.errors import ConfigError, GrokError, TrainingError, nearest
+from grok.preset import announcement, refuse_another_modes, unknown_preset
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -55,7 +56,10 @@ class Door:
     def _execute(self, settings: Sequence[Mapping[str, Any]]) -> Outcome:
         from grok.execute import execute
 
-        self.outcome = execute([load_config(job) for job in settings], argv=self.argv)
+        configs = [load_config(job) for job in settings]
+        for line in announcement([c for c in configs if isinstance(c, GptConfig)], self.argv):
+            print(line, flush=True)
+        self.outcome = execute(configs, argv=self.argv)
         return self.outcome
 
     @staticmethod
@@ -79,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            refuse_another_modes(given)
             _hydra(door, [as_meant(word) for word in given])
         if door.refusal is not None:
             raise door.refusal
@@ -161,6 +166,8 @@ def explain(error: Exception) -> str:
         return f"{error.override!r} cannot be read: {_joined(reason)} (quote values with special characters)"
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = (error.missing_cfg_file or "").rpartition("/")
+        if group == "experiment/gpt":
+            return unknown_preset(f"gpt/{name}")
         known = sorted(error.options)
         return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
     text = str(error) or str(error.__cause__ or "")

@@ -115,6 +115,24 @@ def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:
                 seen.add(key)
 
 
+def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
+    """Refuse a corpus that is damaged, or that the model cannot train on, before anything is written.
+
+    Raises:
+        DataError: tokens are missing or cut off, the tokeniser is another one, a split is shorter
+            than a block, or the model's vocabulary is too small.
+    """
+    seen = set()
+    for config in configs:
+        if isinstance(config, GptConfig) and config.data.path is not None:
+            key = (config.data.path, config.model.context, config.model.vocab_size)
+            if key not in seen:
+                from grok.gpt.corpus import check_fit, open_corpus
+
+                check_fit(open_corpus(key[0]), context=key[1], vocab_size=key[2])
+                seen.add(key)
+
+
 def make_plan(asked: Sequence[PlannedRun], store: Store | None) -> Plan:
     """Return the plan of the runs ``asked`` for against what ``store`` holds (None: there is none yet).
 

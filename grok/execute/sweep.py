@@ -21,7 +21,14 @@ from grok.execute.executors import make_executor, refuse_unavailable
 from grok.execute.groups import lane_groups
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
-from grok.execute.plan import Plan, make_plan, name_runs, refuse_unknown_tensors, shared_settings
+from grok.execute.plan import (
+    Plan,
+    make_plan,
+    name_runs,
+    refuse_unknown_tensors,
+    refuse_unusable_data,
+    shared_settings,
+)
 from grok.execute.planned import PlannedRun
 from grok.execute.progress import ProgressView
 from grok.execute.retry import GroupRunner, Totals
@@ -117,6 +124,7 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
     Force.of(shared, len(named))
     refuse_unavailable(shared.executor)
     refuse_unknown_tensors(configs)
+    refuse_unusable_data(configs)
     provenance = _provenance(shared)
     if shared.dry_run:
         store = open_store(path) if exists else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from grok.errors import DataError
 from grok.gpt.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
+from grok.gpt.windows import check_length
 
 MANIFEST_VERSION: Final = 1
 _DOCS_DTYPE: Final = np.dtype("<i8")
@@ -99,13 +100,13 @@ class Corpus:
         """Return the text of the first ``tokens`` ids of a split, for a person to see that the data is text (S6)."""
         return self.tokenizer.decode(self.tokens(split)[:tokens].tolist())
 
-    def verify(self) -> None:
-        """Read everything and compare with the manifest's hashes.
+    def verify(self, splits: Iterable[str] | None = None) -> None:
+        """Read all of some splits (default: of all) and compare with the manifest's hashes.
 
         Raises:
             DataError: a file was changed since it was written.
         """
-        for name in self.splits:
+        for name in self.splits if splits is None else splits:
             entry = self.split(name)
             for file, known in ((entry["file"], entry["sha256"]), (entry["documents_file"], entry["documents_sha256"])):
                 with (self.path / file).open("rb") as opened:
@@ -251,3 +252,15 @@ def check_vocabulary(corpus: Corpus, vocab_size: int) -> None:
             f"the model has {vocab_size:,} ids, the tokeniser of {corpus.path} ({corpus.manifest['tokenizer']['kind']})"
             f" has {corpus.vocab_size:,}: set model.vocab_size to at least that, or use the data the model was made for"
         )
+
+
+def check_fit(corpus: Corpus, *, context: int, vocab_size: int | None) -> None:
+    """Refuse a corpus that a model of this context and vocabulary (None: the corpus's) cannot train on.
+
+    Raises:
+        DataError: a split is shorter than one block, or has ids that the model does not have.
+    """
+    if vocab_size is not None:
+        check_vocabulary(corpus, vocab_size)
+    for name in ("train", "val"):
+        check_length(int(corpus.split(name)["tokens"]), context, name)

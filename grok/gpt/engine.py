@@ -6,6 +6,7 @@ by a fixed function of the step. Nothing that only looks at a run can change it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -219,6 +220,7 @@ class Flight:
 
     def checkpoint(self) -> Checkpoint:
         """Return the run as it is now."""
+        self.log.flush()
         rest = {
             "data": self.corpus.hash,
             "numerics": self._all_tags(),
@@ -291,7 +293,9 @@ class Flight:
 
 
 def open_data(config: GptConfig) -> Corpus:
-    """Return the corpus of ``data.path``.
+    """Return the corpus of ``data.path``, what is trained and validated on read through and found as it was written.
+
+    A run is named by its manifest's hash, so other tokens under that name would be a silent lie (REQUIREMENTS S6).
 
     Raises:
         ConfigError: no path is given.
@@ -302,7 +306,20 @@ def open_data(config: GptConfig) -> Corpus:
             "data.path is not given: a folder that `python -m grok.prepare text --input FILE --tokenizer char "
             "--out DIR` wrote"
         )
-    return open_corpus(config.data.path)
+    corpus = open_corpus(config.data.path)
+    changed = tuple((corpus.path / f"{split}.bin").stat().st_mtime_ns for split in ("train", "val"))
+    _verify_once(str(corpus.path), corpus.hash, changed)
+    return corpus
+
+
+@functools.lru_cache(maxsize=64)
+def _verify_once(path: str, data_hash: str, changed: tuple[int, ...]) -> None:
+    """Read a corpus through, once in a process that trains many runs on it: the arguments say whether it is the same.
+
+    Raises:
+        DataError: a file was changed since it was written.
+    """
+    open_corpus(path).verify(("train", "val"))
 
 
 def resumed_run(config: GptConfig) -> Checkpoint | None:

@@ -1,4 +1,8 @@
-"""What a person sees of a run: its preset and size at the start, its evaluations, its end; and the sinks beside it."""
+"""What a person sees of a run: its preset and size at the start, its evaluations, its end; and the sinks beside it.
+
+The store is the record. A sink that fails (a server that is gone, a full disk) is named once and left out
+from there on: the run goes on without it.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +57,7 @@ class Log:
 
     def step(self, point: StepPoint) -> None:
         """Pass on the log of one step; after the first few, say how long the run will take."""
-        for sink in self.sinks:
-            sink.step(point)
+        self._tell("step", point)
         done = point.step - self.from_step
         if done == 1:
             self.began = time.perf_counter()  # the first step also compiles
@@ -68,8 +71,7 @@ class Log:
 
     def evaluation(self, point: CurvePoint, history: History) -> None:
         """Say one evaluation."""
-        for sink in self.sinks:
-            sink.evaluation(point)
+        self._tell("evaluation", point)
         best = " (best)" if history.best_step == point.step else ""
         speed = history.log[-1].tokens_per_second
         self.say(
@@ -80,8 +82,11 @@ class Log:
     def rolled_back(self, onset: int, event: str, branch: Branch) -> None:
         """Say a rollback, and let the sinks go on in a branch of their own."""
         self.say(f"rolled back from step {onset} ({event}) to step {branch.step}: branch {branch.number}")
-        for sink in self.sinks:
-            sink.branch(branch)
+        self._tell("branch", branch)
+
+    def flush(self) -> None:
+        """Let every sink write down what it holds: a run that goes on from here will not tell it again."""
+        self._tell("flush")
 
     def profiler(self, k: int) -> contextlib.AbstractContextManager[Any]:
         """Return the context that update ``k`` is made in."""
@@ -89,19 +94,37 @@ class Log:
 
     def finish(self, result: RunResult) -> None:
         """Say how the run ended."""
-        for sink in self.sinks:
-            sink.finish(result)
+        self._tell("finish", result)
         last = result.curve[-1]
         self.say(
             f"{result.status} ({result.stop_reason}) after {result.steps:,} steps in {duration(result.seconds)}: "
             f"train {last.train_loss:.4f}, val {last.val_loss:.4f}"
         )
+        if result.status == "diverged":
+            self.say(
+                "what it had learnt is stored; try a lower optim.lr or a longer optim.warmup_steps, or let it roll "
+                "back: stability.policy=new_data_seed, skip_data or cut_lr"
+            )
 
     def close(self) -> None:
         """Close every sink; what was written stays."""
         self.profile.close()
-        for sink in self.sinks:
-            sink.close()
+        self._tell("close")
+
+    def _tell(self, what: str, *record: Any) -> None:
+        """Hand a record to every sink; one that fails is named and dropped."""
+        for sink in list(self.sinks):
+            try:
+                getattr(sink, what)(*record)
+            except Exception as error:  # each has errors of its own, and none of them is worth a run
+                self.sinks.remove(sink)
+                reason = (str(error).strip().splitlines() or [""])[0]
+                print(
+                    f"{self.run_id[:8]} warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); "
+                    "the run goes on without it, and the store has everything",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
 
 def against_target(config: GptConfig, n: int) -> str:

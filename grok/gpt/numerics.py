@@ -58,7 +58,7 @@ class Numerics:
         return cls(
             device=torch.device(device),
             precision=config.precision,
-            threads=config.train.threads or os.cpu_count() or 1,
+            threads=config.train.threads or usable_cores(),
             compile=compiled,
             auto_fallback=config.numerics.auto_fallback,
             micro_batch=micro,
@@ -110,6 +110,11 @@ class Numerics:
             parts["devices"] = self.devices
         parts["torch"] = torch.__version__
         return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: a container's or a job's share, where the system knows one."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Compiled:

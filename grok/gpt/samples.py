@@ -20,9 +20,9 @@ def sample_text(model: GPT, tokenizer: Tokenizer, config: EvalConfig, *, stream:
         sampler=Sampler(temperature=config.temperature, top_k=config.top_k),
         seed=stream.seed64(),
         eot_id=tokenizer.eot_id,
+        vocab_size=tokenizer.vocab_size,  # a model may have been given more ids than its tokeniser has
     )
-    # a model may have been given more ids than its tokeniser has
-    return tokenizer.decode([i for i in [*prompt, *sample.ids] if i < tokenizer.vocab_size])
+    return tokenizer.decode([*prompt, *sample.ids])
 
 
 def known_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:

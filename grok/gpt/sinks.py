@@ -43,6 +43,9 @@ EVALUATION_NAMES: Final = {
 }
 """Stable name of every number of an evaluation."""
 
+MLFLOW_HOLDS: Final = 900
+"""Numbers that are collected before MLflow's database is asked to write: a request takes 1,000 at most."""
+
 
 class Sink(Protocol):
     """Where records go beside the store."""
@@ -50,6 +53,7 @@ class Sink(Protocol):
     def step(self, point: StepPoint) -> None: ...
     def evaluation(self, point: CurvePoint) -> None: ...
     def branch(self, branch: Branch) -> None: ...
+    def flush(self) -> None: ...
     def finish(self, result: RunResult) -> None: ...
     def close(self) -> None: ...
 
@@ -66,7 +70,7 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
     if config.log.wandb:
         sinks.append(WeightsAndBiases(run_id, config))
     if config.log.mlflow:
-        sinks.append(MLflow(run_id, config))
+        sinks.append(MLflow(run_id, config, from_step))
     return sinks
 
 
@@ -103,6 +107,9 @@ class TensorBoard:
     def branch(self, branch: Branch) -> None:
         self.writer.close()
         self.writer = self.open(str(self.folder / f"branch-{branch.number}"))
+
+    def flush(self) -> None:
+        self.writer.flush()
 
     def finish(self, result: RunResult) -> None:
         self.writer.flush()
@@ -143,6 +150,9 @@ class WeightsAndBiases:
     def branch(self, branch: Branch) -> None:
         self.number = branch.number  # W&B's own step never goes back, so a branch has names of its own
 
+    def flush(self) -> None:
+        """Nothing is held here: a process of W&B's own has every row already."""
+
     def finish(self, result: RunResult) -> None:
         self.run.summary["status"] = result.status
         self.run.summary["stop_reason"] = result.stop_reason
@@ -156,45 +166,72 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """An MLflow run, one nested run per branch."""
+    """An MLflow run, one nested run per branch; a resumed run goes on in the one that its process left open."""
 
-    def __init__(self, run_id: str, config: GptConfig) -> None:
+    def __init__(self, run_id: str, config: GptConfig, from_step: int) -> None:
         try:
-            from mlflow.entities import Metric
+            from mlflow.entities import Metric, Param
+            from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ImportError as error:
             raise missing("log.mlflow", "mlflow") from error
         self.metric = Metric
-        self.client: Any = MlflowClient(config.log.mlflow)
-        name = str(config.experiment)
-        found = self.client.get_experiment_by_name(name)
-        self.experiment = found.experiment_id if found else self.client.create_experiment(name)
         self.run_id = run_id
-        self.run = self._open(run_id, {})
-        for key, value in flatten(config).items():
-            self.client.log_param(self.run, key, value)
+        self.held: list[Any] = []
+        name = str(config.experiment)
+        try:
+            self.client: Any = MlflowClient(config.log.mlflow)
+            found = self.client.get_experiment_by_name(name)
+            self.experiment = found.experiment_id if found else self.client.create_experiment(name)
+            left = self._left_open() if from_step else None
+            self.run = left or self._open(run_id, {})
+            if left is None:
+                self.client.log_batch(self.run, params=[Param(k, str(v)) for k, v in flatten(config).items()])
+        except MlflowException as error:
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise ConfigError(
+                f"log.mlflow={config.log.mlflow} cannot be used ({reason}): expected an address such as "
+                "sqlite:///mlflow.db or http://HOST:5000, or null"
+            ) from error
 
     def step(self, point: StepPoint) -> None:
         self._write(numbers(point, STEP_NAMES), point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
         self._write(numbers(point, EVALUATION_NAMES), point.step)
+        self.flush()
 
     def branch(self, branch: Branch) -> None:
+        self.flush()
         parent = self.run
         self.run = self._open(f"{self.run_id}-branch-{branch.number}", {"mlflow.parentRunId": parent})
         self.client.set_terminated(parent, "KILLED")
 
+    def flush(self) -> None:
+        if self.held:
+            self.client.log_batch(self.run, metrics=self.held)
+            self.held = []
+
     def finish(self, result: RunResult) -> None:
+        self.flush()
         self.client.set_tag(self.run, "stop_reason", result.stop_reason)
         self.client.set_terminated(self.run, "FINISHED" if result.status == "completed" else "FAILED")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        self.flush()
 
     def _open(self, name: str, tags: dict[str, str]) -> str:
-        return str(self.client.create_run(self.experiment, run_name=name, tags=tags).info.run_id)
+        known = {"grok.run_id": self.run_id, **tags}
+        return str(self.client.create_run(self.experiment, run_name=name, tags=known).info.run_id)
+
+    def _left_open(self) -> str | None:
+        """Return this run's newest MLflow run that has not ended: steps logged twice after a kill are equal."""
+        open_ones = self.client.search_runs(
+            [self.experiment], f"tags.`grok.run_id` = '{self.run_id}' and attributes.status = 'RUNNING'", max_results=1
+        )
+        return str(open_ones[0].info.run_id) if open_ones else None
 
     def _write(self, values: dict[str, float], step: int) -> None:
-        entries = [self.metric(name, value, 0, step) for name, value in values.items()]
-        self.client.log_batch(self.run, metrics=entries)
+        self.held += [self.metric(name, value, 0, step) for name, value in values.items()]
+        if len(self.held) > MLFLOW_HOLDS:
+            self.flush()

@@ -113,7 +113,7 @@ def open_team(config: GptConfig, numerics: Numerics) -> Team | None:
 def follow(rank: int, size: int, port: int, kind: str, config: GptConfig) -> None:
     """Do a follower's part of a run until the leader ends it."""
     from grok.gpt.checkpoint import put_back
-    from grok.gpt.engine import open_data
+    from grok.gpt.corpus import open_corpus
     from grok.gpt.numerics import Numerics
     from grok.gpt.stability import Branch
     from grok.gpt.trainer import Trainer
@@ -123,7 +123,8 @@ def follow(rank: int, size: int, port: int, kind: str, config: GptConfig) -> Non
     numerics = Numerics.of(config, f"cuda:{rank}" if kind == "cuda" else kind)
     with numerics.active():
         team = Team(rank, size, TCPStore(HOST, port, size, is_master=False))
-        trainer = Trainer(config, open_data(config), numerics, team)
+        assert config.data.path is not None
+        trainer = Trainer(config, open_corpus(config.data.path), numerics, team)  # the leader has read it through
         while True:
             match team.hear():
                 case ("load", moment):

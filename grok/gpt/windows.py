@@ -87,15 +87,16 @@ class BlockOrder:
         return Stream("order", self.seed).at("random", number).integers(_OFFSETS_AT_ONCE, self.n_tokens - self.context)
 
 
-def check_length(n_tokens: int, context: int) -> None:
-    """Refuse a text that is shorter than one block.
+def check_length(n_tokens: int, context: int, split: str = "") -> None:
+    """Refuse a text (or the ``split`` of one) that is shorter than one block.
 
     Raises:
         DataError: fewer than ``context + 1`` tokens.
     """
     if n_tokens < context + 1:
+        text = f"the {split} split" if split else "the text"
         raise DataError(
-            f"the text has {n_tokens:,} tokens, a block needs {context + 1:,} (context {context:,} and one to predict):"
+            f"{text} has {n_tokens:,} tokens, a block needs {context + 1:,} (context {context:,} and one to predict):"
             " use more text or a shorter model.context"
         )
 

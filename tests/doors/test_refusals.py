@@ -64,6 +64,16 @@ CASES = {
     # GPT
     "gpt without preset": (["mode=gpt"], ["experiment=gpt/"]),
     "gpt without data": (["mode=gpt", "experiment=gpt/shakespeare_char"], ["data.path", "grok.prepare"]),
+    "misspelt preset": (
+        ["mode=gpt", "experiment=gpt/shakespeare_chr"],
+        ["experiment=gpt/shakespeare_chr is not known", "did you mean 'gpt/shakespeare_char'?", "gpt/wikitext_sample"],
+    ),
+    "preset without its folder": (
+        ["mode=gpt", "experiment=shakespeare_char"],
+        ["experiment=shakespeare_char is no preset of mode=gpt", "did you mean 'gpt/shakespeare_char'?"],
+    ),
+    "set-up of the other mode": (["mode=gpt", "experiment=nanda"], ["experiment=nanda is no preset of mode=gpt"]),
+    "preset of the other mode": (["mode=arithmetic", "experiment=gpt/gpt2_117m"], ["is a preset of mode=gpt"]),
     "gpt without its data": (
         ["mode=gpt", "experiment=gpt/shakespeare_char", "data.path=nowhere"],
         ["data.path='nowhere'", "grok.prepare"],

@@ -226,6 +226,26 @@ def test_text_shorter_than_a_block_is_refused(settings: Build, tmp_path: Path) -
         run(settings(data__path=str(short.path), model__context=500))
 
 
+def test_data_that_was_changed_is_refused(settings: Build, tmp_path: Path) -> None:
+    """S6: a run is named by the manifest's hash; one other token under that name is refused before the first step."""
+    corpus = prepare_text(tmp_path, text_of(400))
+    config = settings(data__path=str(corpus.path), train__steps=2)
+    assert result_of(run(config)).steps == 2
+    file = corpus.path / "train.bin"
+    tokens = bytearray(file.read_bytes())
+    tokens[100] ^= 1
+    file.write_bytes(tokens)
+    with pytest.raises(DataError, match=r"train\.bin was changed after it was written"):
+        run(config)
+
+
+def test_samples_never_have_ids_beyond_the_tokeniser_s(settings: Build, corpus: Corpus) -> None:
+    """G8: a model of 500 ids on a corpus of 19 knows nothing of the others yet, and would draw them."""
+    result = result_of(run(settings(model__vocab_size=500, eval__sample_tokens=60, train__steps=2)))
+    for point in result.curve:
+        assert point.sample is not None and len(point.sample) == 61  # a line end to go on from, and 60 characters
+
+
 def test_vocabulary_smaller_than_the_corpus_is_refused(settings: Build) -> None:
     with pytest.raises(DataError, match="vocab_size"):
         run(settings(model__vocab_size=5))

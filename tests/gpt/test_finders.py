@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from grok import find
 from grok.config.gpt import GptConfig
 from grok.gpt.batch_finder import Size, best, measure
 from grok.gpt.checkpoint import capture
@@ -16,6 +20,7 @@ from grok.gpt.history import History
 from grok.gpt.lr_finder import range_test, steepest
 from grok.gpt.numerics import Numerics
 from grok.gpt.trainer import Trainer
+from tests.gpt.conftest import differences, result_of, run
 
 Build = Callable[..., GptConfig]
 
@@ -69,3 +74,40 @@ def test_batch_sizes_are_measured(settings: Build, corpus: Corpus) -> None:
 def test_best_size_is_the_smallest_that_nothing_larger_beats() -> None:
     sizes = [Size(n, speed, 0) for n, speed in ((1, 100.0), (2, 190.0), (4, 300.0), (8, 305.0), (16, 290.0))]
     assert best(sizes).sequences == 4
+
+
+TINY = (
+    "experiment=gpt/shakespeare_char", "model.layers=1", "model.d_model=16", "model.heads=2", "model.context=16",
+    "train.batch_size=4", "train.threads=1",
+)  # fmt: skip
+
+
+def test_the_door_of_the_range_test(corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S1: a curve, a figure, and the configured rate over the suggested one."""
+    given = [*TINY, f"data.path={corpus.path}", "optim.lr=1e-3", "--steps", "40", "--out", str(tmp_path / "out")]
+    assert find.main(["lr", *given]) == 0
+    said = capsys.readouterr().out
+    suggested, ratio = (float(said.partition(before)[2].split()[0]) for before in ("at rate ", "optim.lr=0.001 is "))
+    assert ratio == pytest.approx(1e-3 / suggested, rel=0.02)
+    rows = list(csv.DictReader((tmp_path / "out/range_test.csv").read_text().splitlines()))
+    assert 10 <= len(rows) <= 40 and float(rows[0]["lr"]) == 1e-6
+    assert {f.name for f in (tmp_path / "out").iterdir()} == {"range_test.csv", "range_test.png", "range_test.svg"}
+    assert find.main(["lr", *TINY, "data.path=nowhere"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_door_of_the_batch_finder(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    """S13."""
+    assert find.main(["batch_size", *TINY, f"data.path={corpus.path}", "--largest", "4"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said[1:4]] == ["1", "2", "4"] and said[-1].startswith("train.micro_batch=")
+
+
+def test_the_profiler_writes_a_trace_and_a_table(settings: Build, tmp_path: Path) -> None:
+    """S10: one setting, and a run that it does not move."""
+    profiled = result_of(run(settings(log__profile=str(tmp_path / "p"), log__profile_steps=2)))
+    assert differences(profiled, result_of(run(settings()))) == []
+    trace = json.loads((tmp_path / "p/trace.json").read_text())
+    updates = {e["name"] for e in trace["traceEvents"] if e.get("name", "").startswith("update ")}
+    assert updates == {"update 4", "update 5"}
+    assert "AdamW.step" in (tmp_path / "p/table.txt").read_text()

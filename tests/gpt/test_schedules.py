@@ -20,6 +20,12 @@ def test_cosine_equals_its_closed_form_at_the_ends_and_in_the_middle() -> None:
     assert schedules.cosine(1100, 100, 1100, 0.1) == schedules.cosine(5000, 100, 1100, 0.1) == pytest.approx(0.1)
 
 
+def test_linear_equals_its_closed_form_and_starts_after_the_warmup() -> None:
+    optim = {"lr": 2.0, "schedule": "linear", "warmup_steps": 10, "min_lr": 0.1}
+    config = load_config({"mode": "gpt", "experiment": "t", "optim": optim, "train": {"steps": 110}})
+    assert [learning_rate(config, k) for k in (1, 5, 10, 60, 85, 110)] == pytest.approx([0.2, 1.0, 2.0, 1.1, 0.65, 0.2])
+
+
 def test_one_cycle_equals_pytorch() -> None:
     # PyTorch counts from 0 and puts its peak at pct_start * total - 1
     total, rise, lr = 200, 0.3, 0.01

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from grok.config.gpt import GptConfig
+from grok.errors import ConfigError
 from grok.gpt.corpus import Corpus
 from grok.gpt.engine import train
-from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, numbers
+from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard, numbers
 from grok.records import Checkpoint, Job, StepPoint
-from tests.gpt.conftest import RUN, result_of, run
+from tests.gpt.conftest import RUN, differences, result_of, run
 from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it
 from tests.gpt.test_stability import of
 
@@ -84,6 +85,35 @@ def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_p
     assert steps == [p.step for p in result.step_log] == list(range(1, 13))
 
 
+def test_a_checkpoint_finds_everything_before_it_on_the_disk(settings: Build, tmp_path: Path) -> None:
+    """A killed process writes nothing more, and the run goes on from its checkpoint: what came before must be there."""
+    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
+    events = train([Job(run_id=RUN, config=settings(log__tensorboard=str(tmp_path), checkpoint__every=4))])
+    checkpoint = next(e for e in events if isinstance(e, Checkpoint))
+    assert [step for step, _ in scalars(tmp_path / RUN)["train/loss"]] == list(range(1, checkpoint.step + 1))
+    events.close()  # type: ignore[attr-defined]
+
+
+def test_a_sink_that_fails_costs_no_run(
+    settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk under TensorBoard's files, at step 5: the run ends with the bits of one without a log."""
+    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
+    plain = result_of(run(settings()))
+    write = TensorBoard.step
+
+    def full(self: TensorBoard, point: StepPoint) -> None:
+        if point.step == 5:
+            raise OSError(28, "No space left on device")
+        write(self, point)
+
+    monkeypatch.setattr(TensorBoard, "step", full)
+    result = result_of(run(settings(log__tensorboard=str(tmp_path))))
+    assert differences(plain, result) == []
+    said = capsys.readouterr().err
+    assert said.count("TensorBoard failed (OSError: [Errno 28] No space left on device)") == 1
+
+
 def test_tensorboard_keeps_both_branches(settings: Build, dirty: Corpus, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     run(settings(**of(dirty, stability__policy="skip_data", log__tensorboard=str(tmp_path))))
@@ -133,14 +163,29 @@ def wandb_history(log: Path) -> list[dict[str, Any]]:
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own queries
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_mlflow_on_a_local_file(settings: Build, tmp_path: Path) -> None:
+    """Interrupted after a checkpoint and gone on: one MLflow run with every step."""
     pytest.importorskip("mlflow", reason="the extra `sinks` is not installed")
     from mlflow.tracking import MlflowClient
 
     address = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    result = result_of(run(settings(log__mlflow=address)))
+    config = settings(log__mlflow=address, checkpoint__every=4)
+    events = train([Job(run_id=RUN, config=config)])
+    checkpoint = next(e for e in events if isinstance(e, Checkpoint))
+    next(events)  # two steps beyond it, which the next process makes again
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+    result = result_of(run(config, checkpoint))
     client = MlflowClient(address)
     (entry,) = client.search_runs([client.get_experiment_by_name("gpt/small").experiment_id])
     assert entry.info.run_name == RUN and entry.info.status == "FINISHED"
-    read = client.get_metric_history(entry.info.run_id, "train/loss")
-    assert [(m.step, m.value) for m in read] == [(p.step, pytest.approx(p.train_loss)) for p in result.step_log]
+    read = {(m.step, m.value) for m in client.get_metric_history(entry.info.run_id, "train/loss")}
+    assert sorted(read) == [(p.step, pytest.approx(p.train_loss)) for p in result.step_log]
+    read = {(m.step, m.value) for m in client.get_metric_history(entry.info.run_id, "val/loss")}
+    assert sorted(read) == [(p.step, pytest.approx(p.val_loss)) for p in result.curve]
     assert entry.data.params["optim.lr"] == "0.003"
+
+
+def test_an_address_that_mlflow_does_not_know_is_refused(settings: Build) -> None:
+    pytest.importorskip("mlflow", reason="the extra `sinks` is not installed")
+    with pytest.raises(ConfigError, match=r"log\.mlflow=nonsense://x cannot be used .*sqlite:///mlflow\.db"):
+        run(settings(log__mlflow="nonsense://x"))

@@ -184,7 +184,7 @@ def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
     assert door.main(["--diary"]) == 0
     assert "335hr = 14.6 days" in capsys.readouterr().out
     for argv, message in (
-        (["experiment=gpt/gpt2_117b"], "did you mean 'gpt2_117m'"),
+        (["experiment=gpt/gpt2_117b"], "did you mean 'gpt/gpt2_117m'"),
         (["experiment=gpt/gpt2_117m", "model.hedas=2"], "did you mean 'model.heads'"),
         (["experiment=gpt/gpt2_117m", "model.heads=5"], "does not divide"),
         (["experiment=gpt/gpt2_117m", "--device", "Z80"], "--device Z80 is not known"),
