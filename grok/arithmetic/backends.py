@@ -1,16 +1,15 @@
 """The few operations that differ between one lane and many stacked lanes.
 
 The mathematics in ``lanes`` is written once over these. :class:`OneLane` has no lane
-axis and keeps lanes independent by construction; :class:`StackedLanes` carries a leading
+axis and keeps lanes independent by construction; ``stacked.backend`` carries a leading
 axis L and turns every matrix product into a batched one, for devices on which one lane
 is too small.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,41 +57,3 @@ class OneLane:
 
     def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
         return F.cross_entropy(logits, answer, reduction="none")
-
-
-class StackedLanes:
-    """A leading lane axis L on everything."""
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if bias is None:
-            return torch.bmm(x, weight.mT)
-        return torch.baddbmm(bias[:, None, :], x, weight.mT)
-
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.layer_norm(x, weight.shape[-1:]) * weight[:, None, :] + bias[:, None, :]
-
-    def take(self, x: Tensor, index: Tensor) -> Tensor:
-        return _TakeStacked.apply(x, index)  # type: ignore[no-any-return, no-untyped-call]
-
-    def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
-        lanes, examples, words = logits.shape
-        flat = F.cross_entropy(logits.reshape(-1, words), answer.reshape(-1), reduction="none")
-        return flat.view(lanes, examples)
-
-
-class _TakeStacked(torch.autograd.Function):
-    """Rows by index, with the gradient as a product with the one-hot matrix: a fixed order of summation."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.rows = x.shape[1]
-        return torch.gather(x, 1, index[..., None].expand(-1, -1, x.shape[-1]))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        (grad,) = grads
-        rows = torch.arange(ctx.rows, device=grad.device)
-        one_hot = (rows[None, :, None] == index[:, None, :]).to(grad.dtype)  # [L, R, B]
-        return torch.bmm(one_hot, grad), None

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grok.arithmetic.backends import OneLane, StackedLanes
+from grok.arithmetic.backends import OneLane
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.model import CausalSelfAttention, Transformer
 from grok.arithmetic.rows import Batch, RowPlan, make_batch
+from grok.arithmetic.stacked.backend import StackedLanes
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import Vocabulary
 from grok.config import ArithmeticConfig

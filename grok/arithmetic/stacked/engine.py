@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grok.arithmetic.backends import StackedLanes
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import initial_parameters, parameter_shapes
 from grok.arithmetic.lanes import LaneModel
@@ -25,6 +24,7 @@ from grok.arithmetic.measure import norms_of, weights_hash
 from grok.arithmetic.optimizer import decays, learning_rate, stacked_adamw
 from grok.arithmetic.program import dtype_of, program_key
 from grok.arithmetic.rows import Batch, RowPlan
+from grok.arithmetic.stacked.backend import StackedLanes
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config.arithmetic import ArithmeticConfig
