@@ -89,6 +89,8 @@ class RunResult:
     weight_norm_peak_step: int | None = None
     seconds: float = NAN
     device: str = "cpu"
+    lane_width: int | None = None
+    """Lanes side by side in batched products; null where each lane is a program of its own."""
     numerics: str = ""
     """The numerics tag (DESIGN decision 2)."""
     started_at: float = NAN

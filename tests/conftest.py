@@ -12,6 +12,14 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        reason = f"needs a CUDA device, torch {torch.__version__} sees none: run `pytest -m cuda` where there is one"
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.fixture
 def no_global_randomness(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make every global generator raise, and check afterwards that torch's was not moved."""

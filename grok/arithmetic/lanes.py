@@ -170,5 +170,5 @@ class LaneModel:
         values = [m[..., d:].unflatten(-1, (heads, -1)) for m in memories]
         scores = torch.stack(torch.broadcast_tensors(*[(query * k).sum(-1) for k in keys]), -1)  # [..., M, H, T]
         weights = (scores / math.sqrt(d // heads)).softmax(-1)
-        mixed = sum((weights[..., j, None] * v for j, v in enumerate(values)), start=torch.zeros((), dtype=query.dtype))
+        mixed = sum((weights[..., j, None] * v for j, v in enumerate(values)), start=query.new_zeros(()))
         return mixed.flatten(-2)

@@ -6,7 +6,6 @@ grokking by amplifying slow gradients".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -101,37 +100,3 @@ class SlowGradients:
         if step < config.grokfast_window:
             return gradients
         return {n: g.add(self.memory[n].mean(0), alpha=config.grokfast_lamb) for n, g in gradients.items()}
-
-
-def stacked_adamw(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    *,
-    step: Tensor,
-    lr: Tensor,
-    decay: Sequence[Tensor],
-    betas: Tensor,
-    eps: Tensor,
-    active: Tensor,
-) -> None:
-    """Apply one AdamW update in place to stacked lanes [L, ...].
-
-    ``step``, ``lr``, ``eps`` and the boolean ``active`` are [L], ``betas`` [2, L], ``decay`` one [L]
-    for each parameter; a lane whose ``active`` is false keeps its parameters and moments.
-    """
-    beta1, beta2 = betas
-    correction1, correction2 = 1 - beta1**step, 1 - beta2**step
-
-    def along(values: Tensor, like: Tensor) -> Tensor:
-        return values.to(like.dtype).reshape(-1, *([1] * (like.ndim - 1)))
-
-    for p, g, m, v, wd in zip(parameters, gradients, first, second, decay, strict=True):
-        # chosen, not multiplied by 0: the gradients of a lane at rest may be infinite
-        on = active.reshape(-1, *([1] * (p.ndim - 1)))
-        m.copy_(torch.where(on, m + (1 - along(beta1, p)) * (g - m), m))
-        v.copy_(torch.where(on, v + (1 - along(beta2, p)) * (g * g - v), v))
-        denominator = v.sqrt() / along(correction2, p).sqrt() + along(eps, p)
-        change = along(lr, p) * (along(wd, p) * p + m / (along(correction1, p) * denominator))
-        p.copy_(torch.where(on, p - change, p))

@@ -82,7 +82,13 @@ class RunConfig:
         role="none",
         choices=("none", "final", "init", "init,final"),
     )
-    device: str = setting("auto", "Where to train.", role="none", choices=("auto", "cpu", "cuda"))
+    device: str = setting(
+        "auto",
+        "Where to train.",
+        role="none",
+        choices=("auto", "cpu", "cuda"),
+        meant=(("gpu", "cuda"), ("GPU", "cuda")),
+    )
     precision: str = setting(
         "float32",
         "Arithmetic of the training step.",

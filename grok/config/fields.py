@@ -47,6 +47,8 @@ class Rule:
     neutral: Any = _Never
     """A value at which the setting is left out of the identity, so that a setting
     added in a later version does not rename the runs of an earlier one."""
+    meant: tuple[tuple[str, str], ...] = ()
+    """Words that people type for a choice, where spelling alone would point to another one."""
 
 
 def setting(default: Any, doc: str, **rule: Any) -> Any:
@@ -128,7 +130,8 @@ def check(name: str, value: Any, hint: Any, rule: Rule) -> Any:
     if isinstance(checked, (int, float)) and not isinstance(checked, bool):
         _check_bounds(name, checked, kind, rule)
     if rule.choices is not None and checked not in rule.choices:
-        hint_text = nearest(str(value), [str(c) for c in rule.choices])
+        meant = dict(rule.meant).get(str(value))
+        hint_text = f", did you mean '{meant}'?" if meant else nearest(str(value), [str(c) for c in rule.choices])
         raise ConfigError(f"{name}={value!r} is not known{hint_text}: {_accepts(kind, rule)}")
     return checked
 

@@ -125,6 +125,8 @@ def run_row(
     }
     row |= {f.name: getattr(result, f.name) for f in fields(result) if f.name not in {"curve", "step_log", "tensors"}}
     row |= asdict(provenance)
+    if result.lane_width is not None:  # what a device's table chose, not what was asked for
+        row["lane_width"] = result.lane_width
     row["error"] = None if result.error is None else _storable(result.error)
     row["started_at"] = _time(result.started_at)
     return row

@@ -14,12 +14,11 @@ from grok.arithmetic.engine import train
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.measure import weights_hash
 from grok.arithmetic.model import Transformer
-from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config import ArithmeticConfig
 from grok.errors import ConfigError
-from grok.records import Checkpoint, Event, Job, Progress, RunResult
+from grok.records import Job, Progress, RunResult
 from tests.arithmetic.cases import checkpoints, curve, jobs, results, tiny
 
 
@@ -223,73 +222,6 @@ def test_weights_are_kept_when_asked() -> None:
 def test_extra_evaluation_steps_are_only_at_the_end_when_every_is_longer_than_the_run() -> None:
     (found,) = results(tiny(eval={"every": 1000}))
     assert [p.step for p in found.curve] == [24]
-
-
-def run_stacked(*configs: ArithmeticConfig, lanes: int) -> list[RunResult]:
-    events: list[Event] = list(train_stacked(jobs(*configs), lanes=lanes, stop=lambda: False, device="cpu"))
-    found = {e.run_id: e for e in events if isinstance(e, RunResult)}
-    return [found[f"run{i}"] for i in range(len(configs))]
-
-
-def test_stacked_lanes_equal_the_looped_ones_in_float64() -> None:
-    configs = [
-        tiny(seed=s, precision="float64", save="final", train={"steps": 14 + s}, optim={"lr": 1e-3 * (1 + s)})
-        for s in range(5)
-    ]
-    for looped, stacked in zip(results(*configs), run_stacked(*configs, lanes=2), strict=True):
-        assert curve(stacked).keys() == curve(looped).keys()
-        for step, expected in curve(looped).items():
-            assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
-        for name, expected in looped.tensors["final"].items():
-            assert (stacked.tensors["final"][name] - expected).abs().max() < 1e-9
-
-
-def test_a_stacked_lane_does_not_depend_on_its_neighbours() -> None:
-    config = tiny(seed=3)
-    (alone,) = run_stacked(config, lanes=4)
-    others = [tiny(seed=s, train={"steps": 3 + s}) for s in range(10, 16)]
-    crowded = run_stacked(*others[:5], config, others[5], lanes=4)[5]
-    assert crowded.weights_hash == alone.weights_hash
-    assert crowded.curve == alone.curve
-
-
-def test_a_stacked_lane_that_diverges_leaves_the_others_alone() -> None:
-    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
-    good = tiny(model={"norm": "none", "final_norm": False})
-    found, neighbour = run_stacked(bad, good, lanes=2)
-    (alone,) = run_stacked(good, lanes=2)
-    assert found.status == "diverged"
-    assert neighbour.weights_hash == alone.weights_hash
-
-
-def test_stacks_serve_every_operation_with_lanes_to_spare() -> None:
-    """Division has no right operand 0: a lane at rest must not look one up."""
-    config = tiny(task={"operation": "x/y", "modulus": 7}, train={"batch_size": 10}, precision="float64")
-    (looped,), (stacked,) = results(config), run_stacked(config, lanes=3)
-    for step, expected in curve(looped).items():
-        assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
-
-
-def test_where_a_stacked_lane_diverges_does_not_depend_on_its_neighbours() -> None:
-    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
-    near = tiny(model={"norm": "none", "final_norm": False}, eval={"every": 3})
-    (looped,), (alone,), (crowded, _) = results(bad), run_stacked(bad, lanes=2), run_stacked(bad, near, lanes=2)
-    assert looped.steps == alone.steps == crowded.steps
-    assert alone.weights_hash == crowded.weights_hash
-
-
-def test_a_stack_keeps_and_resumes_checkpoints_as_the_loop_does() -> None:
-    config = tiny(checkpoint={"every": 7, "keep": True})
-    events = list(train_stacked(jobs(config), lanes=2, stop=lambda: False, device="cpu"))
-    saved = [e for e in events if isinstance(e, Checkpoint)]
-    (whole,) = [e for e in events if isinstance(e, RunResult)]
-    assert [c.step for c in saved] == [7, 14, 21, 24]
-    for checkpoint in saved:
-        job = Job(run_id="run0", config=tiny(), resume=checkpoint)
-        found = list(train_stacked([job], lanes=2, stop=lambda: False, device="cpu"))
-        (resumed,) = [e for e in found if isinstance(e, RunResult)]
-        assert resumed.weights_hash == whole.weights_hash
-        assert resumed.curve == whole.curve
 
 
 def test_an_update_that_breaks_the_weights_is_a_divergence() -> None:

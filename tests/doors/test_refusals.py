@@ -47,6 +47,7 @@ CASES = {
     "betas": (["optim.betas=[0.9]"], ["optim.betas=[0.9]", "two numbers"]),
     "precision of a GPU": (["precision=tf32", "device=cpu"], ["precision=tf32", "float32"]),
     "no GPU": (["device=cuda"], ["device=cuda", "device=cpu"]),
+    "device by its common name": (["device=gpu"], ["device='gpu'", "did you mean 'cuda'?", "auto, cpu, cuda"]),
     # seeds
     "negative seed": (["seed=-1"], ["seed=-1", "at least 0"]),
     "huge seed": ([f"seed={2**63}"], [f"seed={2**63}", "at most 9223372036854775807"]),

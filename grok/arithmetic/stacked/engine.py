@@ -1,71 +1,47 @@
-"""Many lanes in batched products, for a device on which one lane is too small.
+"""The stacked lanes' host: seats runs, says what is due, looks at them, retires them. It does no I/O.
 
-All lanes of one program are stacked along a leading axis and every product is a batched
-one. The width is fixed (short groups are padded with idle lanes), a finished lane is
-refilled in place, and no sum uses atomics, so a lane's bits depend on the tag and on
-nothing beside it. Batch order is the same pure function as on a CPU: the epoch's random
-words are drawn on the host and sorted on the device.
+Between two looks the host only queues steps and the epochs' orders; it waits for the
+device when something is due and nowhere else.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grok.arithmetic.flight import Flight
-from grok.arithmetic.initial import initial_parameters, parameter_shapes
-from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.initial import Parameters, initial_parameters
 from grok.arithmetic.measure import norms_of, weights_hash
-from grok.arithmetic.optimizer import decays, learning_rate, stacked_adamw
+from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.program import dtype_of, program_key
-from grok.arithmetic.rows import Batch, RowPlan
-from grok.arithmetic.stacked.backend import StackedLanes
+from grok.arithmetic.stacked.captured import Captured
+from grok.arithmetic.stacked.state import MOMENTS, LaneState
+from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, product_precision
+from grok.arithmetic.stacked.width import lane_width
 from grok.arithmetic.table import split
-from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config.arithmetic import ArithmeticConfig
-from grok.errors import ConfigError
+from grok.errors import ConfigError, TrainingError
 from grok.records import Checkpoint, CurvePoint, Event, Job, RunResult, StopRequested
 
-WIDTHS = {"NVIDIA H200": 256, "NVIDIA H100": 192, "NVIDIA A100": 128}
-"""Lanes side by side by device model, for a model of the default size; a start, to be measured per model."""
-DEFAULT_WIDTH = 64
-_TOP_BIT = -(2**63)
-STOP_CADENCE = 50
-"""Steps between two looks at losses and at the stop request: the device is not waited for in between."""
-
-
-def lane_width(config: ArithmeticConfig, device: torch.device) -> int:
-    """Return the fixed number of lanes for a config on a device: by table, wider for smaller models."""
-    if device.type != "cuda":
-        return 8
-    name = torch.cuda.get_device_name(device)
-    base = next((width for model, width in WIDTHS.items() if name.startswith(model)), DEFAULT_WIDTH)
-    d, ff = config.model.d_model, config.model.d_ff or 4 * config.model.d_model
-    size = config.train.batch_size * config.model.layers * (4 * d + 2 * ff)
-    default = 512 * 2 * (4 * 128 + 2 * 512)
-    return max(8, min(1024, 8 * round(base * default / max(size, 1) / 8)))
-
-
-class Seat:
-    """A lane's place in the stack: the run that sits there and what of it stays on the host."""
-
-    def __init__(self, job: Job, dtype: torch.dtype) -> None:
-        self.flight = Flight(job)
-        self.train_set, self.val_set = split(self.flight.config.task, self.flight.streams.split)
-        self.initial = initial_parameters(self.flight.config, dtype)
-        self.epoch = -1
-        """The epoch whose order lies on the device."""
+LOOK_EVERY = 50
+"""Most steps between two looks at losses and at the stop request."""
 
 
 def train_stacked(
-    jobs: Sequence[Job], *, lanes: int | None, stop: StopRequested, device: str = "cuda"
+    jobs: Sequence[Job], *, lanes: int | None, stop: StopRequested, device: str = "cuda", graphs: bool = True
 ) -> Iterator[Event]:
-    """Train ``jobs`` in stacks of lanes that share one program each; events as ``engine.train``."""
+    """Train ``jobs`` in stacks of lanes that share one program each; events as ``engine.train``.
+
+    ``graphs=False`` queues every kernel anew instead of replaying captured graphs: the same
+    numbers, slower.
+    """
     by_program: dict[str, list[Job]] = {}
     for job in jobs:
         assert isinstance(job.config, ArithmeticConfig)
@@ -73,34 +49,78 @@ def train_stacked(
             raise ConfigError(f"{', '.join(missing)}: stacked lanes do not carry this yet, set device=cpu")
         by_program.setdefault(program_key(job.config), []).append(job)
     for group in by_program.values():
-        yield from Stack(group, lanes=lanes, device=torch.device(device)).train(stop)
+        yield from Stack(group, lanes=lanes, device=torch.device(device), graphs=graphs).train(stop)
         if stop():
             return
+
+
+class Seat:
+    """A run and what it brings to a lane, made on the host while the device is at work."""
+
+    def __init__(self, job: Job) -> None:
+        self.flight = Flight(job)
+        config = self.flight.config
+        self.train_set, self.val_set = split(config.task, self.flight.streams.split)
+        self.initial: Parameters | None = None
+        if job.resume is None or "init" in config.save:
+            self.initial = initial_parameters(config, dtype_of(config))
+
+    def start(self) -> tuple[Parameters, dict[str, Parameters]]:
+        """Return the parameters to start from, and the moments (none for a new run)."""
+        resume = self.flight.job.resume
+        if resume is None:
+            assert self.initial is not None
+            return self.initial, {}
+        groups: dict[str, Parameters] = {}
+        for key, tensor in resume.tensors.items():
+            group, _, name = key.partition(".")
+            groups.setdefault(group, {})[name] = tensor
+        return groups["parameters"], {moment: groups[moment] for moment in MOMENTS}
 
 
 class Stack:
     """One program's lanes and the jobs that wait for one."""
 
-    def __init__(self, jobs: Sequence[Job], *, lanes: int | None, device: torch.device) -> None:
+    def __init__(self, jobs: Sequence[Job], *, lanes: int | None, device: torch.device, graphs: bool = True) -> None:
         config = jobs[0].config
         assert isinstance(config, ArithmeticConfig)
         self.config, self.device = config, device
-        self.width = lanes or lane_width(config, device)
-        self.dtype = dtype_of(config)
-        self.waiting = list(reversed(jobs))
+        self.width = lane_width(config, device, asked=lanes)
+        self.waiting = deque(jobs)
+        self.ready: deque[Seat] = deque()
+        """Seats made ahead, at most one for each lane."""
         self.seats: list[Seat | None] = [None] * self.width
-        self.plan = RowPlan.of(config.task)
-        self.model = LaneModel(config.model, self.plan, StackedLanes())
-        shapes = parameter_shapes(config)
-        self.names = list(shapes)
-        zeros = {n: torch.zeros(self.width, *s, dtype=self.dtype, device=device) for n, s in shapes.items()}
-        self.parameters = {n: z.clone().requires_grad_() for n, z in zeros.items()}
-        examples = config.task.train_examples()
-        self.columns = torch.full((3, self.width, examples), FIRST_NUMBER, device=device)  # a, b, answer
-        self.columns[1] = self.plan.right.start  # lanes at rest compute equations that exist
-        self.order = torch.arange(examples, device=device).repeat(self.width, 1)
-        self.first_moment = {n: z.clone() for n, z in zeros.items()}
-        self.second_moment = {n: z.clone() for n, z in zeros.items()}
+        self.state = LaneState(config, self.width, device)
+        self.graphs = graphs
+        self.compiled = config.numerics.compile
+        self._set_up()
+        self._epoch = np.full(self.width, -1)
+        """The epoch whose order lies on the device."""
+
+    def _set_up(self) -> None:
+        """Compile and capture. No lane is alive yet, so warming up changes nothing."""
+        with product_precision(self.config.precision):
+            try:
+                self._build()
+            except Exception as error:
+                if not (self.compiled and type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))):
+                    raise
+                reason = " ".join(str(error).split())[:300]
+                if not self.config.numerics.auto_fallback:
+                    raise TrainingError(
+                        f"the training step could not be compiled ({reason}): set numerics.compile=false, which is "
+                        "another numerics tag, or numerics.auto_fallback=true to do so by itself"
+                    ) from error
+                warnings.warn(f"compiling failed, going on uncompiled: {reason}", stacklevel=2)
+                self.compiled = False
+                self._build()
+
+    def _build(self) -> None:
+        self.evaluation = EvaluationPass(self.state, compile=self.compiled)
+        self._step = Captured(TrainingStep(self.state, compile=self.compiled), self.device, graph=self.graphs)
+        self._pass = Captured(self.evaluation, self.device, graph=self.graphs)
+        pool = self._step.prepare()
+        self._pass.prepare(pool)
 
     def tag(self) -> str:
         """Return the numerics tag; the width is in it because a batched product may depend on it."""
@@ -110,7 +130,7 @@ class Stack:
             "model": torch.cuda.get_device_name(self.device) if cuda else "stacked",
             "rows": "shared",
             "products": "batched",
-            "compiled": "no",
+            "compiled": "yes" if self.compiled else "no",
             "precision": self.config.precision,
             "width": str(self.width),
             "torch": torch.__version__,
@@ -118,142 +138,95 @@ class Stack:
         return ";".join(f"{key}={value}" for key, value in parts.items())
 
     def train(self, stop: StopRequested) -> Iterator[Event]:
-        self._set_precision()
+        """Train all jobs and yield their events."""
         while True:
             for lane in range(self.width):
-                while self.seats[lane] is None and self.waiting:
-                    yield from self._seat(lane, self.waiting.pop())
-            if all(seat is None for seat in self.seats):
+                while self.seats[lane] is None and (self.ready or self.waiting):
+                    yield from self._seat(lane, self.ready.popleft() if self.ready else Seat(self.waiting.popleft()))
+            if not self._seated():
                 return
             yield from self._advance()
             if stop():
-                yield from (self._checkpoint(lane, seat) for lane, seat in self._seated())
+                yield from self._checkpoints([lane for lane, _ in self._seated()])
                 return
 
     def _seated(self) -> list[tuple[int, Seat]]:
         return [(lane, seat) for lane, seat in enumerate(self.seats) if seat is not None]
 
-    def _set_precision(self) -> None:
-        if self.device.type == "cuda":
-            torch.backends.cuda.matmul.fp32_precision = "tf32" if self.config.precision == "tf32" else "ieee"
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
-
-    @torch.no_grad()
-    def _seat(self, lane: int, job: Job) -> Iterator[Event]:
-        """Give a job the lane: its weights, its moments, its data."""
-        seat = Seat(job, self.dtype)
-        seat.flight.refuse_other_numerics(self.tag())
-        columns = (seat.train_set.a, seat.train_set.b, seat.train_set.answer)
-        self.columns[:, lane] = torch.stack([torch.from_numpy(x) for x in columns]).to(self.device) + FIRST_NUMBER
-        resumed = None if job.resume is None else job.resume.tensors
-        for name in self.names:
-            start = seat.initial[name] if resumed is None else resumed[f"parameters.{name}"]
-            self.parameters[name][lane] = start.to(self.device)
-            for group, state in (("first_moment", self.first_moment), ("second_moment", self.second_moment)):
-                state[name][lane] = 0 if resumed is None else resumed[f"{group}.{name}"].to(self.device)
-        if seat.flight.ended():  # resumed at its very end: killed before its row was written
-            yield self._result(lane, seat)
-        else:
-            self.seats[lane] = seat
+    def _seat(self, lane: int, seat: Seat) -> Iterator[Event]:
+        """Give a run the lane: its weights, its moments, its data."""
+        flight = seat.flight
+        flight.refuse_other_numerics(self.tag())
+        parameters, moments = seat.start()
+        self.state.seat(lane, parameters, moments, flight.step)
+        if "init" not in flight.config.save:
+            seat.initial = None
+        if flight.ended():  # resumed at its very end: killed before its row was written
+            self.state.rest(lane)
+            yield from self._results({lane: seat})
+            return
+        self.state.instruct(lane, flight.config.optim)
+        self.state.show(lane, seat.train_set, seat.val_set)
+        self._epoch[lane] = -1
+        self.seats[lane] = seat
 
     @staticmethod
     def _boundary(flight: Flight) -> int:
         """Return how many steps a run may go before something is due."""
         steps = 1
-        while steps < STOP_CADENCE and not flight.due_at(flight.step + steps):
+        while steps < LOOK_EVERY and not flight.due_at(flight.step + steps):
             steps += 1
         return steps
 
-    def _batches(self, further: int) -> Batch:
-        """Return the mini-batch of all lanes, ``further`` steps beyond where each is: columns and shares [L, B]."""
-        starts, true = (torch.zeros(self.width, 1, dtype=torch.int64) for _ in range(2))
+    def _shuffle(self, further: int) -> None:
+        """Queue the order of every lane that begins an epoch ``further`` steps beyond where it is."""
+        begun = []
         for lane, seat in self._seated():
             order = seat.flight.order
-            epoch, i = divmod(seat.flight.step + further - 1, order.batches_per_epoch)
-            if epoch != seat.epoch:
-                # words as signed integers in the same order: their stable sort is the stream's own permutation
-                words = torch.from_numpy(order.stream(epoch).words(order.n).view(np.int64)).to(self.device)
-                self.order[lane] = torch.argsort(words ^ _TOP_BIT, stable=True)
-                seat.epoch = epoch
-            starts[lane] = i * order.batch_size
-            true[lane] = min(order.batch_size, order.n - i * order.batch_size)
-        starts, true = starts.to(self.device), true.to(self.device)
-        place = torch.arange(self.config.train.batch_size, device=self.device)[None]  # [1, B]
-        counted = place < true
-        index = self.order.gather(1, torch.where(counted, starts + place, starts))  # [L, B]
-        a, b, answer = self.columns.gather(2, index.expand(3, -1, -1))
-        return Batch(a, b, answer, counted.to(self.dtype) / true.clamp(min=1).to(self.dtype))
-
-    def _per_lane(self, value_of: Callable[[Flight], float]) -> Tensor:
-        values = [0.0 if seat is None else float(value_of(seat.flight)) for seat in self.seats]
-        return torch.tensor(values, dtype=torch.float64, device=self.device)
+            epoch = (seat.flight.step + further) // order.batches_per_epoch
+            if epoch != self._epoch[lane]:
+                begun.append((lane, order.stream(epoch)))
+                self._epoch[lane] = epoch
+        self.state.shuffle(begun)
 
     def _advance(self) -> Iterator[Event]:
-        """Take all lanes forward to the nearest boundary of any, then look.
-
-        A lane whose loss is not finite rests from that step on, so where it diverged does
-        not depend on how far its neighbours went.
-        """
-        start = time.monotonic()
-        steps = min(self._boundary(seat.flight) for _, seat in self._seated())
-        config = self._per_lane
-        betas = torch.stack([config(lambda f, i=i: f.config.optim.betas[i]) for i in (0, 1)])  # type: ignore[misc]
-        eps = config(lambda f: f.config.optim.eps)
-        at = config(lambda f: f.step)
-        decay = [config(self._decay_of(n)) for n in self.names]
-        tensors = [self.parameters[n] for n in self.names]
-        alive = torch.tensor([seat is not None for seat in self.seats], device=self.device)
-        loss, accuracy = (torch.zeros(self.width, dtype=self.dtype, device=self.device) for _ in range(2))
-        taken = torch.zeros(self.width, dtype=torch.int64, device=self.device)
-        for s in range(1, steps + 1):
-            lr = config(lambda f, s=s: learning_rate(f.config.optim, f.step + s))  # type: ignore[misc]
-            now, hits, gradients = self._gradients(tensors, self._batches(s))
-            with torch.no_grad():
-                loss, accuracy = torch.where(alive, now, loss), torch.where(alive, hits, accuracy)
-                stacked_adamw(
-                    tensors,
-                    gradients,
-                    list(self.first_moment.values()),
-                    list(self.second_moment.values()),
-                    step=at + s,
-                    lr=lr,
-                    decay=decay,
-                    betas=betas,
-                    eps=eps,
-                    active=alive,
-                )
-                taken += alive
-                alive = alive & now.isfinite()
-        for (lane, seat), went in zip(self._seated(), taken[[x for x, _ in self._seated()]].tolist(), strict=True):
-            seat.flight.step += went
-            if not math.isfinite(loss[lane]):
+        """Take all lanes forward to the nearest boundary of any, then look."""
+        began = time.monotonic()
+        seated = self._seated()
+        steps = min(self._boundary(seat.flight) for _, seat in seated)
+        with product_precision(self.config.precision):
+            for further in range(steps):
+                self._shuffle(further)
+                self._step()
+        self._make_ready()
+        losses, accuracies, at, alive = self.state.fetch()
+        share = (time.monotonic() - began) / len(seated)
+        for lane, seat in seated:
+            seat.flight.step = at[lane]
+            if not alive[lane]:
                 seat.flight.diverge()
-            seat.flight.spend((time.monotonic() - start) / len(self._seated()))
-        yield from self._look(loss.tolist(), accuracy.tolist())
+            seat.flight.spend(share)
+        yield from self._look(losses, accuracies)
 
-    def _decay_of(self, name: str) -> Callable[[Flight], float]:
-        one_lane = self.parameters[name][0]
-        return lambda f: f.config.optim.weight_decay if decays(name, one_lane, f.config.optim) else 0.0
-
-    def _gradients(self, tensors: list[Tensor], batch: Batch) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        with self._autocast():
-            logits = self.model.logits(dict(zip(self.names, tensors, strict=True)), batch)
-            loss = (self.model.ops.losses(logits, batch.answer) * batch.share).sum(-1)  # [L]
-        accuracy = ((logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype) * batch.share).sum(-1)
-        # a resting or diverged lane's infinities stay in its own lane: no product crosses lanes
-        return loss.detach(), accuracy, torch.autograd.grad(loss.sum(), tensors)
+    def _make_ready(self) -> None:
+        """Make seats for runs that wait, for as long as the device is at work."""
+        if self.device.type != "cuda":
+            return
+        done = torch.cuda.Event()
+        done.record()
+        while self.waiting and len(self.ready) < self.width and not done.query():
+            self.ready.append(Seat(self.waiting.popleft()))
 
     def _look(self, losses: list[float], accuracies: list[float]) -> Iterator[Event]:
         """Evaluate, decide, checkpoint and retire whatever is due."""
-        looking = {
-            lane: seat
+        looking = [
+            lane
             for lane, seat in self._seated()
             if seat.flight.evaluation_due() or seat.flight.decision_due() or seat.flight.diverged
-        }
+        ]
         found = self._evaluate(looking) if looking else {}
-        squares = self._squared_norms() if looking else {}
+        squares = self.state.squared_norms() if looking else {}
+        ended, kept = {}, []
         for lane, seat in self._seated():
             flight = seat.flight
             if lane in found:
@@ -277,60 +250,51 @@ class Stack:
                     )
                     yield flight.observe(point)
             if flight.ended():
+                ended[lane] = seat
                 if flight.config.checkpoint.keep and flight.stop_reason == "steps":
-                    yield self._checkpoint(lane, seat)  # what a longer run goes on from
-                yield self._result(lane, seat)
-                self.seats[lane] = None
+                    kept.append(lane)  # what a longer run goes on from
             elif flight.checkpoint_due():
-                yield self._checkpoint(lane, seat)
+                kept.append(lane)
+        yield from self._checkpoints(kept)
+        for lane in ended:
+            self.seats[lane] = None
+            self.state.rest(lane)
+        yield from self._results(ended)
 
-    @torch.no_grad()
-    def _evaluate(self, looking: dict[int, Seat]) -> dict[int, tuple[float, float]]:
-        """Return (loss, accuracy) on each looking lane's own validation set; all lanes run, to keep one width."""
-        n = max(len(seat.val_set) for seat in looking.values())
-        columns = torch.full((3, self.width, n), FIRST_NUMBER, dtype=torch.int64)
-        columns[1] = self.plan.right.start
-        for lane, seat in looking.items():
-            for i, values in enumerate((seat.val_set.a, seat.val_set.b, seat.val_set.answer)):
-                columns[i, lane, : len(values)] = torch.from_numpy(values) + FIRST_NUMBER
-        columns = columns.to(self.device)
-        losses = torch.zeros(self.width, dtype=torch.float64, device=self.device)
-        hits = torch.zeros(self.width, dtype=torch.float64, device=self.device)
-        size = self.config.train.batch_size
-        lengths = torch.tensor([len(looking[x].val_set) if x in looking else 0 for x in range(self.width)])
-        for start in range(0, n, size):
-            a, b, answer = columns[:, :, start : start + size]
-            batch = Batch(a.contiguous(), b.contiguous(), answer.contiguous(), losses)
-            with self._autocast():
-                logits = self.model.logits(self.parameters, batch)
-                each = self.model.ops.losses(logits, batch.answer).double()
-            counted = (torch.arange(start, start + a.shape[1])[None] < lengths[:, None]).to(self.device)
-            losses += torch.where(counted, each, 0.0).sum(-1)
-            hits += ((logits.argmax(-1) == batch.answer) & counted).double().sum(-1)
-        mean, share = losses.tolist(), hits.tolist()
-        return {x: (mean[x] / len(seat.val_set), share[x] / len(seat.val_set)) for x, seat in looking.items()}
+    def _evaluate(self, lanes: Sequence[int]) -> dict[int, tuple[float, float]]:
+        """Return (loss, accuracy) of each of ``lanes`` on its own validation set."""
+        together, found = self.evaluation.lanes, []
+        with product_precision(self.config.precision):
+            for start in range(0, len(lanes), together):
+                self.evaluation.choose(lanes[start : start + together])
+                for _ in range(self.evaluation.passes):
+                    self._pass()
+                found.append(torch.stack([self.evaluation.losses, self.evaluation.hits]))
+        losses, hits = (torch.cat(found, 1) / self.evaluation.examples).tolist()
+        return {lane: (losses[i], hits[i]) for i, lane in enumerate(lanes)}
 
-    @torch.no_grad()
-    def _squared_norms(self) -> dict[str, list[float]]:
-        """Return each parameter's sum of squares per lane, brought to the host at once."""
-        squares = [p.double().square().flatten(1).sum(1) for p in self.parameters.values()]
-        return dict(zip(self.names, torch.stack(squares).tolist(), strict=True))
+    def _checkpoints(self, lanes: Sequence[int]) -> Iterator[Checkpoint]:
+        if not lanes:
+            return
+        for lane, tensors in zip(lanes, self.state.lanes(lanes, ("parameters", *MOMENTS)), strict=True):
+            seat = self.seats[lane]
+            assert seat is not None
+            flight = seat.flight
+            yield Checkpoint(
+                run_id=flight.job.run_id, step=flight.step, tensors=tensors, state=flight.state(self.tag())
+            )
 
-    def _checkpoint(self, lane: int, seat: Seat) -> Checkpoint:
-        groups = (
-            ("parameters", self.parameters),
-            ("first_moment", self.first_moment),
-            ("second_moment", self.second_moment),
-        )
-        tensors = {f"{g}.{n}": t[lane].detach().cpu().clone() for g, named in groups for n, t in named.items()}
-        flight = seat.flight
-        return Checkpoint(run_id=flight.job.run_id, step=flight.step, tensors=tensors, state=flight.state(self.tag()))
-
-    def _result(self, lane: int, seat: Seat) -> RunResult:
-        final = {n: p[lane].detach().cpu().clone() for n, p in self.parameters.items()}
-        result = seat.flight.result(weights_hash=weights_hash(final), device=self.device.type, numerics=self.tag())
-        if "init" in seat.flight.config.save:
-            result.tensors["init"] = seat.initial
-        if "final" in seat.flight.config.save:
-            result.tensors["final"] = final
-        return result
+    def _results(self, ended: dict[int, Seat]) -> Iterator[RunResult]:
+        if not ended:
+            return
+        held = self.state.lanes(list(ended), ("parameters",))
+        for seat, tensors in zip(ended.values(), held, strict=True):
+            final: dict[str, Tensor] = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
+            result = seat.flight.result(weights_hash=weights_hash(final), device=self.device.type, numerics=self.tag())
+            result.lane_width = self.width
+            if "init" in seat.flight.config.save:
+                assert seat.initial is not None
+                result.tensors["init"] = seat.initial
+            if "final" in seat.flight.config.save:
+                result.tensors["final"] = final
+            yield result

@@ -1,0 +1,59 @@
+"""A function over buffers that never move: on CUDA captured as a graph and replayed, elsewhere called.
+
+What a capture forbids, the functions handed over here keep to on every device: no wait
+for the device, no number asked for by the host, no copy from or to it, no shape or
+branch that depends on data. Warming up and capturing use one stream, so that library
+handles and compiled kernels exist before the capture begins.
+
+Source: PyTorch's notes on CUDA graphs; NVIDIA's "CUDA Graph best practice for PyTorch".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+WARM_UPS: Final = 3
+"""Calls before a capture: kernels are compiled and chosen, and memory is set aside, in the first ones."""
+
+
+class Captured:
+    """``function`` (no arguments, no result) on a device.
+
+    ``prepare`` calls it ``WARM_UPS`` times on every device, so it must leave everything
+    that counts as it was when nothing is to be done. ``pool`` is another capture's, with
+    which this one shares memory: the two must never run at the same time, and neither
+    may keep a result in it.
+    """
+
+    def __init__(self, function: Callable[[], None], device: torch.device, *, graph: bool = True) -> None:
+        self.function = function
+        self.uses_graph = graph and device.type == "cuda"
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def prepare(self, pool: Any = None) -> Any:
+        """Warm up and, on CUDA, capture; return the pool of the graph's memory (None without a graph)."""
+        if not self.uses_graph:
+            for _ in range(WARM_UPS):
+                self.function()
+            return pool
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self.function()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            self.function()
+        self._graph = graph
+        return graph.pool()
+
+    def __call__(self) -> None:
+        if self._graph is None:
+            assert not self.uses_graph, "prepare() comes before the first call"
+            self.function()
+        else:
+            self._graph.replay()

@@ -1,0 +1,150 @@
+"""Everything that the stacked lanes' steps read and write, in buffers that never move.
+
+A captured graph knows addresses, not names: nothing here is ever replaced, only
+overwritten, and a lane that gets a new run is filled in place. L lanes, N training
+examples, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grok.arithmetic.initial import Parameters, parameter_shapes
+from grok.arithmetic.optimizer import decays
+from grok.arithmetic.program import dtype_of
+from grok.arithmetic.rows import RowPlan
+from grok.arithmetic.table import Equations
+from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.config.arithmetic import ArithmeticConfig, OptimConfig
+from grok.streams import Stream
+
+MOMENTS = ("first_moment", "second_moment")
+SORTED_AT_ONCE = 2**23
+"""Most random words that are sorted in one go: it takes some 40 bytes of device memory for each."""
+_TOP_BIT = -(2**63)
+
+
+class LaneState:
+    """The tensors of ``width`` lanes of one program on a device."""
+
+    SCALARS = ("lr", "warmup_steps", "beta1", "beta2", "eps")
+    """Rows of ``settings``, before one for each parameter's weight decay."""
+
+    def __init__(self, config: ArithmeticConfig, width: int, device: torch.device) -> None:
+        self.config, self.width, self.device = config, width, device
+        self.dtype = dtype_of(config)
+        shapes = parameter_shapes(config)
+        self.names = list(shapes)
+        self._one_lane = {n: torch.empty(shape, device="meta") for n, shape in shapes.items()}
+        examples = config.task.train_examples()
+        right = RowPlan.of(config.task).right.start
+
+        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(width, *shape, dtype=dtype, device=device)
+
+        self.parameters = {n: zeros(*s, dtype=self.dtype).requires_grad_() for n, s in shapes.items()}
+        self.moments = {m: {n: zeros(*s, dtype=self.dtype) for n, s in shapes.items()} for m in MOMENTS}
+        self.settings = torch.zeros(len(self.SCALARS) + len(shapes), width, dtype=torch.float64, device=device)
+        self.train_set = torch.full((3, width, examples), FIRST_NUMBER, device=device)  # a, b, answer
+        self.val_set = torch.full((3, width, config.task.examples() - examples), FIRST_NUMBER, device=device)
+        for columns in (self.train_set, self.val_set):
+            columns[1] = right  # lanes at rest compute equations that exist
+        self.order = zeros(examples, dtype=torch.int64)
+        """The epoch's permutation of each lane's training examples."""
+        self.step = zeros(dtype=torch.int64)
+        """Updates made."""
+        self.alive = zeros(dtype=torch.bool)
+        """Lanes that train: the others keep every one of their numbers."""
+        self.loss, self.accuracy = zeros(dtype=self.dtype), zeros(dtype=self.dtype)
+        """Of the last mini-batch, before its update."""
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every buffer by name."""
+        for group, named in (("parameters", self.parameters), *self.moments.items()):
+            for name, tensor in named.items():
+                yield f"{group}.{name}", tensor
+        for name in ("settings", "train_set", "val_set", "order", "step", "alive", "loss", "accuracy"):
+            yield name, getattr(self, name)
+
+    def scalar(self, name: str) -> Tensor:
+        """Return one setting of every lane, float64 [L]."""
+        return self.settings[self.SCALARS.index(name)]
+
+    def decay(self) -> Tensor:
+        """Return every parameter's weight decay in every lane, float64 [P, L]."""
+        return self.settings[len(self.SCALARS) :]
+
+    @torch.no_grad()
+    def seat(self, lane: int, parameters: Parameters, moments: dict[str, Parameters], step: int) -> None:
+        """Put a run's weights into a lane at ``step``; moments that are not given are zero."""
+        for name in self.names:
+            self.parameters[name][lane].copy_(parameters[name])
+            for moment, named in self.moments.items():
+                if moments:
+                    named[name][lane].copy_(moments[moment][name])
+                else:
+                    named[name][lane].zero_()
+        self.step[lane] = step
+        self.loss[lane] = self.accuracy[lane] = 0
+        self.alive[lane] = True
+
+    def instruct(self, lane: int, optim: OptimConfig) -> None:
+        """Set a lane's learning rate, moments' decay rates and weight decay."""
+        scalars = [optim.lr, optim.warmup_steps, *optim.betas, optim.eps]
+        decay = [optim.weight_decay if decays(n, self._one_lane[n], optim) else 0.0 for n in self.names]
+        self.settings[:, lane].copy_(torch.tensor([*scalars, *decay], dtype=torch.float64))
+
+    def show(self, lane: int, train_set: Equations, val_set: Equations) -> None:
+        """Put a run's data into a lane."""
+        for columns, equations in ((self.train_set, train_set), (self.val_set, val_set)):
+            found = np.stack([equations.a, equations.b, equations.answer]) + FIRST_NUMBER
+            columns[:, lane].copy_(torch.from_numpy(found))
+
+    def rest(self, lane: int) -> None:
+        """Let a lane keep its numbers from here on."""
+        self.alive[lane] = False
+
+    def shuffle(self, epochs: Sequence[tuple[int, Stream]]) -> None:
+        """Give lanes the order of an epoch: the stream's permutation, sorted on the device.
+
+        The words travel as signed integers in the same order, from pinned memory, and
+        their stable sort is the stream's own permutation bit for bit. Nothing waits.
+        """
+        examples = self.order.shape[1]
+        at_once = max(1, SORTED_AT_ONCE // examples)
+        for start in range(0, len(epochs), at_once):
+            part = epochs[start : start + at_once]
+            words = torch.empty(len(part), examples, dtype=torch.int64, pin_memory=self.device.type == "cuda")
+            for row, (_, stream) in zip(words, part, strict=True):
+                row.copy_(torch.from_numpy(stream.words(examples).view(np.int64)))
+            order = torch.argsort(words.to(self.device, non_blocking=True) ^ _TOP_BIT, dim=1, stable=True)
+            for row, (lane, _) in zip(order, part, strict=True):
+                self.order[lane].copy_(row)
+
+    def fetch(self) -> tuple[list[float], list[float], list[int], list[bool]]:
+        """Return (loss, accuracy, step, alive) of every lane; waits for the device once."""
+        found = torch.stack([self.loss.double(), self.accuracy.double(), self.step.double(), self.alive.double()])
+        loss, accuracy, step, alive = found.tolist()
+        return loss, accuracy, [int(s) for s in step], [bool(a) for a in alive]
+
+    @torch.no_grad()
+    def squared_norms(self) -> dict[str, list[float]]:
+        """Return each parameter's sum of squares in every lane, in float64."""
+        squares = [p.double().square().flatten(1).sum(1) for p in self.parameters.values()]
+        return dict(zip(self.names, torch.stack(squares).tolist(), strict=True))
+
+    @torch.no_grad()
+    def lanes(self, lanes: Sequence[int], groups: Sequence[str]) -> list[dict[str, Tensor]]:
+        """Return the tensors of ``lanes`` on the CPU, one dict ``group.name -> tensor`` for each."""
+        index = torch.tensor(lanes, device=self.device)
+        held = {"parameters": self.parameters, **self.moments}
+        found: list[dict[str, Tensor]] = [{} for _ in lanes]
+        for group in groups:
+            for name, tensor in held[group].items():
+                for one, values in zip(found, tensor.index_select(0, index).cpu().unbind(), strict=True):
+                    one[f"{group}.{name}"] = values.clone()
+        return found

@@ -1,0 +1,164 @@
+"""One step of all lanes, and one pass of their evaluation: from buffers to buffers.
+
+Nothing here waits for the device or asks what a number is, and shapes and addresses are
+the same each time, so that a CUDA graph can be captured once and replayed. Batch order,
+learning rate and bias correction follow on the device from each lane's own step counter.
+
+L lanes, E lanes evaluated together, B batch, C examples of an evaluation's pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.program import evaluation_passes
+from grok.arithmetic.rows import Batch, RowPlan
+from grok.arithmetic.stacked.backend import StackedLanes
+from grok.arithmetic.stacked.optimizer import Coefficients, adamw
+from grok.arithmetic.stacked.state import LaneState
+from grok.config.arithmetic import ArithmeticConfig
+
+
+@contextmanager
+def product_precision(precision: str) -> Iterator[None]:
+    """Let float32 products run as TF32 inside when ``precision`` asks for it, and never else."""
+    products = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    products.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
+
+
+def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextManager[object]:
+    """Return the region in which products run in bfloat16 if ``precision`` says so.
+
+    Its cache of cast weights is off: a capture must not keep what lies in a graph's memory.
+    """
+    if config.precision != "bf16" or device.type == "meta":  # tensors without data are not cast: they count as float32
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+
+Score = Callable[..., tuple[Tensor, Tensor]]
+Update = Callable[..., None]
+F = TypeVar("F", Score, Update)
+
+
+def compiled(function: F) -> F:
+    """Return ``function`` compiled for one shape, and for the same kernels in every process.
+
+    ``deterministic`` keeps the compiler from choosing by timing; its pattern matcher is off
+    as on a CPU (decision 4).
+    """
+    return torch.compile(
+        function, dynamic=False, fullgraph=True, options={"pattern_matcher": False, "deterministic": True}
+    )
+
+
+class TrainingStep:
+    """Takes every lane that is alive one update forward."""
+
+    def __init__(self, state: LaneState, *, compile: bool) -> None:
+        self.state = state
+        config = state.config
+        self.model = LaneModel(config.model, RowPlan.of(config.task), StackedLanes())
+        self.model.position(state.parameters, 0)  # a table of sines is laid down here, not in a capture
+        self._score: Score = compiled(self.score) if compile else self.score
+        self._update: Update = compiled(adamw) if compile else adamw
+
+    def batch(self) -> Batch:
+        """Return the next mini-batch of every lane: columns and shares [L, B]."""
+        state, size = self.state, self.state.config.train.batch_size
+        examples = state.order.shape[1]
+        first = (state.step % -(-examples // size) * size)[:, None]  # [L, 1]
+        place = first + torch.arange(size, device=state.device)
+        counted = place < examples
+        index = state.order.gather(1, torch.where(counted, place, first))
+        a, b, answer = state.train_set.gather(2, index.expand(3, -1, -1))
+        share = counted.to(state.dtype)
+        return Batch(a, b, answer, share / share.sum(-1, keepdim=True))
+
+    def score(self, parameters: Sequence[Tensor], batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return (loss, accuracy) [L] of a mini-batch."""
+        examples = Batch(*batch)
+        logits = self.model.logits(dict(zip(self.state.names, parameters, strict=True)), examples)
+        loss = (self.model.ops.losses(logits, examples.answer) * examples.share).sum(-1)
+        hits = (logits.detach().argmax(-1) == examples.answer).to(examples.share.dtype)
+        return loss, (hits * examples.share).sum(-1)
+
+    def __call__(self) -> None:
+        state, batch = self.state, self.batch()
+        tensors = [state.parameters[n] for n in state.names]
+        with reduced(state.config, state.device):
+            loss, accuracy = self._score(tensors, (batch.a, batch.b, batch.answer, batch.share))
+        # a resting or diverged lane's infinities stay in its own lane: no product crosses lanes
+        gradients = torch.autograd.grad(loss.sum(), tensors)
+        with torch.no_grad():
+            first, second = ([named[n] for n in state.names] for named in state.moments.values())
+            self._update(tensors, gradients, first, second, Coefficients.of(state).all(), state.alive)
+            state.loss.copy_(torch.where(state.alive, loss, state.loss))
+            state.accuracy.copy_(torch.where(state.alive, accuracy, state.accuracy))
+            state.step.add_(state.alive)
+            # a lane whose loss is not finite rests from here on: where it diverged does not depend on its neighbours
+            state.alive.logical_and_(loss.isfinite())
+
+
+class EvaluationPass:
+    """Evaluates E chosen lanes on the next C examples of their validation sets."""
+
+    def __init__(self, state: LaneState, *, compile: bool) -> None:
+        self.state = state
+        self.examples = state.val_set.shape[2]
+        self.passes = evaluation_passes(self.examples)
+        self.size = -(-self.examples // self.passes)
+        self.lanes = evaluated_together(state.config, state.width)
+        self.model = LaneModel(state.config.model, RowPlan.of(state.config.task), StackedLanes())
+        self.model.position(state.parameters, 0)
+        device = state.device
+        self.chosen = torch.zeros(self.lanes, dtype=torch.int64, device=device)
+        self.start = torch.zeros(1, dtype=torch.int64, device=device)
+        self.losses, self.hits = (torch.zeros(self.lanes, dtype=torch.float64, device=device) for _ in range(2))
+        self._score: Score = compiled(self.score) if compile else self.score
+
+    def choose(self, lanes: Sequence[int]) -> None:
+        """Begin the evaluation of up to E lanes; places that are left over evaluate the first one again."""
+        filled = [*lanes, *[lanes[0]] * (self.lanes - len(lanes))]
+        self.chosen.copy_(torch.tensor(filled))
+        for buffer in (self.start, self.losses, self.hits):
+            buffer.zero_()
+
+    def score(self, parameters: Sequence[Tensor], columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each example's loss and whether it was answered right, [E, C]."""
+        a, b, answer = columns
+        logits = self.model.logits(
+            dict(zip(self.state.names, parameters, strict=True)), Batch(a, b, answer, torch.empty_like(a))
+        )
+        return self.model.ops.losses(logits, answer), logits.argmax(-1) == answer
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        state = self.state
+        place = self.start + torch.arange(self.size, device=state.device)  # [C]
+        counted = place < self.examples
+        columns = state.val_set.index_select(2, torch.where(counted, place, 0)).index_select(1, self.chosen)
+        parameters = [state.parameters[n].index_select(0, self.chosen) for n in state.names]
+        with reduced(state.config, state.device):
+            losses, hits = self._score(parameters, columns)
+        self.losses.add_(torch.where(counted, losses.double(), 0.0).sum(-1))
+        self.hits.add_((hits & counted).double().sum(-1))
+        self.start.add_(self.size)
+
+
+def evaluated_together(config: ArithmeticConfig, width: int) -> int:
+    """Return how many lanes one pass evaluates: about as many rows as a step of all lanes has."""
+    examples = config.task.examples() - config.task.train_examples()
+    size = -(-examples // evaluation_passes(examples))
+    return max(1, min(width, width * config.train.batch_size // size))

@@ -1,0 +1,141 @@
+"""How many lanes stand side by side: by a table of device models, by the size of the model, within the memory.
+
+A lane's bits may depend on the width, so it follows from settings and the device's model
+alone, never from what is free or left to do (DESIGN decision 2).
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from grok.arithmetic.rows import RowPlan, matrix_flops
+from grok.arithmetic.vocabulary import Vocabulary
+from grok.config.arithmetic import ArithmeticConfig
+from grok.errors import ConfigError
+
+WIDTHS: Final = {"NVIDIA B200": 384, "NVIDIA H200": 256, "NVIDIA H100": 192, "NVIDIA A100": 128}
+"""Lanes by device model for a model of the default size: enough to fill its multiprocessors.
+A start by arithmetic; ``python -m benchmarks.device`` measures what would be better."""
+DEFAULT_WIDTH: Final = 64
+WIDEST: Final = 1024
+ON_CPU: Final = 8
+USABLE: Final = 0.85
+"""Share of a device's memory that lanes may take: the rest is the driver's, the libraries' and the allocator's gaps."""
+STEP: Final = 8
+"""Widths from the table are multiples of this."""
+
+
+def lane_width(config: ArithmeticConfig, device: torch.device, asked: int | None = None) -> int:
+    """Return the fixed number of lanes for a config on a device; ``asked`` (the setting ``lanes``) overrides the table.
+
+    Raises:
+        ConfigError: so many lanes do not fit into the device's memory.
+    """
+    if device.type != "cuda":
+        return asked or ON_CPU
+    properties = torch.cuda.get_device_properties(device)
+    return width_on(config, properties.name, properties.total_memory, asked)
+
+
+def width_on(config: ArithmeticConfig, device_model: str, memory: int, asked: int | None = None) -> int:
+    """Return the same for a device of that model with ``memory`` bytes: wider for smaller models, within the memory."""
+    fitting = lanes_in(config, memory)
+    if fitting < (asked or 1):
+        most = f"expected at most {fitting}" if fitting else "set device=cpu"
+        raise ConfigError(
+            f"lanes={asked or 1}: {device_model} has {memory / 2**30:.0f} GiB, in which {fitting} lanes of this "
+            f"model fit: {most}"
+        )
+    if asked is not None:
+        return asked
+    base = next((width for model, width in WIDTHS.items() if device_model.startswith(model)), DEFAULT_WIDTH)
+    wanted = STEP * round(base * step_flops(ArithmeticConfig()) / step_flops(config) / STEP)
+    width = max(STEP, min(WIDEST, wanted))
+    return width if width <= fitting else max(fitting // STEP * STEP, min(fitting, STEP))
+
+
+def step_flops(config: ArithmeticConfig) -> int:
+    """Return the floating-point operations of the matrix products of one lane's step."""
+    d_ff = config.model.d_ff
+    assert d_ff is not None
+    return matrix_flops(
+        RowPlan.of(config.task),
+        batch_size=config.train.batch_size,
+        layers=config.model.layers,
+        d_model=config.model.d_model,
+        d_ff=d_ff,
+        vocab_size=Vocabulary.of(config.task).size,
+    )
+
+
+def lanes_in(config: ArithmeticConfig, memory: int) -> int:
+    """Return how many lanes fit into ``memory`` bytes of a device, at most ``WIDEST``."""
+    usable = USABLE * memory
+    fitting, needed = WIDEST, memory_of(config, WIDEST).total
+    while fitting and needed > usable:  # nearly proportional to the lanes, so this ends at once
+        fitting = min(fitting - 1, int(fitting * usable / needed))
+        needed = memory_of(config, fitting).total if fitting else 0
+    return fitting
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the device: what stays, and what a step and an evaluation's pass need beside it at their peak."""
+
+    state: int
+    step: int
+    evaluation: int
+
+    @property
+    def total(self) -> int:
+        """Return the bytes with both at once: each keeps its memory, one in a graph while the other warms up."""
+        return self.state + self.step + self.evaluation
+
+
+def memory_of(config: ArithmeticConfig, width: int) -> Memory:
+    """Return the memory of ``width`` lanes, uncompiled: the very step, run on tensors without data."""
+    from grok.arithmetic.stacked.state import LaneState
+    from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
+
+    device = torch.device("meta")
+    state = LaneState(config, width, device)
+    held = sum(t.untyped_storage().nbytes() for _, t in state.tensors())
+    peaks = []
+    for function in (TrainingStep(state, compile=False), EvaluationPass(state, compile=False)):
+        with PeakMemory() as memory:
+            function()
+        peaks.append(memory.peak)
+    return Memory(held, peaks[0], peaks[1])
+
+
+class PeakMemory(TorchDispatchMode):
+    """Follows the bytes of all tensors that operations inside make, until each is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        before = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)}
+        result = func(*args, **kwargs)
+        for tensor in tree_iter(result):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            storage = tensor.untyped_storage()
+            if storage._cdata not in before and storage not in self._known:
+                self._known.add(storage)
+                self.live += storage.nbytes()
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self._freed, storage.nbytes())
+        return result
+
+    def _freed(self, size: int) -> None:
+        self.live -= size

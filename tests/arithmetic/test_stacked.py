@@ -1,0 +1,177 @@
+"""Runs in stacked lanes: the same as looped ones up to rounding, and the same bits whatever is beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from grok.arithmetic.engine import never
+from grok.arithmetic.stacked import train_stacked
+from grok.arithmetic.stacked.engine import Stack
+from grok.config import ArithmeticConfig
+from grok.errors import ConfigError
+from grok.records import Checkpoint, Event, Job, RunResult
+from tests.arithmetic.cases import curve, jobs, results, tiny
+
+
+def run_stacked(*configs: ArithmeticConfig, lanes: int) -> list[RunResult]:
+    events: list[Event] = list(train_stacked(jobs(*configs), lanes=lanes, stop=never, device="cpu"))
+    found = {e.run_id: e for e in events if isinstance(e, RunResult)}
+    return [found[f"run{i}"] for i in range(len(configs))]
+
+
+def test_stacked_lanes_equal_the_looped_ones_in_float64() -> None:
+    configs = [
+        tiny(seed=s, precision="float64", save="final", train={"steps": 14 + s}, optim={"lr": 1e-3 * (1 + s)})
+        for s in range(5)
+    ]
+    for looped, stacked in zip(results(*configs), run_stacked(*configs, lanes=2), strict=True):
+        assert curve(stacked).keys() == curve(looped).keys()
+        for step, expected in curve(looped).items():
+            assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
+        for name, expected in looped.tensors["final"].items():
+            assert (stacked.tensors["final"][name] - expected).abs().max() < 1e-9
+
+
+def test_a_stacked_lane_does_not_depend_on_its_neighbours() -> None:
+    config = tiny(seed=3)
+    (alone,) = run_stacked(config, lanes=4)
+    others = [tiny(seed=s, train={"steps": 3 + s}) for s in range(10, 16)]
+    crowded = run_stacked(*others[:5], config, others[5], lanes=4)[5]
+    assert crowded.weights_hash == alone.weights_hash
+    assert crowded.curve == alone.curve
+
+
+def test_a_stacked_lane_that_diverges_leaves_the_others_alone() -> None:
+    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
+    good = tiny(model={"norm": "none", "final_norm": False})
+    found, neighbour = run_stacked(bad, good, lanes=2)
+    (alone,) = run_stacked(good, lanes=2)
+    assert found.status == "diverged"
+    assert neighbour.weights_hash == alone.weights_hash
+
+
+def test_stacks_serve_every_operation_with_lanes_to_spare() -> None:
+    """Division has no right operand 0: a lane at rest must not look one up."""
+    config = tiny(task={"operation": "x/y", "modulus": 7}, train={"batch_size": 10}, precision="float64")
+    (looped,), (stacked,) = results(config), run_stacked(config, lanes=3)
+    for step, expected in curve(looped).items():
+        assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
+
+
+def test_where_a_stacked_lane_diverges_does_not_depend_on_its_neighbours() -> None:
+    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
+    near = tiny(model={"norm": "none", "final_norm": False}, eval={"every": 3})
+    (looped,), (alone,), (crowded, _) = results(bad), run_stacked(bad, lanes=2), run_stacked(bad, near, lanes=2)
+    assert looped.steps == alone.steps == crowded.steps
+    assert alone.weights_hash == crowded.weights_hash
+
+
+def test_a_stack_keeps_and_resumes_checkpoints_as_the_loop_does() -> None:
+    config = tiny(checkpoint={"every": 7, "keep": True})
+    events = list(train_stacked(jobs(config), lanes=2, stop=never, device="cpu"))
+    saved = [e for e in events if isinstance(e, Checkpoint)]
+    (whole,) = [e for e in events if isinstance(e, RunResult)]
+    assert [c.step for c in saved] == [7, 14, 21, 24]
+    for checkpoint in saved:
+        job = Job(run_id="run0", config=tiny(), resume=checkpoint)
+        found = list(train_stacked([job], lanes=2, stop=never, device="cpu"))
+        (resumed,) = [e for e in found if isinstance(e, RunResult)]
+        assert resumed.weights_hash == whole.weights_hash
+        assert resumed.curve == whole.curve
+
+
+def test_only_lanes_that_are_due_are_evaluated() -> None:
+    often, seldom = tiny(seed=1, eval={"every": 2}), [tiny(seed=s, eval={"every": 24}) for s in range(2, 9)]
+    stack = Stack(jobs(often, *seldom), lanes=8, device=torch.device("cpu"))
+    evaluated: list[int] = []
+    evaluate = stack._evaluate
+
+    def counted(lanes: Sequence[int]) -> dict[int, tuple[float, float]]:
+        evaluated.append(len(lanes))
+        return evaluate(lanes)
+
+    stack._evaluate = counted  # type: ignore[method-assign]
+    found = {e.run_id: e for e in stack.train(never) if isinstance(e, RunResult)}
+    assert evaluated == [1] * 11 + [8]
+    assert stack.evaluation.lanes == 3  # 8 lanes are evaluated in passes of 3, 3 and 2
+    for run_id, config in (("run0", often), ("run7", seldom[-1])):
+        (alone,) = run_stacked(config, lanes=8)
+        assert found[run_id].curve == alone.curve
+
+
+def test_evaluation_cadence_moves_no_bit() -> None:
+    runs = [run_stacked(tiny(seed=5, eval={"every": every}), lanes=3)[0] for every in (1, 5, 24)]
+    assert len({run.weights_hash for run in runs}) == 1
+    assert [curve(run)[24] for run in runs] == [curve(runs[0])[24]] * 3
+
+
+def test_refilling_moves_no_bit_and_no_buffer() -> None:
+    """Twelve runs of different lengths through three lanes: each as if alone, all in the same memory."""
+    configs = [tiny(seed=s, train={"steps": 4 + 5 * (s % 4)}) for s in range(12)]
+    stack = Stack(jobs(*configs), lanes=3, device=torch.device("cpu"))
+    before = {name: tensor.data_ptr() for name, tensor in stack.state.tensors()}
+    found = {e.run_id: e for e in stack.train(never) if isinstance(e, RunResult)}
+    assert {name: tensor.data_ptr() for name, tensor in stack.state.tensors()} == before
+    for i, config in enumerate(configs):
+        (alone,) = run_stacked(config, lanes=3)
+        assert found[f"run{i}"].weights_hash == alone.weights_hash
+        assert found[f"run{i}"].curve == alone.curve
+
+
+def test_a_stop_leaves_a_checkpoint_of_every_lane_from_which_it_goes_on() -> None:
+    config = tiny(train={"steps": 120}, eval={"every": 60})
+    looks = iter([False, True])
+    events = list(
+        train_stacked(
+            jobs(config, tiny(seed=1, train={"steps": 200})), lanes=2, stop=lambda: next(looks, True), device="cpu"
+        )
+    )
+    saved = {e.run_id: e for e in events if isinstance(e, Checkpoint)}
+    assert set(saved) == {"run0", "run1"} and saved["run0"].step == 16
+    job = Job(run_id="run0", config=config, resume=saved["run0"])
+    (resumed,) = [e for e in train_stacked([job], lanes=2, stop=never, device="cpu") if isinstance(e, RunResult)]
+    (whole,) = run_stacked(config, lanes=2)
+    assert resumed.weights_hash == whole.weights_hash
+    assert resumed.curve == whole.curve
+
+
+def test_early_stop_in_stacked_lanes_is_that_of_looped_ones() -> None:
+    config = tiny(
+        seed=1,
+        precision="float64",
+        task={"operation": "x*y", "modulus": 3, "train_fraction": 0.9, "sequence": "a b ="},
+        optim={"lr": 5e-3},
+        train={"steps": 90, "batch_size": 3, "stop_when_generalised": True, "stop_horizon": 40, "stop_every": 20},
+        eval={"every": 90},
+    )
+    (looped,), (stacked,) = results(config), run_stacked(config, lanes=2)
+    assert (stacked.stop_reason, stacked.steps) == (looped.stop_reason, looped.steps) == ("generalised", 40)
+
+
+def test_the_row_says_how_wide_the_stack_was() -> None:
+    (found,) = run_stacked(tiny(), lanes=5)
+    assert found.lane_width == 5 and "width=5" in found.numerics
+    (looped,) = results(tiny())
+    assert looped.lane_width is None
+
+
+def test_what_stacked_lanes_do_not_carry_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"optim\.grokfast.*device=cpu"):
+        run_stacked(tiny(optim={"grokfast": "ema"}), lanes=2)
+
+
+@pytest.mark.slow
+def test_a_compiled_stack_equals_an_uncompiled_one_to_rounding_and_itself_to_the_bit() -> None:
+    compiled = {"compile": True}
+    (expected,) = run_stacked(tiny(), lanes=3)
+    (alone,) = run_stacked(tiny(numerics=compiled), lanes=3)
+    crowded = run_stacked(
+        *[tiny(seed=s, numerics=compiled, train={"steps": 9 + s}) for s in (4, 5, 6)], tiny(numerics=compiled), lanes=3
+    )[3]
+    for step, values in curve(expected).items():
+        assert curve(alone)[step] == pytest.approx(values, rel=1e-4)
+    assert alone.weights_hash == crowded.weights_hash and alone.curve == crowded.curve
+    assert "compiled=yes" in alone.numerics

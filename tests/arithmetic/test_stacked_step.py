@@ -1,0 +1,333 @@
+"""What a captured graph asks of a step, held on every device: buffers in, buffers out, not a word with the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.profiler import profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
+
+from grok.arithmetic.flight import Flight
+from grok.arithmetic.optimizer import learning_rate
+from grok.arithmetic.stacked.backend import StackedLanes, group_rows, sum_grouped_rows
+from grok.arithmetic.stacked.captured import Captured
+from grok.arithmetic.stacked.engine import Seat, Stack
+from grok.arithmetic.stacked.optimizer import Coefficients
+from grok.arithmetic.stacked.state import LaneState
+from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, product_precision
+from grok.arithmetic.stacked.width import lanes_in, memory_of, step_flops, width_on
+from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.config import ArithmeticConfig, load_config
+from grok.errors import ConfigError
+from grok.streams import Stream
+from tests.arithmetic.cases import jobs, tiny
+
+WAITS = {
+    "_local_scalar_dense",
+    "is_nonzero",
+    "equal",
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_consecutive",
+    "unique_dim",
+    "bincount",
+    "repeat_interleave",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "item",
+}
+"""Operations that ask the device for a number or a shape, or that copy a number of the host's to it."""
+ATOMIC = {
+    "index_add",
+    "index_add_",
+    "scatter_add",
+    "scatter_add_",
+    "scatter_reduce",
+    "scatter_reduce_",
+    "scatter",
+    "scatter_",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index_put",
+    "put_",
+    "index_reduce",
+    "embedding_dense_backward",
+    "embedding_backward",
+    "bincount",
+    "histc",
+}
+"""Operations that add up on CUDA in no fixed order."""
+RANDOM = {"bernoulli", "bernoulli_", "native_dropout", "rand", "randn", "randint", "uniform_", "normal_", "random_"}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "pre-norm, tied, sines, relu": {
+        "model": {"norm": "pre", "tied": True, "positions": "sinusoidal", "activation": "relu"}
+    },
+    "no norm, no bias": {"model": {"norm": "none", "final_norm": False, "bias": False}},
+    "bf16": {"precision": "bf16"},
+    "one layer, three tokens": {"model": {"layers": 1}, "task": {"sequence": "a b ="}},
+    "division": {"task": {"operation": "x/y"}},
+}
+
+
+class Recorder(TorchDispatchMode):
+    """Notes every operation and every device; goes into this project's own operations too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.devices: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        namespace, name = func.name().split("::")
+        self.names.append(name.split(".")[0])
+        own = {"group_rows": group_rows, "sum_grouped_rows": sum_grouped_rows}
+        if namespace == "grok" and not any(t.is_meta for t in tree_iter(args) if isinstance(t, Tensor)):
+            with self:
+                result = own[name]._init_fn(*args, **(kwargs or {}))  # type: ignore[attr-defined]
+        else:
+            result = func(*args, **(kwargs or {}))
+        self.devices |= {t.device.type for t in tree_iter((args, kwargs, result)) if isinstance(t, Tensor)}
+        return result
+
+
+def default_config(**over: Any) -> ArithmeticConfig:
+    config = load_config({"mode": "arithmetic", **over})
+    assert isinstance(config, ArithmeticConfig)
+    return config
+
+
+def parts(config: ArithmeticConfig, device: str, width: int = 3) -> list[Callable[[], None]]:
+    state = LaneState(config, width, torch.device(device))
+    return [TrainingStep(state, compile=False), EvaluationPass(state, compile=False)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_step_never_speaks_to_the_host(variant: str) -> None:
+    """On tensors without data an operation that needs a number raises, and one that mixes devices shows."""
+    for function in parts(tiny(**VARIANTS[variant]), "meta"):
+        with Recorder() as seen:
+            function()
+        assert seen.devices == {"meta"}
+        assert not WAITS & set(seen.names)
+    for function in parts(tiny(**VARIANTS[variant]), "cpu"):  # once more with numbers, inside our own operations too
+        with Recorder() as seen:
+            function()
+        assert not WAITS & set(seen.names)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_sum_is_atomic_and_nothing_is_drawn(variant: str) -> None:
+    for function in parts(tiny(**VARIANTS[variant]), "cpu"):
+        with Recorder() as seen:
+            function()
+        assert not (ATOMIC | RANDOM) & set(seen.names)
+    with Recorder() as seen:
+        parts(tiny(**VARIANTS[variant]), "cpu")[0]()
+    assert {"group_rows", "sum_grouped_rows", "segment_reduce"} <= set(seen.names)
+
+
+def test_the_recorder_sees_what_it_is_there_for() -> None:
+    with Recorder() as seen:
+        x = torch.zeros(3, requires_grad=True)
+        x[torch.tensor([0, 0])].sum().backward()
+        float(x.detach().sum())
+        torch.tensor(1.0)
+    assert {"_local_scalar_dense", "lift_fresh"} <= set(seen.names) and ATOMIC & set(seen.names)
+
+
+def test_every_step_has_the_same_operations_shapes_and_addresses() -> None:
+    stack = Stack(jobs(*[tiny(seed=s) for s in range(3)]), lanes=3, device=torch.device("cpu"))
+    for lane in range(3):
+        list(stack._seat(lane, Seat(stack.waiting.popleft())))
+    step = TrainingStep(stack.state, compile=False)
+    recorded, addresses = [], []
+    for _ in range(7):  # the epoch's end and its short batch are among them
+        with Recorder() as seen:
+            step()
+        recorded.append(seen.names)
+        addresses.append({name: (t.data_ptr(), t.shape) for name, t in stack.state.tensors()})
+    assert all(names == recorded[0] for names in recorded)
+    assert all(found == addresses[0] for found in addresses)
+
+
+def test_lanes_at_rest_keep_every_bit() -> None:
+    """So a graph can be warmed up and captured on the very buffers it is for."""
+    state = LaneState(tiny(), 4, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for _, tensor in state.tensors():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype))
+    before = {name: tensor.detach().clone() for name, tensor in state.tensors()}
+    Captured(TrainingStep(state, compile=False), state.device).prepare()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors())
+
+
+@pytest.mark.parametrize("seeds", [{}, {"order": 7}])
+def test_the_device_finds_the_batches_of_the_order(seeds: dict[str, int]) -> None:
+    config = tiny(seeds=seeds)
+    flight = Flight(jobs(config)[0])
+    state = LaneState(config, 2, torch.device("cpu"))
+    step = TrainingStep(state, compile=False)
+    generator = torch.Generator().manual_seed(0)
+    state.train_set.copy_(torch.randint(FIRST_NUMBER, FIRST_NUMBER + 11, state.train_set.shape, generator=generator))
+    for k in range(1, 10):  # three epochs of 25, 25 and 10 examples
+        if (k - 1) % flight.order.batches_per_epoch == 0:
+            state.shuffle([(1, flight.order.stream((k - 1) // flight.order.batches_per_epoch))])
+        index, size = flight.order.padded_batch(k)
+        batch = step.batch()
+        expected = state.train_set[:, 1, torch.from_numpy(index)]
+        assert torch.equal(torch.stack([batch.a[1], batch.b[1], batch.answer[1]])[:, :size], expected[:, :size])
+        assert batch.share[1].tolist() == pytest.approx([1 / size] * size + [0] * (25 - size))
+        state.step += 1
+
+
+def test_long_orders_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grok.arithmetic.stacked.state.SORTED_AT_ONCE", 130)  # two lanes of 60 at a time
+    state = LaneState(tiny(), 5, torch.device("cpu"))
+    streams = [Stream("order", s).at(3) for s in range(5)]
+    state.shuffle(list(enumerate(streams)))
+    for lane, stream in enumerate(streams):
+        assert state.order[lane].tolist() == stream.permutation(60).tolist()
+
+
+def test_the_learning_rate_follows_each_lanes_own_step() -> None:
+    configs = [tiny(optim={"lr": 3e-4, "warmup_steps": w}) for w in (0, 1, 7, 10)]
+    state = LaneState(tiny(precision="float64"), 4, torch.device("cpu"))
+    for lane, config in enumerate(configs):
+        state.instruct(lane, config.optim)
+    for k in range(1, 13):
+        state.step.fill_(k - 1)
+        found = Coefficients.of(state).lr.tolist()
+        assert found == [learning_rate(config.optim, k) for config in configs]
+
+
+def test_decay_is_each_lanes_own() -> None:
+    state = LaneState(tiny(), 2, torch.device("cpu"))
+    state.instruct(0, tiny(optim={"weight_decay": 0.3}).optim)
+    state.instruct(1, tiny(optim={"weight_decay": 0.2, "decay": "matrices"}).optim)
+    decay = dict(zip(state.names, state.decay().T.tolist()[0], strict=True))
+    matrices = dict(zip(state.names, state.decay().T.tolist()[1], strict=True))
+    assert set(decay.values()) == {0.3}
+    assert matrices["head.weight"] == 0.2 and matrices["head.bias"] == 0.0
+
+
+@given(
+    lanes=st.integers(1, 4),
+    rows=st.integers(1, 9),
+    examples=st.integers(1, 17),
+    width=st.integers(1, 5),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=40, deadline=None)
+def test_rows_that_were_taken_often_get_the_sum_in_order(
+    lanes: int, rows: int, examples: int, width: int, dtype: torch.dtype, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(rows, (lanes, examples), generator=generator)
+    grad = torch.randn(lanes, examples, width, generator=generator, dtype=torch.float64).to(dtype)
+    x = torch.randn(lanes, rows, width, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    taken = StackedLanes().take(x, index)
+    (found,) = torch.autograd.grad(taken, [x], grad)
+    whole = torch.float64 if dtype == torch.float64 else torch.float32
+    expected = torch.zeros(lanes, rows, width, dtype=whole)
+    for lane in range(lanes):
+        for i, row in enumerate(index[lane].tolist()):
+            assert torch.equal(taken[lane, i], x[lane, row])
+            expected[lane, row] += grad[lane, i]
+    assert torch.equal(found, expected.to(dtype))
+
+
+@pytest.mark.parametrize("over", [{}, {"model": {"d_model": 64, "d_ff": 256}}, {"task": {"modulus": 97}}])
+def test_an_evaluation_costs_less_than_15_percent_at_the_default_cadence(over: dict[str, Any]) -> None:
+    config = default_config(**over)
+    state = LaneState(config, 64, torch.device("meta"))
+    step, evaluation = TrainingStep(state, compile=False), EvaluationPass(state, compile=False)
+    with FlopCounterMode(display=False) as of_step:
+        step()
+    with FlopCounterMode(display=False) as of_pass:
+        evaluation()
+    a_step = of_step.get_total_flops() / 64
+    assert a_step == step_flops(config)  # what the row plan says, and not a product more
+    an_evaluation = of_pass.get_total_flops() / evaluation.lanes * evaluation.passes
+    assert an_evaluation < 0.15 * config.eval.every * a_step
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_memory_estimate_is_what_a_step_takes(variant: str) -> None:
+    config = tiny(**{**VARIANTS[variant], "precision": "float32"})
+    expected = memory_of(config, 8)
+    state = LaneState(config, 8, torch.device("cpu"))
+    assert expected.state == sum(t.untyped_storage().nbytes() for _, t in state.tensors())
+    for function, estimate in (
+        (TrainingStep(state, compile=False), expected.step),
+        (EvaluationPass(state, compile=False), expected.evaluation),
+    ):
+        function()
+        with profile(profile_memory=True) as taken:
+            function()
+        live = peak = 0
+        for event in taken.profiler.kineto_results.events():  # type: ignore[union-attr]
+            if event.name() == "[memory]":
+                live += event.nbytes()
+                peak = max(peak, live)
+        # what an operation takes inside itself is not seen by the estimate
+        assert estimate <= peak * 1.01 + 4096 and peak <= 1.25 * estimate + 65536
+
+
+def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
+    h200 = 141 * 10**9
+    default = default_config()
+    assert width_on(default, "NVIDIA H200", h200) == 256
+    assert width_on(default, "NVIDIA H200 NVL", h200) == 256
+    assert width_on(default, "Some other device", h200) == 64
+    wider = width_on(default_config(model={"d_model": 64, "d_ff": 256}), "NVIDIA H200", h200)
+    narrower = width_on(default_config(model={"d_model": 256, "d_ff": 1024}), "NVIDIA H200", h200)
+    assert narrower < 256 < wider <= 1024
+    assert width_on(default, "NVIDIA H200", h200, 3) == 3
+
+
+@pytest.mark.parametrize("memory", [2**20, 2**23])
+def test_the_width_never_exceeds_the_memory(memory: int) -> None:
+    config = tiny(model={"layers": 1})
+    fitting = lanes_in(config, memory)
+    assert memory_of(config, fitting).total <= 0.85 * memory < memory_of(config, fitting + 1).total
+    assert 1 <= width_on(config, "NVIDIA H200", memory) <= fitting
+    with pytest.raises(ConfigError, match=f"lanes={fitting + 1}: .* expected at most {fitting}"):
+        width_on(config, "NVIDIA H200", memory, fitting + 1)
+
+
+def test_a_device_too_small_for_one_lane_is_refused() -> None:
+    with pytest.raises(ConfigError, match="set device=cpu"):
+        width_on(default_config(), "NVIDIA H200", 2**20)
+
+
+@pytest.mark.parametrize(("precision", "inside"), [("float32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")])
+def test_the_precision_of_products_is_set_inside_and_restored(precision: str, inside: str) -> None:
+    products = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    with pytest.raises(KeyError), product_precision(precision):
+        assert products.fp32_precision == inside
+        raise KeyError
+    assert products.fp32_precision == before
+
+
+def test_training_leaves_the_precision_alone_while_its_events_are_looked_at() -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    stack = Stack(jobs(tiny(precision="tf32")), lanes=2, device=torch.device("cpu"))
+    for _ in stack.train(lambda: False):
+        assert torch.backends.cuda.matmul.fp32_precision == before
+    assert "precision=tf32" in stack.tag()
