@@ -4,12 +4,16 @@
 candidate seed under each condition, NaN where it was not run. Ranks are taken inside
 each condition, so conditions may differ in level.
 
-Sources: Friedman 1937 (ranks in blocks); Benjamini and Hochberg 1995.
+Sources: Friedman 1937 (ranks in blocks); Benjamini and Hochberg 1995; Efron and Tibshirani
+1993 (delete-a-group jackknife); Cameron, Gelbach and Miller 2011 (multi-way clustering);
+Kish 1965 (design effect).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +23,13 @@ from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.multiplicity import benjamini_hochberg
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
-FLAT = 1e-12
+FLAT: Final = 1e-12
 """Variance of scores between 0 and 1 below which all are equal, but for rounding."""
+GROUPS: Final = 40
+"""Groups of units that the jackknife leaves out in turn, at most."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +38,18 @@ class Repeatability:
 
     scores: Floats
     p: Floats
-    """One-sided: how often chance gives a score at least this high."""
+    """One-sided: how often a candidate that is no faster than the typical one scores at least this high."""
     q: Floats
     """After Benjamini-Hochberg over all candidates."""
+    chance: Floats
+    """What chance gives as the best score, the second best, ...: means over shuffled tables."""
     agreement: Estimate
     """Mean rank correlation between two conditions: 0 chance, 1 a property of the seed alone."""
     agreement_p: float
     conditions: int
+    """Conditions in all."""
+    per_unit: float
+    """Median number of conditions that a candidate was run under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +86,11 @@ def _shuffled(scores: Floats, rng: np.random.Generator) -> Floats:
     return out
 
 
-def _agreement(scores: Floats) -> float:
+def _agreement(scores: Floats, counted: Flags | None = None) -> float:
     """Return the mean correlation of scores over pairs of conditions, each over the units they share (three or more).
 
-    All pairs at once: products with the mask give every pair's counts and sums.
+    ``counted`` (conditions, conditions) says which pairs count. All pairs at once: products
+    with the mask give every pair's counts and sums.
     """
     here = np.isfinite(scores)
     x, mask = np.where(here, scores, 0.0), here.astype(float)
@@ -85,42 +99,113 @@ def _agreement(scores: Floats) -> float:
         mean = x.T @ mask / shared  # [a, b]: mean of a over the units that a and b share
         variance = (x**2).T @ mask / shared - mean**2
         correlation = (x.T @ x / shared - mean * mean.T) / np.sqrt(variance * variance.T)
-    counted = (shared >= 3) & (variance > FLAT) & (variance.T > FLAT)
-    counted &= np.triu(np.ones_like(counted), 1)
-    return float(correlation[counted].mean()) if counted.any() else 0.0
+    usable = (shared >= 3) & (variance > FLAT) & (variance.T > FLAT)
+    usable &= np.triu(np.ones_like(usable), 1)
+    if counted is not None:
+        usable &= counted
+    return float(correlation[usable].mean()) if usable.any() else 0.0
 
 
-def repeatability(values: Floats, rng: np.random.Generator, draws: int = 1000, level: float = LEVEL) -> Repeatability:
-    """Score every unit over its conditions; the null distribution shuffles units inside each condition.
+def repeatability(
+    values: Floats,
+    rng: np.random.Generator,
+    draws: int = 200,
+    level: float = LEVEL,
+    related: Flags | None = None,
+    clusters: Sequence[Ints] = (),
+) -> Repeatability:
+    """Score every unit over its conditions.
+
+    A candidate's p-value asks whether its expected score is above 0.5, given how much
+    scores move between repeats; that spread is pooled over all candidates, so two repeats of
+    each are enough where there are many. The p-value of the agreement comes from shuffling
+    units inside each condition.
+
+    ``related`` (conditions, conditions) marks pairs of conditions that have another seed in
+    common. Such a pair agrees also where the unit matters only together with that seed, so
+    it does not count for the agreement, and the candidates' p-values allow for what these
+    pairs agree more than unrelated ones (the design effect of their mean). ``clusters``
+    (each units,) says which units have a seed in common, for the interval of the agreement.
 
     Raises:
-        NotEnoughData: fewer than five units, or fewer than two conditions that share them.
+        NotEnoughData: fewer than five units, or no two unrelated conditions that share five of them.
     """
     scores = rank_scores(values)
     if values.shape[0] < 5 or (np.isfinite(scores).sum(0) >= 5).sum() < 2:
         raise NotEnoughData("at least five candidate seeds, each run under at least two conditions")
     keep = np.isfinite(scores).sum(0) >= 2
     scores = scores[:, keep]
-    mean = np.nanmean(scores, 1)
-    null = np.empty((draws, len(mean)))
-    null_agreement = np.empty(draws)
-    for d in range(draws):
-        shuffled = _shuffled(scores, rng)
-        null[d] = np.nanmean(shuffled, 1)
-        null_agreement[d] = _agreement(shuffled)
-    p = (1 + (null >= mean - 1e-12).sum(0)) / (1 + draws)
-    observed = _agreement(scores)
-    boot = np.array([_agreement(scores[rng.integers(0, len(mean), len(mean))]) for _ in range(min(draws, 400))])
-    tail = (1 - level) / 2
-    low, high = np.quantile(boot, [tail, 1 - tail])
+    here = np.isfinite(scores)
+    apart = None
+    if related is not None:
+        related = related[np.ix_(keep, keep)]
+        apart = ~related
+        overlap = here.astype(float).T @ here >= 5
+        if not (np.triu(overlap, 1) & apart).any():
+            raise NotEnoughData("conditions that differ in every other seed, five candidates in common")
+    mean = _row_mean(scores)
+    observed = _agreement(scores, apart)
+    p = _faster(scores, 0.0 if related is None else _agreement(scores, related) - max(observed, 0.0), related)
+    shuffled = [_shuffled(scores, rng) for _ in range(draws)]
+    null = np.array([_agreement(s, apart) for s in shuffled])
+    low, high = _jackknife(scores, apart, observed, [np.arange(len(mean)), *clusters], rng, level)
     return Repeatability(
         mean,
         p,
         benjamini_hochberg(p),
-        Estimate(observed, min(observed, float(low)), max(observed, float(high)), len(mean), "bootstrap over seeds"),
-        float((1 + (null_agreement >= observed - 1e-12).sum()) / (1 + draws)),
+        np.mean([np.sort(_row_mean(s))[::-1] for s in shuffled], axis=0),
+        Estimate(observed, min(observed, low), max(observed, high), len(mean), "jackknife over seeds", level),
+        float((1 + (null >= observed - 1e-12).sum()) / (1 + draws)),
         scores.shape[1],
+        float(np.median(here.sum(1))),
     )
+
+
+def _faster(scores: Floats, extra: float, related: Flags | None) -> Floats:
+    """Return one-sided p-values (units,) that the expected score is 0.5, ``extra`` the correlation of related pairs."""
+    here = np.isfinite(scores)
+    count = here.sum(1)
+    pairs = np.zeros(len(scores))
+    if related is not None and extra > 0:
+        pairs = ((here.astype(float) @ related) * here).sum(1)
+    covariance = max(0.0, extra) * float(np.nanvar(scores, axis=0).mean())
+    mean = _row_mean(scores)
+    squares = np.where(here, (scores - mean[:, None]) ** 2, 0.0).sum()
+    dof = float((count - 1).sum())
+    # Scores that go together spread less inside a unit than they do over fresh conditions.
+    inside = covariance * float((pairs / np.maximum(count * (count - 1), 1)).mean())
+    finest = 1 / (12 * max(len(scores) - 1, 1) ** 2)  # equal ranks are known to half a rank only
+    variance = max(squares / dof + inside, finest)
+    spread = np.sqrt(variance / count + covariance * pairs / count**2)
+    return np.asarray(stats.t.sf((mean - 0.5) / spread, dof))
+
+
+def _jackknife(
+    scores: Floats,
+    apart: Flags | None,
+    observed: float,
+    clusterings: Sequence[Ints],
+    rng: np.random.Generator,
+    level: float,
+) -> tuple[float, float]:
+    """Return the interval of the agreement; units that share a seed go out together (multi-way clustering)."""
+    variances, fewest, shift = [], len(scores), []
+    for labels in clusterings:
+        _, group = np.unique(labels, return_inverse=True)
+        if int(group.max()) + 1 > GROUPS:
+            group = (rng.permutation(int(group.max()) + 1) % GROUPS)[group]
+        k = int(group.max()) + 1
+        if k < 2:
+            continue
+        left = np.array([_agreement(scores[group != g], apart) for g in range(k)])
+        pseudo = k * observed - (k - 1) * left
+        variances.append(float(pseudo.var(ddof=1)) / k)
+        shift.append(float(pseudo.mean()))
+        fewest = min(fewest, k)
+    by_unit = variances[0]
+    variance = max(*variances, sum(variances) - (len(variances) - 1) * by_unit) if len(variances) > 1 else by_unit
+    half = float(stats.t.ppf(0.5 + level / 2, fewest - 1)) * float(np.sqrt(variance))
+    return max(-1.0, shift[0] - half), min(1.0, shift[0] + half)
 
 
 def confirm(

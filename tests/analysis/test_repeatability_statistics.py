@@ -24,11 +24,82 @@ def test_a_null_study_finds_nothing_at_the_stated_rate() -> None:
     discoveries = agreement = confirmed = 0
     for _ in range(60):
         values = table(rng, 30, 6, 0.0)
-        found = repeatability(values, rng, 199)
+        found = repeatability(values, rng, 99)
         discoveries += bool((found.q <= 0.05).any())
         agreement += found.agreement_p <= 0.05
-        confirmed += confirm(values, 5, rng, 199).p <= 0.05
+        confirmed += confirm(values, 5, rng, 99).p <= 0.05
     assert max(discoveries, agreement, confirmed) <= 9  # 3 expected, 9 is over 3 sd
+
+
+@pytest.mark.parametrize(("units", "conditions", "share"), [(230, 2, 0.97), (230, 2, 0.7), (16, 9, 0.7)])
+def test_a_strong_property_is_found_and_what_is_found_is_true(units: int, conditions: int, share: float) -> None:
+    """Also with two repeats of each of many candidates, where shuffles could never have found one of them."""
+    rng = generator(f"strong {units} {share}")
+    found, wrong = [], []
+    for _ in range(20):
+        unit = rng.normal(0, np.sqrt(share), units)
+        values = unit[:, None] + rng.normal(0, np.sqrt(1 - share), (units, conditions))
+        called = repeatability(values, rng, 1).q <= 0.05
+        found.append(called.mean())
+        wrong.append((unit[called] > 0).sum() / max(1, called.sum()))
+    assert np.mean(found) > 0.15
+    assert np.mean(wrong) <= 0.05
+
+
+def test_repeats_that_agree_to_the_last_rank_are_not_called_certain() -> None:
+    rng = generator("deterministic")
+    found = repeatability(np.arange(20.0)[:, None] + np.zeros(4), rng, 50)
+    assert found.agreement.value == pytest.approx(1)
+    assert found.agreement_p == pytest.approx(1 / 51)
+    called = found.q <= 0.05
+    assert called[:9].all()
+    assert not called[10:].any()
+    assert found.per_unit == 4
+    assert found.chance[0] == pytest.approx(0.8, abs=0.1)
+
+
+def test_units_that_share_a_seed_do_not_narrow_the_interval() -> None:
+    """36 pairs of weights and order under six splits; only weights and split together matter."""
+    rng = generator("shared seeds")
+    weights, order = np.repeat(np.arange(6), 6), np.tile(np.arange(6), 6)
+    naive = inside = 0
+    for _ in range(60):
+        values = rng.normal(size=(6, 6))[weights] + rng.normal(size=(36, 6)) / 2
+        plain = repeatability(values, rng, 1).agreement
+        found = repeatability(values, rng, 1, clusters=[weights, order]).agreement
+        naive += plain.low <= 0 <= plain.high
+        inside += found.low <= 0 <= found.high
+    assert naive < 40
+    assert inside >= 51
+
+
+def crossed_conditions(
+    rng: np.random.Generator, units: int, main: float, interaction: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Outcomes of units under 5 × 5 conditions, and which of these have a seed in common."""
+    a, b = (v.reshape(-1) for v in np.meshgrid(np.arange(5), np.arange(5)))
+    unit = rng.normal(0, np.sqrt(main), (units, 1))
+    together = rng.normal(0, np.sqrt(interaction), (units, 5))[:, a]
+    values = unit + together + rng.normal(0, np.sqrt(1 - main - interaction), (units, 25))
+    related = (a[:, None] == a) | (b[:, None] == b)
+    np.fill_diagonal(related, False)
+    return values, related
+
+
+def test_an_interaction_is_no_property_of_the_seed() -> None:
+    rng = generator("interaction")
+    naive = careful = inside = 0
+    for _ in range(60):
+        values, related = crossed_conditions(rng, 15, 0.0, 0.5)
+        naive += bool((repeatability(values, rng, 1).q <= 0.05).any())
+        found = repeatability(values, rng, 1, related=related)
+        careful += bool((found.q <= 0.05).any())
+        inside += found.agreement.low <= 0 <= found.agreement.high
+    assert naive > 20  # what counting every condition as a witness would have found
+    assert careful <= 9
+    assert inside >= 50
+    values, related = crossed_conditions(rng, 15, 0.6, 0.2)
+    assert (repeatability(values, rng, 1, related=related).q <= 0.05).any()
 
 
 def test_the_winners_curse_is_seen_and_taken_back() -> None:
@@ -53,10 +124,20 @@ def test_agreement_interval_covers() -> None:
     rng = generator("agreement coverage")
     truth = 6 / np.pi * np.arcsin(0.5 / 2)  # rank correlation of a normal pair with correlation 0.5
     inside = 0
-    for _ in range(60):
-        a = repeatability(table(rng, 60, 4, 0.5), rng, 200).agreement
-        inside += a.low <= truth <= a.high
-    assert inside >= 51
+    for units in (12, 60):
+        for _ in range(50):
+            a = repeatability(table(rng, units, 4, 0.5), rng, 1).agreement
+            inside += a.low <= truth <= a.high
+    assert inside >= 88  # 95 expected, 3 sd
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("units", "conditions", "share"), [(10, 4, 0.0), (16, 8, 0.5), (100, 2, 0.9), (60, 6, 0.3)])
+def test_agreement_interval_covers_at_its_level(units: int, conditions: int, share: float) -> None:
+    rng = generator(f"agreement coverage, many {units}")
+    truth = 6 / np.pi * np.arcsin(share / 2)
+    found = [repeatability(table(rng, units, conditions, share), rng, 1).agreement for _ in range(400)]
+    assert 0.91 < np.mean([a.low <= truth <= a.high for a in found]) <= 0.99
 
 
 def test_holes_in_the_table_are_allowed() -> None:

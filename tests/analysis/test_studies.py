@@ -242,6 +242,7 @@ def test_repeatability_of_a_seed_that_is_and_one_that_is_not() -> None:
         return simulate(truths)
 
     real = next(t for t in ask("repeatability", repeats(0.8)).tests if t.name == "whole seed")
+    assert [t.name for t in ask("repeatability", repeats(0.8)).tests] == ["whole seed"]
     assert real.result.agreement.low > 0.4
     assert (real.units["q"] <= 0.05).any()
     chance = next(t for t in ask("repeatability", repeats(0.0)).tests if t.name == "whole seed")
