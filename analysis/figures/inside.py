@@ -12,8 +12,8 @@ LOG_FROM = 30.0
 
 
 def aligned(study: Mechanism) -> list[Drawing]:
-    """Draw median and quartiles of each measurement by the clock, one figure each."""
-    return [_one(name, frame) for name, frame in study.aligned.items()]
+    """Draw median and quartiles of each measurement that moves by the clock, one figure each."""
+    return [_one(name, frame) for name, frame in study.aligned.items() if frame["low"].min() < frame["high"].max()]
 
 
 def _one(name: str, frame: pd.DataFrame) -> Drawing:

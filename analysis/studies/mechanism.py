@@ -137,13 +137,13 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
     meaning = MEANINGS.get(name, name)
     record: dict[str, object] = {
         "metric": name,
-        "meaning": meaning,
         "start": by_run[name].first().median(),
         "memorised": known.loc[event["memorised_step"], name].median(),
         "generalised": known.loc[event["grokked_step"], name].median(),
         "end": by_run[name].last().median(),
         "half-way before generalising": "",
         "at (of the time)": float("nan"),
+        "meaning": meaning,
     }
     runs = {run: (g["step"].to_numpy(dtype=float), g[name].to_numpy(dtype=float)) for run, g in by_run}
     middle = pd.Series({run: half_way(*runs[run]) for run in grokked.index if run in runs}, dtype=float).dropna()
