@@ -29,7 +29,8 @@ store = Observations.read(os.environ.get("GROK_STORE", "results/store"))
 # ## Shapley shares
 #
 # A layer's share is its average contribution over all orders in which the layers could be exchanged. The shares sum
-# to the effect of exchanging everything. A layer that starts constant must have a share of exactly zero.
+# to the effect of exchanging everything. A layer that starts constant must have a share of exactly zero. Each
+# transplant stands by itself; a mean over them needs three or more.
 
 # %%
 layers = ask("layers", store)
@@ -50,6 +51,6 @@ layers.interactions
 # ## The transplants behind it
 
 # %%
-for transplant, attribution in layers.transplants:
-    pair = f"seed {transplant.donor} into {transplant.recipient}"
-    print(f"{pair}: {len(transplant.rows)} runs, all layers: {attribution.total.plain(2)}")
+for result in layers.results:
+    total = result.attribution.total
+    print(f"{result.transplant.name}: {len(result.transplant.rows)} runs, all layers: {total.plain(2)}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
-from analysis.figures.style import AMBER, BLUE, GREY, INK, LIGHT, ROSE, SOFT, TEAL, Drawing, canvas, steps_axis
+from analysis.figures.style import AMBER, BLUE, GREY, INK, LIGHT, ROSE, SERIES, SOFT, TEAL, Drawing, canvas, steps_axis
 from analysis.statistics.variance_shares import CHAOS
 from analysis.studies.crossed import Crossed
 from analysis.studies.layers import Layers
@@ -91,19 +92,56 @@ def heat_map(study: Crossed) -> Drawing | None:
 
 
 def layer_shares(study: Layers) -> Drawing:
-    """Draw each layer's Shapley share with its interval."""
-    frame = study.shares.rename(columns={"layer": "name", "Shapley share": "value"})[["name", "value", "low", "high"]]
-    frame = frame.reindex(frame["value"].abs().sort_values(ascending=False).index).reset_index(drop=True)
-    control = study.shares.set_index("layer")["weights unchanged by the exchange"]
-    colours = [GREY if control[n] is not None and bool(control[n]) else BLUE for n in frame["name"]]
-    unit = "change of log time" if study.outcome.is_time else "change (minus accuracy)"
+    """Draw each layer's Shapley share with its interval, the transplants side by side."""
+    frame = study.shares.rename(columns={"Shapley share": "value"})
+    control = "weights unchanged by the exchange"
+    frame = frame[["transplant", "layer", "value", "low", "high", control]]
+    size = frame["value"].abs().groupby(frame["layer"]).mean().sort_values(ascending=False)
+    names = list(dict.fromkeys(frame["transplant"]))[: len(SERIES)]
+    n, k = len(size), len(names)
+    figure, axes = canvas(height=max(2.0, 1.0 + (0.22 + 0.14 * k) * n + 0.17 * k))
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.axvline(0, color=SOFT, linewidth=0.8)
+    for i, name in enumerate(names):
+        here = frame[frame["transplant"] == name].set_index("layer").reindex(size.index)
+        y = np.arange(n)[::-1] + (0.5 - (i + 0.5) / k) * 0.7
+        colours = [GREY if c is not None and not pd.isna(c) and bool(c) else SERIES[i] for c in here[control]]
+        axes.hlines(y, here["low"], here["high"], colors=colours, linewidth=3, alpha=0.35)
+        axes.scatter(here["value"], y, s=28, color=colours, zorder=3, edgecolors="none")
+        axes.annotate(
+            name,
+            (0, 1),
+            xycoords="axes fraction",
+            xytext=(0, 4 + 12 * (k - 1 - i)),
+            textcoords="offset points",
+            color=SERIES[i],
+            fontsize=8.5,
+        )
+    axes.set_yticks(np.arange(n)[::-1], size.index.tolist())
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.set_ylim(-0.6, n - 0.4)
+    if study.is_time:
+        _factor_ticks(axes, float(frame["low"].min()), float(frame["high"].max()))
+        axes.set_xlabel("times as long (left of 1: faster with the donor's weights)")
+    else:
+        axes.set_xlabel("change of minus accuracy (left: better)")
     caption = (
-        f"Shapley share of each layer's initial weights, mean over {len(study.transplants)} transplant(s), with 95% "
-        "intervals; left of zero: faster with the donor's weights. Grey: negative controls."
+        "Shapley share of each layer's initial weights with 95% intervals, one colour per transplant (recipient "
+        "← donor). "
+        + ("The shares of a transplant multiply to its total. " if study.is_time else "The shares sum to the total. ")
+        + "Grey: negative controls, layers that start constant."
     )
-    return _intervals(
-        "layer_shares", "What each layer's initial weights contribute", caption, frame, colours, unit, False
-    )
+    return Drawing("layer_shares", "What each layer's initial weights contribute", caption, figure, frame)
+
+
+def _factor_ticks(axes: Axes, low: float, high: float) -> None:
+    """Label an axis of log ratios by the ratios."""
+    ratios = [0.05, 0.1, 0.2, 0.33, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2, 3, 5, 10, 20]
+    shown = [r for r in ratios if low - 0.05 <= np.log(r) <= high + 0.05]
+    while len(shown) > 7:
+        shown = [r for i, r in enumerate(shown) if r == 1.0 or (i - shown.index(1.0)) % 2 == 0]
+    axes.set_xticks(np.log(shown), [f"{r:g}" for r in shown])
 
 
 def repeat_agreement(study: Repeats) -> Drawing:

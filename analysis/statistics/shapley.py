@@ -99,6 +99,42 @@ def attribute(design: Floats, y: Floats, names: list[str], rounding: float = 0.0
     return Attribution(shapley, main, pairs, total, full, n)
 
 
+def additive_share(
+    design: Floats, y: Floats, rng: np.random.Generator, rounding: float = 0.0, level: float = LEVEL
+) -> Estimate:
+    """Return which share of the variance between the combinations the layers explain one by one.
+
+    The rest is interaction: what a layer does then depends on which others were exchanged.
+    All contrasts of the cell means are orthogonal; each square is freed of its noise, which
+    replicates tell (at least ``rounding``). Parametric bootstrap interval.
+
+    Raises:
+        NotEnoughData: not all combinations were run, or there are no replicates.
+    """
+    k = design.shape[1]
+    code = (np.asarray(design) @ (2.0 ** np.arange(k))).astype(np.int64)
+    counts = np.bincount(code, minlength=2**k)
+    spare = len(y) - 2**k
+    if counts.min() < 1 or spare < 1:
+        raise NotEnoughData("all combinations of layers, with replicates")
+    means = np.bincount(code, weights=y) / counts
+    noise = max(float(((y - means[code]) ** 2).sum()) / spare, rounding) * float((1 / counts).mean()) / 2**k
+    signs = 1 - 2.0 * ((np.arange(2**k)[:, None] >> np.arange(k)) & 1)
+    terms = _full_model(k)[1:]
+    single = np.array([len(term) == 1 for term in terms])
+    contrasts = np.array([float(signs[:, list(term)].prod(1) @ means) / 2**k for term in terms])
+
+    def share(squares: Floats) -> Floats:
+        total = squares.sum(-1)
+        return np.asarray(np.clip(squares[..., single].sum(-1) / np.where(total > 0, total, np.inf), 0, 1))
+
+    value = float(share(contrasts**2 - noise))
+    # A draw around noisy contrasts carries the noise twice.
+    drawn = share((contrasts + np.sqrt(noise) * rng.normal(size=(1000, len(terms)))) ** 2 - 2 * noise)
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
+
+
 def _full_model(k: int) -> list[tuple[int, ...]]:
     return [s for size in range(k + 1) for s in combinations(range(k), size)]
 

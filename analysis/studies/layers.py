@@ -8,36 +8,65 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import special
+from scipy import stats
 
 from analysis.observations import Observations, describe_task, varying_columns
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
-from analysis.statistics.shapley import Attribution, attribute
+from analysis.statistics.resampling import generator
+from analysis.statistics.shapley import Attribution, additive_share, attribute
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import Outcome, outcome
+from grok.streams import derive_seed
+
+FEWEST_POOLED = 3
+"""Transplants below which nothing is said about other pairs of seeds."""
 
 
 @dataclass(frozen=True)
 class Transplant:
     """One recipient, one donor, and every run in which some tensors of the recipient come from the donor."""
 
-    recipient: int
-    donor: int
+    recipient: str
+    """The recipient in words: ``seed 0``, or ``init seed 4711`` where no master seed is known."""
+    donor: str
     factors: list[str]
     rows: pd.DataFrame
     design: np.ndarray
     """(runs, factors), 1 where the factor comes from the donor."""
+    setting: str = ""
+    """What tells its settings from those of other transplants in the store."""
+
+    @property
+    def name(self) -> str:
+        """``seed 0 ← seed 23``: recipient, donor."""
+        return f"{self.recipient} ← {self.donor}" + (f" ({self.setting})" if self.setting else "")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one transplant showed."""
+
+    transplant: Transplant
+    outcome: Outcome
+    attribution: Attribution
+
+    @property
+    def clear(self) -> bool:
+        """Whether exchanging everything changes the outcome beyond doubt; otherwise there is nothing to share out."""
+        return self.attribution.total.low > 0 or self.attribution.total.high < 0
 
 
 @dataclass(kw_only=True)
 class Layers(Study):
-    """Shapley shares of the layers, averaged over the transplants."""
+    """Shapley shares of the layers, transplant by transplant."""
 
-    outcome: Outcome
+    is_time: bool
+    results: list[Result]
     shares: pd.DataFrame
-    """Per factor: share, low, high, control."""
+    """Per transplant and layer: share, low, high, main effect, control."""
     interactions: pd.DataFrame
-    transplants: list[tuple[Transplant, Attribution]]
+    pooled: pd.DataFrame
+    """Per layer, over the transplants: empty where there are too few."""
 
 
 def transplants(observations: Observations) -> list[Transplant]:
@@ -49,7 +78,10 @@ def transplants(observations: Observations) -> list[Transplant]:
     swapped = rows[maps.map(bool)]
     if swapped.empty:
         return []
-    frame = ["seed_split", "seed_order", "seed_init", *varying_columns(rows)]
+    names = _master_seeds(rows)
+    settings = varying_columns(rows)
+    told = varying_columns(swapped)
+    frame = ["seed_split", "seed_order", "seed_init", *settings]
     plain = rows[~maps.map(bool)]
     found = []
     for key, group in swapped.groupby(frame, dropna=False, sort=True):
@@ -58,149 +90,258 @@ def transplants(observations: Observations) -> list[Transplant]:
             same = same[same[column].isna()] if pd.isna([value])[0] else same[same[column] == value]
         for donor in sorted({seed for m in maps[group.index] for seed in m.values()}):
             mine = group[[set(m.values()) == {donor} for m in maps[group.index]]]
+            if mine.empty:
+                continue
             factors = sorted({name for m in maps[mine.index] for name in m})
             every = pd.concat([same, mine])
             bits = np.array([[float(f in maps[run]) for f in factors] for run in every.index])
-            found.append(Transplant(int(every["seed_init"].iloc[0]), int(donor), factors, every, bits))
+            first = mine.iloc[0]
+            setting = ", ".join(f"{c.removeprefix('config.')}={first[c]}" for c in told)
+            recipient = int(first["seed_init"])
+            found.append(
+                Transplant(
+                    names.get(recipient, f"init seed {recipient}"),
+                    names.get(int(donor), f"init seed {donor}"),
+                    factors,
+                    every,
+                    bits,
+                    setting,
+                )
+            )
     return found
 
 
+def _master_seeds(rows: pd.DataFrame) -> dict[int, str]:
+    """Return the names of the init seeds in the store that a master seed of the store derives."""
+    return {derive_seed(int(seed), "init"): f"seed {int(seed)}" for seed in sorted(rows["seed"].unique(), reverse=True)}
+
+
 def analyse(observations: Observations, question: Question) -> Layers:
-    """Answer over all transplants that carry an estimate.
+    """Answer for every transplant that carries an estimate.
 
     Raises:
         NotEnoughData: none does.
     """
-    done: list[tuple[Transplant, Attribution]] = []
-    results: list[Outcome] = []
+    results: list[Result] = []
     gap: NotEnoughData | None = None
     for transplant in transplants(observations):
         try:
-            result = outcome(observations, transplant.rows)
-            done.append((transplant, attribute(transplant.design, result.values, transplant.factors, result.rounding)))
-            results.append(result)
+            seen = outcome(observations, transplant.rows)
+            results.append(
+                Result(transplant, seen, attribute(transplant.design, seen.values, transplant.factors, seen.rounding))
+            )
         except NotEnoughData as problem:
             gap = problem
-    kinds = {(tuple(t.factors), r.is_time) for (t, _), r in zip(done, results, strict=True)}
-    if not done:
+    if not results:
         raise gap or NotEnoughData("runs with seeds.layers")
-    common = max(
-        kinds, key=lambda k: sum((tuple(t.factors), r.is_time) == k for (t, _), r in zip(done, results, strict=True))
-    )
-    chosen = [
-        i for i, ((t, _), r) in enumerate(zip(done, results, strict=True)) if (tuple(t.factors), r.is_time) == common
-    ]
-    kept = [done[i] for i in chosen]
-    first = results[chosen[0]]
-    factors = list(common[0])
-    control = {f: _identical(kept, f) for f in factors}
-    records: list[dict[str, Any]] = []
-    for f in factors:
-        e = pooled([a.shapley[f] for _, a in kept])
-        m = pooled([a.main[f] for _, a in kept])
-        records.append(
-            {
-                "layer": f,
-                "Shapley share": e.value,
-                "low": e.low,
-                "high": e.high,
-                "main effect": m.value,
-                "main low": m.low,
-                "main high": m.high,
-                "weights unchanged by the exchange": control[f],
-            }
-        )
-    pairs = [
-        {"layers": " × ".join(pair), "interaction": e.value, "low": e.low, "high": e.high}
-        for pair in kept[0][1].interactions
-        for e in [pooled([a.interactions[pair] for _, a in kept])]
-    ]
+    # Times and accuracies do not go into one figure: the kind with more transplants is shown.
+    is_time = sum(r.outcome.is_time for r in results) * 2 >= len(results)
+    kept = [r for r in results if r.outcome.is_time == is_time]
     study = Layers(
         name=question.name,
         title=question.title,
         question=question.question,
-        outcome=first,
-        shares=pd.DataFrame(records),
-        interactions=pd.DataFrame(pairs, columns=["layers", "interaction", "low", "high"]),
-        transplants=kept,
+        is_time=is_time,
+        results=kept,
+        shares=pd.DataFrame([record for r in kept for record in _records(r)]),
+        interactions=pd.DataFrame(
+            [
+                {
+                    "transplant": r.transplant.name,
+                    "layers": " × ".join(pair),
+                    "interaction": e.value,
+                    "low": e.low,
+                    "high": e.high,
+                }
+                for r in kept
+                for pair, e in r.attribution.interactions.items()
+            ],
+            columns=["transplant", "layers", "interaction", "low", "high"],
+        ),
+        pooled=_pooled(kept),
     )
-    _findings(study, pooled([a.total for _, a in kept]))
+    _notes(study, len(results) - len(kept))
+    for result in kept:
+        _findings(study, result)
+    _tables(study)
     return study
 
 
-def pooled(estimates: list[Estimate], level: float = LEVEL) -> Estimate:
-    """Return the mean over transplants, its interval from their own intervals.
+def _records(result: Result) -> list[dict[str, Any]]:
+    found = result.attribution
+    return [
+        {
+            "transplant": result.transplant.name,
+            "layer": layer,
+            "Shapley share": e.value,
+            "low": e.low,
+            "high": e.high,
+            "% of the total": round(100 * e.value / found.total.value) if result.clear else None,
+            "main effect": found.main[layer].value,
+            "main low": found.main[layer].low,
+            "main high": found.main[layer].high,
+            "weights unchanged by the exchange": _identical(result.transplant, layer),
+        }
+        for layer, e in found.shapley.items()
+    ]
 
-    It speaks about the transplants that were run; with few of them it says nothing about
-    other pairs of seeds.
+
+def between(values: np.ndarray, level: float = LEVEL) -> Estimate:
+    """Return the mean of one value per transplant with its t interval: what other pairs of seeds may show, too."""
+    n = len(values)
+    value = float(values.mean())
+    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * float(values.std(ddof=1)) / float(np.sqrt(n))
+    return Estimate(value, value - half, value + half, n, f"t, between {n} transplants", level)
+
+
+def _pooled(results: list[Result]) -> pd.DataFrame:
+    """Return the shares over the transplants of one set of layers, each turned towards the faster weights.
+
+    Only those whose total is clear can be turned: picking the sign of noise would make
+    every mean an effect.
     """
-    if len(estimates) == 1:
-        return estimates[0]
-    value = float(np.mean([e.value for e in estimates]))
-    z = float(special.ndtri(0.5 + level / 2))
-    se = np.array([(e.high - e.low) / 2 / z for e in estimates])
-    half = z * float(np.sqrt((se**2).sum())) / len(estimates)
-    n = sum(e.n for e in estimates)
-    return Estimate(value, value - half, value + half, n, f"mean over {len(estimates)} transplants", level)
+    clear = [r for r in results if r.clear]
+    sets = sorted({tuple(r.transplant.factors) for r in clear})
+    common = max(sets, key=lambda s: sum(tuple(r.transplant.factors) == s for r in clear), default=())
+    chosen = [r.attribution for r in clear if tuple(r.transplant.factors) == common]
+    if len(chosen) < FEWEST_POOLED:
+        return pd.DataFrame(columns=["layer", "share", "low", "high"])
+    turn = np.array([np.sign(a.total.value) for a in chosen])
+    totals = between(turn * np.array([a.total.value for a in chosen]))
+    rows = [("all layers", totals)]
+    rows += [(f, between(turn * np.array([a.shapley[f].value for a in chosen]))) for f in common]
+    return pd.DataFrame([{"layer": f, "share": e.value, "low": e.low, "high": e.high} for f, e in rows])
 
 
-def _identical(kept: list[tuple[Transplant, Attribution]], factor: str) -> bool | None:
+def _identical(transplant: Transplant, factor: str) -> bool | None:
     """Return whether exchanging ``factor`` alone never changed the final weights (None: no such pair of runs)."""
     seen = None
-    for transplant, _ in kept:
-        i = transplant.factors.index(factor)
-        rest = [j for j in range(len(transplant.factors)) if j != i]
-        rows = transplant.rows
-        key = [
-            (*transplant.design[r, rest], p if pd.notna(p) else -1, u)
-            for r, (p, u) in enumerate(zip(rows["config.seeds.perturb"], rows["config.perturb.ulps"], strict=True))
-        ]
-        groups: dict[Any, dict[float, str]] = {}
-        for k, bit, digest in zip(key, transplant.design[:, i], rows["weights_hash"], strict=True):
-            groups.setdefault(k, {})[bit] = digest
-        for pair in groups.values():
-            if len(pair) == 2:
-                seen = (seen is None or seen) and pair[0.0] == pair[1.0]
+    i = transplant.factors.index(factor)
+    rest = [j for j in range(len(transplant.factors)) if j != i]
+    rows = transplant.rows
+    key = [
+        (*transplant.design[r, rest], p if pd.notna(p) else -1, u)
+        for r, (p, u) in enumerate(zip(rows["config.seeds.perturb"], rows["config.perturb.ulps"], strict=True))
+    ]
+    groups: dict[Any, dict[float, str]] = {}
+    for k, bit, digest in zip(key, transplant.design[:, i], rows["weights_hash"], strict=True):
+        groups.setdefault(k, {})[bit] = digest
+    for pair in groups.values():
+        if len(pair) == 2:
+            seen = (seen is None or seen) and pair[0.0] == pair[1.0]
     return seen
 
 
-def _findings(study: Layers, total: Estimate) -> None:
-    unit = "of log time" if study.outcome.is_time else "of accuracy (negative: higher accuracy)"
-    runs = sum(len(t.rows) for t, _ in study.transplants)
-    first = study.transplants[0][0]
+def in_words(change: Estimate, is_time: bool) -> str:
+    """Return a change of log time (or of minus the accuracy) as people say it."""
+    if not is_time:
+        if change.low <= 0 <= change.high:
+            return f"no clear change of accuracy ({-change.high:+.2f} to {-change.low:+.2f})"
+        word = "lower" if change.value > 0 else "higher"
+        low, high = sorted((abs(change.low), abs(change.high)))
+        return f"accuracy {abs(change.value):.2f} {word} ({low:.2f} to {high:.2f})"
+    value, low, high = np.exp([change.value, change.low, change.high])
+    if change.low <= 0 <= change.high:
+        return f"no clear change, {value:.2f} times as long ({low:.2f} to {high:.2f})"
+    if change.value > 0:
+        return f"{value:.1f} times slower ({low:.1f} to {high:.1f})"
+    return f"{1 / value:.1f} times faster ({1 / high:.1f} to {1 / low:.1f})"
+
+
+def _notes(study: Layers, left_out: int) -> None:
+    first = study.results[0]
+    runs = sum(len(r.transplant.rows) for r in study.results)
     study.notes.append(
-        f"{len(study.transplants)} transplant(s), {runs} runs of {describe_task(first.rows.iloc[0])}. Outcome: "
-        f"{study.outcome.name}; below zero means faster with the donor's weights."
+        f"{len(study.results)} transplant{'s' * (len(study.results) > 1)}, {runs:,} runs of "
+        f"{describe_task(first.transplant.rows.iloc[0])}. Outcome: {first.outcome.name}. A transplant is written "
+        "recipient ← donor; positive shares mean slower with the donor's weights, negative ones faster."
     )
-    sign = f"{total.value:+.2f} ({total.low:+.2f} to {total.high:+.2f})"
-    factor = f", a factor of {np.exp(total.value):.2f} in steps" if study.outcome.is_time else ""
-    study.findings.append(
-        Finding("all layers exchanged", sign, f"Exchanging all layers changes {sign} {unit}{factor}.", total, True)
-    )
-    ranked = study.shares.reindex(study.shares["Shapley share"].abs().sort_values(ascending=False).index)
-    for _, row in ranked.iterrows():
-        e = Estimate(float(row["Shapley share"]), float(row["low"]), float(row["high"]), runs, "Shapley")
-        text = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
-        control = row["weights unchanged by the exchange"]
-        if control is not None and bool(control):
-            study.findings.append(
-                Finding(
-                    f"{row['layer']} (negative control)",
-                    text,
-                    f"{row['layer']} starts constant: exchanging its seed left every weight unchanged to the "
-                    f"bit, as it must (share {text}).",
-                    e,
-                )
-            )
-            continue
-        share = f", {e.value / total.value:.0%} of the whole" if total.low > 0 or total.high < 0 else ""
-        study.findings.append(Finding(f"{row['layer']}", text, f"{row['layer']}: {text} {unit}{share}.", e))
-    study.tables.append(Table("shares", "Shapley shares and main effects by layer", study.shares.round(4)))
-    if len(study.interactions):
-        table = study.interactions.reindex(study.interactions["interaction"].abs().sort_values(ascending=False).index)
-        study.tables.append(Table("interactions", "Two-way interactions", table.round(4), open=False))
-    if not all(a.full for _, a in study.transplants):
+    if len(study.results) > 1:
+        study.notes.append(
+            "Each transplant stands by itself: its interval speaks about these two seeds (repeated with weights moved "
+            "by a unit in the last place), not about other pairs."
+        )
+    if len(study.pooled):
+        n = sum(r.clear for r in study.results)
+        study.notes.append(
+            f"The mean over transplants takes the {n} with a clear total, each turned towards the weights that make "
+            "its run faster (so the total is above zero by choice, the shares are what is learnt). Its interval comes "
+            "from the spread between transplants, so it speaks about other pairs of seeds, too."
+        )
+    elif len(study.results) > 1:
+        study.notes.append(
+            f"No mean over transplants: it needs {FEWEST_POOLED} of the same layers in which exchanging everything "
+            "changes the time clearly."
+        )
+    censored = max(r.outcome.censored for r in study.results)
+    if study.is_time and censored:
+        study.notes.append(
+            f"Up to {censored:.0%} of a transplant's runs had not generalised by the end and count with that step: "
+            "factors between slow and fast can be larger than shown."
+        )
+    if not all(r.attribution.full for r in study.results):
         study.notes.append("Fractional design: interactions of three and more layers are taken as none.")
+    if left_out:
+        study.notes.append(f"{left_out} transplants with another kind of outcome are left out.")
+
+
+def _findings(study: Layers, result: Result) -> None:
+    t, found = result.transplant, result.attribution
+    total = in_words(found.total, study.is_time)
+    text = (
+        f"{t.recipient.capitalize()} with {t.donor}'s initial weights, order and split kept"
+        f"{f' ({t.setting})' if t.setting else ''}: {total}"
+        + ("." if found.total.low <= 0 <= found.total.high else " than with its own.")
+    )
+    controls = [f for f in t.factors if _identical(t, f)]
+    ranked = sorted((f for f in t.factors if f not in controls), key=lambda f: -abs(found.shapley[f].value))
+    if result.clear:
+        parts = [
+            f"{f} {e.value / found.total.value:.0%} ({' to '.join(_percents(e, found.total.value))})"
+            for f in ranked
+            for e in [found.shapley[f]]
+        ]
+        text += f" Of that change: {', '.join(parts)}."
+    study.findings.append(Finding(f"all layers, {t.name}", total, text, found.total, headline=True))
+    try:
+        rng = generator(f"additive share {t.name}")
+        alone = additive_share(t.design, result.outcome.values, rng, result.outcome.rounding)
+        text = (
+            f"Taken one by one, the layers explain {alone.percent(0)} of the variance between combinations ({t.name})"
+            + ("; the rest depends on which others came along." if alone.value < 0.8 else ".")
+        )
+        study.findings.append(Finding(f"layers one by one, {t.name}", alone.percent(0), text, alone))
+    except NotEnoughData:
+        pass  # a fractional design: the notes say so
+    for f in ranked:
+        e = found.shapley[f]
+        shown = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
+        study.findings.append(Finding(f"{f}, {t.name}", shown, f"{t.name}: {f} {shown}.", e, listed=False))
+    for f in controls:
+        e = found.shapley[f]
+        shown = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
+        text = (
+            f"{f} starts constant (negative control, {t.name}): exchanging its seed left every weight unchanged to "
+            f"the bit, as it must."
+        )
+        study.findings.append(Finding(f"{f} (negative control), {t.name}", shown, text, e))
+
+
+def _percents(e: Estimate, total: float) -> list[str]:
+    low, high = sorted((e.low / total, e.high / total))
+    return [f"{low:.0%}", f"{high:.0%}"]
+
+
+def _tables(study: Layers) -> None:
+    if len(study.pooled):
+        caption = "Mean over transplants: how much faster the faster seed's weights make a run, by layer (log time)"
+        study.tables.append(Table("pooled", caption, study.pooled.round(4)))
+    caption = "Shapley shares and main effects by transplant and layer (changes of the outcome)"
+    study.tables.append(Table("shares", caption, study.shares.round(4)))
+    if len(study.interactions):
+        by_size = study.interactions["interaction"].abs().sort_values(ascending=False).index
+        table = study.interactions.reindex(by_size)
+        study.tables.append(Table("interactions", "Two-way interactions", table.round(4), open=False))
 
 
 QUESTION = Question(

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.resampling import generator
-from analysis.statistics.shapley import attribute, shapley_values
+from analysis.statistics.shapley import additive_share, attribute, shapley_values
 
 NAMES = ["embedding", "blocks.0", "blocks.1", "head"]
 
@@ -62,6 +62,25 @@ def test_intervals_cover_and_the_idle_factor_gets_nothing() -> None:
             inside[n] += found.shapley[n].low <= truth.shapley[n].value <= found.shapley[n].high
     assert truth.shapley["blocks.0"].value == pytest.approx(0, abs=1e-12)
     assert all(0.92 < hits / draws < 0.98 for hits in inside.values()), inside
+
+
+def test_what_layers_explain_one_by_one_covers() -> None:
+    rng = generator("additive share")
+    x = grid(4, 3)
+    cells = grid(4, 1)
+    y = outcome(cells)
+    mains = sum((y[cells[:, i] == 1].mean() - y[cells[:, i] == 0].mean()) ** 2 / 4 for i in range(4))
+    truth = mains / y.var()
+    assert 0.5 < truth < 0.95
+    found = [additive_share(x, outcome(x) + rng.normal(0, 0.1, len(x)), rng) for _ in range(300)]
+    assert 0.92 < np.mean([e.low <= truth <= e.high for e in found]) < 0.99
+    assert np.mean([e.value for e in found]) == pytest.approx(truth, abs=0.01)
+    lonely = x[:, 0] - x[:, 2] + rng.normal(0, 0.01, len(x))
+    assert additive_share(x, lonely, rng).low > 0.99
+    with pytest.raises(NotEnoughData):
+        additive_share(x[3:], outcome(x[3:]), rng)
+    with pytest.raises(NotEnoughData):
+        additive_share(cells, y, rng)
 
 
 def test_a_fraction_recovers_a_second_order_game() -> None:
