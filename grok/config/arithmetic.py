@@ -276,11 +276,9 @@ class ArithmeticConfig(RunConfig):
 
     def only_on_cpu(self) -> list[str]:
         found = {
-            "model.dropout": self.model.dropout > 0,
             "optim.grokfast": self.optim.grokfast != "none",
             "optim.orthogonal_gradient": self.optim.orthogonal_gradient,
             "optim.norm_clamp": self.optim.norm_clamp is not None,
-            "train.loss": self.train.loss != "softmax",
             "eval.metrics": bool(self.eval.metrics),
         }
         return [name for name, on in found.items() if on]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -149,6 +150,31 @@ def test_early_stop_in_stacked_lanes_is_that_of_looped_ones() -> None:
     )
     (looped,), (stacked,) = results(config), run_stacked(config, lanes=2)
     assert (stacked.stop_reason, stacked.steps) == (looped.stop_reason, looped.steps) == ("generalised", 40)
+
+
+def test_dropout_is_a_runs_own() -> None:
+    over: dict[str, Any] = {"model": {"dropout": 0.2}, "checkpoint": {"every": 7}}
+    (alone,) = run_stacked(tiny(**over), lanes=3)
+    crowd = [tiny(seed=s, train={"steps": 5 + s}, **over) for s in (1, 2, 3, 4)]
+    crowded = run_stacked(*crowd, tiny(**over), lanes=3)[4]
+    assert crowded.weights_hash == alone.weights_hash and crowded.curve == alone.curve
+    (other,) = run_stacked(tiny(seeds={"dropout": 1}, **over), lanes=3)
+    (without,) = run_stacked(tiny(), lanes=3)
+    assert len({alone.weights_hash, other.weights_hash, without.weights_hash}) == 3
+    assert "rows=plain" in alone.numerics and "rows=shared" in without.numerics
+    saved = [
+        e for e in train_stacked(jobs(tiny(**over)), lanes=3, stop=never, device="cpu") if isinstance(e, Checkpoint)
+    ]
+    job = Job(run_id="run0", config=tiny(**over), resume=saved[1])
+    (resumed,) = [e for e in train_stacked([job], lanes=3, stop=never, device="cpu") if isinstance(e, RunResult)]
+    assert resumed.weights_hash == alone.weights_hash
+
+
+def test_stablemax_in_stacked_lanes_is_that_of_looped_ones() -> None:
+    config = tiny(precision="float64", train={"loss": "stablemax"})
+    (looped,), (stacked,) = results(config), run_stacked(config, lanes=2)
+    for step, expected in curve(looped).items():
+        assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_row_says_how_wide_the_stack_was() -> None:

@@ -110,7 +110,7 @@ def test_steps_are_queued_without_a_wait() -> None:
     assert stack.state.fetch()[2] == [7] * 8
 
 
-def test_captures_share_memory_and_keep_to_the_estimate() -> None:
+def test_steps_and_evaluations_keep_to_the_estimate_of_their_memory() -> None:
     from grok.arithmetic.stacked.width import memory_of
 
     config = tiny(model={"d_model": 128, "d_ff": 512}, train={"batch_size": 60})

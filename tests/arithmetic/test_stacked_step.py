@@ -17,9 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.optimizer import learning_rate
-from grok.arithmetic.stacked.backend import StackedLanes, group_rows, sum_grouped_rows
+from grok.arithmetic.stacked.backend import StackedLanes, group_rows, sum_grouped_rows, take_lane_rows
 from grok.arithmetic.stacked.captured import Captured
 from grok.arithmetic.stacked.engine import Seat, Stack
+from grok.arithmetic.stacked.noise import GOLDEN, dropout, keys_of, mixed, places
 from grok.arithmetic.stacked.optimizer import Coefficients
 from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, product_precision
@@ -78,6 +79,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "one layer, three tokens": {"model": {"layers": 1}, "task": {"sequence": "a b ="}},
     "division": {"task": {"operation": "x/y"}},
+    "dropout": {"model": {"dropout": 0.2}},
+    "stablemax": {"train": {"loss": "stablemax"}},
 }
 
 
@@ -92,7 +95,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         namespace, name = func.name().split("::")
         self.names.append(name.split(".")[0])
-        own = {"group_rows": group_rows, "sum_grouped_rows": sum_grouped_rows}
+        own = {"group_rows": group_rows, "sum_grouped_rows": sum_grouped_rows, "take_lane_rows": take_lane_rows}
         if namespace == "grok" and not any(t.is_meta for t in tree_iter(args) if isinstance(t, Tensor)):
             with self:
                 result = own[name]._init_fn(*args, **(kwargs or {}))  # type: ignore[attr-defined]
@@ -207,7 +210,7 @@ def test_the_learning_rate_follows_each_lanes_own_step() -> None:
     configs = [tiny(optim={"lr": 3e-4, "warmup_steps": w}) for w in (0, 1, 7, 10)]
     state = LaneState(tiny(precision="float64"), 4, torch.device("cpu"))
     for lane, config in enumerate(configs):
-        state.instruct(lane, config.optim)
+        state.instruct(lane, config.optim, 0)
     for k in range(1, 13):
         state.step.fill_(k - 1)
         found = Coefficients.of(state).lr.tolist()
@@ -216,8 +219,8 @@ def test_the_learning_rate_follows_each_lanes_own_step() -> None:
 
 def test_decay_is_each_lanes_own() -> None:
     state = LaneState(tiny(), 2, torch.device("cpu"))
-    state.instruct(0, tiny(optim={"weight_decay": 0.3}).optim)
-    state.instruct(1, tiny(optim={"weight_decay": 0.2, "decay": "matrices"}).optim)
+    state.instruct(0, tiny(optim={"weight_decay": 0.3}).optim, 0)
+    state.instruct(1, tiny(optim={"weight_decay": 0.2, "decay": "matrices"}).optim, 0)
     decay = dict(zip(state.names, state.decay().T.tolist()[0], strict=True))
     matrices = dict(zip(state.names, state.decay().T.tolist()[1], strict=True))
     assert set(decay.values()) == {0.3}
@@ -249,6 +252,31 @@ def test_rows_that_were_taken_often_get_the_sum_in_order(
             assert torch.equal(taken[lane, i], x[lane, row])
             expected[lane, row] += grad[lane, i]
     assert torch.equal(found, expected.to(dtype))
+
+
+def test_dropout_words_are_those_of_splitmix64() -> None:
+    words = mixed(torch.arange(1, 4) * GOLDEN)
+    # the generator's first three words from state 0, as its authors publish them
+    assert [word % 2**64 for word in words.tolist()] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+def test_dropout_keeps_its_share_and_differs_by_lane_place_and_step() -> None:
+    model = tiny(model={"dropout": 0.3}).model
+    keys = torch.tensor([keys_of(model, seed) for seed in (0, 1)]).T
+    ones = torch.ones(2, 40, 250, dtype=torch.float64)
+
+    def kept(place: str, step: int) -> Tensor:
+        found = dropout(model, keys, torch.tensor([step, step]))(place, ones)
+        assert set(found.unique().tolist()) == {0.0, 1 / 0.7}
+        return (found > 0).flatten(1).double()
+
+    seen = [kept(place, step)[lane] for place in places(model) for step in (0, 1, 2999) for lane in (0, 1)]
+    assert len(seen) == 30
+    for mask in seen:
+        assert abs(mask.mean() - 0.7) < 5 * (0.7 * 0.3 / 10_000) ** 0.5
+    alike = torch.corrcoef(torch.stack(seen)).fill_diagonal_(0).abs().max()
+    assert alike < 5 / 10_000**0.5
+    assert torch.equal(kept("embedding", 7), kept("embedding", 7))
 
 
 @pytest.mark.parametrize("over", [{}, {"model": {"d_model": 64, "d_ff": 256}}, {"task": {"modulus": 97}}])
@@ -291,12 +319,12 @@ def test_the_memory_estimate_is_what_a_step_takes(variant: str) -> None:
 def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
     h200 = 141 * 10**9
     default = default_config()
-    assert width_on(default, "NVIDIA H200", h200) == 256
-    assert width_on(default, "NVIDIA H200 NVL", h200) == 256
+    assert width_on(default, "NVIDIA H200", h200) == 264
+    assert width_on(default, "NVIDIA H200 NVL", h200) == 264
     assert width_on(default, "Some other device", h200) == 64
     wider = width_on(default_config(model={"d_model": 64, "d_ff": 256}), "NVIDIA H200", h200)
     narrower = width_on(default_config(model={"d_model": 256, "d_ff": 1024}), "NVIDIA H200", h200)
-    assert narrower < 256 < wider <= 1024
+    assert narrower < 264 < wider <= 1056
     assert width_on(default, "NVIDIA H200", h200, 3) == 3
 
 

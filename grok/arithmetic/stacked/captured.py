@@ -11,7 +11,7 @@ Source: PyTorch's notes on CUDA graphs; NVIDIA's "CUDA Graph best practice for P
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -23,9 +23,8 @@ class Captured:
     """``function`` (no arguments, no result) on a device.
 
     ``prepare`` calls it ``WARM_UPS`` times on every device, so it must leave everything
-    that counts as it was when nothing is to be done. ``pool`` is another capture's, with
-    which this one shares memory: the two must never run at the same time, and neither
-    may keep a result in it.
+    that counts as it was when nothing is to be done. A graph has memory of its own; what
+    is to outlive a call belongs into the buffers.
     """
 
     def __init__(self, function: Callable[[], None], device: torch.device, *, graph: bool = True) -> None:
@@ -33,12 +32,12 @@ class Captured:
         self.uses_graph = graph and device.type == "cuda"
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def prepare(self, pool: Any = None) -> Any:
-        """Warm up and, on CUDA, capture; return the pool of the graph's memory (None without a graph)."""
+    def prepare(self) -> None:
+        """Warm up and, on CUDA, capture."""
         if not self.uses_graph:
             for _ in range(WARM_UPS):
                 self.function()
-            return pool
+            return
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -46,10 +45,9 @@ class Captured:
                 self.function()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
+        with torch.cuda.graph(graph, stream=stream):
             self.function()
         self._graph = graph
-        return graph.pool()
 
     def __call__(self) -> None:
         if self._graph is None:

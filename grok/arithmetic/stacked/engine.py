@@ -119,8 +119,8 @@ class Stack:
         self.evaluation = EvaluationPass(self.state, compile=self.compiled)
         self._step = Captured(TrainingStep(self.state, compile=self.compiled), self.device, graph=self.graphs)
         self._pass = Captured(self.evaluation, self.device, graph=self.graphs)
-        pool = self._step.prepare()
-        self._pass.prepare(pool)
+        self._step.prepare()
+        self._pass.prepare()
 
     def tag(self) -> str:
         """Return the numerics tag; the width is in it because a batched product may depend on it."""
@@ -128,7 +128,7 @@ class Stack:
         parts = {
             "device": self.device.type,
             "model": torch.cuda.get_device_name(self.device) if cuda else "stacked",
-            "rows": "shared",
+            "rows": "plain" if self.config.model.dropout > 0 else "shared",
             "products": "batched",
             "compiled": "yes" if self.compiled else "no",
             "precision": self.config.precision,
@@ -165,7 +165,7 @@ class Stack:
             self.state.rest(lane)
             yield from self._results({lane: seat})
             return
-        self.state.instruct(lane, flight.config.optim)
+        self.state.instruct(lane, flight.config.optim, flight.streams.dropout)
         self.state.show(lane, seat.train_set, seat.val_set)
         self._epoch[lane] = -1
         self.seats[lane] = seat

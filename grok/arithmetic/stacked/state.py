@@ -17,6 +17,7 @@ from grok.arithmetic.initial import Parameters, parameter_shapes
 from grok.arithmetic.optimizer import decays
 from grok.arithmetic.program import dtype_of
 from grok.arithmetic.rows import RowPlan
+from grok.arithmetic.stacked.noise import keys_of, places
 from grok.arithmetic.table import Equations
 from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config.arithmetic import ArithmeticConfig, OptimConfig
@@ -55,6 +56,7 @@ class LaneState:
             columns[1] = right  # lanes at rest compute equations that exist
         self.order = zeros(examples, dtype=torch.int64)
         """The epoch's permutation of each lane's training examples."""
+        self.noise_keys = torch.zeros(len(places(config.model)), width, dtype=torch.int64, device=device)
         self.step = zeros(dtype=torch.int64)
         """Updates made."""
         self.alive = zeros(dtype=torch.bool)
@@ -67,7 +69,7 @@ class LaneState:
         for group, named in (("parameters", self.parameters), *self.moments.items()):
             for name, tensor in named.items():
                 yield f"{group}.{name}", tensor
-        for name in ("settings", "train_set", "val_set", "order", "step", "alive", "loss", "accuracy"):
+        for name in ("settings", "train_set", "val_set", "order", "noise_keys", "step", "alive", "loss", "accuracy"):
             yield name, getattr(self, name)
 
     def scalar(self, name: str) -> Tensor:
@@ -92,11 +94,12 @@ class LaneState:
         self.loss[lane] = self.accuracy[lane] = 0
         self.alive[lane] = True
 
-    def instruct(self, lane: int, optim: OptimConfig) -> None:
-        """Set a lane's learning rate, moments' decay rates and weight decay."""
+    def instruct(self, lane: int, optim: OptimConfig, dropout_seed: int) -> None:
+        """Set a lane's learning rate, moments' decay rates, weight decay and dropout stream."""
         scalars = [optim.lr, optim.warmup_steps, *optim.betas, optim.eps]
         decay = [optim.weight_decay if decays(n, self._one_lane[n], optim) else 0.0 for n in self.names]
         self.settings[:, lane].copy_(torch.tensor([*scalars, *decay], dtype=torch.float64))
+        self.noise_keys[:, lane].copy_(torch.tensor(keys_of(self.config.model, dropout_seed), dtype=torch.int64))
 
     def show(self, lane: int, train_set: Equations, val_set: Equations) -> None:
         """Put a run's data into a lane."""

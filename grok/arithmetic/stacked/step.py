@@ -16,10 +16,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from grok.arithmetic.interventions import stable_logits
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.program import evaluation_passes
 from grok.arithmetic.rows import Batch, RowPlan
 from grok.arithmetic.stacked.backend import StackedLanes
+from grok.arithmetic.stacked.noise import dropout
 from grok.arithmetic.stacked.optimizer import Coefficients, adamw
 from grok.arithmetic.stacked.state import LaneState
 from grok.config.arithmetic import ArithmeticConfig
@@ -63,14 +65,28 @@ def compiled(function: F) -> F:
     )
 
 
+@torch.no_grad()
+def model_of(state: LaneState, *, noisy: bool) -> LaneModel:
+    """Return the lanes' model, with its table of sines already on the device.
+
+    Where noise differs between examples no row is shared: the plain path.
+    """
+    model = LaneModel(state.config.model, RowPlan.of(state.config.task, shared=not noisy), StackedLanes())
+    model.position(state.parameters, 0)
+    return model
+
+
+def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor) -> Tensor:
+    """Return each example's loss [L, B]."""
+    return StackedLanes().losses(stable_logits(logits) if config.train.loss == "stablemax" else logits, answer)
+
+
 class TrainingStep:
     """Takes every lane that is alive one update forward."""
 
     def __init__(self, state: LaneState, *, compile: bool) -> None:
         self.state = state
-        config = state.config
-        self.model = LaneModel(config.model, RowPlan.of(config.task), StackedLanes())
-        self.model.position(state.parameters, 0)  # a table of sines is laid down here, not in a capture
+        self.model = model_of(state, noisy=state.config.model.dropout > 0)
         self._score: Score = compiled(self.score) if compile else self.score
         self._update: Update = compiled(adamw) if compile else adamw
 
@@ -86,11 +102,14 @@ class TrainingStep:
         share = counted.to(state.dtype)
         return Batch(a, b, answer, share / share.sum(-1, keepdim=True))
 
-    def score(self, parameters: Sequence[Tensor], batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def score(
+        self, parameters: Sequence[Tensor], batch: Sequence[Tensor], keys: Tensor, step: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return (loss, accuracy) [L] of a mini-batch."""
         examples = Batch(*batch)
-        logits = self.model.logits(dict(zip(self.state.names, parameters, strict=True)), examples)
-        loss = (self.model.ops.losses(logits, examples.answer) * examples.share).sum(-1)
+        noise = dropout(self.state.config.model, keys, step)
+        logits = self.model.logits(dict(zip(self.state.names, parameters, strict=True)), examples, noise)
+        loss = (losses_of(self.state.config, logits, examples.answer) * examples.share).sum(-1)
         hits = (logits.detach().argmax(-1) == examples.answer).to(examples.share.dtype)
         return loss, (hits * examples.share).sum(-1)
 
@@ -98,7 +117,8 @@ class TrainingStep:
         state, batch = self.state, self.batch()
         tensors = [state.parameters[n] for n in state.names]
         with reduced(state.config, state.device):
-            loss, accuracy = self._score(tensors, (batch.a, batch.b, batch.answer, batch.share))
+            columns = (batch.a, batch.b, batch.answer, batch.share)
+            loss, accuracy = self._score(tensors, columns, state.noise_keys, state.step)
         # a resting or diverged lane's infinities stay in its own lane: no product crosses lanes
         gradients = torch.autograd.grad(loss.sum(), tensors)
         with torch.no_grad():
@@ -120,8 +140,7 @@ class EvaluationPass:
         self.passes = evaluation_passes(self.examples)
         self.size = -(-self.examples // self.passes)
         self.lanes = evaluated_together(state.config, state.width)
-        self.model = LaneModel(state.config.model, RowPlan.of(state.config.task), StackedLanes())
-        self.model.position(state.parameters, 0)
+        self.model = model_of(state, noisy=False)
         device = state.device
         self.chosen = torch.zeros(self.lanes, dtype=torch.int64, device=device)
         self.start = torch.zeros(1, dtype=torch.int64, device=device)
@@ -141,7 +160,7 @@ class EvaluationPass:
         logits = self.model.logits(
             dict(zip(self.state.names, parameters, strict=True)), Batch(a, b, answer, torch.empty_like(a))
         )
-        return self.model.ops.losses(logits, answer), logits.argmax(-1) == answer
+        return losses_of(self.state.config, logits, answer), logits.argmax(-1) == answer
 
     @torch.no_grad()
     def __call__(self) -> None:

@@ -19,11 +19,11 @@ from grok.arithmetic.vocabulary import Vocabulary
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError
 
-WIDTHS: Final = {"NVIDIA B200": 384, "NVIDIA H200": 256, "NVIDIA H100": 192, "NVIDIA A100": 128}
-"""Lanes by device model for a model of the default size: enough to fill its multiprocessors.
-A start by arithmetic; ``python -m benchmarks.device`` measures what would be better."""
+WIDTHS: Final = {"NVIDIA B200": 296, "NVIDIA H200": 264, "NVIDIA H100": 264, "NVIDIA A100": 216}
+"""Lanes by device model for a model of the default size: two for each of its multiprocessors, so that batched
+products come out even. A start by arithmetic; ``python -m benchmarks.device`` measures what would be better."""
 DEFAULT_WIDTH: Final = 64
-WIDEST: Final = 1024
+WIDEST: Final = 1056
 ON_CPU: Final = 8
 USABLE: Final = 0.85
 """Share of a device's memory that lanes may take: the rest is the driver's, the libraries' and the allocator's gaps."""
@@ -65,7 +65,7 @@ def step_flops(config: ArithmeticConfig) -> int:
     d_ff = config.model.d_ff
     assert d_ff is not None
     return matrix_flops(
-        RowPlan.of(config.task),
+        RowPlan.of(config.task, shared=config.model.dropout == 0),
         batch_size=config.train.batch_size,
         layers=config.model.layers,
         d_model=config.model.d_model,

@@ -1,0 +1,84 @@
+"""What one step of stacked lanes asks of a device: operations and bytes, counted on tensors without data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from grok.arithmetic.stacked.state import LaneState
+from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
+from grok.config import ArithmeticConfig
+
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""Shape and strides of a product's operand."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """One call of a step or an evaluation's pass over all lanes of a stack."""
+
+    flops: int = 0
+    """Of the matrix products; a multiply-add is two."""
+    products: Counter[tuple[Layout, Layout]] = field(default_factory=Counter)
+    """How often a batched product with these operands runs."""
+    product_bytes: int = 0
+    """Operands read and results written once by each product."""
+    bytes: int = 0
+    """The same over all operations, one after the other: what an uncompiled step moves."""
+    kernels: int = 0
+    """Operations that are more than another view of a tensor."""
+
+
+class Counter_(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counts()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        read = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
+        made = [t for t in tree_iter(result) if isinstance(t, Tensor)]
+        aliases = [r.alias_info for r in func._schema.returns]
+        if made and not any(info is not None and not info.is_write for info in aliases):
+            moved = sum(map(distinct_bytes, [*read, *made]))
+            self.counts.kernels += 1
+            self.counts.bytes += moved
+            if func is torch.ops.aten.bmm.default:
+                x, y = read
+                lanes, rows, inner = x.shape
+                self.counts.flops += 2 * lanes * rows * inner * y.shape[2]
+                self.counts.products[(tuple(x.shape), x.stride()), (tuple(y.shape), y.stride())] += 1
+                self.counts.product_bytes += moved
+        return result
+
+
+def distinct_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a tensor's distinct elements: what is only repeated is read once."""
+    n = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        n *= size if stride else 1
+    return n * tensor.element_size()
+
+
+def counts_of(config: ArithmeticConfig, width: int) -> tuple[Counts, Counts, int]:
+    """Return the counts of a step, of an evaluation's pass, and how many passes evaluate all lanes."""
+    state = LaneState(config, width, torch.device("meta"))
+    step, evaluation = TrainingStep(state, compile=False), EvaluationPass(state, compile=False)
+    found = []
+    for function in (step, evaluation):
+        with Counter_() as counter:
+            function()
+        found.append(counter.counts)
+    return found[0], found[1], evaluation.passes * -(-width // evaluation.lanes)
+
+
+def update_bytes(config: ArithmeticConfig, width: int) -> int:
+    """Return the least that an AdamW update moves: weights, two moments and gradients read, all but these written."""
+    state = LaneState(config, width, torch.device("meta"))
+    return 7 * sum(p.numel() * p.element_size() for p in state.parameters.values())

@@ -1,0 +1,316 @@
+"""Stacked lanes on a CUDA device: ``python -m benchmarks.device``; without one, ``--estimate`` counts the floors.
+
+Measures, in rounds in which all take turns: lane-steps a second against lane width and
+precision, captured and queued, compiled and not; the share of the matrix-product floor
+measured in the same rounds at the same shapes; evaluation, orders and seats; a whole
+small sweep. Projects 2,073 seeds of 3,000 steps. Writes a dated page under
+``results/benchmarks/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.counts import Counts, counts_of, update_bytes
+from grok.arithmetic.engine import never
+from grok.arithmetic.stacked import train_stacked
+from grok.arithmetic.stacked.engine import Seat, Stack
+from grok.arithmetic.stacked.step import product_precision
+from grok.arithmetic.stacked.width import WIDTHS, lane_width, lanes_in, memory_of
+from grok.config import ArithmeticConfig, load_config
+from grok.records import Job, RunResult
+
+SEEDS, STEPS = 2073, 3000
+TARGETS = {"float32": 10.0, "tf32": 5.0}
+"""Minutes for all seeds, on an H200."""
+H200 = {"float32": 67e12, "tf32": 494.5e12, "bf16": 989e12, "bandwidth": 4.8e12}
+"""Peak operations a second (dense) and bytes a second of an H200 SXM, from its data sheet."""
+ROUNDS, PER_ROUND, ORDERED_SEEDS = 5, 20, 8
+
+
+def default_config(**over: Any) -> ArithmeticConfig:
+    config = load_config({"mode": "arithmetic", **over})
+    assert isinstance(config, ArithmeticConfig)
+    return config
+
+
+def waves(width: int) -> int:
+    """Return how often a stack is filled to train all seeds."""
+    return math.ceil(SEEDS / width)
+
+
+def estimate(width: int) -> str:
+    """Return the floors of an H200, from counted operations and bytes: an estimate, not a measurement."""
+    config = default_config()
+    step, evaluation, passes = counts_of(config, width)
+    every, memory = config.eval.every, memory_of(config, width)
+    n = waves(width) * STEPS
+    least = step.product_bytes + update_bytes(config, width)
+    share = evaluation.flops * passes / (every * step.flops)
+
+    def minutes(amount: float, rate: float) -> str:
+        return f"{amount * n / rate / 60:.1f}"
+
+    return "\n".join(
+        [
+            f"Estimate, nothing measured: {SEEDS} seeds of {STEPS} steps on an H200 at its peak rates, width {width}.",
+            "",
+            f"- A step of one lane: {step.flops / width / 1e9:.3f} GFLOP of products in {sum(step.products.values())} "
+            f"batched products. All lanes: {step.flops / 1e9:.0f} GFLOP.",
+            f"- Bytes of a step of all lanes: {least / 1e9:.1f} GB if only products and the update touched memory; "
+            f"{step.bytes / 1e9:.1f} GB when each of its {step.kernels} operations runs by itself.",
+            f"- An evaluation of all lanes every {every} steps: {100 * share:.1f}% of the operations.",
+            f"- Memory: {memory.state / 1e9:.2f} GB of buffers, {memory.step / 1e9:.2f} for a step, "
+            f"{memory.evaluation / 1e9:.2f} for an evaluation.",
+            "",
+            "| minutes for all seeds | float32 | tf32 |",
+            "|---|---|---|",
+            f"| products at the peak rate | {minutes(step.flops, H200['float32'])} | "
+            f"{minutes(step.flops, H200['tf32'])} |",
+            f"| bytes, products and update alone | {minutes(least, H200['bandwidth'])} | "
+            f"{minutes(least, H200['bandwidth'])} |",
+            f"| bytes, every operation by itself | {minutes(step.bytes, H200['bandwidth'])} | "
+            f"{minutes(step.bytes, H200['bandwidth'])} |",
+            "",
+        ]
+    )
+
+
+def seconds_of(function: Callable[[], None], count: int) -> float:
+    """Return the device's seconds for one of ``count`` calls queued one after the other."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(count):
+        function()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3 / count
+
+
+class Contender:
+    """A full stack of lanes in one precision and width."""
+
+    def __init__(self, width: int, *, graphs: bool = True, **over: Any) -> None:
+        self.config = default_config(**over)
+        device = torch.device("cuda")
+        jobs = [Job(run_id=str(s), config=default_config(seed=s, **over)) for s in range(ORDERED_SEEDS)]
+        began = time.perf_counter()
+        self.stack = Stack(jobs, lanes=width, device=device, graphs=graphs)
+        self.set_up = time.perf_counter() - began
+        began = time.perf_counter()
+        seats = [Seat(job) for job in jobs]
+        self.seat = (time.perf_counter() - began) / len(seats)
+        for lane in range(width):
+            list(self.stack._seat(lane, seats[lane % len(seats)]))
+        self.stack._shuffle(0)
+        self.width = width
+        self.times: list[float] = []
+
+    def step(self) -> None:
+        with product_precision(self.config.precision):
+            self.stack._step()
+
+    def orders(self) -> float:
+        """Return the seconds that the orders of one epoch of all lanes take, host and device."""
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        self.stack._epoch[:] = -1
+        self.stack._shuffle(0)
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    def evaluate(self) -> float:
+        """Return the seconds of an evaluation of all lanes."""
+        began = time.perf_counter()
+        self.stack._evaluate(range(self.width))
+        return time.perf_counter() - began
+
+
+def product_seconds(counts: Counts, precision: str) -> float:
+    """Return the seconds of a step's batched products alone, each at its own shapes and strides."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    total = 0.0
+    for operands, times in counts.products.items():
+        x, y = (
+            torch.zeros(
+                sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1, dtype=dtype, device="cuda"
+            ).as_strided(shape, strides)
+            for shape, strides in operands
+        )
+        with product_precision(precision):
+            torch.bmm(x, y)
+            total += times * seconds_of(lambda x=x, y=y: torch.bmm(x, y), 5)  # type: ignore[misc]
+    return total
+
+
+def measure(widths: list[int]) -> dict[str, Any]:
+    """Return what every precision and width takes, in rounds."""
+    config = default_config()
+    table = lane_width(config, torch.device("cuda"))
+    fitting = lanes_in(config, torch.cuda.get_device_properties(0).total_memory)
+    found: dict[str, Any] = {"table width": table, "fitting": fitting, "rows": []}
+    for width in sorted({*widths, table}):
+        if width > fitting:
+            continue
+        counts, _, _ = counts_of(config, width)
+        contenders = {
+            ("float32", "graph, compiled"): Contender(width),
+            ("tf32", "graph, compiled"): Contender(width, precision="tf32"),
+            ("bf16", "graph, compiled"): Contender(width, precision="bf16"),
+        }
+        if width == table:
+            plain = {"numerics": {"compile": False}}
+            contenders["float32", "graph, not compiled"] = Contender(width, **plain)
+            contenders["float32", "queued, compiled"] = Contender(width, graphs=False)
+        floors: dict[str, list[float]] = {}
+        for _ in range(ROUNDS):
+            for precision in ("float32", "tf32", "bf16"):
+                floors.setdefault(precision, []).append(product_seconds(counts, precision))
+            for contender in contenders.values():
+                contender.times.append(seconds_of(contender.step, PER_ROUND))
+        for (precision, how), contender in contenders.items():
+            step, floor = statistics.median(contender.times), statistics.median(floors[precision])
+            evaluation = min(contender.evaluate() for _ in range(3))
+            orders = min(contender.orders() for _ in range(3))
+            epochs = STEPS / contender.stack.seats[0].flight.order.batches_per_epoch  # type: ignore[union-attr]
+            whole = waves(width) * (STEPS * step + STEPS / config.eval.every * evaluation)
+            found["rows"].append(
+                {
+                    "precision": precision,
+                    "how": how,
+                    "width": width,
+                    "step": step,
+                    "steps": contender.times,
+                    "lane-steps a second": width / step,
+                    "products": floor,
+                    "share of the floor": floor / step,
+                    "rate": counts.flops / step,
+                    "evaluation": evaluation,
+                    "evaluation share": evaluation / (evaluation + config.eval.every * step),
+                    "orders share": orders * epochs / (STEPS * step),
+                    "seat on the host": contender.seat,
+                    "set up": contender.set_up,
+                    "minutes": whole / 60,
+                }
+            )
+        found.setdefault("counts", {})[width] = {"flops": counts.flops, "bytes": counts.bytes}
+        del contenders
+        torch.cuda.empty_cache()
+    return found
+
+
+def whole_sweep(width: int, precision: str, steps: int) -> dict[str, float]:
+    """Return seconds and seeds of a small sweep with everything in it: set-up, refilling, evaluation, results."""
+    torch.cuda.reset_peak_memory_stats()
+    configs = [default_config(seed=s, precision=precision, train={"steps": steps}) for s in range(2 * width)]
+    began = time.perf_counter()
+    marks: list[float] = []
+    for event in train_stacked([Job(run_id=str(c.seed), config=c) for c in configs], lanes=width, stop=never):
+        if isinstance(event, RunResult):
+            marks.append(time.perf_counter() - began)
+    return {
+        "seeds": len(marks),
+        "steps": steps,
+        "seconds": marks[-1],
+        "second half": marks[-1] - marks[width - 1],
+        "memory": torch.cuda.max_memory_allocated(),
+        "memory estimate": memory_of(configs[0], width).total,
+    }
+
+
+def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], commit: str) -> str:
+    """Return the benchmark page as Markdown."""
+    name, width = torch.cuda.get_device_name(0), found["table width"]
+    lines = [
+        f"# Stacked lanes on {name}",
+        "",
+        f"{datetime.date.today()}, commit {commit}, {name}, CUDA {torch.version.cuda}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}. Command: `python -m benchmarks.device`.",
+        "",
+        f"The default regime; medians of {ROUNDS} rounds of {PER_ROUND} steps in which all take turns. The floor is "
+        "the time of the step's batched products alone, at the same shapes and strides, measured in the same rounds. "
+        f"Projected: {SEEDS} seeds of {STEPS} steps with evaluation every 100, on one device.",
+        "",
+        "| precision | path | lanes | ms a step | lane-steps a second | TFLOP/s | share of the floor | evaluation | "
+        "orders | projected minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['precision']} | {r['how']} | {r['width']}{' (table)' if r['width'] == width else ''} | "
+        f"{1e3 * r['step']:.2f} | {r['lane-steps a second']:.0f} | {r['rate'] / 1e12:.1f} | "
+        f"{100 * r['share of the floor']:.0f}% | {100 * r['evaluation share']:.1f}% | "
+        f"{100 * r['orders share']:.1f}% | {r['minutes']:.1f} |"
+        for r in found["rows"]
+    ]
+    lines += ["", "## Against the targets", ""]
+    for precision, target in TARGETS.items():
+        (row,) = [
+            r for r in found["rows"] if (r["precision"], r["how"], r["width"]) == (precision, "graph, compiled", width)
+        ]
+        verdict = "reached" if row["minutes"] < target else f"missed by {row['minutes'] - target:.1f} minutes"
+        lines.append(f"- {precision}: {row['minutes']:.1f} minutes at the table's width, target {target:g}: {verdict}.")
+    lines += [
+        "",
+        "## A small sweep, everything included",
+        "",
+        "| precision | seeds | steps | seconds | seconds of the second half | GB at the peak | GB estimated |",
+        "|---|---|---|---|---|---|---|",
+        *[
+            f"| {precision} | {s['seeds']} | {s['steps']} | {s['seconds']:.1f} | {s['second half']:.1f} | "
+            f"{s['memory'] / 1e9:.1f} | {s['memory estimate'] / 1e9:.1f} |"
+            for precision, s in sweeps.items()
+        ],
+        "",
+        "The first half begins with compiling and capturing; the second one is what each refilled stack takes.",
+        "",
+        "## Floors by count",
+        "",
+        estimate(width),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--estimate", action="store_true", help="count operations and bytes; needs no device")
+    parser.add_argument("--widths", type=int, nargs="*", default=[66, 132, 264, 528, 1056])
+    parser.add_argument("--sweep-steps", type=int, default=300, help="steps of the small sweep's runs")
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
+    given = parser.parse_args()
+    if given.estimate:
+        print(estimate(WIDTHS["NVIDIA H200"]))
+        return 0
+    if not torch.cuda.is_available():
+        print(
+            f"This measures a CUDA device, and torch {torch.__version__} sees none: run it where there is one, "
+            "or ask for --estimate",
+            file=sys.stderr,
+        )
+        return 2
+    found = measure(given.widths)
+    sweeps = {p: whole_sweep(found["table width"], p, given.sweep_steps) for p in ("float32", "tf32", "bf16")}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    text = page(found, sweeps, commit.stdout.strip() or "unknown")
+    given.out.mkdir(parents=True, exist_ok=True)
+    stem = given.out / f"{datetime.date.today()}-device"
+    stem.with_suffix(".md").write_text(text)
+    stem.with_suffix(".json").write_text(json.dumps(found | {"sweeps": sweeps}, indent=1))
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
