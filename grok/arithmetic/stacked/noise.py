@@ -54,7 +54,8 @@ def dropout(model: ModelConfig, keys: Tensor, step: Tensor) -> Noise:
         counter = torch.arange(1, elements + 1, device=x.device)
         words = mixed(keys[index[place]][:, None] + (step[:, None] * elements + counter) * GOLDEN)
         keep = _shifted(words, 64 - BITS) >= least
-        return x * keep.view(x.shape).to(x.dtype) / (1 - model.dropout)
+        kept: Tensor = x * keep.view(x.shape).to(x.dtype) / (1 - model.dropout)
+        return kept
 
     return noise
 
@@ -63,9 +64,11 @@ def mixed(words: Tensor) -> Tensor:
     """Return SplitMix64's output function of 64-bit words held as signed integers; products wrap around."""
     words = (words ^ _shifted(words, 30)) * FIRST
     words = (words ^ _shifted(words, 27)) * SECOND
-    return words ^ _shifted(words, 31)
+    mixed_words: Tensor = words ^ _shifted(words, 31)
+    return mixed_words
 
 
 def _shifted(words: Tensor, bits: int) -> Tensor:
     """Return the words shifted right with zeros from the left: a signed integer's own shift repeats its sign."""
-    return (words >> bits) & (2 ** (64 - bits) - 1)
+    shifted: Tensor = (words >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
