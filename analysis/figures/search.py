@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.causes import SEQUENTIAL
-from analysis.figures.style import AMBER, BLUE, GREY, INK, PAPER, ROSE, SOFT, TEAL, Drawing, canvas
+from analysis.figures.style import AMBER, BLUE, GREY, INK, PAPER, ROSE, SOFT, TEAL, Drawing, canvas, log_axis
 from analysis.studies.search import FINISHED, Floats, Searches, SearchResult
 
+GOLDEN = 0.618034
+LATE = 1.15
+"""Where a seed that did not generalise is drawn, in budgets."""
 MOST = 6
 """Settings that get a slice each."""
 
@@ -35,13 +39,15 @@ def histories(study: Searches) -> list[Drawing]:
         axes.scatter(stopped["trial"], np.full(len(stopped), 0.02), s=14, color=ROSE, marker="|",
                      transform=axes.get_xaxis_transform())  # fmt: skip
         axes.step(done["trial"], best, where="post", color=TEAL)
-        axes.annotate("best so far", (1, 1), xycoords="axes fraction", ha="right", va="top", color=TEAL, fontsize=8.5)
+        _above(axes, 1, "best so far", TEAL)
+        beyond = _mark_budget(axes, result, value)
         axes.set_xlabel("trial")
         axes.set_ylabel(_words(result.objective))
         axes.yaxis.set_major_formatter(lambda v, _: _number(v))
         caption = (
             f"{len(done)} finished trials of {result.name}, each the statistic of {done['seeds'].iloc[0]} seeds with "
             f"its 95% interval over them; red ticks: {len(stopped)} trials that were stopped, impossible or failed."
+            f"{beyond}"
         )
         data = done[["trial", "value", "low", "high"]].assign(best=best)
         made.append(Drawing(f"search_history_{result.name}", f"Search {result.name}", caption, figure, data))
@@ -53,32 +59,67 @@ def slices(study: Searches) -> list[Drawing]:
     made = []
     for result in study.results:
         done = _done(result)
-        numeric = [s for s in result.settings if pd.to_numeric(done[s], errors="coerce").notna().all()][:MOST]
-        if done.empty or not numeric:
+        shown = [s for s in result.settings if done[s].notna().any()][:MOST]
+        if done.empty or not shown:
             continue
-        rows = (len(numeric) + 1) // 2
+        columns = len(shown) if len(shown) <= 3 else 3 if len(shown) > 4 else 2
+        rows = -(-len(shown) // columns)
         figure, grid = canvas(
-            height=1.0 + 1.9 * rows, rows=rows, columns=min(2, len(numeric)), squeeze=False, sharey=True
+            width=6.2, height=1.0 + 1.9 * rows, rows=rows, columns=columns, squeeze=False, sharey=True
         )
-        for axes, setting in zip(grid.flat, numeric, strict=False):
-            x = pd.to_numeric(done[setting]).to_numpy(dtype=float)
-            axes.scatter(x, done["value"], s=14, color=BLUE, alpha=0.7, edgecolors="none")
-            default = result.default.get(setting)
-            if isinstance(default, int | float):
-                axes.axvline(default, color=AMBER, linewidth=0.9, linestyle=(0, (3, 3)))
-            if x.min() > 0 and x.max() / x.min() > 20:
-                axes.set_xscale("log")
-            axes.set_xlabel(setting)
-            axes.tick_params(axis="x", labelsize=7.5)
-        for axes in list(grid.flat)[len(numeric) :]:
+        for axes, setting in zip(grid.flat, shown, strict=False):
+            _slice(axes, done[done[setting].notna()], setting, result.default.get(setting))
+        for axes in list(grid.flat)[len(shown) :]:
             axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel(_words(result.objective))
             axes.yaxis.set_major_formatter(lambda v, _: _number(v))
-        caption = f"Finished trials of {result.name}, one panel per setting; dashed: the default."
-        data = done[["trial", "value", *numeric]]
+        caption = (
+            f"Finished trials of {result.name}, one panel per setting (those trials that have it); dashed: the default."
+        )
+        data = done[["trial", "value", *shown]]
         made.append(Drawing(f"search_slices_{result.name}", "What each setting does", caption, figure, data))
     return made
+
+
+def _slice(axes: Axes, done: pd.DataFrame, setting: str, default: object) -> None:
+    """Draw the trials that have a setting: numbers along an axis, names side by side."""
+    x = pd.to_numeric(done[setting], errors="coerce").to_numpy(dtype=float)
+    if np.isnan(x).any() or done[setting].map(lambda value: isinstance(value, bool)).any():
+        named = done[setting].astype(str)
+        names = sorted(named.unique())
+        place = named.map(names.index).to_numpy(dtype=float)
+        x = place + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # side by side, not at random
+        axes.set_xticks(range(len(names)), names)
+        axes.set_xlim(-0.6, len(names) - 0.4)
+        default = names.index(str(default)) if str(default) in names else None
+    elif x.min() > 0 and x.max() / x.min() > 20:
+        log_axis(axes.xaxis)
+        axes.tick_params(axis="x", labelrotation=45)
+    if isinstance(default, int | float):
+        axes.axvline(default, color=AMBER, linewidth=0.9, linestyle=(0, (3, 3)))
+    axes.scatter(x, done["value"], s=14, color=BLUE, alpha=0.7, edgecolors="none")
+    axes.set_xlabel(setting)
+    axes.tick_params(axis="x", labelsize=7.5)
+
+
+def _above(axes: Axes, x: float, text: str, colour: str) -> None:
+    """Write ``text`` above the plot, where no point can be."""
+    axes.annotate(
+        text, (x, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points", ha="right", va="bottom",
+        color=colour, fontsize=8.5,
+    )  # fmt: skip
+
+
+def _mark_budget(axes: Axes, result: SearchResult, values: Floats) -> str:
+    """Draw the line above which a median time is censored; return what the caption says of it."""
+    if result.objective != "median_time" or result.steps is None or not (values > result.steps).any():
+        return ""
+    axes.axhline(result.steps, color=SOFT, linewidth=0.9, linestyle=(0, (3, 3)))
+    return (
+        f" Above the dashed line at {result.steps:,} steps, the end of training, half of the seeds or more had not "
+        "generalised: it is that many times (1 + their share)."
+    )
 
 
 def fronts(study: Searches) -> list[Drawing]:
@@ -99,10 +140,8 @@ def fronts(study: Searches) -> list[Drawing]:
         axes.xaxis.set_major_formatter(lambda v, _: _number(v))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}")
-        axes.annotate("Pareto front", (1, 1), xycoords="axes fraction", ha="right", va="top", color=TEAL, fontsize=8.5)
-        axes.annotate(
-            "other trials", (1, 0.93), xycoords="axes fraction", ha="right", va="top", color=SOFT, fontsize=8.5
-        )
+        _above(axes, 0.78, "other trials", SOFT)
+        _above(axes, 1, "Pareto front", TEAL)
         caption = f"{len(done)} finished trials of {result.name}; no trial is better in both than one on the front."
         data = done[["trial", "value", "second", "best"]]
         made.append(Drawing(f"search_front_{result.name}", "Two objectives", caption, figure, data))
@@ -151,8 +190,14 @@ def contours(study: Searches) -> list[Drawing]:
         x, y = (_scaled(axis, pd.to_numeric(done[s]).to_numpy(dtype=float), s)
                 for axis, s in zip((axes.xaxis, axes.yaxis), two, strict=True))  # fmt: skip
         colours = SEQUENTIAL if result.minimise else SEQUENTIAL.reversed()
-        mesh = axes.tricontourf(x, y, done["value"].to_numpy(dtype=float), levels=8, cmap=colours, alpha=0.85)
+        value = done["value"].to_numpy(dtype=float)
+        levels = MaxNLocator(8).tick_values(float(value.min()), float(value.max()))
+        # a triangle whose corners all lie at the topmost level belongs to no band
+        drawn = np.minimum(value, levels[-1] - 1e-6 * (levels[-1] - levels[0]))
+        mesh = axes.tricontourf(x, y, drawn, levels=levels, cmap=colours, alpha=0.85)
         axes.scatter(x, y, s=12, color=INK, edgecolors=PAPER, linewidths=0.6, zorder=3)
+        axes.use_sticky_edges = False  # the outermost trials keep their whole dots
+        axes.margins(0.04)
         bar = figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
         bar.outline.set_visible(False)
         bar.set_label(_words(result.objective), color=SOFT)
@@ -187,7 +232,7 @@ def comparisons(study: Searches) -> list[Drawing]:
         if frame.empty:
             continue
         figure, axes = canvas(width=4.0, height=3.8)
-        a, b = frame["default"].to_numpy(dtype=float), frame["best"].to_numpy(dtype=float)
+        a, b = (_in_time(frame[side].to_numpy(dtype=float), result) for side in ("default", "best"))
         better = b < a if result.minimise else b > a
         worse = (a != b) & ~better
         colours = np.where(better, TEAL, np.where(worse, ROSE, GREY))
@@ -197,14 +242,11 @@ def comparisons(study: Searches) -> list[Drawing]:
         low, high = float(min(a.min(), b.min())), float(max(a.max(), b.max()))
         pad = 0.05 * (high - low) or 1.0
         axes.set(xlim=(low - pad, high + pad), ylim=(low - pad, high + pad), aspect="equal")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(5))
-            axis.set_major_formatter(lambda v, _: _number(v))
-        corner = (0.98, 0.03, "right") if result.minimise else (0.02, 0.94, "left")
-        axes.annotate("better", corner[:2], xycoords="axes fraction", ha=corner[2], fontsize=8.5, color=TEAL)
-        axes.set_xlabel(f"{_words(result.objective)}, seed by seed, at the default")
+        late = _time_ticks(axes, result, low, high)
+        axes.set_xlabel(f"{'step of generalisation' if late else _words(result.objective)} at the default")
         axes.set_ylabel("at the best setting")
-        late = " A time beyond the budget counts as twice the budget." if "time" in result.objective else ""
+        _above(axes, 1, f"better {int(better.sum())}", TEAL)
+        _above(axes, 0.72, f"worse {int(worse.sum())}", ROSE)
         caption = (
             f"Each dot: a fresh seed ({len(frame)} in all, larger where they coincide) at both settings of "
             f"{result.name}, pinned before they were trained; better for {int(better.sum())}, worse for "
@@ -214,8 +256,28 @@ def comparisons(study: Searches) -> list[Drawing]:
     return made
 
 
+def _in_time(values: Floats, result: SearchResult) -> Floats:
+    """Return seeds' values for drawing: those that did not generalise side by side just beyond the budget."""
+    return np.minimum(values, LATE * result.budget) if result.objective == "median_time" else values
+
+
+def _time_ticks(axes: Axes, result: SearchResult, low: float, high: float) -> str:
+    """Label both axes; return what the caption says of seeds that did not generalise, empty where all did."""
+    ticks = MaxNLocator(5).tick_values(low, min(high, result.budget))
+    ticks = ticks[(ticks >= low) & (ticks <= min(high, result.budget))]
+    labels = [_number(tick) for tick in ticks]
+    late = result.objective == "median_time" and high > result.budget
+    if late:
+        ticks, labels = np.append(ticks, LATE * result.budget), [*labels, "never"]
+    axes.set_xticks(ticks, labels)
+    axes.set_yticks(ticks, labels)
+    if not late:
+        return ""
+    return f" never: not within {result.budget:,.0f} steps, which the test counts as twice that."
+
+
 def _words(objective: str) -> str:
-    return objective.replace("_", " ")
+    return {"median_time": "median step of generalisation"}.get(objective, objective.replace("_", " "))
 
 
 def _number(value: float) -> str:

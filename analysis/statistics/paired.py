@@ -1,10 +1,11 @@
 """Two settings on the same seeds: the paired difference and whether it is beyond seed noise.
 
-Sources: Wilcoxon 1945; Hodges and Lehmann 1963.
+Sources: Wilcoxon 1945; Hodges and Lehmann 1963; Bonett and Price 2012 (the difference of two shares).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,12 +24,14 @@ class Paired:
     """The shift of b against a, seed by seed."""
 
     shift: Estimate
-    """Hodges-Lehmann estimate of b - a."""
+    """Hodges-Lehmann estimate of b - a; of outcomes that are 0 or 1, the difference of their shares."""
     p: float
     """Two-sided Wilcoxon signed-rank test."""
     lower: int
     higher: int
     """Seeds for which b is lower, and higher, than a."""
+    up: bool
+    """Whether b is the higher one by the test's own sum of ranks, which may differ from the sign of a shift near 0."""
 
 
 def paired(a: NDArray[np.float64], b: NDArray[np.float64], level: float = LEVEL) -> Paired:
@@ -44,15 +47,29 @@ def paired(a: NDArray[np.float64], b: NDArray[np.float64], level: float = LEVEL)
     if len(moved) < FEWEST:
         raise NotEnoughData(f"at least {FEWEST} seeds for which the two settings differ (seen: {len(moved)})")
     n = len(gap)
+    test = stats.wilcoxon(moved, method="auto")
+    ranks = stats.rankdata(np.abs(moved))
+    up = bool(ranks[moved > 0].sum() > ranks[moved < 0].sum())
+    lower, higher = int((gap < 0).sum()), int((gap > 0).sum())
+    if set(np.unique(np.concatenate([a, b]))) <= {0.0, 1.0}:
+        return Paired(_share_difference(lower, higher, n, level), float(test.pvalue), lower, higher, up)
     i, j = np.triu_indices(n)
     walsh = np.sort((gap[i] + gap[j]) / 2)
     z = float(stats.norm.ppf(0.5 + level / 2))
     cut = max(0, int(np.floor(n * (n + 1) / 4 - z * np.sqrt(n * (n + 1) * (2 * n + 1) / 24))))
     value = float(np.median(walsh))
-    test = stats.wilcoxon(moved, method="auto")
     return Paired(
         Estimate(value, float(walsh[cut]), float(walsh[len(walsh) - 1 - cut]), n, "Hodges-Lehmann", level),
         float(test.pvalue),
-        int((gap < 0).sum()),
-        int((gap > 0).sum()),
+        lower,
+        higher,
+        up,
     )
+
+
+def _share_difference(lost: int, won: int, n: int, level: float) -> Estimate:
+    """Return the difference of two paired shares with Bonett and Price's interval."""
+    p_lost, p_won = (lost + 1) / (n + 2), (won + 1) / (n + 2)
+    middle = p_won - p_lost
+    half = float(stats.norm.ppf(0.5 + level / 2)) * math.sqrt((p_won + p_lost - middle**2) / (n + 2))
+    return Estimate((won - lost) / n, max(-1.0, middle - half), min(1.0, middle + half), n, "Bonett-Price", level)

@@ -43,10 +43,14 @@ class SearchResult:
     settings: list[str]
     trials: pd.DataFrame
     default: dict[str, Any]
+    steps: int | None = None
+    """Steps that a trial's runs may take."""
     importance: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns setting, share, low, high, trials."""
     compared: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns seed, default, best: the pinned comparison's outcome by seed."""
+    budget: float = math.inf
+    """Steps of the comparison's runs; a seed whose time is beyond them did not generalise."""
 
 
 @dataclass(kw_only=True)
@@ -70,7 +74,7 @@ def result_of(data: dict[str, Any]) -> SearchResult:
                 "state": trial["state"],
                 "value": numbers[0] if numbers else math.nan,
                 "second": numbers[1] if len(numbers) > 1 else math.nan,
-                **_interval(objectives[0]["name"], numbers, trial["runs"]),
+                **_interval(objectives[0]["name"], [float(run[2]) for run in trial["runs"] if numbers]),
                 "seeds": len(trial["runs"]),
                 "best": bool(trial["best"]),
                 **{name: trial["params"].get(name) for name in settings},
@@ -84,21 +88,20 @@ def result_of(data: dict[str, Any]) -> SearchResult:
         settings,
         pd.DataFrame(records),
         data.get("default") or {},
+        data.get("definition", {}).get("settings", {}).get("train.steps"),
     )
 
 
-def _interval(objective: str, values: list[float], runs: list[Any]) -> dict[str, float]:
-    """Return the 95% interval of a trial's first objective over its seeds."""
-    scores = np.array([float(run[2]) for run in runs])
-    if not len(scores) or not values or not math.isfinite(values[0]):
+def _interval(objective: str, scores: list[float]) -> dict[str, float]:
+    """Return the 95% interval of a setting's objective over its seeds."""
+    if not scores:
         return {"low": math.nan, "high": math.nan}
-    if objective.endswith("_share"):
-        e = share(int(scores.sum()), len(scores))
-    else:
-        e = median_interval(scores)
-        # a seed's score is its time; operations are in proportion to it
-        e = e.scaled(values[0] / e.value) if objective == "compute" and e.value > 0 else e
+    e = _over_seeds(objective, np.array(scores))
     return {"low": e.low, "high": e.high}
+
+
+def _over_seeds(objective: str, scores: Floats) -> Estimate:
+    return share(int(scores.sum()), len(scores)) if objective.endswith("_share") else median_interval(scores)
 
 
 def analyse(observations: Observations, question: Question) -> Searches:
@@ -117,9 +120,10 @@ def analyse(observations: Observations, question: Question) -> Searches:
         raise NotEnoughData("a search with a finished trial")
     study = Searches(name=question.name, title=question.title, question=question.question, results=results)
     compared = {d["pinned"]["study"]: d for d in observations.searches if "pinned" in d and "runs" in d}
+    pinned = {d["study"]: d for d in observations.searches if "pinned_at" in d}
     for result in results:
         _best(study, result)
-        _comparison(study, result, compared.get(result.name))
+        _comparison(study, result, compared.get(result.name), pinned.get(result.name))
         _importance(study, result)
     return study
 
@@ -153,7 +157,12 @@ def _best(study: Searches, result: SearchResult) -> None:
     )
 
 
-def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] | None) -> None:
+def _comparison(
+    study: Searches, result: SearchResult, compared: dict[str, Any] | None, pinned: dict[str, Any] | None
+) -> None:
+    if compared is None and pinned is not None and pinned["best"] == pinned["default"]:
+        study.notes.append(f"{result.name}: the best setting is the default (trial {pinned['trial']}).")
+        return
     if compared is None:
         study.notes.append(
             f"{result.name}: better than the default beyond seed noise? Not enough data: needs both settings on fresh "
@@ -166,6 +175,8 @@ def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] 
     seeds = sorted(set(runs["default"]) & set(runs["best"]))
     a, b = (np.array([runs[side][s] for s in seeds]) for side in ("default", "best"))
     result.compared = pd.DataFrame({"seed": seeds, "default": a, "best": b})
+    result.budget = float(compared["pinned"].get("steps", math.inf))
+    study.tables.append(_sides(result, compared["pinned"], {"default": a, "best": b}))
     try:
         found = paired(a, b)
     except NotEnoughData as gap:
@@ -173,7 +184,7 @@ def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] 
         return
     better, worse = (found.lower, found.higher) if result.minimise else (found.higher, found.lower)
     e = found.shift
-    good = e.value < 0 if result.minimise else e.value > 0
+    good = found.up is not result.minimise
     verdict = (
         "no difference beyond seed noise" if found.p >= 0.05 else "better than the default" if good else "worse than it"
     )
@@ -191,11 +202,42 @@ def _comparison(study: Searches, result: SearchResult, compared: dict[str, Any] 
     )
 
 
+def _sides(result: SearchResult, pinned: dict[str, Any], scores: dict[str, Floats]) -> Table:
+    """Return both settings as the fresh seeds judge them, beside what the search itself had said."""
+    rows = []
+    for side, values in scores.items():
+        e = _over_seeds(result.objective, values)
+        trial = result.trials["trial"] == (pinned["trial"] if side == "best" else _trial_of(result, pinned[side]))
+        searched = result.trials.loc[trial, "value"]
+        rows.append(
+            {
+                "setting": side,
+                **pinned[side],
+                f"{result.objective} on fresh seeds": e.value,
+                "low": e.low,
+                "high": e.high,
+                "seeds": e.n,
+                "in the search": float(searched.iloc[0]) if len(searched) else math.nan,
+            }
+        )
+    caption = (
+        f"{result.name}: both settings of the comparison with 95% intervals over the fresh seeds, and what the "
+        "search's own seeds had said, which flatters whatever was chosen by them"
+    )
+    return Table(f"comparison_{result.name}", caption, pd.DataFrame(rows))
+
+
+def _trial_of(result: SearchResult, setting: dict[str, Any]) -> int:
+    """Return the number of the trial that had this setting, -1 where none had."""
+    same = [all(row[name] == value for name, value in setting.items()) for _, row in result.trials.iterrows()]
+    return int(result.trials["trial"][same].min()) if any(same) else -1
+
+
 def _censored(result: SearchResult, compared: dict[str, Any], default: Floats, best: Floats) -> str:
     """Return a sentence about seeds whose time lies beyond the budget, empty where there are none."""
     budget = compared["pinned"].get("steps", math.inf)
     late = [int((side > budget).sum()) for side in (default, best)]
-    if result.objective not in ("median_time", "compute") or not any(late):
+    if result.objective != "median_time" or not any(late):
         return ""
     return (
         f" {late[0]} seeds of the default and {late[1]} of the best did not generalise within {budget:,} steps and "

@@ -6,7 +6,7 @@ Nothing here imports torch. The promises and how they are kept: ``docs/store.md`
 from grok.store.compare import Conflict
 from grok.store.layout import check_path
 from grok.store.leases import Claim
-from grok.store.provenance import Provenance
+from grok.store.provenance import Provenance, without_passwords
 from grok.store.reader import DamagedShardWarning, Store, open_store
 from grok.store.recovery import Recovered
 from grok.store.rows import Row
@@ -24,4 +24,5 @@ __all__ = [
     "StoreWriter",
     "check_path",
     "open_store",
+    "without_passwords",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import socket
 import subprocess
 from dataclasses import dataclass, replace
@@ -17,6 +18,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import grok
+
+
+def without_passwords(text: str) -> str:
+    """Return ``text`` with the password of every URL in it hidden: commands and messages are kept and shown.
+
+    >>> without_passwords("study.storage=postgresql://me:secret@host:5432/studies")
+    'study.storage=postgresql://me:***@host:5432/studies'
+    """
+    return re.sub(r"(://[^\s:/@]*):[^\s/]*@", r"\1:***@", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from grok.store.compare import Conflict, as_json, difference, traces
 from grok.store.files import disk_errors, file_identity, flush_folder, locked, remove_quietly, unique, write_json
 from grok.store.layout import Layout, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
+from grok.store.provenance import without_passwords
 from grok.store.recovery import Recovered, finish_compaction, quarantine, recover, retire_orphans
 from grok.store.rows import Row, Shard, to_shard, with_partners
 from grok.store.schema import KINDS
@@ -248,7 +249,8 @@ class StoreWriter:
             raise StoreError(f"sweep_id={sweep_id!r}: letters, digits, '.', '_' and '-' name a sweep")
         path = self.layout.sweeps / f"{sweep_id}.json"
         with self._writing("recording the sweep"):
-            write_json(path, {"sweep_id": sweep_id, "argv": list(argv), "config": config}, self.layout.tmp)
+            words = [without_passwords(word) for word in argv]
+            write_json(path, {"sweep_id": sweep_id, "argv": words, "config": config}, self.layout.tmp)
         return path
 
     @contextmanager

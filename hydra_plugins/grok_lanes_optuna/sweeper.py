@@ -47,7 +47,7 @@ class LanesOptunaSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         """Carry the study out, or go on where it stopped."""
         from sweeps.search.carry_out import carry_out
-        from sweeps.search.config import split_study
+        from sweeps.search.config import NO_STUDY, split_study
 
         launcher = self.launcher
         if not (isinstance(launcher, GrokLanesLauncher) and launcher.takes_plans()):
@@ -55,6 +55,8 @@ class LanesOptunaSweeper(Sweeper):
         assert self.hydra_context is not None
         assert self.config is not None
         loader = cast(Any, self.hydra_context.config_loader)
+        if self.config.get("study") is None and not any(word.startswith(("study=", "+study=")) for word in arguments):
+            raise HydraException(NO_STUDY)
         fixed, swept = split(arguments, OverridesParser.create(config_loader=loader))
         settings = Composer(loader, self.config).compose(fixed, 0)
         study, space, base = split_study(settings)

@@ -12,10 +12,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from grok.errors import GrokError
+from grok.errors import ConfigError, GrokError
 from grok.run import as_meant, conf_source, explain, is_refusal
 from sweeps.search.carry_out import carry_out
-from sweeps.search.config import refuse_unknown, split_study
+from sweeps.search.config import NO_STUDY, refuse_unknown, split_study
 from sweeps.search.space import Plain
 
 USAGE = """python -m sweeps.search study=NAME [overrides]
@@ -30,13 +30,15 @@ def compose(words: Sequence[str]) -> Plain:
     """Return the nested settings that Hydra makes of a command line, the study under ``study``.
 
     Raises:
-        hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: what it refuses.
+        ConfigError, hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: what is refused.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
 
+    if not any(word.startswith(("study=", "+study=")) for word in words):
+        raise ConfigError(NO_STUDY)
     source = conf_source()
     GlobalHydra.instance().clear()
     if source.startswith("pkg://"):

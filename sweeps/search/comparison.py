@@ -80,9 +80,13 @@ class Comparison:
         if not search.train([settings for side in SIDES for settings in wanted[side]]):
             return False
         objective = search.objectives[0]
-        outcomes = {side: search.outcomes([load_config(s) for s in wanted[side]], True) for side in SIDES}
+        configs = {side: [load_config(settings) for settings in wanted[side]] for side in SIDES}
+        outcomes = {side: search.outcomes(configs[side], True) for side in SIDES}
         runs: dict[str, list[tuple[int, str, float]]] = {
-            side: [(seed, o.run_id, objective.score(o)) for seed, o in zip(stage.seeds, outcomes[side], strict=True)]
+            side: [
+                (seed, outcome.run_id, objective.score(outcome, config))
+                for seed, outcome, config in zip(stage.seeds, outcomes[side], configs[side], strict=True)
+            ]
             for side in SIDES
         }
         write_json(
@@ -92,7 +96,7 @@ class Comparison:
         )
         sign = 1 if objective.direction == "minimize" else -1
         gaps = [sign * (a[2] - b[2]) for a, b in zip(runs["default"], runs["best"], strict=True)]
-        values = {side: objective.value(outcomes[side], load_config(wanted[side][0])) for side in SIDES}
+        values = {side: objective.value(outcomes[side], configs[side][0]) for side in SIDES}
         search.tell(
             f"{objective.name}: {values['best']:.6g} at trial {self.pinned['trial']}'s setting, "
             f"{values['default']:.6g} at the default; better for {sum(g > 0 for g in gaps)} of {len(gaps)} seeds, "

@@ -26,6 +26,7 @@ OBJECTIVES: Final = (
 )
 """Statistics over a trial's seeds; sweeps/search/objective.py says what each one is."""
 
+NO_STUDY: Final = "no study is asked for: expected study=NAME, a file of conf/study/ (with grok.run: +study=NAME)"
 SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
 PRUNERS: Final = ("none", "wilcoxon", "percentile")
 
@@ -147,7 +148,7 @@ def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any
     base = dict(settings)
     given = base.pop("study", None)
     if not isinstance(given, Mapping):
-        raise ConfigError("no study is asked for: expected study=NAME, a file of conf/study/ (grok.run: +study=NAME)")
+        raise ConfigError(NO_STUDY)
     study = dict(given)
     space = study.pop("space", None) or {}
     return build(StudyConfig, study, "study.", _Root), dict(space), base

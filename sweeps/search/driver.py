@@ -16,6 +16,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from grok.errors import ConfigError
 from grok.execute.plan import name_runs
 from grok.store import StoreWriter, check_path, open_store
 from sweeps.search.config import StudyConfig
-from sweeps.search.objective import Objective, SeedOutcome, make_objectives, operations_per_step, read_outcomes
+from sweeps.search.objective import READ_AT_HORIZON, Objective, SeedOutcome, make_objectives, read_outcomes
 from sweeps.search.proposal import propose
 from sweeps.search.record import ASKED, DEFINITION, ENDED, STAGES, StudyRecord, open_url
 from sweeps.search.samplers import trial_limit
@@ -67,6 +68,8 @@ class Search:
     flat: dict[str, Value] = field(init=False)
     objectives: tuple[Objective, ...] = field(init=False)
     stages: tuple[Stage, ...] = field(init=False)
+    limit: int = field(init=False)
+    """How many trials the study has."""
 
     def __post_init__(self) -> None:
         """Check the study against the default's settings.
@@ -82,10 +85,34 @@ class Search:
             raise ConfigError("force=true: a search uses the runs that are stored; expected force=false")
         if self.study.sampler.name == "cmaes" and importlib.util.find_spec("cmaes") is None:
             raise ConfigError("study.sampler.name=cmaes needs the package cmaes: pip install 'grok-lab[search]'")
-        if any(objective.name == "compute" for objective in self.objectives):
-            operations_per_step(self.default)
-        if self.study.horizon is not None and self.study.horizon > self.budget:
-            raise ConfigError(f"study.horizon={self.study.horizon}: beyond train.steps={self.budget}")
+        if self.default.seed != 0:
+            raise ConfigError(
+                f"seed={self.default.seed}: every trial of a study trains the same {self.study.seeds} seeds, expected "
+                f"study.first_seed={self.default.seed}"
+            )
+        self._check_objectives()
+        self.limit = trial_limit(self.study, self.space, self.flat)
+
+    def _check_objectives(self) -> None:
+        names = {objective.name for objective in self.objectives}
+        if self.flat["mode"] != "arithmetic" and names != {"val_loss"}:
+            raise ConfigError(
+                f"study.objectives={self.study.objectives}: mode={self.flat['mode']} has none of them but val_loss"
+            )
+        horizon, every = self.study.horizon, int(self.flat["eval.every"])  # type: ignore[arg-type]
+        if horizon is not None and horizon > self.budget:
+            raise ConfigError(f"study.horizon={horizon}: beyond train.steps={self.budget}")
+        if horizon is None or not names & READ_AT_HORIZON:
+            return
+        if self.flat.get("eval.schedule", "every") == "every" and horizon % every and horizon != self.budget:
+            raise ConfigError(
+                f"study.horizon={horizon}: expected a multiple of eval.every={every}, where runs are evaluated"
+            )
+        if self.flat.get("train.stop_when_generalised") and horizon > int(self.flat["train.stop_horizon"]):  # type: ignore[arg-type]
+            raise ConfigError(
+                f"study.horizon={horizon}: runs that generalise stop before it, expected at most "
+                f"train.stop_horizon={self.flat['train.stop_horizon']}"
+            )
 
     @property
     def budget(self) -> int:
@@ -99,10 +126,6 @@ class Search:
     def folder(self) -> Path:
         """Return where the study is kept: its journal, its results, its comparison."""
         return self.store_path / SEARCH_FOLDER
-
-    @property
-    def limit(self) -> int:
-        return trial_limit(self.study, self.space)
 
     def definition(self) -> dict[str, Any]:
         """Return all that the study's trials follow from."""
@@ -135,7 +158,11 @@ class Search:
         if not exists:
             with StoreWriter(str(self.store_path)):
                 pass  # what a search keeps lies inside a store
-        return StudyRecord(self.study, self.folder, self.definition())
+        record = StudyRecord(self.study, self.folder, self.definition())
+        this = version("optuna")
+        if record.begun_with != this:
+            self.tell(f"Begun with Optuna {record.begun_with}, this is {this}, which may ask other trials now.")
+        return record
 
     def run(self, record: StudyRecord) -> bool:
         """Carry the study out; return False when training was interrupted."""
@@ -196,8 +223,9 @@ class Search:
             return
         configs = [load_config(one) for one in settings]
         seeds = self.outcomes(configs, stage.last)
-        first = self.objectives[0]
-        record.note(number, RUNS, [[s, o.run_id, first.score(o)] for s, o in zip(stage.seeds, seeds, strict=True)])
+        scores = [self.objectives[0].score(outcome, configs[0]) for outcome in seeds]
+        runs = [[s, o.run_id, score] for s, o, score in zip(stage.seeds, seeds, scores, strict=True)]
+        record.note(number, RUNS, runs)
         failed = [outcome for outcome in seeds if outcome.status == "failed"]
         if failed:
             record.note(number, REASON, f"{len(failed)} of {len(seeds)} runs failed: {failed[0].error}")
@@ -205,24 +233,21 @@ class Search:
             self.tell(f"trial {number}: failed, {failed[0].error}")
             return
         values = [objective.value(seeds, configs[0]) for objective in self.objectives]
-        if self._is_worse(record, number, stage, seeds, values[0]):
+        if self._is_worse(record, number, stage, scores, values[0]):
+            self._clear_rungs(trial.params)  # before it ends: whoever is killed in between does it again
             record.end(number, round_number, TrialState.PRUNED)
-            self._clear_rungs(trial.params)
             self.tell(f"trial {number}: stopped after {_amount(self.study, stage)}, {_text(trial.params)}")
         elif stage.last:
-            record.end(number, round_number, TrialState.COMPLETE, values)
             self._clear_rungs(trial.params)
+            record.end(number, round_number, TrialState.COMPLETE, values)
             shown = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(self.objectives, values, strict=True))
             self.tell(f"trial {number}: {shown} over {len(seeds)} seeds, {_text(trial.params)}")
         else:
             record.note(number, STAGES, done + 1)
 
-    def _is_worse(
-        self, record: StudyRecord, number: int, stage: Stage, seeds: Sequence[SeedOutcome], value: float
-    ) -> bool:
+    def _is_worse(self, record: StudyRecord, number: int, stage: Stage, scores: Sequence[float], value: float) -> bool:
         if self.study.pruner.name == "wilcoxon":
-            scores = {i: self.objectives[0].score(seed) for i, seed in enumerate(seeds)}
-            return record.report(number, scores) and not stage.last
+            return record.report(number, dict(enumerate(scores))) and not stage.last
         if self.study.pruner.name == "percentile" and math.isfinite(value):
             return record.report(number, {stage.steps: value}) and not stage.last
         return False

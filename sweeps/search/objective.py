@@ -29,6 +29,7 @@ from sweeps.search.config import StudyConfig
 Direction = Literal["minimize", "maximize"]
 
 MINIMISED: Final = frozenset({"median_time", "val_loss", "compute"})
+READ_AT_HORIZON: Final = frozenset({"accurate_share", "val_loss", "val_acc"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,11 @@ class Objective:
     def direction(self) -> Direction:
         return "minimize" if self.name in MINIMISED else "maximize"
 
-    def score(self, seed: SeedOutcome) -> float:
-        """Return what one seed is worth; finite, with a censored time as twice the budget."""
+    def score(self, seed: SeedOutcome, config: RunConfig) -> float:
+        """Return what one seed of the setting ``config`` is worth; finite, with a censored time as twice the budget."""
         if self.name in ("median_time", "compute"):
-            return seed.time if math.isfinite(seed.time) else 2.0 * seed.budget
+            time = seed.time if math.isfinite(seed.time) else 2.0 * seed.budget
+            return time * operations_per_step(config) if self.name == "compute" else time
         if self.name == "generalised_share":
             return float(seed.grokked_step is not None)
         if self.name == "accurate_share":
@@ -79,7 +81,7 @@ class Objective:
             return median_time(seeds)
         if self.name == "compute":
             return median_time(seeds) * operations_per_step(config)
-        scores = [self.score(seed) for seed in seeds]
+        scores = [self.score(seed, config) for seed in seeds]
         return median(scores) if self.name in ("val_loss", "val_acc") else sum(scores) / len(scores)
 
 

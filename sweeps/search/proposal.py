@@ -15,7 +15,7 @@ import optuna
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import make_objectives
 from sweeps.search.quiet import quiet
-from sweeps.search.samplers import make_sampler
+from sweeps.search.samplers import grid_in_order, make_sampler
 from sweeps.search.space import Space, Value
 
 if TYPE_CHECKING:
@@ -61,9 +61,8 @@ def propose(
         if history:
             for key, value in history[-1].user_attrs.get(SAMPLER_STATE, {}).items():
                 memory._storage.set_study_system_attr(memory._study_id, key, value)
-        default = space.default(base) if study.default_first and not history else None
-        if default is not None:
-            memory.enqueue_trial(default)
+        for given in _given(study, space, base, len(history), count):
+            memory.enqueue_trial(given)
         for _ in range(count):
             space.suggest(memory.ask(), base)
     state = dict(memory._storage.get_study_system_attrs(memory._study_id))
@@ -76,3 +75,13 @@ def propose(
         )
         for trial in memory.get_trials()[len(history) :]
     ]
+
+
+def _given(
+    study: StudyConfig, space: Space, base: Mapping[str, Value], made: int, count: int
+) -> Sequence[dict[str, Value]]:
+    """Return the settings of a round that no sampler chooses: those of a grid, and the default as trial 0."""
+    if study.sampler.name == "grid":
+        return grid_in_order(study, space, base)[made : made + count]
+    default = space.default(base) if study.default_first and not made else None
+    return [default] if default is not None else []

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from grok.config.fields import canonical_json
 from grok.errors import ConfigError, StoreError
+from grok.store import without_passwords
 from grok.store.files import locked
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import make_objectives
@@ -30,6 +33,11 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 DEFINITION: Final = "definition"
+OPTUNA: Final = "optuna"
+"""User attribute of a study: the version of Optuna that began it."""
+LOST_LOCK_SECONDS: Final = 3
+"""A journal's lock this old was left by a process that was killed: a write takes milliseconds."""
+LOCK_FILE_SUFFIX: Final = ".lock"  # Optuna's
 ASKED, STAGES, ENDED = "asked", "stages", "ended"
 """User attributes of a trial: the round it was asked in, its stages that count, the round it ended in."""
 
@@ -46,7 +54,7 @@ class StudyRecord:
         """
         self._config = study
         self._lock = folder / f"{study.name}.lock"
-        self.where = study.storage or str(folder / f"{study.name}.journal")
+        self.where = without_passwords(study.storage or str(folder / f"{study.name}.journal"))
         folder.mkdir(parents=True, exist_ok=True)
         with self.changing(), quiet():
             storage = self._open_storage(study, folder)
@@ -59,16 +67,27 @@ class StudyRecord:
                 pruner=make_pruner(study.pruner),
             )
             self._check_definition(json.loads(canonical_json(dict(definition))))
+            if OPTUNA not in self._study.user_attrs:
+                self._study.set_user_attr(OPTUNA, optuna.__version__)
+
+    @property
+    def begun_with(self) -> str:
+        """Return the version of Optuna that began the study; another one may ask other trials."""
+        return str(self._study.user_attrs[OPTUNA])
 
     def _open_storage(self, study: StudyConfig, folder: Path) -> BaseStorage:
         try:
             if study.storage is None:
                 from optuna.storages import JournalStorage
-                from optuna.storages.journal import JournalFileBackend
+                from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
-                journal = folder / f"{study.name}.journal"
+                # Absolute: Optuna makes its lock a link to the path, cannot see the age of one that leads nowhere, and
+                # would wait without end for whoever was killed while it wrote.
+                journal = folder.resolve() / f"{study.name}.journal"
+                drop_lost_lock(journal)
                 drop_torn_record(journal)
-                return JournalStorage(JournalFileBackend(str(journal)))
+                lock = JournalFileSymlinkLock(str(journal), grace_period=LOST_LOCK_SECONDS)
+                return JournalStorage(JournalFileBackend(str(journal), lock))
             return open_url(study.storage)
         except ValueError as error:
             raise StoreError(f"{self.where} cannot be read ({error}): move it away to begin the study anew") from error
@@ -153,16 +172,18 @@ def open_url(url: str) -> BaseStorage:
     """
     from sqlalchemy.exc import SQLAlchemyError
 
-    if "://" not in url:
+    shown = without_passwords(url)
+    if "://" not in url or url.rstrip("/") == "sqlite:" or ":memory:" in url:
         raise ConfigError(
-            f"study.storage={url!r}: expected a URL (sqlite:///FILE, postgresql://...), or null for a journal file in "
-            "the store"
+            f"study.storage={shown!r}: expected the URL of a storage that lasts (sqlite:///FILE, postgresql://...), or "
+            "null for a journal file in the store"
         )
     try:
         return optuna.storages.RDBStorage(url)
-    except (SQLAlchemyError, ImportError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"study.storage={url!r} cannot be opened: {reason}") from error
+    except (SQLAlchemyError, ImportError, RuntimeError) as error:  # RuntimeError: tables of another Optuna
+        missing = f" ({error.__cause__})" if isinstance(error, ImportError) and error.__cause__ else ""
+        reason = without_passwords(" ".join(f"{error}{missing}".split()))[:300]
+        raise ConfigError(f"study.storage={shown!r} cannot be opened: {reason}") from error
 
 
 def drop_torn_record(journal: Path) -> None:
@@ -174,6 +195,17 @@ def drop_torn_record(journal: Path) -> None:
     if whole < len(content):
         with journal.open("r+b") as file:
             file.truncate(whole)
+
+
+def drop_lost_lock(journal: Path) -> None:
+    """Remove a journal's lock whose owner was killed; one that is in use goes away by itself."""
+    lock = Path(f"{journal}{LOCK_FILE_SUFFIX}")
+    begun = time.monotonic()
+    while os.path.lexists(lock):
+        if time.monotonic() - begun > LOST_LOCK_SECONDS:
+            lock.unlink(missing_ok=True)
+            return
+        time.sleep(0.05)
 
 
 def now() -> str:

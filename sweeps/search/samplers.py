@@ -6,13 +6,14 @@ asks depends on the trials before it, never on when or how often the study was s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import optuna
 
 from grok.streams import Stream
 from sweeps.search.config import PrunerConfig, SamplerConfig, StudyConfig
-from sweeps.search.space import Space
+from sweeps.search.space import Space, Value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -58,11 +59,9 @@ def make_sampler(config: SamplerConfig, space: Space, round_number: int) -> Base
             warn_asynchronous_seeding=False,
             warn_independent_sampling=False,
         )
-    if config.name == "grid":
-        return optuna.samplers.GridSampler(space.grid(config.points), seed=seed)
     if config.name == "nsga2":
         return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
-    return optuna.samplers.RandomSampler(seed=seed)
+    return optuna.samplers.RandomSampler(seed=seed)  # of a grid, every trial is given: `grid_in_order`
 
 
 class _SpaceFillingSampler(optuna.samplers.QMCSampler):
@@ -94,11 +93,26 @@ def make_pruner(config: PrunerConfig) -> BasePruner:
     return optuna.pruners.NopPruner()
 
 
-def trial_limit(study: StudyConfig, space: Space) -> int:
-    """Return how many trials the study has: those asked for, or as many as its grid."""
-    if study.sampler.name != "grid":
-        return study.trials
-    size = 1
-    for values in space.grid(study.sampler.points).values():
-        size *= len(values)
-    return min(study.trials, size)
+def trial_limit(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> int:
+    """Return how many trials the study has: those asked for, or as many as its grid.
+
+    Raises:
+        ConfigError: the grid is too large.
+    """
+    return min(study.trials, len(grid_in_order(study, space, base))) if study.sampler.name == "grid" else study.trials
+
+
+def grid_in_order(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> list[dict[str, Value]]:
+    """Return every setting of the study's grid once: the default first, where asked for, the others by chance.
+
+    By chance, so that a study of fewer trials than its grid has settings is spread over it.
+    Optuna's own grid makes settings twice whose conditions leave something out, and one
+    less for a first trial that it was given.
+
+    Raises:
+        ConfigError: the grid is too large.
+    """
+    points = space.grid(study.sampler.points, base)
+    default = space.default(base) if study.default_first else None
+    order = Stream("search", study.sampler.seed).at("grid").permutation(len(points))
+    return [*([default] if default is not None else []), *(points[i] for i in order if points[i] != default)]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Value = float | int | str | bool | None
 Plain = dict[str, Any]
 
+LARGEST_GRID: Final = 100_000
 _KEYS: Final = ("low", "high", "log", "step", "choices", "when")
 
 
@@ -122,9 +123,27 @@ class Space:
             return {d.name: base.get(d.name) for d in active}
         return None
 
-    def grid(self, points: int) -> dict[str, list[Value]]:
-        """Return every dimension's values on a grid."""
-        return {d.name: d.grid(points) for d in self.dimensions}
+    def grid(self, points: int, base: Mapping[str, Value]) -> list[dict[str, Value]]:
+        """Return every setting of the grid; what conditions leave out makes no setting twice.
+
+        Raises:
+            ConfigError: there are more than ``LARGEST_GRID``.
+        """
+        found: list[dict[str, Value]] = [{}]
+        for dimension in self.dimensions:
+            values, larger = dimension.grid(points), list[dict[str, Value]]()
+            for chosen in found:
+                if dimension.applies({**base, **chosen}):
+                    larger += [{**chosen, dimension.name: value} for value in values]
+                else:
+                    larger.append(chosen)
+            found = larger
+            if len(found) > LARGEST_GRID:
+                raise ConfigError(
+                    f"study.sampler.points={points}: more than {LARGEST_GRID:,} settings on this grid, expected fewer "
+                    "points, or sampler qmc"
+                )
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data."""

@@ -23,6 +23,7 @@ def write_summary(search: Search, record: StudyRecord) -> None:
         {
             "version": VERSION,
             "name": search.study.name,
+            "optuna": record.begun_with,
             "storage": record.where if search.study.storage is None else "url",
             "objectives": [{"name": o.name, "direction": o.direction} for o in search.objectives],
             "definition": search.definition(),

@@ -50,7 +50,14 @@ def compared(shift: float) -> dict[str, Any]:
     rng = generator("compared")
     default = [[i, "a", float(rng.normal(500, 60))] for i in range(32)]
     best = [[i, "b", score + shift + float(rng.normal(0, 40))] for i, _, score in default]
-    return {"pinned": {"study": "quickstart", "trial": 5}, "runs": {"default": default, "best": best}}
+    pinned = {
+        "study": "quickstart",
+        "trial": 5,
+        "steps": 1000,
+        "default": {"optim.lr": 5e-3, "optim.weight_decay": 1.0},
+        "best": {"optim.lr": 4e-3, "optim.weight_decay": 2.0},
+    }
+    return {"pinned": pinned, "runs": {"default": default, "best": best}}
 
 
 def store_of(folder: Path, *files: dict[str, Any]) -> Observations:
@@ -74,6 +81,10 @@ def test_a_real_difference_and_a_null_one(tmp_path: Path) -> None:
     tables = {t.name: t.frame for t in null.tables}
     assert len(tables["trials_quickstart"]) == 10
     assert set(tables["importance_quickstart"]["setting"]) == {"optim.lr", "optim.weight_decay"}
+    sides = tables["comparison_quickstart"].set_index("setting")
+    assert list(sides["seeds"]) == [32, 32]
+    assert (sides["low"] < sides["median_time on fresh seeds"]).all()
+    assert sides.loc["best", "in the search"] == trials(40)["trials"][5]["values"][0]
     for drawing in drawings(null):
         assert drawing.png()
 
@@ -83,6 +94,61 @@ def test_without_a_comparison_the_best_is_not_called_better(tmp_path: Path) -> N
     assert "study.compare=true" in " ".join(study.notes)
     assert "flatters" in study.findings[0].text
     assert any(d.name.startswith("search_front") for d in drawings(study))
+
+
+def test_a_conditional_space_is_drawn_whole(tmp_path: Path) -> None:
+    """Names, and settings that only some trials have, get their slice."""
+    data = trials(30)
+    for trial in data["trials"]:
+        kind = "ema" if trial["number"] % 2 else "none"
+        trial["params"] |= {"optim.grokfast": kind} | (
+            {"optim.grokfast_lamb": 1.0 + trial["number"]} if kind == "ema" else {}
+        )
+    figures = {d.name: d for d in drawings(ask("search", store_of(tmp_path / "store", data)))}
+    panels = {axes.get_xlabel() for axes in figures["search_slices_quickstart"].figure.axes if axes.get_visible()}
+    assert panels == {"optim.lr", "optim.weight_decay", "model.norm", "optim.grokfast", "optim.grokfast_lamb"}
+
+
+def test_contours_are_filled_where_all_trials_are_worst(tmp_path: Path) -> None:
+    data = trials(40)
+    for trial in data["trials"]:
+        if trial["values"] and trial["params"]["optim.weight_decay"] > 1:
+            trial["values"] = [2000.0]
+    figures = {d.name: d for d in drawings(ask("search", store_of(tmp_path / "store", data)))}
+    (contour,) = [c for c in figures["search_contour_quickstart"].figure.axes[0].collections if hasattr(c, "levels")]
+    points = figures["search_contour_quickstart"].data
+    heavy = points[points["optim.weight_decay"] > 1]
+    middle = np.log(heavy[list(points.columns[2:])]).mean()  # both span more than a decade
+    assert contour.get_paths()[-1].contains_point(tuple(middle))
+
+
+def test_shares_are_compared_as_shares(tmp_path: Path) -> None:
+    """Eight of 32 seeds gained and none lost: better, though the median seed does not move."""
+    data, against = trials(20), compared(0)
+    data["objectives"] = [{"name": "generalised_share", "direction": "maximize"}]
+    for trial in data["trials"]:
+        trial["values"] = trial["values"] and [0.5]
+        trial["runs"] = [[s, "x", float(s % 2)] for s in range(8)]
+    against["runs"] = {"default": [[i, "a", float(i < 16)] for i in range(32)]}
+    against["runs"]["best"] = [[i, "b", float(i < 24)] for i in range(32)]
+    study = ask("search", store_of(tmp_path / "store", data, against))
+    (finding,) = [f for f in study.findings if f.label.endswith("against default")]
+    assert "better than the default" in finding.text
+    assert finding.estimate.value == 0.25
+    assert 0.05 < finding.estimate.low < 0.25 < finding.estimate.high < 0.5
+
+
+def test_a_best_that_is_the_default_needs_no_comparison(tmp_path: Path) -> None:
+    pinned = {
+        "study": "quickstart",
+        "pinned_at": "now",
+        "trial": 0,
+        "default": {"optim.lr": 1},
+        "best": {"optim.lr": 1},
+    }
+    notes = " ".join(ask("search", store_of(tmp_path / "store", trials(20), pinned)).notes)
+    assert "the best setting is the default (trial 0)" in notes
+    assert "study.compare" not in notes
 
 
 def test_paired_intervals_cover_and_the_null_holds() -> None:
@@ -97,3 +163,14 @@ def test_paired_intervals_cover_and_the_null_holds() -> None:
     assert 5 <= alarms <= 35
     with pytest.raises(NotEnoughData):
         paired(np.zeros(10), np.r_[np.ones(5), np.zeros(5)])
+
+
+def test_paired_share_intervals_cover() -> None:
+    rng = generator("paired shares")
+    inside = 0
+    for _ in range(400):
+        u = rng.uniform(size=40)
+        a, b = (u < 0.3).astype(float), ((u < 0.1) | ((u > 0.3) & (u < 0.65))).astype(float)  # 0.3 and 0.45
+        found = paired(a, b)
+        inside += found.shift.low <= 0.15 <= found.shift.high
+    assert 0.92 < inside / 400 < 0.99

@@ -79,13 +79,23 @@ def test_every_named_study_is_sound(name: str) -> None:
     [
         (["study=quickstrt"], "did you mean 'quickstart'"),
         (["store.path=S"], "expected study=NAME"),
+        (["store.path=S", "study.trials=3"], "expected study=NAME"),
+        (["study=quickstart", "seed=5"], "study.first_seed=5"),
+        (["study=quickstart", "study.objectives=[val_loss]", "study.horizon=333"], "multiple of eval.every"),
+        (
+            ["study=diary", "train.stop_when_generalised=true", "train.stop_horizon=1000", "store.path=S"],
+            "train.stop_horizon=1000",
+        ),
+        (["study=quickstart", "study.storage=sqlite://"], "storage that lasts"),
+        (["study=quickstart", "study.storage=sqlite:///:memory:"], "storage that lasts"),
+        (["study=quickstart", "study.storage=nosuch://me:secret@host/db"], "nosuch://me:***@host/db"),
         (["study=quickstart", "study.trails=3"], "did you mean 'study.trials'"),
         (["study=quickstart", "study.trials=0"], "at least 1"),
         (["study=quickstart", "study.sampler.name=tp"], "did you mean 'tpe'"),
         (["study=quickstart", "modl.layers=1"], "did you mean 'model.layers'"),
         (["study=quickstart", "study.horizon=5000"], "beyond train.steps"),
         (["study=quickstart", "force=true"], "expected force=false"),
-        (["study=quickstart", "study.storage=study.db"], "expected a URL"),
+        (["study=quickstart", "study.storage=study.db"], "expected the URL"),
         (["study=quickstart", "study.storage=sqlite:////nowhere/study.db"], "cannot be opened"),
         (["study=grokfast", "study.pruner.rungs=[33]"], "multiples of eval.every"),
         (["study=quickstart", "study.compare=true", "store.path=S"], "still to be made"),
@@ -104,6 +114,7 @@ def test_refusals(
     assert error.startswith("error: ")
     assert expected in error
     assert len(error.splitlines()) == 1
+    assert "secret" not in error
     assert not list(tmp_path.iterdir())
 
 

@@ -77,6 +77,36 @@ def test_rungs_are_shorter_runs_of_the_same_trajectories(tmp_path: Path) -> None
     assert set(longest["trajectory_id"]) < set(runs[runs["steps"] == 300]["trajectory_id"])
 
 
+def test_a_grid_makes_every_setting_once(tmp_path: Path) -> None:
+    """The default beside it takes nothing away, and conditions make nothing twice."""
+    space = {
+        "optim.lr": {"low": 1e-4, "high": 1e-2, "log": True},
+        "optim.grokfast": {"choices": ["none", "ema"]},
+        "optim.grokfast_lamb": {"low": 1.0, "high": 5.0, "when": {"optim.grokfast": "ema"}},
+    }
+    grid = {"trials": 99, "seeds": 1, "sampler": {"name": "grid", "points": 2}}
+    tried = [trial[2] for trial in World(tmp_path / "a").run(grid, space)]
+    assert tried[0] == {"optim.lr": 1e-3, "optim.grokfast": "none"}, "the default, which is not on the grid"
+    wanted = [
+        {"optim.lr": lr, "optim.grokfast": kind, **lamb}
+        for lr in (1e-4, 1e-2)
+        for kind, lambs in (("none", [{}]), ("ema", [{"optim.grokfast_lamb": 1.0}, {"optim.grokfast_lamb": 5.0}]))
+        for lamb in lambs
+    ]
+    assert sorted(map(str, tried[1:])) == sorted(map(str, wanted))
+    without = World(tmp_path / "b").run({**grid, "default_first": False}, space)
+    assert len(without) == len(wanted)
+
+
+def test_another_optuna_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.run({"trials": 3})
+    assert not any("Optuna" in line for line in world.said)
+    monkeypatch.setattr("sweeps.search.driver.version", lambda name: "4.9.0")
+    world.run({"trials": 3})
+    assert any("this is 4.9.0" in line for line in world.said)
+
+
 def test_impossible_settings_are_told_as_such(tmp_path: Path) -> None:
     world = World(tmp_path)
     space = {"model.heads": {"choices": [4, 5]}}

@@ -19,6 +19,7 @@ from tests.search.world import Killed, World, trials
 
 STUDIES: dict[str, dict[str, Any]] = {
     "tpe": {"sampler": {"name": "tpe", "startup": 4}},
+    "gp": {"sampler": {"name": "gp", "startup": 4}},
     "qmc": {"sampler": {"name": "qmc"}},
     "random": {"sampler": {"name": "random"}},
     "grid": {"sampler": {"name": "grid", "points": 3}},
@@ -117,6 +118,35 @@ def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
         file.write(b'{"op_code":8,"worker_id":"x","tri')
     assert world.run({"trials": 6})[:3] == first
     assert world.run({"trials": 6}) == World(tmp_path / "other").run({"trials": 6})
+
+
+def test_a_lock_that_a_kill_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it wrote to the journal; the store's path is relative, as it is by default."""
+    monkeypatch.chdir(tmp_path)
+    world = World(Path("store"))
+    world.run({"trials": 3})
+    lock = tmp_path / "store" / "search" / "test.journal.lock"
+    lock.symlink_to("store/search/test.journal")  # leads nowhere, as that of an Optuna given a relative path
+    assert len(world.run({"trials": 6})) == 6
+    assert not os.path.lexists(lock)
+
+
+def test_a_lock_that_another_process_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two processes on one study one is killed while it writes; the other one goes on."""
+    monkeypatch.chdir(tmp_path)
+    world = World(Path("store"))
+    plain_train = world.train
+    lock = tmp_path / "store" / "search" / "test.journal.lock"
+
+    def train_while_the_other_dies(settings: Any) -> bool:
+        if world.calls == 0:
+            lock.symlink_to(lock.with_suffix(""))
+        return plain_train(settings)
+
+    search = world.search({"trials": 3})
+    search.train = train_while_the_other_dies
+    assert search.run(search.record())
+    assert not os.path.lexists(lock)
 
 
 TINY = (

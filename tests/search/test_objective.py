@@ -42,7 +42,9 @@ def test_shares_and_losses() -> None:
     assert Objective("accurate_share", 0.985).value(seeds, CONFIG) == 0.25
     assert Objective("val_loss", 0.98).value(seeds, CONFIG) == 2.0
     assert Objective("val_acc", 0.98).direction == "maximize"
-    assert Objective("compute", 0.98).value(seeds[:1], CONFIG) == 100 * operations_per_step(CONFIG)
+    compute = Objective("compute", 0.98)
+    assert compute.value(seeds[:1], CONFIG) == compute.score(seeds[0], CONFIG) == 100 * operations_per_step(CONFIG)
+    assert compute.score(seeds[1], CONFIG) == 2000 * operations_per_step(CONFIG)
 
 
 def test_operations_count_the_matrices() -> None:
