@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis.figures.causes import SEQUENTIAL
 from analysis.figures.style import AMBER, BLUE, GREY, INK, PAPER, ROSE, SOFT, TEAL, Drawing, canvas, log_axis
@@ -95,6 +95,8 @@ def _slice(axes: Axes, done: pd.DataFrame, setting: str, default: object) -> Non
         default = names.index(str(default)) if str(default) in names else None
     elif x.min() > 0 and x.max() / x.min() > 20:
         log_axis(axes.xaxis)
+        if x.max() / x.min() > 200:
+            axes.xaxis.set_major_locator(LogLocator())  # the decades: a panel has no room for more
         axes.tick_params(axis="x", labelrotation=45)
     if isinstance(default, int | float):
         axes.axvline(default, color=AMBER, linewidth=0.9, linestyle=(0, (3, 3)))
@@ -263,12 +265,12 @@ def _in_time(values: Floats, result: SearchResult) -> Floats:
 
 def _time_ticks(axes: Axes, result: SearchResult, low: float, high: float) -> str:
     """Label both axes; return what the caption says of seeds that did not generalise, empty where all did."""
-    ticks = MaxNLocator(5).tick_values(low, min(high, result.budget))
-    ticks = ticks[(ticks >= low) & (ticks <= min(high, result.budget))]
+    end = min(high, result.budget)
+    ticks = [float(tick) for tick in MaxNLocator(5).tick_values(low, end) if low <= tick <= end]
     labels = [_number(tick) for tick in ticks]
     late = result.objective == "median_time" and high > result.budget
     if late:
-        ticks, labels = np.append(ticks, LATE * result.budget), [*labels, "never"]
+        ticks, labels = [*ticks, LATE * result.budget], [*labels, "never"]
     axes.set_xticks(ticks, labels)
     axes.set_yticks(ticks, labels)
     if not late:
