@@ -191,12 +191,12 @@ def test_what_stacked_lanes_do_not_carry_is_refused_by_name() -> None:
 
 @pytest.mark.slow
 def test_a_compiled_stack_equals_an_uncompiled_one_to_rounding_and_itself_to_the_bit() -> None:
-    compiled = {"compile": True}
-    (expected,) = run_stacked(tiny(), lanes=3)
-    (alone,) = run_stacked(tiny(numerics=compiled), lanes=3)
-    crowded = run_stacked(
-        *[tiny(seed=s, numerics=compiled, train={"steps": 9 + s}) for s in (4, 5, 6)], tiny(numerics=compiled), lanes=3
-    )[3]
+    small: dict[str, Any] = {"model": {"layers": 1, "dropout": 0.1}}
+    compiled: dict[str, Any] = {**small, "numerics": {"compile": True}}
+    (expected,) = run_stacked(tiny(**small), lanes=3)
+    (alone,) = run_stacked(tiny(**compiled), lanes=3)
+    others = [tiny(seed=s, train={"steps": 9 + s}, **compiled) for s in (4, 5, 6)]
+    crowded = run_stacked(*others, tiny(**compiled), lanes=3)[3]
     for step, values in curve(expected).items():
         assert curve(alone)[step] == pytest.approx(values, rel=1e-4)
     assert alone.weights_hash == crowded.weights_hash and alone.curve == crowded.curve

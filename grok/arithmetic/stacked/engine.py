@@ -10,11 +10,10 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import Parameters, initial_parameters
@@ -139,14 +138,19 @@ class Stack:
 
     def train(self, stop: StopRequested) -> Iterator[Event]:
         """Train all jobs and yield their events."""
+        finished: Iterator[RunResult] = iter(())
         while True:
             for lane in range(self.width):
                 while self.seats[lane] is None and (self.ready or self.waiting):
                     yield from self._seat(lane, self.ready.popleft() if self.ready else Seat(self.waiting.popleft()))
-            if not self._seated():
-                return
-            yield from self._advance()
-            if stop():
+            if self._seated():
+                began = time.monotonic()
+                self._queue()
+                yield from finished  # hashed and handed over while the device is at work
+                self._make_ready()
+                finished = yield from self._look(began)
+            if stop() or not (self._seated() or self.ready or self.waiting):
+                yield from finished
                 yield from self._checkpoints([lane for lane, _ in self._seated()])
                 return
 
@@ -163,7 +167,7 @@ class Stack:
             seat.initial = None
         if flight.ended():  # resumed at its very end: killed before its row was written
             self.state.rest(lane)
-            yield from self._results({lane: seat})
+            yield from self._finish({lane: seat})
             return
         self.state.instruct(lane, flight.config.optim, flight.streams.dropout)
         self.state.show(lane, seat.train_set, seat.val_set)
@@ -189,24 +193,13 @@ class Stack:
                 self._epoch[lane] = epoch
         self.state.shuffle(begun)
 
-    def _advance(self) -> Iterator[Event]:
-        """Take all lanes forward to the nearest boundary of any, then look."""
-        began = time.monotonic()
-        seated = self._seated()
-        steps = min(self._boundary(seat.flight) for _, seat in seated)
+    def _queue(self) -> None:
+        """Queue steps up to the nearest boundary of any lane."""
+        steps = min(self._boundary(seat.flight) for _, seat in self._seated())
         with product_precision(self.config.precision):
             for further in range(steps):
                 self._shuffle(further)
                 self._step()
-        self._make_ready()
-        losses, accuracies, at, alive = self.state.fetch()
-        share = (time.monotonic() - began) / len(seated)
-        for lane, seat in seated:
-            seat.flight.step = at[lane]
-            if not alive[lane]:
-                seat.flight.diverge()
-            seat.flight.spend(share)
-        yield from self._look(losses, accuracies)
 
     def _make_ready(self) -> None:
         """Make seats for runs that wait, for as long as the device is at work."""
@@ -217,17 +210,28 @@ class Stack:
         while self.waiting and len(self.ready) < self.width and not done.query():
             self.ready.append(Seat(self.waiting.popleft()))
 
-    def _look(self, losses: list[float], accuracies: list[float]) -> Iterator[Event]:
-        """Evaluate, decide, checkpoint and retire whatever is due."""
+    def _look(self, began: float) -> Generator[Event, None, Iterator[RunResult]]:
+        """Wait for the steps queued since ``began``; evaluate, decide, checkpoint and retire whatever is due.
+
+        Returns the results of runs that ended, still to be handed over.
+        """
+        losses, accuracies, at, alive = self.state.fetch()
+        seated = self._seated()
+        share = (time.monotonic() - began) / len(seated)
+        for lane, seat in seated:
+            seat.flight.step = at[lane]
+            if not alive[lane]:
+                seat.flight.diverge()
+            seat.flight.spend(share)
         looking = [
             lane
-            for lane, seat in self._seated()
+            for lane, seat in seated
             if seat.flight.evaluation_due() or seat.flight.decision_due() or seat.flight.diverged
         ]
         found = self._evaluate(looking) if looking else {}
         squares = self.state.squared_norms() if looking else {}
         ended, kept = {}, []
-        for lane, seat in self._seated():
+        for lane, seat in seated:
             flight = seat.flight
             if lane in found:
                 val_loss, val_acc = found[lane]
@@ -259,7 +263,7 @@ class Stack:
         for lane in ended:
             self.seats[lane] = None
             self.state.rest(lane)
-        yield from self._results(ended)
+        return self._finish(ended)
 
     def _evaluate(self, lanes: Sequence[int]) -> dict[int, tuple[float, float]]:
         """Return (loss, accuracy) of each of ``lanes`` on its own validation set."""
@@ -284,17 +288,18 @@ class Stack:
                 run_id=flight.job.run_id, step=flight.step, tensors=tensors, state=flight.state(self.tag())
             )
 
-    def _results(self, ended: dict[int, Seat]) -> Iterator[RunResult]:
-        if not ended:
-            return
-        held = self.state.lanes(list(ended), ("parameters",))
-        for seat, tensors in zip(ended.values(), held, strict=True):
-            final: dict[str, Tensor] = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
-            result = seat.flight.result(weights_hash=weights_hash(final), device=self.device.type, numerics=self.tag())
-            result.lane_width = self.width
-            if "init" in seat.flight.config.save:
-                assert seat.initial is not None
-                result.tensors["init"] = seat.initial
-            if "final" in seat.flight.config.save:
-                result.tensors["final"] = final
-            yield result
+    def _finish(self, ended: dict[int, Seat]) -> Iterator[RunResult]:
+        """Fetch what ended runs leave behind, at once; return their results one by one."""
+        held = self.state.lanes(list(ended), ("parameters",)) if ended else []
+        return (self._result(seat, tensors) for seat, tensors in zip(ended.values(), held, strict=True))
+
+    def _result(self, seat: Seat, tensors: Parameters) -> RunResult:
+        final = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
+        result = seat.flight.result(weights_hash=weights_hash(final), device=self.device.type, numerics=self.tag())
+        result.lane_width = self.width
+        if "init" in seat.flight.config.save:
+            assert seat.initial is not None
+            result.tensors["init"] = seat.initial
+        if "final" in seat.flight.config.save:
+            result.tensors["final"] = final
+        return result
