@@ -151,16 +151,14 @@ def test_the_recorder_sees_what_it_is_there_for() -> None:
 
 
 def test_every_step_has_the_same_operations_shapes_and_addresses() -> None:
-    stack = Stack(jobs(*[tiny(seed=s) for s in range(3)]), lanes=3, device=torch.device("cpu"))
-    for lane in range(3):
-        list(stack._seat(lane, Seat(stack.waiting.popleft())))
-    step = TrainingStep(stack.state, compile=False)
+    state = seated(3)
+    step = TrainingStep(state, compile=False)
     recorded, addresses = [], []
     for _ in range(7):  # the epoch's end and its short batch are among them
         with Recorder() as seen:
             step()
         recorded.append(seen.names)
-        addresses.append({name: (t.data_ptr(), t.shape) for name, t in stack.state.tensors()})
+        addresses.append({name: (t.data_ptr(), t.shape) for name, t in state.tensors()})
     assert all(names == recorded[0] for names in recorded)
     assert all(found == addresses[0] for found in addresses)
 
@@ -176,6 +174,40 @@ def test_lanes_at_rest_keep_every_bit() -> None:
     before = {name: tensor.detach().clone() for name, tensor in state.tensors()}
     Captured(TrainingStep(state, compile=False), state.device).prepare()
     assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors())
+
+
+def seated(width: int, **over: Any) -> LaneState:
+    """Return the state of a stack full of runs, before their first step."""
+    stack = Stack(jobs(*[tiny(seed=s, **over) for s in range(width)]), lanes=width, device=torch.device("cpu"))
+    for lane in range(width):
+        list(stack._seat(lane, Seat(stack.waiting.popleft())))
+    stack._shuffle(0)
+    return stack.state
+
+
+QUICK = "one layer, three tokens"
+
+
+@pytest.mark.parametrize("variant", [QUICK, *[pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS if v != QUICK]])
+def test_a_compiler_can_take_a_step_whole(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced without a break, forward and backward, and run operation by operation: the same numbers."""
+
+    def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(function, dynamic=False, fullgraph=True, backend="aot_eager")
+
+    monkeypatch.setattr("grok.arithmetic.stacked.step.compiled", traced)
+    ends = []
+    for compile in (False, True):
+        state = seated(2, **VARIANTS[variant])
+        step, evaluation = TrainingStep(state, compile=compile), EvaluationPass(state, compile=compile)
+        for _ in range(3):
+            step()
+        evaluation.choose([1])
+        evaluation()
+        ends.append({**dict(state.tensors()), "val_loss": evaluation.losses, "val_hits": evaluation.hits})
+    assert ends[0]["step"].tolist() == [3, 3] and ends[0]["val_loss"].min() > 0
+    for name, expected in ends[0].items():
+        torch.testing.assert_close(ends[1][name], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("seeds", [{}, {"order": 7}])

@@ -64,6 +64,13 @@ def test_a_row_says_all_of_a_run() -> None:
     assert found["started_at"].isoformat() == "2023-11-14T22:13:20"
 
 
+def test_the_width_that_a_device_chose_is_in_the_row() -> None:
+    row = example_row(0)
+    for chosen, asked, expected in ((264, None, 264), (264, 8, 264), (None, 8, 8), (None, None, None)):
+        result, machine = replace(row.result, lane_width=chosen), replace(MACHINE, lane_width=asked)
+        assert run_row(result, row.config, row.identity, machine)["lane_width"] == expected
+
+
 def test_not_a_number_is_null_and_infinity_stays() -> None:
     row = example_row(0)
     point = CurvePoint(step=200, val_loss=math.inf, block_norms={"head": math.nan, "embedding": 1.0})
