@@ -118,14 +118,25 @@ class Observations:
         show it, and is censored at the end of its budget.
         """
         right = floats(rows[event])
-        end = pd.Series(right, index=rows.index)
         seen = np.isfinite(right)
-        steps = self.curves[["run_id", "step"]]
-        before = steps[steps["step"] < steps["run_id"].map(end)]
-        last = floats(before.groupby("run_id")["step"].max().reindex(rows.index))
-        left = np.where(np.isfinite(last), last, 0.0)
+        left = np.array([self._last_before(run, step) for run, step in zip(rows.index, right, strict=True)])
         end_of_run = np.where(rows["status"] == "diverged", floats(rows["config.train.steps"]), floats(rows["steps"]))
         return Times(np.where(seen, np.minimum(left, right - 1), end_of_run), np.where(seen, right, np.inf))
+
+    @cached_property
+    def _evaluated(self) -> dict[str, NDArray[np.int64]]:
+        """The steps of each run's evaluations, sorted."""
+        runs, steps = self.curves["run_id"].to_numpy(), self.curves["step"].to_numpy(dtype=np.int64)
+        starts = np.flatnonzero(np.r_[True, runs[1:] != runs[:-1]]) if len(runs) else np.array([], dtype=int)
+        return {str(runs[i]): steps[i:j] for i, j in zip(starts, [*starts[1:], len(runs)], strict=True)}
+
+    def _last_before(self, run: str, step: float) -> float:
+        """Return the last evaluation of a run before ``step`` (0: none; NaN ``step``: not asked)."""
+        steps = self._evaluated.get(run)
+        if steps is None or not np.isfinite(step):
+            return 0.0
+        before = int(np.searchsorted(steps, step))
+        return float(steps[before - 1]) if before else 0.0
 
     def conditions(self, rows: pd.DataFrame) -> pd.Series:
         """Return an integer per row: equal where every setting that moves the result is equal, seeds aside.

@@ -36,6 +36,8 @@ from grok.config.fields import settings_of
 FEWEST = 5
 """Runs of a value below which it is not compared."""
 WEIGHT_DECAY = "optim.weight_decay"
+FLAT = 1e-9
+"""Spread of log times below which all are equal, but for rounding."""
 COUPLING = "eval.couple_order"
 """Has a section of its own."""
 SEEDS = ["seed_split", "seed_init", "seed_order"]
@@ -106,16 +108,26 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
             continue
         others = [c for c in columns if c != column]
         base = rows.groupby(others, dropna=False, sort=True).ngroup() if others else pd.Series(0, index=rows.index)
-        best: dict[str, pd.DataFrame] = {}
-        for _, family in rows.groupby(base, sort=True):
-            groups = {_text(v): g for v, g in family.groupby(column, dropna=False, sort=True) if len(g) >= FEWEST}
-            if len(groups) >= 2 and sum(map(len, groups.values())) > sum(map(len, best.values())):
-                best = groups
-        if best:
-            default = _text(default_settings()[setting])
-            reference = default if default in best else max(best, key=lambda v: len(best[v]))
-            found.append(Family(setting, _matched({reference: best[reference], **best})))
+        # Sizes first: hundreds of families of one value each would otherwise be cut out for nothing.
+        value = rows[column].map(_text, na_action=None)
+        sizes = rows.groupby([base, value]).size()
+        sizes = sizes[sizes >= FEWEST]
+        total = sizes.groupby(level=0).agg(["size", "sum"])
+        total = total[total["size"] >= 2]
+        if total.empty:
+            continue
+        largest = total["sum"].idxmax()
+        values = [str(v) for v in sizes[sizes.index.get_level_values(0) == largest].index.get_level_values(1)]
+        groups = {v: rows[(base == largest) & (value == v)] for v in _in_order(rows[column], values)}
+        default = _text(default_settings()[setting])
+        reference = default if default in groups else max(groups, key=lambda v: len(groups[v]))
+        found.append(Family(setting, _matched({reference: groups[reference], **groups})))
     return found
+
+
+def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:
+    """Return the texts of ``wanted`` in the order of the values (numbers as numbers), null last."""
+    return [t for t in dict.fromkeys(map(_text, column.sort_values(na_position="last"))) if t in wanted]
 
 
 def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -182,15 +194,22 @@ def _restricted(times: Times, horizon: float) -> np.ndarray:
 
 def _slowdown(log: np.ndarray, log0: np.ndarray, paired: bool) -> tuple[Estimate, float]:
     """Return the ratio of geometric means and its p-value: Student's t on the log scale (Welch's where not paired)."""
-    test = stats.ttest_rel(log, log0) if paired else stats.ttest_ind(log, log0, equal_var=False)
     method = "paired t on log time" if paired else "Welch's t on log time"
-    mean = float(log.mean() - log0.mean())
-    interval = test.confidence_interval(LEVEL)
-    # Without any spread (all at the horizon, or pairs that agree to the step) the interval is the point.
-    low, high = (float(x) if np.isfinite(x) else mean for x in (interval.low, interval.high))
-    p = float(test.pvalue) if np.isfinite(test.pvalue) else 1.0
     n = len(log) if paired else len(log) + len(log0)
-    return Estimate(float(np.exp(mean)), float(np.exp(low)), float(np.exp(high)), n, method), p
+    mean = float(log.mean() - log0.mean())
+    spread = np.ptp(log - log0) if paired else max(np.ptp(log), np.ptp(log0))
+    if spread < FLAT:
+        # Without any spread there is no interval to speak of; what is left to test is the sign.
+        p = 1.0 if abs(mean) < FLAT else 2 * 0.5 ** min(len(log), len(log0))
+        return Estimate(float(np.exp(mean)), float(np.exp(mean)), float(np.exp(mean)), n, method), p
+    if paired:
+        se, dof = float((log - log0).std(ddof=1)) / np.sqrt(n), n - 1.0
+    else:  # by hand: scipy's warns where one of the groups has no spread, all of it being at the horizon
+        v, v0 = (float(x.var(ddof=1)) / len(x) for x in (log, log0))
+        se, dof = float(np.sqrt(v + v0)), (v + v0) ** 2 / (v**2 / (len(log) - 1) + v0**2 / (len(log0) - 1))
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * se
+    p = 2 * float(stats.t.sf(abs(mean) / se, dof))
+    return Estimate(float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half)), n, method), p
 
 
 def analyse_settings(observations: Observations, question: Question, settings: tuple[str, ...]) -> Comparison:
