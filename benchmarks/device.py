@@ -115,7 +115,7 @@ class Contender:
         self.seat = (time.perf_counter() - began) / len(seats)
         for lane in range(width):
             list(self.stack._seat(lane, seats[lane % len(seats)]))
-        self.stack._shuffle(0)
+        self.stack._shuffle()
         self.width = width
         self.times: list[float] = []
 
@@ -128,7 +128,7 @@ class Contender:
         torch.cuda.synchronize()
         began = time.perf_counter()
         self.stack._epoch[:] = -1
-        self.stack._shuffle(0)
+        self.stack._shuffle()
         torch.cuda.synchronize()
         return time.perf_counter() - began
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from dataclasses import asdict
 from typing import Any
 
@@ -44,6 +45,7 @@ class Flight:
         self.tags: list[str] = []
         """Numerics tags of earlier processes that trained this run."""
         self._due = evaluation_steps(self.config.eval, self.config.train.steps)
+        self._steps = sorted(self._due)
         self.order = BatchOrder(
             self.config.task.train_examples(),
             self.config.train.batch_size,
@@ -116,15 +118,12 @@ class Flight:
     def evaluation_due(self) -> bool:
         return self.step in self._due
 
-    def due_at(self, step: int) -> bool:
-        """Return whether anything is due at ``step``: an evaluation, a decision, a checkpoint or the end."""
+    def next_due(self) -> int:
+        """Return the next step at which anything is due: an evaluation, a decision, a checkpoint or the end."""
         train, every = self.config.train, self.config.checkpoint.every
-        return (
-            step in self._due
-            or step >= train.steps
-            or (train.stop_when_generalised and step % train.stop_every == 0)
-            or (every > 0 and step % every == 0)
-        )
+        later = self._steps[bisect_right(self._steps, self.step) :][:1]
+        cadences = [*([train.stop_every] if train.stop_when_generalised else []), *([every] if every > 0 else [])]
+        return min([*later, max(train.steps, self.step + 1), *[(self.step // n + 1) * n for n in cadences]])
 
     def checkpoint_due(self) -> bool:
         """Return whether a checkpoint is due by steps or minutes, and start waiting for the next."""

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grok.arithmetic.engine import never
+from grok.arithmetic.flight import Flight
 from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.stacked.engine import Stack
 from grok.config import ArithmeticConfig, identify
@@ -182,6 +185,31 @@ def test_the_row_says_how_wide_the_stack_was() -> None:
     assert found.lane_width == 5 and "width=5" in found.numerics
     (looped,) = results(tiny())
     assert looped.lane_width is None
+
+
+@given(
+    steps=st.integers(1, 90),
+    every=st.integers(1, 100),
+    schedule=st.sampled_from(["every", "log"]),
+    stop_every=st.one_of(st.none(), st.integers(1, 40)),
+    checkpoint_every=st.integers(0, 40),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_next_due_step_is_the_first_at_which_anything_is_due(
+    steps: int, every: int, schedule: str, stop_every: int | None, checkpoint_every: int
+) -> None:
+    stop = {} if stop_every is None else {"stop_when_generalised": True, "stop_every": stop_every}
+    config = tiny(
+        train={"steps": steps, **stop},
+        eval={"every": every, "schedule": schedule},
+        checkpoint={"every": checkpoint_every, "minutes": 0},
+    )
+    flight = Flight(jobs(config)[0])
+    while flight.step < steps:
+        expected = flight.next_due()
+        for flight.step in range(flight.step + 1, expected + 1):  # noqa: B020
+            due = flight.evaluation_due() or flight.decision_due() or flight.checkpoint_due()
+            assert (due or flight.step == steps) == (flight.step == expected)
 
 
 def test_precision_is_another_run_and_lanes_are_not() -> None:

@@ -97,7 +97,7 @@ def test_steps_are_queued_without_a_wait() -> None:
         from grok.arithmetic.stacked.engine import Seat
 
         list(stack._seat(lane, Seat(stack.waiting.popleft())))
-    stack._shuffle(0)
+    stack._shuffle()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

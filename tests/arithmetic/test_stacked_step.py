@@ -181,7 +181,7 @@ def seated(width: int, **over: Any) -> LaneState:
     stack = Stack(jobs(*[tiny(seed=s, **over) for s in range(width)]), lanes=width, device=torch.device("cpu"))
     for lane in range(width):
         list(stack._seat(lane, Seat(stack.waiting.popleft())))
-    stack._shuffle(0)
+    stack._shuffle()
     return stack.state
 
 

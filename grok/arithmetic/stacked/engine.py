@@ -10,7 +10,8 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, starmap
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from grok.arithmetic.stacked.width import lane_width
 from grok.arithmetic.table import split
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, TrainingError
-from grok.records import Checkpoint, CurvePoint, Event, Job, RunResult, StopRequested
+from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested
 
 LOOK_EVERY = 50
 """Most steps between two looks at losses and at the stop request."""
@@ -93,6 +94,7 @@ class Stack:
         self.graphs = graphs
         self.compiled = config.numerics.compile
         self._set_up()
+        self._batches = -(-config.task.train_examples() // config.train.batch_size)
         self._epoch = np.full(self.width, -1)
         """The epoch whose order lies on the device."""
 
@@ -138,7 +140,7 @@ class Stack:
 
     def train(self, stop: StopRequested) -> Iterator[Event]:
         """Train all jobs and yield their events."""
-        finished: Iterator[RunResult] = iter(())
+        news: Iterator[Event] = iter(())
         while True:
             for lane in range(self.width):
                 while self.seats[lane] is None and (self.ready or self.waiting):
@@ -146,12 +148,12 @@ class Stack:
             if self._seated():
                 began = time.monotonic()
                 self._queue()
-                yield from finished  # hashed and handed over while the device is at work
+                yield from news  # of the look before: made up and handed over while the device is at work
                 self._make_ready()
-                finished = yield from self._look(began)
+                news = self._look(began)
             if stop() or not (self._seated() or self.ready or self.waiting):
-                yield from finished
-                yield from self._checkpoints([lane for lane, _ in self._seated()])
+                yield from news
+                yield from self._checkpoints(self._seated())
                 return
 
     def _seated(self) -> list[tuple[int, Seat]]:
@@ -167,35 +169,25 @@ class Stack:
             seat.initial = None
         if flight.ended():  # resumed at its very end: killed before its row was written
             self.state.rest(lane)
-            yield from self._finish({lane: seat})
+            yield from self._results([(lane, seat)])
             return
         self.state.instruct(lane, flight.config.optim, flight.streams.dropout)
         self.state.show(lane, seat.train_set, seat.val_set)
         self._epoch[lane] = -1
         self.seats[lane] = seat
 
-    @staticmethod
-    def _boundary(flight: Flight) -> int:
-        """Return how many steps a run may go before something is due."""
-        steps = 1
-        while steps < LOOK_EVERY and not flight.due_at(flight.step + steps):
-            steps += 1
-        return steps
-
-    def _shuffle(self, further: int) -> None:
+    def _shuffle(self, further: int = 0) -> None:
         """Queue the order of every lane that begins an epoch ``further`` steps beyond where it is."""
-        begun = []
-        for lane, seat in self._seated():
-            order = seat.flight.order
-            epoch = (seat.flight.step + further) // order.batches_per_epoch
-            if epoch != self._epoch[lane]:
-                begun.append((lane, order.stream(epoch)))
-                self._epoch[lane] = epoch
-        self.state.shuffle(begun)
+        seated = self._seated()
+        epochs = (np.array([seat.flight.step for _, seat in seated]) + further) // self._batches
+        lanes = np.array([lane for lane, _ in seated])
+        begun = np.flatnonzero(epochs != self._epoch[lanes])
+        self._epoch[lanes] = epochs
+        self.state.shuffle([(seated[i][0], seated[i][1].flight.order.stream(int(epochs[i]))) for i in begun])
 
     def _queue(self) -> None:
-        """Queue steps up to the nearest boundary of any lane."""
-        steps = min(self._boundary(seat.flight) for _, seat in self._seated())
+        """Queue steps up to the nearest at which anything is due in any lane."""
+        steps = min(LOOK_EVERY, *[seat.flight.next_due() - seat.flight.step for _, seat in self._seated()])
         with product_precision(self.config.precision):
             for further in range(steps):
                 self._shuffle(further)
@@ -210,10 +202,10 @@ class Stack:
         while self.waiting and len(self.ready) < self.width and not done.query():
             self.ready.append(Seat(self.waiting.popleft()))
 
-    def _look(self, began: float) -> Generator[Event, None, Iterator[RunResult]]:
-        """Wait for the steps queued since ``began``; evaluate, decide, checkpoint and retire whatever is due.
+    def _look(self, began: float) -> Iterator[Event]:
+        """Wait for the steps queued since ``began``; evaluate and decide what is due, retire what ended.
 
-        Returns the results of runs that ended, still to be handed over.
+        Returns the news, in which everything is that the lanes no longer hold.
         """
         losses, accuracies, at, alive = self.state.fetch()
         seated = self._seated()
@@ -223,14 +215,14 @@ class Stack:
             if not alive[lane]:
                 seat.flight.diverge()
             seat.flight.spend(share)
-        looking = [
+        due = [
             lane
             for lane, seat in seated
             if seat.flight.evaluation_due() or seat.flight.decision_due() or seat.flight.diverged
         ]
-        found = self._evaluate(looking) if looking else {}
-        squares = self.state.squared_norms() if looking else {}
-        ended, kept = {}, []
+        found = self._evaluate(due) if due else {}
+        squares = self.state.squared_norms() if due else {}
+        observed, kept, ended = [], [], []
         for lane, seat in seated:
             flight = seat.flight
             if lane in found:
@@ -240,30 +232,19 @@ class Stack:
                 if flight.decision_due() and not flight.diverged:
                     flight.decide(val_acc)
                 if flight.evaluation_due() or flight.ended():
-                    weight_norm, weight_norm_all, block_norms = norms_of({n: x[lane] for n, x in squares.items()})
-                    point = CurvePoint(
-                        step=flight.step,
-                        train_loss=losses[lane],
-                        train_acc=accuracies[lane],
-                        val_loss=val_loss,
-                        val_acc=val_acc,
-                        weight_norm=weight_norm,
-                        weight_norm_all=weight_norm_all,
-                        lr=learning_rate(flight.config.optim, flight.step),
-                        block_norms=block_norms,
-                    )
-                    yield flight.observe(point)
+                    norms = {n: x[lane] for n, x in squares.items()}
+                    observed.append((flight, (losses[lane], accuracies[lane]), (val_loss, val_acc), norms))
             if flight.ended():
-                ended[lane] = seat
+                ended.append((lane, seat))
                 if flight.config.checkpoint.keep and flight.stop_reason == "steps":
-                    kept.append(lane)  # what a longer run goes on from
+                    kept.append((lane, seat))  # what a longer run goes on from
             elif flight.checkpoint_due():
-                kept.append(lane)
-        yield from self._checkpoints(kept)
-        for lane in ended:
+                kept.append((lane, seat))
+        news = chain(starmap(observe, observed), self._checkpoints(kept), self._results(ended))
+        for lane, _ in ended:
             self.seats[lane] = None
             self.state.rest(lane)
-        return self._finish(ended)
+        return news
 
     def _evaluate(self, lanes: Sequence[int]) -> dict[int, tuple[float, float]]:
         """Return (loss, accuracy) of each of ``lanes`` on its own validation set."""
@@ -277,21 +258,18 @@ class Stack:
         losses, hits = (torch.cat(found, 1) / self.evaluation.examples).tolist()
         return {lane: (losses[i], hits[i]) for i, lane in enumerate(lanes)}
 
-    def _checkpoints(self, lanes: Sequence[int]) -> Iterator[Checkpoint]:
-        if not lanes:
-            return
-        for lane, tensors in zip(lanes, self.state.lanes(lanes, ("parameters", *MOMENTS)), strict=True):
-            seat = self.seats[lane]
-            assert seat is not None
-            flight = seat.flight
-            yield Checkpoint(
-                run_id=flight.job.run_id, step=flight.step, tensors=tensors, state=flight.state(self.tag())
-            )
+    def _checkpoints(self, seated: Sequence[tuple[int, Seat]]) -> Iterator[Checkpoint]:
+        """Fetch what a run goes on from, at once; return the checkpoints one by one."""
+        held = self.state.lanes([lane for lane, _ in seated], ("parameters", *MOMENTS))
+        return (self._checkpoint(seat.flight, tensors) for (_, seat), tensors in zip(seated, held, strict=True))
 
-    def _finish(self, ended: dict[int, Seat]) -> Iterator[RunResult]:
+    def _checkpoint(self, flight: Flight, tensors: Parameters) -> Checkpoint:
+        return Checkpoint(run_id=flight.job.run_id, step=flight.step, tensors=tensors, state=flight.state(self.tag()))
+
+    def _results(self, ended: Sequence[tuple[int, Seat]]) -> Iterator[RunResult]:
         """Fetch what ended runs leave behind, at once; return their results one by one."""
-        held = self.state.lanes(list(ended), ("parameters",)) if ended else []
-        return (self._result(seat, tensors) for seat, tensors in zip(ended.values(), held, strict=True))
+        held = self.state.lanes([lane for lane, _ in ended], ("parameters",))
+        return (self._result(seat, tensors) for (_, seat), tensors in zip(ended, held, strict=True))
 
     def _result(self, seat: Seat, tensors: Parameters) -> RunResult:
         final = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
@@ -303,3 +281,22 @@ class Stack:
         if "final" in seat.flight.config.save:
             result.tensors["final"] = final
         return result
+
+
+def observe(
+    flight: Flight, train: tuple[float, float], val: tuple[float, float], squares: dict[str, float]
+) -> Progress:
+    """Add a point to a run's curve, from (loss, accuracy) of both sets and each parameter's sum of squares."""
+    weight_norm, weight_norm_all, block_norms = norms_of(squares)
+    point = CurvePoint(
+        step=flight.step,
+        train_loss=train[0],
+        train_acc=train[1],
+        val_loss=val[0],
+        val_acc=val[1],
+        weight_norm=weight_norm,
+        weight_norm_all=weight_norm_all,
+        lr=learning_rate(flight.config.optim, flight.step),
+        block_norms=block_norms,
+    )
+    return flight.observe(point)

@@ -143,6 +143,8 @@ class LaneState:
     @torch.no_grad()
     def lanes(self, lanes: Sequence[int], groups: Sequence[str]) -> list[dict[str, Tensor]]:
         """Return the tensors of ``lanes`` on the CPU, one dict ``group.name -> tensor`` for each."""
+        if not lanes:
+            return []
         index = torch.tensor(lanes, device=self.device)
         held = {"parameters": self.parameters, **self.moments}
         found: list[dict[str, Tensor]] = [{} for _ in lanes]
