@@ -240,7 +240,7 @@ class Stack:
                     kept.append((lane, seat))  # what a longer run goes on from
             elif flight.checkpoint_due():
                 kept.append((lane, seat))
-        news = chain(starmap(observe, observed), self._checkpoints(kept), self._results(ended))
+        news: Iterator[Event] = chain(starmap(observe, observed), self._checkpoints(kept), self._results(ended))
         for lane, _ in ended:
             self.seats[lane] = None
             self.state.rest(lane)
