@@ -22,7 +22,7 @@ from grok.arithmetic.program import OneLaneProgram, dropout_noise
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config import ArithmeticConfig, load_config
-from grok.execute.allocation import keep_freed_memory
+from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.records import Job
 
 
@@ -139,6 +139,7 @@ class OurLane:
 
     def __init__(self, config: ArithmeticConfig, seed: int) -> None:
         keep_freed_memory()
+        use_large_pages()
         self.config = default_config(seed=seed) if config is None else config
         self.lane = Lane(Flight(Job(run_id=str(seed), config=config)), OneLaneProgram(config))
         self.phases: dict[str, float] = {"data": 0.0, "forward and backward": 0.0, "optimiser": 0.0}

@@ -11,7 +11,7 @@ R rows, D model width, H heads, K head width, B batch, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -102,8 +102,11 @@ class LaneModel:
 
     def mlp(self, p: Parameters, name: str, x: Tensor) -> Tensor:
         h = self.ops.linear(x, p[name + "up.weight"], p.get(name + "up.bias"))
-        h = F.gelu(h) if self.config.activation == "gelu" else F.relu(h)
+        h = self.gelu(h) if self.config.activation == "gelu" else F.relu(h)
         return self.ops.linear(h, p[name + "down.weight"], p.get(name + "down.bias"))
+
+    def gelu(self, h: Tensor) -> Tensor:
+        return F.gelu(h)
 
     def segments(self, x: Tensor, groups: tuple[Group, ...], batch: Batch) -> list[Tensor]:
         """Return ``x`` [..., R, D] cut into its positions."""
@@ -168,7 +171,11 @@ class LaneModel:
         query = query.unflatten(-1, (heads, -1))  # [..., M, H, K]
         keys = [m[..., :d].unflatten(-1, (heads, -1)) for m in memories]
         values = [m[..., d:].unflatten(-1, (heads, -1)) for m in memories]
-        scores = torch.stack(torch.broadcast_tensors(*[(query * k).sum(-1) for k in keys]), -1)  # [..., M, H, T]
-        weights = (scores / math.sqrt(d // heads)).softmax(-1)
-        mixed = sum((weights[..., j, None] * v for j, v in enumerate(values)), start=query.new_zeros(()))
+        weights = self.weights([(query * k).sum(-1) for k in keys], math.sqrt(d // heads))
+        mixed = sum((w[..., None] * v for w, v in zip(weights, values, strict=True)), start=query.new_zeros(()))
         return mixed.flatten(-2)
+
+    def weights(self, scores: list[Tensor], scale: float) -> Sequence[Tensor]:
+        """Return the softmax of ``scores`` / ``scale`` over their list: a position's [..., M or 1, H] each."""
+        stacked = torch.stack(torch.broadcast_tensors(*scores), -1)  # [..., M, H, T]
+        return (stacked / scale).softmax(-1).unbind(-1)

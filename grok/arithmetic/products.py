@@ -114,6 +114,11 @@ def _sum_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
 _take_rows.register_autograd(_sum_back, setup_context=_save_index)
 
 
+def sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
+    """Return [rows, D] in which row r is the sum of the ``grad`` [B, D] rows whose index is r, in their order."""
+    return _sum_rows(grad, index, rows)  # type: ignore[no-any-return]
+
+
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return rows ``index`` [B] of ``x`` [R, D]; differentiable.
 

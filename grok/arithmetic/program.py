@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic.backends import OneLane
+from grok.arithmetic.compiled import OneGraph, is_compile_error
+from grok.arithmetic.fused import FusedModel
 from grok.arithmetic.initial import Parameters, parameter_shapes
 from grok.arithmetic.interventions import stable_logits
 from grok.arithmetic.lanes import LaneModel, Noise, no_noise
@@ -30,7 +32,7 @@ EVALUATION_ROWS = 4096
 """Most validation examples in one forward pass: more would leave the processor's cache, fewer
 would compute the shared prefixes more often."""
 
-Step = Callable[..., tuple[Tensor, Tensor]]
+Step = Callable[..., list[Tensor]]
 
 
 def dtype_of(config: ArithmeticConfig) -> torch.dtype:
@@ -58,11 +60,22 @@ class OneLaneProgram:
         self.path = choose_path(config.numerics.path, config.precision)
         noisy = config.model.dropout > 0
         self.plan = RowPlan.of(config.task, shared=not noisy)
-        self.model = LaneModel(config.model, self.plan, OneLane(self.path))
         # noise is drawn outside of any graph, step by step
         self.compiled = config.numerics.compile and not noisy
-        self._step: Step = _compiled(self._loss_and_accuracy) if self.compiled else self._loss_and_accuracy
-        self._score: Step = _compiled(self._losses_and_hits) if self.compiled else self._losses_and_hits
+        self.model: LaneModel
+        self._step: Step
+        self._score: Step
+        if self.compiled:
+            self.fused = FusedModel(config.model, self.plan, self.path)
+            self.model = self.fused
+            self._step, self._score = OneGraph(self._whole_step), OneGraph(self._losses_and_hits)
+        else:
+            self._go_uncompiled()
+
+    def _go_uncompiled(self) -> None:
+        self.compiled = False
+        self.model = LaneModel(self.config.model, self.plan, OneLane(self.path))
+        self._step, self._score = self._loss_and_gradients, self._losses_and_hits
 
     def tag(self) -> str:
         """Return the numerics tag: all that decides the bits besides the run's identity."""
@@ -72,21 +85,33 @@ class OneLaneProgram:
             "isa": torch.backends.cpu.get_cpu_capability(),
             "rows": "plain" if self.config.model.dropout > 0 else "shared",
             "products": self.path,
-            "compiled": "yes" if self.compiled else "no",
+            "compiled": "whole" if self.compiled else "no",
             "precision": self.config.precision,
             "threads": str(torch.get_num_threads()),
             "torch": torch.__version__,
         }
         return ";".join(f"{key}={value}" for key, value in parts.items())
 
-    def _loss_and_accuracy(
-        self, parameters: list[Tensor], batch: tuple[Tensor, ...], noise: Noise
-    ) -> tuple[Tensor, Tensor]:
-        examples = Batch(*batch)
-        logits = self.model.logits(dict(zip(self.names, parameters, strict=True)), examples, noise)
-        loss = (self._losses(logits, examples.answer) * examples.share).sum()
-        hits = (logits.detach().argmax(-1) == examples.answer).to(examples.share.dtype) * examples.share
-        return loss, hits.sum()
+    def _loss_and_gradients(self, *tensors: Tensor, noise: Noise = no_noise) -> list[Tensor]:
+        """Return [loss, accuracy, one gradient for each parameter] for [*parameters, *fields of a batch]."""
+        parameters, batch = self._unpacked(tensors)
+        with self._autocast():
+            logits = self.model.logits(parameters, batch, noise)
+            loss = (self._losses(logits, batch.answer) * batch.share).sum()
+        hits = (logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype) * batch.share
+        return [loss.detach(), hits.sum(), *torch.autograd.grad(loss, list(parameters.values()))]
+
+    def _whole_step(self, *tensors: Tensor) -> list[Tensor]:
+        """Return the same for parameters without gradients, and behind it what the model kept for the gradients."""
+        count = len(self.names)
+        leaves = [p.detach().requires_grad_() for p in tensors[:count]]
+        found = self._loss_and_gradients(*leaves, *tensors[count:])
+        kept, self.fused.kept = self.fused.kept, []
+        return [*found, *kept]
+
+    def _unpacked(self, tensors: tuple[Tensor, ...]) -> tuple[Parameters, Batch]:
+        count = len(self.names)
+        return dict(zip(self.names, tensors[:count], strict=True)), Batch(*tensors[count:])
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
@@ -97,20 +122,20 @@ class OneLaneProgram:
         Raises:
             TrainingError: the step cannot be compiled here and ``numerics.auto_fallback`` is off.
         """
-        tensors = list(parameters.values())
         inputs = (batch.a, batch.b, batch.answer, batch.share)
-        with self._autocast():
+        if self.compiled:
             try:
-                loss, accuracy = self._step(tensors, inputs, noise)
+                found = self._step(*[p.detach() for p in parameters.values()], *inputs)
             except Exception as error:
-                if not self.compiled or not _is_compile_error(error):
-                    raise
                 self._fall_back(error)
-                loss, accuracy = self._step(tensors, inputs, noise)
-        gradients = torch.autograd.grad(loss, tensors)
-        return loss.item(), accuracy.item(), dict(zip(self.names, gradients, strict=True))
+        if not self.compiled:
+            found = self._step(*parameters.values(), *inputs, noise=noise)
+        loss, accuracy, *rest = found
+        return loss.item(), accuracy.item(), dict(zip(self.names, rest, strict=False))  # behind: what was kept
 
     def _fall_back(self, error: Exception) -> None:
+        if not is_compile_error(error):
+            raise error
         reason = " ".join(str(error).split())[:300]
         if not self.config.numerics.auto_fallback:
             raise TrainingError(
@@ -118,12 +143,14 @@ class OneLaneProgram:
                 "numerics tag, or numerics.auto_fallback=true to do so by itself"
             ) from error
         warnings.warn(f"compiling failed, going on uncompiled: {reason}", stacklevel=2)
-        self.compiled, self._step, self._score = False, self._loss_and_accuracy, self._losses_and_hits
+        self._go_uncompiled()
 
-    def _losses_and_hits(self, parameters: list[Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        examples = Batch(*batch)
-        logits = self.model.logits(dict(zip(self.names, parameters, strict=True)), examples)
-        return self._losses(logits, examples.answer), logits.argmax(-1) == examples.answer
+    def _losses_and_hits(self, *tensors: Tensor) -> list[Tensor]:
+        """Return [each example's loss, whether its answer is right] for [*parameters, *fields of a batch]."""
+        parameters, batch = self._unpacked(tensors)
+        with torch.no_grad(), self._autocast():
+            logits = self.model.logits(parameters, batch)
+            return [self._losses(logits, batch.answer), logits.argmax(-1) == batch.answer]
 
     def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
         if self.config.train.loss == "stablemax":
@@ -155,40 +182,22 @@ class OneLaneProgram:
         rows = torch.cat([torch.arange(n), torch.zeros(passes * size - n, dtype=torch.int64)])
         a, b, answer = (torch.from_numpy(x)[rows] + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer))
         losses, hits = torch.empty(passes * size, dtype=torch.float64), torch.empty(passes * size, dtype=torch.bool)
-        tensors, share = list(parameters.values()), torch.empty(0)
-        with self._autocast():
-            for i in range(passes) if visit is None else visit.tolist():
-                part = slice(i * size, (i + 1) * size)
-                inputs = (a[part], b[part], answer[part], share)
-                try:
-                    loss, hit = self._score(tensors, inputs)
-                except Exception as error:
-                    if not self.compiled or not _is_compile_error(error):
-                        raise
-                    self._fall_back(error)
-                    loss, hit = self._score(tensors, inputs)
-                losses[part], hits[part] = loss.double(), hit
+        tensors, share = [p.detach() for p in parameters.values()], torch.empty(0)
+        for i in range(passes) if visit is None else visit.tolist():
+            part = slice(i * size, (i + 1) * size)
+            inputs = (*tensors, a[part], b[part], answer[part], share)
+            try:
+                loss, hit = self._score(*inputs)
+            except Exception as error:
+                self._fall_back(error)
+                loss, hit = self._score(*inputs)
+            losses[part], hits[part] = loss.double(), hit
         return losses[:n].mean().item(), hits[:n].double().mean().item()
 
 
 def evaluation_passes(n: int) -> int:
     """Return in how many forward passes ``n`` examples are evaluated."""
     return -(-n // EVALUATION_ROWS)
-
-
-def _compiled(function: Step) -> Step:
-    """Return ``function`` compiled for one shape, its bias additions fused with what follows.
-
-    Inductor's pattern matcher would turn a product and its bias into one library call
-    that first copies the bias over the whole output.
-    """
-    return torch.compile(function, dynamic=False, fullgraph=True, options={"pattern_matcher": False})
-
-
-def _is_compile_error(error: Exception) -> bool:
-    """Return whether torch.compile failed, rather than the computation itself."""
-    module = type(error).__module__
-    return module.startswith(("torch._dynamo", "torch._inductor"))
 
 
 def dropout_noise(config: ArithmeticConfig, seed: int, step: int) -> Noise:

@@ -17,7 +17,7 @@ from typing import Final
 
 from grok.config import GptConfig
 from grok.errors import CheckpointError, ConfigError, GrokError
-from grok.execute.allocation import keep_freed_memory
+from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.execute.groups import Group
 from grok.execute.ledger import Ledger
 from grok.execute.live import LiveFolder
@@ -160,6 +160,7 @@ def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
     import torch
 
     keep_freed_memory()
+    use_large_pages()
     config = runs[0].config
     if isinstance(config, GptConfig):
         torch.set_num_threads(config.train.threads or len(os.sched_getaffinity(0)))

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.nn import functional as F
 
+from grok.arithmetic.fused import FusedModel
+from grok.arithmetic.initial import initial_parameters
+from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.program import OneLaneProgram
+from grok.arithmetic.rows import RowPlan, make_batch
+from grok.arithmetic.table import split
 from grok.errors import TrainingError
 from tests.arithmetic.cases import curve, results, tiny
 
@@ -18,7 +25,36 @@ def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bi
         assert curve(alone)[step] == pytest.approx(values, rel=1e-4)
     assert alone.weights_hash == crowded.weights_hash
     assert {s: curve(alone)[s] for s in curve(short)} == curve(short)
-    assert "compiled=yes" in alone.numerics and "compiled=no" in expected.numerics
+    assert "compiled=whole" in alone.numerics and "compiled=no" in expected.numerics
+
+
+def test_the_fused_gelu_and_its_slope_are_as_exact_as_float32() -> None:
+    config = tiny()
+    model = FusedModel(config.model, RowPlan.of(config.task), "plain")
+    h = torch.cat([torch.linspace(-9, 9, 100_001), torch.tensor([0.0, 1e-30, -1e-30, 60.0, -60.0])]).requires_grad_()
+    exact = h.detach().double().requires_grad_()
+    value, expected = model.gelu(h), F.gelu(exact)
+    (slope,), (expected_slope,) = torch.autograd.grad(value.sum(), h), torch.autograd.grad(expected.sum(), exact)
+    rounding = torch.finfo(torch.float32).eps * exact.detach().abs().clamp(min=1)
+    assert ((value - expected).detach().abs() <= rounding).all()
+    assert ((slope - expected_slope).abs() <= 3 * torch.finfo(torch.float32).eps).all()
+    assert len(model.kept) == 1
+
+
+def test_a_compiled_step_gives_the_gradients_of_the_readable_one_in_float64() -> None:
+    over = {"precision": "float64", "model": {"positions": "sinusoidal", "norm": "pre"}}
+    plain, compiled = (OneLaneProgram(tiny(**over, numerics={"compile": c})) for c in (False, True))
+    config = plain.config
+    parameters = {n: p.requires_grad_() for n, p in initial_parameters(config, torch.float64).items()}
+    train_set, val_set = split(config.task, 0)
+    a, b, answer = (torch.from_numpy(x[:25]) for x in (train_set.a, train_set.b, train_set.answer))
+    batch = make_batch(a, b, answer, 20, torch.float64)
+    (loss, accuracy, gradients), found = (p.gradients(parameters, batch, no_noise) for p in (plain, compiled))
+    assert found[0] == pytest.approx(loss, rel=1e-12) and found[1] == accuracy
+    for name, gradient in gradients.items():
+        assert (found[2][name] - gradient).abs().max() <= 1e-12, name
+    assert compiled.evaluate(parameters, val_set) == pytest.approx(plain.evaluate(parameters, val_set), rel=1e-12)
+    assert compiled.compiled and compiled.fused.kept == []
 
 
 def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.MonkeyPatch) -> None:

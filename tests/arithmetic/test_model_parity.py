@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grok.arithmetic.backends import OneLane
+from grok.arithmetic.fused import FusedModel
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.model import CausalSelfAttention, Transformer
@@ -59,12 +60,15 @@ def reference_step(config: ArithmeticConfig, parameters: dict[str, Tensor], batc
 
 
 def lanes_step(
-    config: ArithmeticConfig, parameters: dict[str, Tensor], batch: Batch, shared: bool
+    config: ArithmeticConfig, parameters: dict[str, Tensor], batch: Batch, shared: bool, fused: bool = False
 ) -> tuple[Tensor, ...]:
     """Return (logits, loss, *gradients) of the row plan; of every lane where parameters are stacked."""
     stacked = parameters["token_embedding.weight"].ndim == 3
     leaves = {n: p.clone().requires_grad_() for n, p in parameters.items()}
-    model = LaneModel(config.model, RowPlan.of(config.task, shared=shared), StackedLanes() if stacked else OneLane())
+    plan = RowPlan.of(config.task, shared=shared)
+    model = LaneModel(config.model, plan, StackedLanes() if stacked else OneLane())
+    if fused:
+        model = FusedModel(config.model, plan, "plain")
     logits = model.logits(leaves, batch)
     loss = (model.ops.losses(logits, batch.answer) * batch.share).sum(-1)
     return (logits.detach(), loss.detach(), *torch.autograd.grad(loss.sum(), list(leaves.values())))
@@ -91,8 +95,8 @@ def test_lanes_equal_the_reference(norm: str, activation: str, positions: str, b
     parameters = initial_parameters(config, torch.float64)
     batch = some_batch(config, 25, 19)
     expected = reference_step(config, parameters, batch)
-    for shared in (True, False):
-        assert_equal(lanes_step(config, parameters, batch, shared), expected)
+    for shared, fused in itertools.product((True, False), repeat=2):
+        assert_equal(lanes_step(config, parameters, batch, shared, fused), expected)
 
 
 @given(
@@ -127,7 +131,9 @@ def test_lanes_equal_the_reference_at_odd_shapes(
     )
     parameters = initial_parameters(config, torch.float64)
     batch = some_batch(config, examples, data.draw(st.integers(1, examples)))
-    assert_equal(lanes_step(config, parameters, batch, True), reference_step(config, parameters, batch))
+    expected = reference_step(config, parameters, batch)
+    for fused in (False, True):
+        assert_equal(lanes_step(config, parameters, batch, True, fused), expected)
 
 
 def test_stacked_lanes_equal_the_reference_each() -> None:

@@ -1,0 +1,53 @@
+"""Compiling a step: the loss and its gradients as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+Function = Callable[..., list[Tensor]]
+
+
+class OneGraph:
+    """A function from tensors to tensors, compiled for each set of shapes that it is called with.
+
+    The function runs once under a tracer that sees through autograd, so that a gradient is
+    part of the graph: forward and backward are scheduled together, and what passes between
+    them needs no autograd at run time. No argument may require gradients.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self._graphs: dict[tuple[torch.Size, ...], Function] = {}
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        shapes = tuple([t.shape for t in tensors])
+        if shapes not in self._graphs:
+            graph = make_fx(self._traced)(*tensors)
+            self._graphs[shapes] = _compiled(graph)
+        return self._graphs[shapes](*tensors)
+
+    @property
+    def _traced(self) -> Function:
+        def function(*tensors: Tensor) -> list[Tensor]:  # the tracer counts a bound method's arguments wrongly
+            return self.function(*tensors)
+
+        return function
+
+
+def _compiled(graph: torch.fx.GraphModule) -> Function:
+    """Return ``graph`` compiled, its bias additions fused with what follows.
+
+    Inductor's pattern matcher would turn a product and its bias into one library call
+    that first copies the bias over the whole output.
+    """
+    return torch.compile(graph, dynamic=False, fullgraph=True, options={"pattern_matcher": False})
+
+
+def is_compile_error(error: Exception) -> bool:
+    """Return whether torch.compile failed, rather than the computation itself."""
+    module = type(error).__module__
+    return module.startswith(("torch._dynamo", "torch._inductor"))
