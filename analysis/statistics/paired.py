@@ -18,6 +18,9 @@ from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 FEWEST: Final = 6
 """Pairs that differ; with fewer no two-sided signed-rank test can reach 0.05."""
 
+EXACT: Final = 50
+"""Pairs up to which the interval is exact; with more the test statistic is normal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Paired:
@@ -55,8 +58,7 @@ def paired(a: NDArray[np.float64], b: NDArray[np.float64], level: float = LEVEL)
         return Paired(_share_difference(lower, higher, n, level), float(test.pvalue), lower, higher, up)
     i, j = np.triu_indices(n)
     walsh = np.sort((gap[i] + gap[j]) / 2)
-    z = float(stats.norm.ppf(0.5 + level / 2))
-    cut = max(0, int(np.floor(n * (n + 1) / 4 - z * np.sqrt(n * (n + 1) * (2 * n + 1) / 24))))
+    cut = _cut(n, level)
     value = float(np.median(walsh))
     return Paired(
         Estimate(value, float(walsh[cut]), float(walsh[len(walsh) - 1 - cut]), n, "Hodges-Lehmann", level),
@@ -73,3 +75,18 @@ def _share_difference(lost: int, won: int, n: int, level: float) -> Estimate:
     middle = p_won - p_lost
     half = float(stats.norm.ppf(0.5 + level / 2)) * math.sqrt((p_won + p_lost - middle**2) / (n + 2))
     return Estimate((won - lost) / n, max(-1.0, middle - half), min(1.0, middle + half), n, "Bonett-Price", level)
+
+
+def _cut(n: int, level: float) -> int:
+    """Return how many averages of pairs lie outside the interval at each end, by the signed-rank distribution."""
+    if n > EXACT:
+        z = float(stats.norm.ppf(0.5 + level / 2))
+        return int(np.floor(n * (n + 1) / 4 - z * np.sqrt(n * (n + 1) * (2 * n + 1) / 24)))
+    ways = np.ones(1)  # of choosing ranks out of 1..n with each sum
+    for rank in range(1, n + 1):
+        longer = np.zeros(len(ways) + rank)
+        longer[: len(ways)] += ways
+        longer[rank:] += ways
+        ways = longer
+    below = np.cumsum(ways) / 2.0**n
+    return max(0, int(np.searchsorted(below, (1 - level) / 2, side="right")) - 1)

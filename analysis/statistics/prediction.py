@@ -32,8 +32,10 @@ def _enough(labels: Flags) -> None:
         )
 
 
-def auroc(scores: Floats, labels: Flags, level: float = LEVEL) -> Estimate:
+def auroc(scores: Floats, labels: Flags, widen: float = 1.0, level: float = LEVEL) -> Estimate:
     """Return the chance that a hit scores higher than a miss, with DeLong's interval on the logit scale.
+
+    ``widen`` multiplies the standard error, for scores that were learnt (:func:`cross_validation_noise`).
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
@@ -46,7 +48,7 @@ def auroc(scores: Floats, labels: Flags, level: float = LEVEL) -> Estimate:
     v_misses = 1 - (ranks[m:] - stats.rankdata(misses)) / m
     value = float(v_hits.mean())
     se = math.sqrt(float(v_hits.var(ddof=1)) / m + float(v_misses.var(ddof=1)) / n)
-    z = float(special.ndtri(0.5 + level / 2))
+    z = widen * float(special.ndtri(0.5 + level / 2))
     if not 0 < value < 1 or se == 0:
         # Perfect separation has no variance to see: what so many pairs of seeds allow at this level.
         slack = 1 - ((1 - level) / 2) ** (1 / min(m, n))
@@ -102,6 +104,21 @@ def cross_validated(x: Floats, labels: Flags, rng: np.random.Generator, k: int =
     return scores
 
 
+def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, draws: int = 10, k: int = 5) -> Floats:
+    """Return how far the AUROC of out-of-fold scores strays under shuffled labels: squared, over DeLong's variance.
+
+    The scores come from ``k`` fitted models whose noise the variance over runs does not
+    hold. The root of the mean of many such ratios (draws,) is the factor to widen by.
+    """
+    m, n = int(labels.sum()), int((~labels).sum())
+    expected = (m + n + 1) / (12 * m * n)
+    found = np.empty(draws)
+    for d in range(draws):
+        shuffled = rng.permutation(labels)
+        found[d] = (auroc(cross_validated(x, shuffled, rng, k), shuffled).value - 0.5) ** 2 / expected
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Screen:
     """A two-stage search: train all seeds to ``step``, go on only with the most promising share."""
@@ -114,6 +131,15 @@ class Screen:
     """Steps trained with the screen over steps trained without."""
 
 
+def screened(scores: Floats, labels: Flags, keep: float, step: int, budget: int) -> tuple[int, float]:
+    """Return how many hits keeping the top share ``keep`` by ``scores`` misses, and its cost (1: without a screen)."""
+    n = max(1, round(keep * len(scores)))
+    kept = np.zeros(len(scores), dtype=bool)
+    kept[np.argsort(-scores, kind="stable")[:n]] = True
+    cost = (len(scores) * step + n * (budget - step)) / (len(scores) * budget)
+    return int((labels & ~kept).sum()), cost
+
+
 def screen(scores: Floats, labels: Flags, keep: float, step: int, budget: int) -> Screen:
     """Return what keeping the top share ``keep`` by ``scores`` (from out of fold) misses, and its cost.
 
@@ -121,11 +147,8 @@ def screen(scores: Floats, labels: Flags, keep: float, step: int, budget: int) -
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
     """
     _enough(labels)
+    missed, cost = screened(scores, labels, keep, step, budget)
     n = max(1, round(keep * len(scores)))
-    kept = np.zeros(len(scores), dtype=bool)
-    kept[np.argsort(-scores, kind="stable")[:n]] = True
-    missed = int((labels & ~kept).sum())
-    cost = (len(scores) * step + n * (budget - step)) / (len(scores) * budget)
     return Screen(step, n / len(scores), wilson(missed, int(labels.sum())), cost)
 
 

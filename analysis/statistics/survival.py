@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from scipy import special, stats
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
+EDGE: Final = 1e-6
+"""Width in steps of an interval that stands for one of its ends."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,9 @@ def _count_at_least(t: Floats, at: Floats) -> NDArray[np.int64]:
 def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
     """Return the step by which a share ``q`` of runs has generalised, censoring respected.
 
-    The interval inverts the pointwise bands (Brookmeyer and Crowley) and is infinite
-    above where the upper band never comes down to ``1 - q``. The value comes from
+    The interval inverts the pointwise bands (Brookmeyer and Crowley), ends at the
+    evaluations around the times where they cross ``1 - q``, and is infinite above where the
+    upper band never comes down to it. The value comes from
     Turnbull's estimate, spread evenly over the interval between two evaluations.
 
     Raises:
@@ -114,13 +118,16 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
             f"at least {q:.0%} of the runs generalised within the budget (seen: {share:.0%} of {len(times)}); "
             "longer runs (train.steps) give them"
         )
-    low = curve.times[curve.low <= 1 - q + 1e-12]
-    high = curve.times[curve.high <= 1 - q + 1e-12]
+    # A time lies anywhere between two evaluations: the lower end takes all at the first, the upper at the second.
+    early = kaplan_meier(Times(times.left - EDGE, np.where(times.seen, times.left, np.inf)), level)
+    late = kaplan_meier(Times(np.where(times.seen, times.right - EDGE, times.left), times.right), level)
+    low = early.times[early.low <= 1 - q + 1e-12]
+    high = late.times[late.high <= 1 - q + 1e-12]
     value = turnbull(times).quantile(q)
     return Estimate(
         value,
-        min(value, float(low[0]) if len(low) else float(curve.times[0])),
-        max(value, float(high[0])) if len(high) else math.inf,
+        min(value, max(0.0, round(float(low[0]), 3)) if len(low) else float(times.left.min())),
+        max(value, round(float(high[0]), 3)) if len(high) else math.inf,
         len(times),
         "Kaplan-Meier, log-log bands",
         level,

@@ -42,6 +42,8 @@ class VarianceShares:
     """Share of the total variance by component: ``"init"``, ``"init × order"``, ..., ``"chaos"``."""
 
     shares: dict[str, Estimate]
+    together: Estimate | None
+    """Share of all interactions: what belongs to combinations of levels and to no factor by itself."""
     components: dict[str, float]
     total: float
     levels: dict[str, int]
@@ -95,8 +97,16 @@ def variance_shares(
     balanced = len(cells) == np.prod(sizes) and counts.min() == counts.max()
     method = "fiducial, full grid" if balanced else "fiducial, sampled grid (approximate)"
     parts = np.maximum(point, 0)
+    shares = _estimates(parts / parts.sum(), draws, labels, len(y), method, level)
+    together = None
+    if len(names) > 1:
+        single = np.array([len(s) < 2 for s in design.subsets] + [True])
+        sums = np.stack([parts[~single].sum(), parts[single].sum()])
+        drawn = np.stack([draws[:, ~single].sum(1), draws[:, single].sum(1)], 1)
+        together = _estimates(sums / sums.sum(), drawn, ["together", "rest"], len(y), method, level)["together"]
     return VarianceShares(
-        _estimates(parts / parts.sum(), draws, labels, len(y), method, level),
+        shares,
+        together,
         dict(zip(labels, parts.tolist(), strict=True)),
         float(parts.sum()),
         dict(zip(names, (int(s) for s in sizes), strict=True)),

@@ -146,25 +146,19 @@ def _shares(study: Crossed) -> None:
         study.findings.append(
             Finding(
                 f"{name} share",
-                e.percent(0),
-                f"{e.percent(0)} of the variance belongs to {words.get(name, f'the interaction {name}')}.",
+                e.percent(),
+                f"{e.percent()} of the variance belongs to {words.get(name, f'the interaction {name}')}.",
                 e,
                 headline=name in words,
                 listed=name in words,
             )
         )
-    together = [(name, e) for name, e in found.shares.items() if "×" in name]
-    if together:
-        name, e = max(together, key=lambda pair: pair[1].value)
-        study.findings.append(
-            Finding(
-                "largest interaction",
-                e.percent(0),
-                f"{sum(e.value for _, e in together):.0%} belongs to combinations of seeds, that is to no seed by "
-                f"itself; the largest part of that to {name}, {e.percent(0)}.",
-                e,
-            )
-        )
+    if found.together is not None:
+        e = found.together
+        name, most = max(((n, s) for n, s in found.shares.items() if "×" in n), key=lambda pair: pair[1].value)
+        text = f"{e.percent()} belongs to combinations of seeds, that is to no seed by itself"
+        text += f"; the largest part to {name}, {most.percent()}." if len(found.levels) > 2 else "."
+        study.findings.append(Finding("combinations of seeds", e.percent(), text, e, headline=True))
     if not found.balanced:
         study.notes.append(
             "Not every cell has equally many runs, so the intervals are approximate: on simulated grids with 8 to 90% "
@@ -211,7 +205,7 @@ def _rates(observations: Observations, study: Crossed) -> None:
                 f"rates differ between {given} seeds",
                 f"p = {test.p:.3g}",
                 f"Does the {given} seed by itself decide how many {rest} seeds are good ({meaning})? Permutation test "
-                f"over {test.groups} {given} seeds: p = {test.p:.3g}. With the best of them {best['share']} are good "
+                f"over {test.groups} {given} seeds: p = {test.p:.2g}. The best of them has {best['share']} good ones "
                 f"(q = {best['q']:.2g}; picked for being best).",
             )
         )
@@ -285,6 +279,7 @@ def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: np.ndarray, gi
         f"seeds {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f})."
         + (" The diary says 1.25 for its order seed 8." if given == "order" else ""),
         e,
+        listed=given == "order" or not e.low <= 1 <= e.high,
     )
 
 

@@ -329,7 +329,7 @@ def _findings(study: Layers, result: Result) -> None:
 
 def _percents(e: Estimate, total: float) -> list[str]:
     low, high = sorted((e.low / total, e.high / total))
-    return [f"{low:.0%}", f"{high:.0%}"]
+    return [f"{100 * low:.0f}", f"{100 * high:.0f}"]
 
 
 def _tables(study: Layers) -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.prediction import auroc, cross_validated, screen, spearman
+from analysis.statistics.prediction import auroc, cross_validated, cross_validation_noise, screen, spearman
 from analysis.statistics.resampling import generator
 
 
@@ -47,6 +47,20 @@ def test_noise_is_not_predicted() -> None:
         x = rng.normal(0, 1, (120, 6))
         found.append(auroc(cross_validated(x, labels, rng), labels).value)
     assert np.mean(found) == pytest.approx(0.5, abs=0.03)
+
+
+def test_learnt_noise_is_called_noise_at_the_stated_rate() -> None:
+    """DeLong's interval alone misses the noise of the models that were learnt: it was above chance too often."""
+    rng = generator("learnt noise")
+    labels = np.arange(75) < 15
+    ratios, above = [], 0
+    for _ in range(40):
+        x = rng.normal(0, 1, (75, 8))
+        noise = cross_validation_noise(x, labels, rng, 30)
+        ratios.append(noise.mean())
+        above += auroc(cross_validated(x, labels, rng), labels, float(np.sqrt(max(1.0, noise.mean())))).low > 0.5
+    assert above <= 4  # 1 expected at 2.5%
+    assert 1.2 < np.mean(ratios) < 3
 
 
 def test_a_signal_is_predicted_and_the_screen_misses_what_theory_says() -> None:

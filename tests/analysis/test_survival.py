@@ -66,6 +66,21 @@ def test_intervals_of_median_and_restricted_mean_cover() -> None:
         assert 0.92 < hits / draws < 0.98
 
 
+@pytest.mark.parametrize(("n", "every"), [(40, 2_000), (200, 4_000)])
+def test_intervals_of_quantiles_respect_the_spacing_of_evaluations(n: int, every: int) -> None:
+    """A time is known to lie between two evaluations only: midpoints covered a quartile in 74% of the cases."""
+    rng = generator(f"spacing {every}")
+    truth = {q: np.exp(stats.norm.ppf(q, np.log(10_000), 0.4)) for q in (0.25, 0.5, 0.75)}
+    inside = dict.fromkeys(truth, 0)
+    for _ in range(80):
+        times = observe(lognormal(rng, n), 20_000, every)
+        for q, t in truth.items():
+            e = quantile(times, q)
+            inside[q] += e.low <= t <= e.high
+            assert e.low % every == e.high % every == 0 or not np.isfinite(e.high)
+    assert min(inside.values()) >= 71, inside  # 76 expected
+
+
 def test_turnbull_is_the_histogram_when_all_share_one_grid() -> None:
     times = observe(np.array([120.0, 180, 220, 950]), 900, 100)
     found = turnbull(times)

@@ -37,8 +37,11 @@ def coverage(draws: int, sizes: tuple[int, int, int], keep: float, purpose: str)
     inside: dict[str, int] = {}
     for _ in range(draws):
         y, factors = simulate(rng, sizes, 2, TRUTH, keep)
-        for label, e in variance_shares(y, factors, rng).shares.items():
-            inside[label] = inside.get(label, 0) + (e.low - 1e-9 <= TRUTH.get(label, 0.0) <= e.high)
+        found = variance_shares(y, factors, rng)
+        assert found.together is not None
+        for label, e in {**found.shares, "together": found.together}.items():
+            truth = TRUTH["init × order"] if label == "together" else TRUTH.get(label, 0.0)
+            inside[label] = inside.get(label, 0) + (e.low - 1e-9 <= truth <= e.high)
     return {label: hits / draws for label, hits in inside.items()}
 
 
