@@ -122,11 +122,17 @@ def _page(
         f"{'weights':<10}{'loss':>10}{'perplexity':>14}{'per word':>14}{'bits/byte':>12}{'accuracy':>10}",
     ]
     for which, s in scores.items():
-        per_word = "" if s.word_perplexity is None else f"{s.word_perplexity:,.2f}"
+        per_word = "" if s.word_perplexity is None else _shown(s.word_perplexity)
         lines.append(
-            f"{which:<10}{s.loss:>10.4f}{s.perplexity:>14,.2f}{per_word:>14}{s.bits_per_byte:>12.4f}{s.accuracy:>10.4f}"
+            f"{which:<10}{s.loss:>10.4f}{_shown(s.perplexity):>14}{per_word:>14}{s.bits_per_byte:>12.4f}"
+            f"{s.accuracy:>10.4f}"
         )
     return "\n".join(lines)
+
+
+def _shown(perplexity: float) -> str:
+    """Return a perplexity in no more than twelve characters."""
+    return f"{perplexity:,.2f}" if perplexity < 1e8 else f"{perplexity:.4g}"
 
 
 if __name__ == "__main__":

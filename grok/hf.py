@@ -75,6 +75,7 @@ def _import(given: argparse.Namespace) -> str:
     from grok.gpt.history import History, copy_weights
     from grok.gpt.numerics import Numerics
     from grok.gpt.trainer import Trainer
+    from grok.store import StoreWriter
 
     model, corpus = load_hf_folder(given.folder), open_corpus(given.data)
     config = _settings(model, given.data)
@@ -83,6 +84,7 @@ def _import(given: argparse.Namespace) -> str:
     run_id = hashlib.sha256(f"{weights_hash(copy_weights(model))}{corpus.hash}".encode()).hexdigest()[:20]
     rest = {"data": corpus.hash, "numerics": [], "tries": 0, "changes": [], "seconds": 0.0, "started_at": 0.0}
     checkpoint = to_checkpoint(run_id, config, capture(trainer, History()), [], rest)
+    StoreWriter(given.store).close()  # so that it is one where there was none
     save_checkpoint(run_folder(given.store, run_id), checkpoint)
     n = sum(p.numel() for p in model.parameters())
     return f"run {run_id} at step 0 in {given.store}/checkpoints: {n:,} parameters"

@@ -78,6 +78,14 @@ class Ledger:
         for row in rows:
             self._on_commit(row)
 
+    def settle_branches(self, run_id: str) -> None:
+        """Write what a rollback of this run abandoned before its next checkpoint is kept: that one knows only of
+        the branch that goes on, and a process killed after it would lose the other."""
+        with self._lock:
+            waiting = any(r.result.status == "rolled_back" and r.result.parent_run_id == run_id for r in self._pending)
+        if waiting:
+            self.flush()
+
     def _tend(self) -> None:
         beat = time.monotonic()
         while not self._closing.wait(TICK):

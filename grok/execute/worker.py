@@ -137,6 +137,7 @@ def _train(
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
                     ledger.add(finished_row(event, run, provenance, settings.store_path))
                 elif isinstance(event, Checkpoint):
+                    ledger.settle_branches(event.run_id)
                     keep_checkpoint(settings.store_path, event)
                 ledger.check()
                 view.show(event)

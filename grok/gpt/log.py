@@ -101,10 +101,8 @@ class Log:
             f"train {last.train_loss:.4f}, val {last.val_loss:.4f}"
         )
         if result.status == "diverged":
-            self.say(
-                "what it had learnt is stored; try a lower optim.lr or a longer optim.warmup_steps, or let it roll "
-                "back: stability.policy=new_data_seed, skip_data or cut_lr"
-            )
+            back = "" if self.config.stability.rolls_back() else ", or stability.policy=skip_data, which rolls back"
+            self.say(f"it is stored as far as it came; try a lower optim.lr or a longer optim.warmup_steps{back}")
 
     def close(self) -> None:
         """Close every sink; what was written stays."""

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from grok.checkpoint import save_checkpoint
+from grok.execute import worker
+from grok.gpt.corpus import Corpus
 from grok.gpt.preparation import Request, prepare
+from grok.gpt.stability import abandoned_id
+from grok.records import Checkpoint
+from grok.store import open_store
 from tests.doors.conftest import Door
 from tests.doors.test_refusals import refused
+from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it
 
 PRESET = ("mode=gpt", "experiment=gpt/shakespeare_char")
 
@@ -72,3 +79,28 @@ def test_data_that_cannot_be_used_is_refused_before_anything_is_written(
     for more in ([], ["dry_run=true"], ["-m", "seed=range(0,3)"]):
         ended = door(*PRESET, f"data.path={data}", *words, *more)
         refused(ended, says=[says], folder=tmp_path, before=frozenset({"data"}))
+
+
+def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
+    door: Door, dirty: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T2: a process killed at any moment after a rollback leaves both branches, however late its store is flushed."""
+    seen = []
+
+    def look_and_keep(store: str, checkpoint: Checkpoint) -> None:
+        stored = open_store(store).run_ids()
+        for number in range(1, checkpoint.state["tries"] + 1):
+            seen.append(abandoned_id(checkpoint.run_id, number) in stored)
+        save_checkpoint(Path(store) / "checkpoints" / checkpoint.run_id, checkpoint)
+
+    monkeypatch.setattr(worker, "keep_checkpoint", look_and_keep)
+    ended = door(
+        *PRESET, f"data.path={dirty.path}", "store.path=S", "store.flush_seconds=30", "checkpoint.every=1",
+        "model.layers=2", "model.d_model=24", "model.heads=3", "model.context=16", "optim.lr=1e-2",
+        "optim.schedule=constant", "optim.warmup_steps=4", "train.steps=250", "train.batch_size=2", "train.threads=1",
+        "eval.every=250", "eval.sample_tokens=0", "stability.policy=cut_lr", "stability.spike=0.8",
+        "stability.sigma=4", "stability.window=16", "stability.snapshot_every=8", "stability.margin=4",
+        "stability.tries=1", "log.quiet=true",
+    )  # fmt: skip
+    assert ended.status == 0 and len(seen) > 0 and all(seen)
+    assert {"rolled_back"} < set(open_store("S").statuses().values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,15 @@ def test_every_step_is_logged_with_every_number(settings: Build) -> None:
         assert (p.consumed_samples, p.consumed_tokens) == (6 * p.step, 96 * p.step)
         assert (p.loss_scale, p.skipped_steps, p.nan_steps) == (1.0, 0, 0)
         assert 0 <= p.zeros_in_grads < 1 and 0 <= p.data_wait < 1
+
+
+def test_tokens_a_second_times_seconds_are_the_tokens(settings: Build) -> None:
+    """G6: the source took milliseconds for seconds, and was a thousand times off."""
+    began = time.perf_counter()
+    result = result_of(run(settings(train__steps=60, eval__every=60, eval__sample_tokens=0)))
+    passed = time.perf_counter() - began
+    in_steps = sum(96 / p.tokens_per_second for p in result.step_log)
+    assert passed / 50 < in_steps < result.seconds < passed
 
 
 @pytest.mark.parametrize(

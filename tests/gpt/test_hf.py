@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from grok import evaluate
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, ConfigError
 from grok.gpt.corpus import Corpus
@@ -97,7 +98,8 @@ def test_doors_carry_weights_both_ways(
     store = str(tmp_path / "store")
     assert hf_door(["import", str(tmp_path / "in"), "--data", str(corpus.path), "--store", store]) == 0
     run_id = capsys.readouterr().out.split()[1]
-    assert hf_door(["export", str(tmp_path / "store/checkpoints" / run_id), "--out", str(tmp_path / "out")]) == 0
+    assert evaluate.main([run_id[:6], "--store", store, "--data", str(corpus.path), "--limit", "100"]) == 0
+    assert hf_door(["export", run_id[:6], "--store", store, "--out", str(tmp_path / "out")]) == 0
     again = load_hf_folder(tmp_path / "out")
     assert all(
         torch.equal(p, q) for p, q in zip(again.parameters(), load_hf_folder(tmp_path / "in").parameters(), strict=True)

@@ -184,6 +184,10 @@ def test_damaged_inputs_are_named(tmp_path: Path) -> None:
         read("text", tmp_path / "y.parquet", field="id")
     with pytest.raises(DataError, match="no such file or folder"):
         open_source("text", [str(tmp_path / "none.txt")])
+    for name in ("all.tar.gz", "all.tgz", "ALL.ZIP", "text.txt.zst"):  # taken for text it would be trained on
+        (tmp_path / name).write_bytes(b"packed")
+        with pytest.raises(DataError, match="is an archive: unpack it"):
+            open_source("tinystories", [str(tmp_path / name)])
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no files"):
         open_source("text", [str(tmp_path / "empty")])

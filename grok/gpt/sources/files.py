@@ -22,6 +22,8 @@ MAX_VALUE: Final = 2**26
 """Characters of one JSON value; a longer one is taken for damage."""
 
 _UNPACKED: Final = (".gz", ".xz")
+_PACKED: Final = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".bz2", ".zip", ".7z", ".zst", ".rar")
+"""Ends of names that are not read: taken for text they would be trained on as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,10 @@ def files_below(path: Path) -> list[Path]:
     Hidden files are left out.
 
     Raises:
-        DataError: nothing there.
+        DataError: nothing there, or an archive.
     """
     if path.is_file():
-        return [path]
+        return [_unpacked(path)]
     if not path.is_dir():
         raise DataError(f"--input {path}: no such file or folder")
     found = [
@@ -53,7 +55,16 @@ def files_below(path: Path) -> list[Path]:
     ]
     if not found:
         raise DataError(f"--input {path}: the folder holds no files")
-    return sorted(found, key=lambda file: natural_key(file.relative_to(path).as_posix()))
+    return sorted(map(_unpacked, found), key=lambda file: natural_key(file.relative_to(path).as_posix()))
+
+
+def _unpacked(file: Path) -> Path:
+    if file.name.lower().endswith(_PACKED):
+        raise DataError(
+            f"--input {file} is an archive: unpack it and give the folder, or its files"
+            " (single .gz and .xz files are read as they are)"
+        )
+    return file
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:
