@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.optimizer import learning_rate
+from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.stacked.backend import StackedLanes, group_rows, sum_grouped_rows, take_lane_rows
 from grok.arithmetic.stacked.captured import Captured
 from grok.arithmetic.stacked.engine import Seat, Stack
@@ -25,6 +26,7 @@ from grok.arithmetic.stacked.optimizer import Coefficients
 from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, product_precision
 from grok.arithmetic.stacked.width import lanes_in, memory_of, step_flops, width_on
+from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
@@ -208,6 +210,27 @@ def test_a_compiler_can_take_a_step_whole(variant: str, monkeypatch: pytest.Monk
     assert ends[0]["step"].tolist() == [3, 3] and ends[0]["val_loss"].min() > 0
     for name, expected in ends[0].items():
         torch.testing.assert_close(ends[1][name], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("passes", [2, 4, 7, 61])
+def test_an_evaluation_in_several_passes_is_that_in_one(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = seated(4, precision="float64")
+    whole = EvaluationPass(state, compile=False)
+    monkeypatch.setattr("grok.arithmetic.stacked.step.evaluation_passes", lambda n: passes)
+    parts = EvaluationPass(state, compile=False)
+    assert (whole.passes, parts.passes, parts.examples) == (1, passes, 61)
+    for evaluation in (whole, parts):
+        evaluation.choose([3])
+        for _ in range(evaluation.passes):
+            evaluation()
+    assert parts.losses[0].item() == pytest.approx(whole.losses[0].item(), rel=1e-12)
+    assert parts.hits[0] == whole.hits[0]
+    program = OneLaneProgram(tiny(precision="float64", seed=3))
+    parameters = {name: p[3].detach() for name, p in state.parameters.items()}
+    _, val_set = split(tiny().task, tiny(seed=3).stream_seeds().split)
+    loss, accuracy = program.evaluate(parameters, val_set)
+    assert parts.losses[0].item() / 61 == pytest.approx(loss, rel=1e-12)
+    assert parts.hits[0].item() / 61 == accuracy
 
 
 @pytest.mark.parametrize("seeds", [{}, {"order": 7}])
