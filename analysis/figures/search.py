@@ -6,15 +6,25 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from analysis.figures.causes import SEQUENTIAL
 from analysis.figures.style import AMBER, BLUE, GREY, INK, PAPER, ROSE, SOFT, TEAL, Drawing, canvas, log_axis
 from analysis.studies.search import FINISHED, Floats, Searches, SearchResult
 
 GOLDEN = 0.618034
+FEW = 8
+"""Whole values up to which each gets its own tick."""
 LATE = 1.15
 """Where a seed that did not generalise is drawn, in budgets."""
+WORDS = {
+    "median_time": "median step of generalisation",
+    "generalised_share": "share of seeds that generalised",
+    "accurate_share": "share of accurate seeds",
+    "val_loss": "validation loss",
+    "val_acc": "validation accuracy",
+    "compute": "training operations",
+}
 MOST = 6
 """Settings that get a slice each."""
 
@@ -41,6 +51,7 @@ def histories(study: Searches) -> list[Drawing]:
         axes.step(done["trial"], best, where="post", color=TEAL)
         _above(axes, 1, "best so far", TEAL)
         beyond = _mark_budget(axes, result, value)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel("trial")
         axes.set_ylabel(_words(result.objective))
         axes.yaxis.set_major_formatter(lambda v, _: _number(v))
@@ -93,6 +104,9 @@ def _slice(axes: Axes, done: pd.DataFrame, setting: str, default: object) -> Non
         axes.set_xticks(range(len(names)), names)
         axes.set_xlim(-0.6, len(names) - 0.4)
         default = names.index(str(default)) if str(default) in names else None
+    elif len(set(x)) <= FEW and (x == np.rint(x)).all():
+        axes.set_xticks(sorted(set(x)))
+        axes.xaxis.set_major_formatter(lambda v, _: _number(v))
     elif x.min() > 0 and x.max() / x.min() > 20:
         log_axis(axes.xaxis)
         if x.max() / x.min() > 200:
@@ -138,10 +152,8 @@ def fronts(study: Searches) -> list[Drawing]:
         axes.plot(front["value"], front["second"], color=TEAL, marker="o", markersize=4)
         axes.set_xlabel(_words(result.objective))
         axes.set_ylabel(_words(result.second))
-        axes.yaxis.set_major_formatter(lambda v, _: _number(v))
-        axes.xaxis.set_major_formatter(lambda v, _: _number(v))
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}")
+            axis.set_major_formatter(lambda v, _: _number(v))
         _above(axes, 0.78, "other trials", SOFT)
         _above(axes, 1, "Pareto front", TEAL)
         caption = f"{len(done)} finished trials of {result.name}; no trial is better in both than one on the front."
@@ -245,7 +257,7 @@ def comparisons(study: Searches) -> list[Drawing]:
         pad = 0.05 * (high - low) or 1.0
         axes.set(xlim=(low - pad, high + pad), ylim=(low - pad, high + pad), aspect="equal")
         late = _time_ticks(axes, result, low, high)
-        axes.set_xlabel(f"{'step of generalisation' if late else _words(result.objective)} at the default")
+        axes.set_xlabel(f"{_words(result.objective).removeprefix('median ')} at the default")
         axes.set_ylabel("at the best setting")
         _above(axes, 1, f"better {int(better.sum())}", TEAL)
         _above(axes, 0.72, f"worse {int(worse.sum())}", ROSE)
@@ -279,8 +291,8 @@ def _time_ticks(axes: Axes, result: SearchResult, low: float, high: float) -> st
 
 
 def _words(objective: str) -> str:
-    return {"median_time": "median step of generalisation"}.get(objective, objective.replace("_", " "))
+    return WORDS.get(objective, objective.replace("_", " "))
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}" if abs(value) >= 1e6 else f"{value:,.4g}"
+    return EngFormatter(sep="")(value) if abs(value) >= 1e6 else f"{value:,.4g}"
