@@ -37,8 +37,13 @@ class Comparison:
             ConfigError: the study is not finished, or has no finished trial.
         """
         path = search.folder / f"{search.study.name}.comparison.json"
+        fresh = search.study.comparison
         if path.exists():
-            return cls(_read(path))
+            pinned = _read(path)
+            first, end = pinned["seeds"]
+            if (first, end - first) != (fresh.first_seed, fresh.seeds):
+                search.tell(f"study.comparison is not used: seeds {first} to {end - 1} were pinned before.")
+            return cls(pinned)
         trials = record.trials()
         left = search.limit - sum(trial.state.is_finished() for trial in trials)
         best = sorted(record.best(), key=lambda trial: (_first(search, trial.values), trial.number))
@@ -47,7 +52,6 @@ class Comparison:
                 f"study.compare=true: {left} of {search.limit} trials of study {search.study.name} are still to be "
                 "made, and the best is not known before; give the command without study.compare first"
             )
-        fresh = search.study.comparison
         pinned = {
             "version": 1,
             "study": search.study.name,

@@ -115,6 +115,22 @@ def test_impossible_settings_are_told_as_such(tmp_path: Path) -> None:
     assert heads == {4: "COMPLETE", 5: "PRUNED"}
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "qmc", "nsga2"])
+def test_a_trial_with_a_failed_run_fails_and_the_study_goes_on(sampler: str, tmp_path: Path) -> None:
+    """Fast settings fail, here for one seed of three: such a trial is never the best, whatever its other seeds did."""
+    world = World(tmp_path, lambda config: config.optim.lr > 2e-3 and config.seed == 1)
+    search = world.search({"trials": 10, "seeds": 3, "sampler": {"name": sampler, "startup": 3, "population": 4}})
+    record = search.record()
+    assert search.run(record)
+    found = {t.number: t for t in record.trials()}
+    failed = {n for n, t in found.items() if t.params["optim.lr"] > 2e-3}
+    assert failed
+    assert failed == {n for n, t in found.items() if t.state.name == "FAIL"}
+    assert {t.state.name for n, t in found.items() if n not in failed} == {"COMPLETE"}
+    assert all("1 of 3 runs failed" in found[n].user_attrs["reason"] for n in failed)
+    assert all(trial.params["optim.lr"] <= 2e-3 for trial in record.best())
+
+
 def test_another_definition_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.run({"trials": 3})
@@ -157,4 +173,8 @@ def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path) -> None:
     longer = world.search({**STUDY, **fresh, "trials": 36})
     assert longer.run(longer.record())
     assert Comparison.pin(longer, longer.record()).pinned == comparison.pinned
+    assert "not used" not in " ".join(world.said)
+    other = world.search({**STUDY, "trials": 36, "comparison": {"seeds": 20, "first_seed": 500}})
+    assert Comparison.pin(other, other.record()).pinned == comparison.pinned
+    assert "seeds 500 to 511 were pinned" in world.said[-1]
     assert path.read_text() == pinned

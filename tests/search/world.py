@@ -39,8 +39,9 @@ def true_time(config: ArithmeticConfig) -> float:
 class World:
     """Trains nothing, stores simulated runs, and counts them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fails: Callable[[ArithmeticConfig], bool] = lambda config: False) -> None:
         self.path = path
+        self.fails = fails
         self.calls = 0
         self.trained: list[str] = []
         self.said: list[str] = []
@@ -65,7 +66,8 @@ class World:
                     "train.steps": config.train.steps,
                     "eval.every": config.eval.every,
                 }
-                rows.append(row(Truth(overrides, true_time(config))))
+                status = "failed" if self.fails(config) else "completed"
+                rows.append(row(Truth(overrides, true_time(config), status=status)))
             assert {r.identity.run_id for r in rows} == set(claim.granted)
             writer.commit(rows)
             self.trained += claim.granted
