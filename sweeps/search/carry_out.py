@@ -6,10 +6,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from optuna.exceptions import StorageInternalError
+
 from grok.config import load_config
-from grok.errors import ConfigError
+from grok.errors import ConfigError, StoreError
 from grok.execute import execute
-from grok.store import check_path
+from grok.store import check_path, without_passwords
 from sweeps.search.comparison import Comparison
 from sweeps.search.config import StudyConfig
 from sweeps.search.driver import Search, Train
@@ -44,15 +46,19 @@ def carry_out(
             f"study.compare=true: {search.store_path} does not exist, all {search.limit} trials of study {study.name} "
             "are still to be made; give the command without study.compare first"
         )
-    record = search.record()
     try:
-        if study.compare:
-            done = Comparison.pin(search, record).run(search)
-        else:
-            done = search.run(record)
-    except KeyboardInterrupt:
-        done = False
-    return _conclude(search, record.trials(), record.best(), done)
+        record = search.record()
+        try:
+            if study.compare:
+                done = Comparison.pin(search, record).run(search)
+            else:
+                done = search.run(record)
+        except KeyboardInterrupt:
+            done = False
+        return _conclude(search, record.trials(), record.best(), done)
+    except StorageInternalError as error:
+        reason = without_passwords(" ".join(str(error.__cause__ or error).split()))[:300]
+        raise StoreError(f"the study's storage cannot be used ({reason}). {GO_ON}") from error
 
 
 def by_execution(argv: Sequence[str]) -> Train:

@@ -58,11 +58,11 @@ class StudyRecord:
         folder.mkdir(parents=True, exist_ok=True)
         with self.changing(), quiet():
             storage = self._open_storage(study, folder)
-            self._study = optuna.create_study(
+            # Looked for by name first: a database whose making was killed may lack the index that keeps names unique.
+            exists = study.name in optuna.get_all_study_names(storage)
+            self._study = (optuna.load_study if exists else self._create)(
                 storage=storage,
                 study_name=study.name,
-                directions=[objective.direction for objective in make_objectives(study)],
-                load_if_exists=True,
                 sampler=optuna.samplers.RandomSampler(seed=0),  # never asked: sweeps.search.proposal is
                 pruner=make_pruner(study.pruner),
             )
@@ -74,6 +74,10 @@ class StudyRecord:
     def begun_with(self) -> str:
         """Return the version of Optuna that began the study; another one may ask other trials."""
         return str(self._study.user_attrs[OPTUNA])
+
+    def _create(self, **given: Any) -> optuna.Study:
+        directions = [objective.direction for objective in make_objectives(self._config)]
+        return optuna.create_study(directions=directions, load_if_exists=True, **given)
 
     def _open_storage(self, study: StudyConfig, folder: Path) -> BaseStorage:
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.search.record import StudyRecord
+from sweeps.search.record import StudyRecord, open_url
 from tests.doors.conftest import environment
 from tests.search.world import Killed, World, trials
 
@@ -147,6 +149,18 @@ def test_a_lock_that_another_process_left_is_taken_over(tmp_path: Path, monkeypa
     search.train = train_while_the_other_dies
     assert search.run(search.record())
     assert not os.path.lexists(lock)
+
+
+def test_a_database_that_a_kill_left_half_made(tmp_path: Path) -> None:
+    """Its tables are there, the index that keeps names unique is not: it stays one study."""
+    url = f"sqlite:///{tmp_path}/study.db"
+    open_url(url)
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database:
+        database.execute("DROP INDEX ix_studies_study_name")
+        database.commit()
+    world = World(tmp_path / "store")
+    world.run({"trials": 3, "storage": url})
+    assert world.run({"trials": 6, "storage": url}) == World(tmp_path / "other").run({"trials": 6})
 
 
 TINY = (
