@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 import typing
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     door = Door(["python", "-m", "grok.run", *given])
     wants_trace = os.environ.get(FULL_ERROR) == "1"
     try:
-        with warnings.catch_warnings():
+        with _interruptible(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             refuse_another_modes(given)
             _hydra(door, [as_meant(word) for word in given])
@@ -89,12 +92,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise door.refusal
     except SystemExit as end:  # --help, --version, a wrong option
         return end.code if isinstance(end.code, int) else 2
+    except KeyboardInterrupt:
+        print("Interrupted: what was finished is stored. The same command goes on where it stopped.", flush=True)
+        return 1
     except Exception as error:
         if wants_trace or not is_refusal(error):
             raise
         print(f"error: {explain(error)}", file=sys.stderr)
         return error.exit_status if isinstance(error, GrokError) else 2
     return door.outcome.exit_status if door.outcome is not None else 0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does also while it is planned; training has its own way."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()
+    requests = (signal.SIGTERM, signal.SIGUSR1) if here else ()
+    before = {number: signal.signal(number, interrupt) for number in requests}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _hydra(door: Door, words: list[str]) -> None:
@@ -104,6 +127,8 @@ def _hydra(door: Door, words: list[str]) -> None:
     version.setbase("1.3")
     parser = get_args_parser()
     args = parser.parse_intermixed_args(words)  # options may stand behind overrides
+    for word in args.overrides:
+        _refuse_path(word)
     if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
         raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
     before = os.environ.get(FULL_ERROR)
@@ -115,6 +140,13 @@ def _hydra(door: Door, words: list[str]) -> None:
             del os.environ[FULL_ERROR]
         else:
             os.environ[FULL_ERROR] = before
+
+
+def _refuse_path(word: str) -> None:
+    """Refuse a set-up from outside ``conf/``: Hydra would take any path for a name."""
+    group, equals, name = word.lstrip("+~").partition("=")
+    if equals and group in ("experiment", "sweep", "mode") and ".." in name:
+        raise ConfigError(f"{group}={name} is a path: expected a name below conf/{group}/")
 
 
 def as_meant(word: str) -> str:

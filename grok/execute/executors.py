@@ -161,6 +161,15 @@ def _mind_the_parent(parent: int) -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
+def unfit(cluster: str, error: Exception) -> GroupReport:
+    """Return the report of a group that a cluster's worker could not even begin: no run is at fault for that."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return GroupReport(
+        fatal=f"a worker of the {cluster} cluster cannot run a group ({said[-1] if said else type(error).__name__}): "
+        "every worker needs the same environment as this process"
+    )
+
+
 def refuse_unavailable(kind: str) -> None:
     """Refuse an executor that this machine lacks.
 

@@ -22,11 +22,12 @@ from grok.store import Store
 def forced_runs(asked: Sequence[PlannedRun], store: Store | None) -> list[PlannedRun]:
     """Return the replicates that a forced command trains for the runs ``asked`` for, in their order."""
     statuses = store.statuses() if store is not None else {}
-    for replicates in _earlier(asked, store):
-        runs = [_replicate(run, replicates.get(run.run_id)) for run in asked]
-        if all(run.run_id in statuses for run in runs):
-            break  # the last command came to its end: this one is meant anew
-        return runs
+    last = _last(asked, store)
+    if last is not None:
+        runs = [_replicate(run, last.get(run.run_id)) for run in asked]
+        if not all(run.run_id in statuses for run in runs):
+            return runs
+    # there was none, or the last one came to its end: this command is meant anew
     return [_next(run, statuses) for run in asked]
 
 
@@ -40,12 +41,19 @@ def _key(asked: Sequence[PlannedRun]) -> str:
     return hashlib.sha256(json.dumps(sorted({run.run_id for run in asked})).encode()).hexdigest()[:20]
 
 
-def _earlier(asked: Sequence[PlannedRun], store: Store | None) -> Iterator[Mapping[str, int]]:
-    """Yield the replicates of earlier forced commands for the same runs, newest first."""
-    if store is None:
-        return
+def _last(asked: Sequence[PlannedRun], store: Store | None) -> Mapping[str, int] | None:
+    """Return the replicates of the last forced command for the same runs.
+
+    The last is the one with the highest: each takes what is free above the others. No clock says it.
+    """
+    found = list(_earlier(asked, store)) if store is not None else []
+    return max(found, key=lambda replicates: sum(replicates.values()), default=None)
+
+
+def _earlier(asked: Sequence[PlannedRun], store: Store) -> Iterator[Mapping[str, int]]:
+    """Yield the replicates of each earlier forced command for the same runs."""
     key = _key(asked)
-    for path in sorted(store.layout.sweeps.glob("*.json"), reverse=True):  # their names begin with their time
+    for path in store.layout.sweeps.glob("*.json"):
         with suppress(
             OSError, ValueError, KeyError, TypeError, AttributeError
         ):  # a record is a help, never a condition

@@ -8,16 +8,22 @@ again, and readers take a missing or odd file for no news.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from grok.store.leases import Owner, alive_here
+
 STALE: Final = 86400.0
-"""Seconds without a change after which a killed sweep's folder is removed by the next one."""
+"""Seconds without a sign of life after which a killed sweep's folder is removed by the next one."""
+
+OWNER: Final = ".owner"
+"""In the folder: which process it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +38,17 @@ class LiveFolder:
         parent = Path(store_path) / "live"
         folder = cls(parent / sweep_id)
         folder.path.mkdir(parents=True, exist_ok=True)
+        (folder.path / OWNER).write_text(json.dumps(asdict(Owner.this_process())))
         for other in parent.iterdir():
             with suppress(OSError):
-                if time.time() - other.stat().st_mtime > STALE:
+                if time.time() - other.stat().st_mtime > STALE and not _lives(other):
                     shutil.rmtree(other)
         return folder
+
+    def keep(self) -> None:
+        """Say that the sweep lives, to those on other machines: its jobs may wait for days without a word."""
+        with suppress(OSError):
+            os.utime(self.path)
 
     def remove(self) -> None:
         """Remove the folder, and its parent when no other sweep is running."""
@@ -47,6 +59,7 @@ class LiveFolder:
     def request_stop(self) -> None:
         """Ask every worker to checkpoint and return."""
         with suppress(OSError):
+            self.path.mkdir(parents=True, exist_ok=True)  # whoever cleared the folder did not mean this
             (self.path / "stop").touch()
 
     def stop_requested(self) -> bool:
@@ -69,3 +82,11 @@ class LiveFolder:
         for file in sorted(self.path.glob("*.json")):
             with suppress(OSError, ValueError):
                 yield json.loads(file.read_text())
+
+
+def _lives(folder: Path) -> bool:
+    """Return whether the folder's sweep is a living process of this machine: then no clock matters."""
+    try:
+        return alive_here(Owner(**json.loads((folder / OWNER).read_text(encoding="utf-8")))) is True
+    except (OSError, ValueError, TypeError):
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -21,6 +22,16 @@ LINE_EVERY: Final = 30.0
 """Seconds between two plain lines; the first comes after a third of that."""
 
 LANES_SHOWN: Final = 16
+
+
+def say(text: str) -> None:
+    """Print one line. Where nobody reads any more (``| head``), the runs go on without a word."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # else what is buffered would fail again at the very end
+        os.close(nowhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +107,11 @@ class ProgressView:
         if self._screen is not None:
             self._screen.console.print(text, highlight=False, markup=False)
         else:
-            print(text, flush=True)
+            say(text)
 
     def standing(self) -> Standing:
         """Return where the sweep stands, by its groups' reports and what those in flight said last."""
+        self._live.keep()
         news = list(self._live.news())
         flying = [(run_id, int(f[0]), int(f[1]), f[2]) for said in news for run_id, f in said["flying"].items()]
         now = Standing(
@@ -117,7 +129,7 @@ class ProgressView:
     def _print_lines(self) -> None:
         pause = LINE_EVERY / 3
         while not self._closing.wait(pause):
-            print(self.standing().line(), flush=True)
+            say(self.standing().line())
             pause = LINE_EVERY
 
     def _render(self) -> Renderable:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError, WorkerCrashedError
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayError, WorkerCrashedError
 
-from grok.execute.executors import WorkerDied
+from grok.errors import ConfigError
+from grok.execute.executors import WorkerDied, unfit
 from grok.execute.groups import Group
 from grok.execute.worker import GroupReport, WorkerSettings, run_group
 
@@ -22,13 +23,19 @@ class RayExecutor:
     def __init__(self, settings: WorkerSettings, workers: int, environment: dict[str, str]) -> None:
         self._settings = settings
         local: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers}
-        ray.init(
-            **local,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            runtime_env={"env_vars": environment},
-        )
+        try:
+            ray.init(
+                **local,
+                include_dashboard=False if local else None,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": environment},
+            )
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(
+                f"executor=ray: no cluster answers at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: start it with "
+                "`ray start`, or correct the address"
+            ) from error
         self.workers = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_group)
 
@@ -42,10 +49,10 @@ class RayExecutor:
     def result(self, ticket: Any) -> GroupReport:
         try:
             report: GroupReport = ray.get(ticket)
-        except (WorkerCrashedError, ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+        except (WorkerCrashedError, RayActorError, OutOfMemoryError, NodeDiedError, ObjectLostError) as error:
             raise WorkerDied("its Ray worker was lost") from error
-        except RayTaskError as error:
-            raise WorkerDied(" ".join(str(error.cause).split())) from error
+        except RayError as error:  # a group never raises by itself
+            return unfit("Ray", error)
         return report
 
     def renew(self) -> None:

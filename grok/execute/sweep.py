@@ -30,9 +30,9 @@ from grok.execute.plan import (
     shared_settings,
 )
 from grok.execute.planned import PlannedRun
-from grok.execute.progress import ProgressView
+from grok.execute.progress import ProgressView, say
 from grok.execute.retry import GroupRunner, Totals
-from grok.execute.worker import WorkerSettings
+from grok.execute.worker import WorkerSettings, refuse_unclean
 from grok.records import RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_store
 
@@ -130,11 +130,11 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
         store = open_store(path) if exists else None
         plan = make_plan(named, store)
         _announce(plan, Force.of(shared, len(plan.to_train)), store, details=True)
-        print(f"Nothing was trained (dry_run=true). The store would be {path}.")
+        say(f"Nothing was trained (dry_run=true). The store would be {path}.")
         return Outcome(plan.asked, dict(plan.stored), {}, 0)
     with StoreWriter(path) as writer:
         for found in writer.recovered:
-            print(f"Repaired: {found}")
+            say(f"Repaired: {found}")
         store = open_store(path)
         plan = make_plan(named, store)
         force = Force.of(shared, len(plan.to_train))
@@ -148,11 +148,7 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
 def _provenance(shared: RunConfig) -> Provenance:
     sweep_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
     provenance = Provenance.collect(sweep_id)
-    if provenance.git_dirty and shared.require_clean:
-        raise ConfigError(
-            "require_clean=true: the code has changes that are not committed; commit them, or set "
-            "require_clean=false to have them noted as git_dirty"
-        )
+    refuse_unclean(provenance, shared)
     return provenance
 
 
@@ -161,13 +157,13 @@ def _announce(plan: Plan, force: Force, store: Store | None, *, details: bool = 
     if plan.to_train:
         seconds = seconds_to_train(plan.to_train, store, force.workers)
         line += f"; {force}" + (f"; about {duration(seconds)}" if seconds is not None else "")
-    print(line, flush=True)
+    say(line)
     if details and plan.to_train:
         groups = lane_groups(plan.to_train, workers=force.workers, lanes=force.lanes or 1, gpu=force.gpu)
         sizes = [len(group.runs) for group in groups]
         memory = bytes_per_worker(plan.to_train, force.lanes or 1)
         spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{max(sizes)}"
-        print(f"{len(groups)} lane group(s) of {spread} run(s); about {memory / 1e9:.1f} GB a worker")
+        say(f"{len(groups)} lane group(s) of {spread} run(s); about {memory / 1e9:.1f} GB a worker")
 
 
 @dataclass(slots=True)
@@ -204,12 +200,16 @@ class Sweep:
             provenance=self.provenance,
             parent=(socket.gethostname(), os.getpid()) if local else None,
         )
-        executor = make_executor(
-            self.force.executor,
-            settings,
-            workers=self.force.workers,
-            one_thread=not isinstance(self.shared, GptConfig),
-        )
+        try:
+            executor = make_executor(
+                self.force.executor,
+                settings,
+                workers=self.force.workers,
+                one_thread=not isinstance(self.shared, GptConfig),
+            )
+        except BaseException:  # a cluster that is not to be reached, or Ctrl-C meanwhile
+            live.remove()
+            raise
         interrupt = Interrupt(lambda name: self._on_interrupt(name, live, view.tell))
         try:
             with interrupt, view:
@@ -266,7 +266,7 @@ class Sweep:
             return
         without = [x for x in self.plan.stored if not any((self.store.layout.checkpoints / x).glob("*"))]
         if without:
-            print(
+            say(
                 f"Note: {len(without)} stored run{'s' if len(without) > 1 else ''} kept no weights "
                 f"(save={self.shared.save} was not set then); add force=true to train them again as the next replicate."
             )
@@ -274,7 +274,7 @@ class Sweep:
     def conclude(self, totals: Totals) -> Outcome:
         """Print what happened and how to go on; return the outcome."""
         for note in dict.fromkeys(totals.notes):
-            print(note)
+            say(note)
         self._say_what_stored_runs_lack()
         statuses = self.store.statuses()
         asked = dict.fromkeys(self.plan.asked)
@@ -287,12 +287,17 @@ class Sweep:
         line = f"{count} run{'s' if len(asked) > 1 else ''} stored in {path} ({new} new)."
         if totals.fatal is not None:
             line = f"Stopped: {totals.fatal}. {line} {GO_ON}"
-        elif not complete:
+        elif not complete or (self.interrupted and self._left(totals)):
             line = f"{'Interrupted' if self.interrupted else 'Incomplete'}: {line} {GO_ON}"
         elif failed:
             error = next(iter(totals.failed.values()), "the column error says why")
             line = f"{line} {len(failed)} failed: {error}. The same command with retry_failed=true tries them again."
         else:
             line = f"{line} Report: python -m analysis.report {path}"
-        print(line, flush=True)
+        say(line)
         return Outcome(self.plan.asked, stored, dict(totals.failed), 0 if complete and not failed else 1)
+
+    def _left(self, totals: Totals) -> bool:
+        """Return whether some run was not got to: with ``retry_failed`` the store still has its failed row."""
+        done = totals.finished.keys() | totals.elsewhere | totals.failed.keys()
+        return any(run.run_id not in done for run in self.plan.to_train)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from grok.config import GptConfig
+from grok.config import GptConfig, RunConfig
 from grok.errors import CheckpointError, ConfigError, GrokError
 from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.execute.groups import Group
@@ -123,6 +123,7 @@ def _train(
     device = prepare_process(runs, settings.device, slot)
     by_id = {run.run_id: run for run in runs}
     provenance = settings.provenance.on_this_machine(settings.lanes)
+    refuse_unclean(provenance, runs[0].config)
     view = WorkerView(live, group_name)
     stop = StopCheck(live, settings.parent)
 
@@ -177,6 +178,25 @@ def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
     return device
 
 
+def refuse_unclean(provenance: Provenance, config: RunConfig) -> None:
+    """Refuse code that is not committed, where that is asked for.
+
+    Raises:
+        ConfigError: it is not, or nobody can tell.
+    """
+    if not config.require_clean or provenance.git_dirty is False:
+        return
+    if provenance.git_dirty:
+        raise ConfigError(
+            "require_clean=true: the code has changes that are not committed; commit them, or set "
+            "require_clean=false to have them noted as git_dirty"
+        )
+    raise ConfigError(
+        "require_clean=true: there is no git checkout to ask whether the code is committed; run from a checkout, "
+        "or set require_clean=false"
+    )
+
+
 def engine_events(
     runs: list[PlannedRun], settings: WorkerSettings, device: str, stop: StopRequested, notes: list[str]
 ) -> Iterator[Event]:
@@ -219,9 +239,10 @@ def resume_of(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint 
                 return found
     if isinstance(run.config, GptConfig) and run.config.resume.run is not None:
         return load_checkpoint(run_folder(store_path, run.config.resume.run), run.config.resume.step)
-    if run.extends is not None and has_checkpoint(run_folder(store_path, run.extends)):
-        found = load_checkpoint(run_folder(store_path, run.extends))
-        return replace(found, run_id=run.run_id)
+    if run.extends is not None:
+        if has_checkpoint(run_folder(store_path, run.extends)):
+            return replace(load_checkpoint(run_folder(store_path, run.extends)), run_id=run.run_id)
+        notes.append(f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew")
     return None
 
 

@@ -20,7 +20,7 @@ from grok.store.layout import Layout, conflict_files, is_current, read_marker
 from grok.store.leases import Leases
 from grok.store.merge import merge
 from grok.store.migrate import migrate
-from grok.store.reader import open_store
+from grok.store.reader import DamagedShardWarning, open_store
 from grok.store.recovery import Recovered, unfinished_compaction
 from grok.store.schema import KINDS
 from grok.store.verify import verify
@@ -45,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         with warnings.catch_warnings(record=True, action="always") as noticed:
-            return _run(given)
+            status = _run(given)
+            damaged = any(issubclass(warning.category, DamagedShardWarning) for warning in noticed)
+            return 1 if damaged and given.command == "merge" else status  # the result lacks their runs
     except GrokError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise

@@ -53,9 +53,12 @@ def flush_folder(folder: Path) -> None:
 
 
 def write_flushed(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a new file with ``write(file)`` and flush it to the disk; on an error nothing is left of it."""
+    """Write a new file with ``write(file)`` and flush it to the disk; on an error nothing is left of it.
+
+    ``write`` may also read what it wrote.
+    """
     try:
-        with path.open("xb") as file:
+        with path.open("x+b") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

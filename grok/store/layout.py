@@ -133,9 +133,17 @@ def _check_place(layout: Layout) -> bool:
             raise StoreError(
                 f"store.path={layout.root} holds other things ({', '.join(foreign[:3])}"
                 f"{', ...' if foreign[3:] else ''}) and no store.json: choose an empty or a new folder"
+                f"{_lost_marker(layout)}"
             )
     _refuse_unwritable(layout)
     return False
+
+
+def _lost_marker(layout: Layout) -> str:
+    """Return what to do where everything of a store is there but its marker."""
+    if not all(layout.table(kind).is_dir() for kind in KINDS):
+        return ""
+    return "; or, if it is a store that lost its marker, copy store.json from any other store of the same version"
 
 
 def _is_half_made(entry: Path) -> bool:
@@ -170,7 +178,10 @@ def read_marker(layout: Layout) -> dict[str, Any]:
         found = "is a file" if layout.root.is_file() else "has no store.json" if layout.root.exists() else "not there"
         raise StoreError(f"no store at {layout.root} ({found}): give the folder of a store") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{layout.marker} cannot be read as a store's marker ({error}): restore it") from None
+        raise StoreError(
+            f"{layout.marker} cannot be read as a store's marker ({error}): copy store.json from any other store of "
+            "the same version, they are all alike"
+        ) from None
     if version > SCHEMA_VERSION:
         raise StoreError(newer(layout.root, f"schema {version}"))
     if version == SCHEMA_VERSION:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from grok.errors import StoreError
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
-from grok.store.files import disk_errors, flush_folder, move, unique
+from grok.store.files import disk_errors, flush_folder, locked, move, unique
 from grok.store.layout import Layout, check_path
 from grok.store.reader import Store, open_store
 from grok.store.rows import Shard
@@ -85,7 +85,8 @@ def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: 
                 str(s.layout.root): origin(s.table("runs", [r], None), r)
                 for s, r in ((a, conflict.run_id), (b, conflict.other_run_id))
             }
-            record_conflict(layout, conflict, sides)
+            with locked(layout.lock):  # else a writer that opens the store would clear what is being written
+                record_conflict(layout, conflict, sides)
     return barred[1:]  # what the target holds already stays as it is
 
 
@@ -169,7 +170,7 @@ def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
         with disk_errors(f"copying the search {name}"):
             target.search.mkdir(exist_ok=True)
             for path in mine:
-                copy = target.tmp / f"{path.name}.{unique()}"
+                copy = target.search / f".{path.name}.{unique()}"
                 shutil.copy(path, copy)
                 move(copy, target.search / path.name)
         report.studies.append(name)

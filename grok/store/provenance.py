@@ -60,9 +60,19 @@ class Provenance:
         )
 
     def on_this_machine(self, lane_width: int | None = None) -> Provenance:
-        """Return the same, with host and versions of the machine that calls: for a worker elsewhere."""
+        """Return the same, with code, host and versions of the process that calls.
+
+        A worker may run other code than the process that planned: it is elsewhere, or
+        started after a file was changed. Where it has no git to ask, the planner's word stays.
+        """
+        commit, dirty = git_state()
+        if commit is None:
+            commit, dirty = self.git_commit, self.git_dirty
         return replace(
             self,
+            git_commit=commit,
+            git_dirty=dirty,
+            grok_version=grok.__version__,
             host=socket.gethostname(),
             torch_version=installed("torch"),
             python_version=platform.python_version(),

@@ -15,6 +15,7 @@ from grok.store.layout import Layout, is_current, read_marker
 from grok.store.recovery import unfinished_compaction
 from grok.store.rows import Shard, filter_runs
 from grok.store.schema import schema
+from grok.store.seal import SealBroken, check_seal
 from grok.store.shards import ShardDamaged, read_shard, read_whole
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Store:
                     return _read_together(kind, paths, wanted, columns)
                 except FileNotFoundError:
                     raise
-                except (pa.ArrowException, OSError):
+                except (pa.ArrowException, OSError, SealBroken):
                     pass  # one of them is damaged: find out which
             return _read_one_by_one(kind, paths, wanted, columns)
 
@@ -161,6 +162,8 @@ def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns
     """Read all shards in parallel, skipping what the filter rules out by its statistics."""
     import pyarrow.dataset as ds  # imports pandas, which planning can do without
 
+    for path in paths:
+        check_seal(Path(path), thorough=False)  # a footer that is not what it was may hide rows, or end this process
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
     dataset = ds.dataset(paths, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
     return dataset.to_table(columns=columns, filter=None if wanted is None else ds.field("run_id").isin(wanted))

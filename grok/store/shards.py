@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import errno
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -10,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grok.errors import StoreError
-from grok.store.files import move, write_flushed
+from grok.store.files import disk_errors, move, write_flushed
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
 from grok.store.schema import KINDS, PARTNERS_KEY, schema, schema_version
+from grok.store.seal import BLANK, SEAL_KEY, check_seal, seal
 from grok.store.versions import upgrade
 
 ROWS_PER_GROUP: Final = 65_536
@@ -23,12 +26,40 @@ FEW_ROWS: Final = 1_000
 """Up to here zstd costs more time per column than it saves bytes."""
 
 
+REFUSED: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
+)
+"""Errors that tell of this process or of a connection, not of the file: it may be as good as ever."""
+
+
 class ShardDamaged(Exception):
     """A file among the shards that is not a whole shard; the message says why."""
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Tell a damaged file from one that cannot be read just now, which must never be put aside.
+
+    Raises:
+        ShardDamaged: the bytes are not those of a shard.
+        StoreError: no permission, no memory, too many open files, a file server that is away.
+        FileNotFoundError: gone since it was listed.
+    """
+    try:
+        yield
+    except (FileNotFoundError, StoreError, ShardDamaged):
+        raise
+    except MemoryError as error:  # Arrow's own is one of its parsing errors too
+        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in REFUSED:
+            with disk_errors(f"reading {path}"):
+                raise
+        raise ShardDamaged(_one_line(error)) from error
+
+
 def write_parquet(table: pa.Table, file: IO[bytes]) -> None:
-    """Write ``table`` with a checksum on every page.
+    """Write ``table`` with a checksum on every page, and sealed: with checksums of all its bytes in the footer.
 
     Most shards are small, and the runs table has some 200 columns, so what costs per
     column is left out: dictionaries and statistics that nobody filters by, and Arrow's
@@ -44,7 +75,8 @@ def write_parquet(table: pa.Table, file: IO[bytes]) -> None:
     }
     with pq.ParquetWriter(file, table.schema.remove_metadata(), **options) as writer:
         writer.write_table(table.replace_schema_metadata(None), row_group_size=ROWS_PER_GROUP)
-        writer.add_key_value_metadata(table.schema.metadata)
+        writer.add_key_value_metadata({**table.schema.metadata, SEAL_KEY: BLANK})
+    seal(file)
 
 
 def write_shard(layout: Layout, name: str, shard: Shard) -> None:
@@ -92,16 +124,13 @@ def open_shard(path: Path) -> pq.ParquetFile:
 
     Raises:
         ShardDamaged: truncated, not parquet, or not a shard of a store.
-        StoreError: written by a newer schema.
+        StoreError: written by a newer schema, or the system refuses to read it.
         FileNotFoundError: gone since it was listed.
     """
-    try:
+    with reading(path):
+        check_seal(path, thorough=False)  # before the library sees it: some damage to a footer would end the process
         file = pq.ParquetFile(path, page_checksum_verification=True)
         schema_version(file.metadata.metadata, path)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ShardDamaged(_one_line(error)) from error
     return file
 
 
@@ -112,12 +141,10 @@ def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> p
     """
     with open_shard(path) as file:
         current = file.schema_arrow.equals(schema(kind))
-        try:
+        with reading(path):
             if current and columns is not None:
                 return file.read(columns=list(columns)).select(list(columns))
             table = file.read().replace_schema_metadata(file.metadata.metadata)
-        except (pa.ArrowException, OSError) as error:
-            raise ShardDamaged(_one_line(error)) from error
     try:
         table = upgrade(kind, table)
     except (pa.ArrowException, KeyError) as error:
@@ -126,17 +153,14 @@ def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> p
 
 
 def check_shard(path: Path, kind: str, thorough: bool) -> bool:
-    """Read the footer, or with ``thorough`` every page; return whether its columns are this version's.
+    """Check the footer, or with ``thorough`` every byte; return whether its columns are this version's.
 
     Raises: see :func:`open_shard`.
     """
-    with open_shard(path) as file:
-        if thorough:
-            try:
-                for group in range(file.num_row_groups):
-                    file.read_row_group(group)
-            except (pa.ArrowException, OSError) as error:
-                raise ShardDamaged(_one_line(error)) from error
+    with open_shard(path) as file, reading(path):
+        if thorough and not check_seal(path, thorough=True):
+            for group in range(file.num_row_groups):
+                file.read_row_group(group)
         return bool(file.schema_arrow.equals(schema(kind)))
 
 

@@ -256,6 +256,7 @@ class StoreWriter:
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
         with disk_errors(f"{doing} ({self.layout.root})"), locked(self.layout.lock):
+            self.layout.tmp.mkdir(exist_ok=True)  # people clear folders of this name
             finish_compaction(self.layout)
             yield
 

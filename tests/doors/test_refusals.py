@@ -22,6 +22,10 @@ CASES = {
     "misspelt operation": (["task.operation=x+z"], ["task.operation='x+z'", "did you mean 'x+y'?"]),
     "misspelt choice": (["model.norm=poast"], ["model.norm='poast'", "did you mean 'post'?", "post, pre, none"]),
     "unknown tensor": (["seeds.layers={blocks.7:1}"], ["blocks.7"]),
+    "an experiment from elsewhere": (
+        ["experiment=../x"],
+        ["experiment=../x is a path", "below conf/experiment/"],
+    ),
     "a sweep without -m": (["sweep=census"], ["sweep=census", "many runs", "-m"]),
     "section as value": (["task=3"], ["task=3", "group of settings", "modulus"]),
     # wrong types

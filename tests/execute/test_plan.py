@@ -75,6 +75,20 @@ def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path:
     assert [run.config.replicate for run in make_plan(asked, store).to_train] == [2, 2, 2]
 
 
+def test_a_clock_that_jumped_does_not_begin_a_forced_command_anew(tmp_path: Path) -> None:
+    """Records are named by their time; the last command's may be the oldest."""
+    asked = name_runs([tiny(seed, force=True) for seed in range(2)])
+    store = stored(tmp_path / "S", name_runs([tiny(seed) for seed in range(2)]))
+    first = make_plan(asked, store)
+    store = stored(tmp_path / "S", list(first.to_train))
+    second = make_plan(asked, store)
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.record_sweep("20990101-000000-abcdef", [], {"forced": first.forced})
+        writer.record_sweep("20010101-000000-abcdef", [], {"forced": second.forced})
+    store = stored(tmp_path / "S", list(second.to_train[:1]))
+    assert [run.run_id for run in make_plan(asked, store).to_train] == [second.asked[1]]
+
+
 def test_a_damaged_record_of_a_sweep_is_no_condition(tmp_path: Path) -> None:
     store = stored(tmp_path / "S", name_runs([tiny(0)]))
     for i, text in enumerate(

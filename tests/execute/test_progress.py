@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from grok.execute.live import LiveFolder
+from grok.execute.live import OWNER, LiveFolder
 from grok.execute.progress import ProgressView, Standing
 from grok.execute.retry import Totals
+from grok.store import open_store
 from tests.doors.conftest import TINY, Door, environment
 
 
@@ -74,6 +76,40 @@ def test_a_live_folder_leaves_nothing_behind(tmp_path: Path) -> None:
     assert two.path.is_dir()
     two.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_that_lives_keeps_its_folder_whatever_the_clock_says(tmp_path: Path) -> None:
+    mine = LiveFolder.create(tmp_path, "mine")
+    dead = LiveFolder.create(tmp_path, "dead")
+    (dead.path / OWNER).write_text("{}")
+    far = LiveFolder.create(tmp_path, "far")
+    (far.path / OWNER).write_text("{}")
+    for folder in (mine, dead, far):
+        os.utime(folder.path, (0, 0))
+    far.keep()  # on another machine, and nothing but its jobs in a queue
+    LiveFolder.create(tmp_path, "next")
+    assert sorted(p.name for p in (tmp_path / "live").iterdir()) == ["far", "mine", "next"]
+
+
+def test_a_request_to_stop_is_heard_where_the_folder_was_cleared(tmp_path: Path) -> None:
+    live = LiveFolder.create(tmp_path, "sweep")
+    shutil.rmtree(live.path.parent)
+    live.request_stop()
+    assert live.stop_requested()
+
+
+def test_a_reader_that_leaves_takes_no_run_along(tmp_path: Path) -> None:
+    """``python -m grok.run ... | head -1``."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    ended = subprocess.run(
+        [sys.executable, "-m", "grok.run", "-m", "seed=0,1", *TINY, "executor=inline", "store.path=S"],
+        cwd=tmp_path, env=environment(), stdout=theirs, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(theirs)
+    assert ended.returncode == 0, ended.stderr
+    assert "BrokenPipe" not in ended.stderr
+    assert len(open_store(tmp_path / "S").runs()) == 2
 
 
 def test_pipes_get_plain_lines(door: Door) -> None:

@@ -150,7 +150,7 @@ def make_older(store: Path, drop: dict[str, list[str]], version: int | None = No
             if version is not None:
                 metadata[VERSION_KEY] = str(version).encode()
             table = file.read().drop_columns(drop.get(kind, []))
-            with path.open("wb") as out:
+            with path.open("w+b") as out:
                 write_parquet(table.replace_schema_metadata(metadata), out)
         for name in drop.get(kind, []):
             del marker["columns"][kind][name]
@@ -189,7 +189,7 @@ class TestMigrate:
         make_older(store, ADDED_LATER)
         with shard.open("rb") as file:
             table = schema_module.conform("runs", pq.ParquetFile(file).read())
-        with shard.open("wb") as file:
+        with shard.open("w+b") as file:
             write_parquet(table, file)
         assert len(open_store(store).runs()) == 6
         migrate(store)
@@ -216,7 +216,7 @@ class TestMigrate:
             table = pq.ParquetFile(path).read()
             metadata = pq.ParquetFile(path).metadata.metadata
             names = ["valid_loss" if n == "val_loss" else n for n in table.column_names]
-            with path.open("wb") as out:
+            with path.open("w+b") as out:
                 write_parquet(table.rename_columns(names).replace_schema_metadata(metadata), out)
         with pytest.raises(StoreError, match="schema 0 of runs is too old to migrate"):
             migrate(store)
@@ -254,7 +254,7 @@ class TestVerify:
     def test_a_shard_without_the_full_schema(self, store: Path) -> None:
         path = sorted((store / "curves").iterdir())[0]
         table = pq.ParquetFile(path).read().drop_columns(["sample"])
-        with path.open("wb") as out:
+        with path.open("w+b") as out:
             write_parquet(table.replace_schema_metadata(schema("curves").metadata), out)
         assert [p for p in verify(store) if p == f"{path}: its columns are not the full schema"]
 
@@ -286,6 +286,15 @@ class TestCommand:
         assert main(["verify", str(tmp_path / "C")]) == 1
         assert main(["status", str(tmp_path / "C")]) == 0
         assert "attention: conflict on record" in capsys.readouterr().out
+
+    def test_a_merge_that_had_to_leave_a_shard_out_ends_with_1(
+        self, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        next((store / "runs").iterdir()).write_bytes(b"")
+        assert main(["merge", str(tmp_path / "new"), str(store)]) == 1
+        said = capsys.readouterr()
+        assert "4 runs added" in said.out
+        assert "warning: left out" in said.err
 
     def test_status_warns_of_damage_and_writes_nothing(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         next((store / "runs").iterdir()).write_bytes(b"")

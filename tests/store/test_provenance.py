@@ -4,12 +4,14 @@ import pickle
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from grok.store.provenance import Provenance, git_state_of, installed
+import grok
+from grok.store.provenance import Provenance, git_state, git_state_of, installed
 from grok.store.testing import example_row
 from grok.store.writer import StoreWriter
 
@@ -81,6 +83,14 @@ def test_versions_and_machine() -> None:
     assert installed("no-such-package-anywhere") is None
     worker = pickle.loads(pickle.dumps(here)).on_this_machine(lane_width=16)
     assert (worker.lane_width, worker.sweep_id, worker.git_commit) == (16, "s", here.git_commit)
+
+
+def test_a_worker_says_what_code_it_runs_itself() -> None:
+    elsewhere = replace(Provenance.collect(), git_commit="0" * 40, git_dirty=None, grok_version="of the planner")
+    worker = elsewhere.on_this_machine()
+    here = git_state()
+    assert (worker.git_commit, worker.git_dirty) == (here if here[0] else ("0" * 40, None))
+    assert worker.grok_version == grok.__version__
 
 
 def test_planning_imports_no_torch() -> None:

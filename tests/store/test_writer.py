@@ -191,6 +191,58 @@ class TestDamage:
         assert [(p, p.stat().st_mtime_ns) for p in listing(store)] == before
 
 
+def test_what_cannot_be_read_just_now_is_not_damaged() -> None:
+    """A shard of another user's, say: it would be trained again although it is as good as ever."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
+        place = Path(folder)
+        place.chmod(0o755)
+        with StoreWriter(place / "S") as writer:
+            writer.commit(example_rows(range(3)))
+            writer.commit(example_rows(range(3, 6)))
+        for path in [place / "S", *listing(place / "S")]:
+            path.chmod(0o777)
+        victim = sorted((place / "S" / "runs").iterdir())[0]
+        victim.chmod(0o000)
+        script = (
+            "import os, sys\n"
+            "import grok.store.reader, pandas, pyarrow.dataset\n"
+            "from grok.store import StoreWriter, open_store\n"
+            "from grok.errors import StoreError\n"
+            "os.getuid() == 0 and os.setuid(65534)\n"
+            "for use in (StoreWriter, lambda path: open_store(path).runs()):\n"
+            "    try: use(sys.argv[1]); sys.exit('read, or put aside')\n"
+            "    except StoreError as error: assert f'{sys.argv[2]}: no permission' in str(error), error\n"
+        )
+        subprocess.run([sys.executable, "-c", script, str(place / "S"), victim.name], check=True, cwd="/")
+        assert not list((place / "S" / "quarantine").iterdir())
+        victim.chmod(0o644)
+        assert len(open_store(place / "S").runs()) == 6
+
+
+def test_a_store_whose_tmp_was_cleared_goes_on(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path / "S") as writer:
+        shutil.rmtree(tmp_path / "S" / "tmp")
+        assert len(writer.commit(example_rows(range(2))).written) == 2
+    assert_contract(tmp_path / "S")
+
+
+@pytest.mark.parametrize("text", [None, "", '{"store": "grok-lab"}'])
+def test_a_lost_marker_can_be_had_from_any_other_store(tmp_path: Path, text: str | None) -> None:
+    for name in ("S", "other"):
+        with StoreWriter(tmp_path / name) as writer:
+            writer.commit([example_row(1)])
+    marker = tmp_path / "S" / "store.json"
+    marker.unlink()
+    if text is not None:
+        marker.write_text(text)
+    with pytest.raises(StoreError, match=r"copy store\.json from any other store of the same version"):
+        StoreWriter(tmp_path / "S")
+    shutil.copy(tmp_path / "other" / "store.json", marker)
+    with StoreWriter(tmp_path / "S") as writer:
+        assert writer.recovered == []
+    assert len(open_store(tmp_path / "S").runs()) == 1
+
+
 def test_an_empty_damaged_placeholder_is_made_again(tmp_path: Path) -> None:
     StoreWriter(tmp_path / "S").close()
     (tmp_path / "S" / "steps" / "empty.parquet").write_bytes(b"")
