@@ -38,7 +38,8 @@ class LiveFolder:
         parent = Path(store_path) / "live"
         folder = cls(parent / sweep_id)
         folder.path.mkdir(parents=True, exist_ok=True)
-        (folder.path / OWNER).write_text(json.dumps(asdict(Owner.this_process())))
+        with suppress(OSError):  # a full disk is said by what must be written
+            (folder.path / OWNER).write_text(json.dumps(asdict(Owner.this_process())))
         for other in parent.iterdir():
             with suppress(OSError):
                 if time.time() - other.stat().st_mtime > STALE and not _lives(other):

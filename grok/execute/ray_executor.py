@@ -33,8 +33,8 @@ class RayExecutor:
             )
         except (ConnectionError, ValueError) as error:
             raise ConfigError(
-                f"executor=ray: no cluster answers at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: start it with "
-                "`ray start`, or correct the address"
+                f"executor=ray: no cluster lets us in at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: start it with "
+                "`ray start`, correct the address, or set RAY_AUTH_MODE=token where it asks for its token"
             ) from error
         self.workers = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_group)

@@ -1,0 +1,129 @@
+"""A Dask cluster that others started, as a user finds it: it is used, it may be lost, it may not be there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.doors.conftest import TINY, command, environment, start
+from tests.execute.content import content
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+if importlib.util.find_spec("distributed") is None:
+    pytest.skip("distributed is not installed (the extra 'dask')", allow_module_level=True)
+
+SWEEP = [
+    "-m", "seed=range(0,4)", *(word for word in TINY if not word.startswith(("train.steps", "eval"))),
+    "train.steps=1500", "eval.every=500", "checkpoint.every=50", "store.flush_seconds=0.5", "store.path=S",
+]  # fmt: skip
+
+
+def wait_for(what: Callable[[], object], seconds: float = 200.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as there:
+        return there.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """Start `dask scheduler` and `dask worker`, name them in DASK_SCHEDULER_ADDRESS; return the scheduler."""
+    port, dask = free_port(), str(Path(sys.executable).parent / "dask")
+    address = f"tcp://127.0.0.1:{port}"
+    (tmp_path / "dask").mkdir()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(*words: str) -> None:
+        with (tmp_path / "dask" / f"{words[0]}.log").open("wb") as log:
+            running.append(
+                subprocess.Popen(
+                    [dask, *words],
+                    cwd=tmp_path / "dask",
+                    env=environment(),
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
+            )
+
+    begin("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+    wait_for(lambda: answers(port))
+    begin("worker", address, "--nworkers", "2", "--nthreads", "1", "--no-dashboard")
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
+    yield running[0]
+    for process in running:
+        with suppress(psutil.NoSuchProcess):
+            for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert command(*SWEEP, "executor=inline", folder=folder).status == 0
+    return content(folder / "S")
+
+
+def test_a_cluster_that_is_there_is_used(
+    cluster: subprocess.Popen[bytes], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    ended = command(*SWEEP, "executor=dask", "workers=2", folder=tmp_path)
+    assert ended.status == 0, ended
+    assert ended.last.startswith("4 runs stored in S (4 new).")
+    assert content(tmp_path / "S") == undisturbed
+    assert cluster.poll() is None, "the cluster is others', and goes on"
+
+
+def test_a_lost_scheduler_is_no_runs_fault(
+    cluster: subprocess.Popen[bytes], tmp_path: Path, undisturbed: tuple[object, object]
+) -> None:
+    process = start(*SWEEP, "executor=dask", "workers=2", folder=tmp_path)
+    try:
+        wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
+        os.kill(cluster.pid, signal.SIGKILL)
+        out, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1, out
+    last = out.strip().splitlines()[-1]
+    assert last.startswith("Stopped: the connection to the Dask scheduler is lost."), out
+    assert last.endswith("The same command goes on where it stopped.")
+    assert "fails (" not in out, "a run was blamed"
+    ended = command(*SWEEP, "executor=loky", "workers=2", folder=tmp_path)
+    assert ended.status == 0, ended
+    assert content(tmp_path / "S") == undisturbed
+
+
+def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{free_port()}")
+    ended = command(*SWEEP, "executor=dask", folder=tmp_path)
+    assert ended.status == 2, ended
+    assert "no scheduler answers at DASK_SCHEDULER_ADDRESS=tcp://127.0.0.1:" in ended.err
+    assert "Traceback" not in ended.err
+    assert not (tmp_path / "S" / "live").exists()
