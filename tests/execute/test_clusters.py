@@ -66,7 +66,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                )  # fmt: skip
+                )
             )
 
     begin("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
