@@ -161,29 +161,19 @@ def heterogeneity(
     p, p_of = 0.0, np.zeros(k)
     for block in blocks or (None,):
         null = np.empty((draws, k))
+        place = None if block is None else np.unique(block, return_inverse=True)[1]
         for d in range(draws):
-            if block is None:
+            if place is None:
                 null[d] = deviations(group, rng.permutation(hit))
             else:
-                null[d] = deviations(_relabelled(group, block, rng), hit)
+                labels = rng.permuted(np.tile(np.arange(k), (int(place.max()) + 1, 1)), axis=1)
+                null[d] = deviations(labels[place, group], hit)
         p = max(p, (1 + int(((null**2).sum(1) >= statistic - 1e-9).sum())) / (1 + draws))
         # Every group's deviation has about the same null distribution: pooled, it resolves small p-values.
         pooled = np.sort(np.abs(null).reshape(-1))
         beyond = len(pooled) - np.searchsorted(pooled, np.abs(observed) - 1e-9)
         p_of = np.maximum(p_of, (1 + beyond) / (1 + len(pooled)))
     return Heterogeneity(statistic, p, {int(g): float(v) for g, v in zip(names, p_of, strict=True)}, k, n)
-
-
-def _relabelled(group: np.ndarray, block: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return ``group`` with its labels permuted inside each block, all runs of a label together."""
-    out = np.empty_like(group)
-    for level in np.unique(block):
-        here = block == level
-        present = np.unique(group[here])
-        moved = np.empty(int(present.max()) + 1, dtype=group.dtype)
-        moved[present] = rng.permutation(present)
-        out[here] = moved[group[here]]
-    return out
 
 
 def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusters: np.ndarray, level: float = LEVEL) -> Estimate:

@@ -127,7 +127,9 @@ def analyse(observations: Observations, question: Question) -> Crossed:
                 f"The {' and '.join(streams)} seeds move together in these runs, so their parts cannot be told apart."
             )
     if result.censored:
-        study.notes.append(f"{result.censored:.0%} of the runs had not generalised by then and count with that step.")
+        late = "had not generalised by then and count with that step"
+        unknown = "are not known there and count as accuracy 0"
+        study.notes.append(f"{result.censored:.0%} of the runs {late if result.is_time else unknown}.")
     _shares(study)
     _rates(observations, study)
     return study
@@ -216,7 +218,10 @@ def _rates(observations: Observations, study: Crossed) -> None:
             study.findings.append(confirmed)
     if frames:
         study.rates = pd.concat(frames, ignore_index=True)
-        caption = f"Share of good seeds ({meaning}) given each seed, one run per cell"
+        caption = (
+            f"Share of good seeds ({meaning}) given each seed, one run per cell; p and q come from permuting whole "
+            "blocks, the intervals take the cells as independent and can be too narrow"
+        )
         study.tables.append(Table("conditional_rates", caption, study.rates, open=False))
 
 

@@ -120,6 +120,14 @@ def test_a_property_of_the_seed_is_found() -> None:
     assert confirm(values, 5, rng, 499).confirmed.value > 0.7
 
 
+@pytest.mark.parametrize(("units", "conditions", "share", "top"), [(30, 6, 0.0, 6), (16, 8, 0.3, 3), (40, 6, 0.5, 8)])
+def test_the_confirmed_score_covers(units: int, conditions: int, share: float, top: int) -> None:
+    rng = generator(f"confirmed {units}")
+    found = [confirm(table(rng, units, conditions, share), top, rng, 1).confirmed for _ in range(150)]
+    truth = np.mean([e.value for e in found])
+    assert np.mean([e.low <= truth <= e.high for e in found]) >= 0.93
+
+
 def test_agreement_interval_covers() -> None:
     rng = generator("agreement coverage")
     truth = 6 / np.pi * np.arcsin(0.5 / 2)  # rank correlation of a normal pair with correlation 0.5
