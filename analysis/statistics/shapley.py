@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from itertools import combinations
 from math import factorial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,10 @@ from scipy import stats
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
+UNFIT: Final = 0.01
+"""p-value below which a fraction's replicates say that two-way interactions do not describe it."""
+UNEXPLAINED: Final = 0.05
+"""Share of the spread between combinations above which what they leave over forbids shares."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,14 @@ class Attribution:
 def attribute(design: Floats, y: Floats, names: list[str], rounding: float = 0.0, level: float = LEVEL) -> Attribution:
     """Return the attribution of outcomes ``y`` (n,) to the factors of ``design`` (n, k), entries 0 and 1.
 
-    The error variance comes from replicates of equal rows, or, in a fractional design
-    without replicates, from what two-way interactions leave over. It is never taken to be
+    The error variance comes from replicates of equal rows, or, in a fractional design, from
+    what two-way interactions leave over, where that is more. It is never taken to be
     below ``rounding``: replicates that agree only because they were rounded to one
     evaluation are not certain.
 
     Raises:
-        NotEnoughData: neither replicates nor spare runs, or a factor that was never exchanged.
+        NotEnoughData: neither replicates nor spare runs, a factor that was never exchanged, or a
+            fraction in which three or more factors act together.
     """
     design = np.asarray(design, dtype=np.float64)
     n, k = design.shape
@@ -73,7 +79,7 @@ def attribute(design: Floats, y: Floats, names: list[str], rounding: float = 0.0
     beta = inverse @ (weight.T @ means)
     covariance = variance * inverse
     t = float(stats.t.ppf(0.5 + level / 2, dof))
-    method = "t, from replicates" if dof == n - len(cells) else "t, from the model's residuals"
+    method = "t, from replicates" if full or dof == n - len(cells) else "t, from the model's residuals"
 
     def estimate(contrast: Floats) -> Estimate:
         value = float(contrast @ beta)
@@ -144,15 +150,31 @@ def _second_order(k: int) -> list[tuple[int, ...]]:
 
 
 def _error(y: Floats, means: Floats, where: NDArray[np.intp], counts: NDArray[np.intp], x: Floats) -> tuple[float, int]:
+    """Return the error variance of one run and its degrees of freedom."""
     within = len(y) - len(means)
-    if within >= 1:
-        return float(((y - means[where]) ** 2).sum()) / within, within
     spare = len(means) - x.shape[1]
-    if spare < 1:
+    if within < 1 and spare < 1:
         raise NotEnoughData("replicates (perturb.ulps=1 with two seeds.perturb) to tell an effect from chaos")
+    noise = float(((y - means[where]) ** 2).sum()) / within if within >= 1 else 0.0
+    if spare < 1:
+        return noise, within
     weight = counts[:, None] * x
     fitted = x @ np.linalg.solve(x.T @ weight, weight.T @ means)
-    return float((counts * (means - fitted) ** 2).sum()) / spare, spare
+    left = float((counts * (means - fitted) ** 2).sum())
+    if within < 1:
+        return left / spare, spare
+    # A fraction takes interactions of three and more as none. Where replicates say that there are some, shares
+    # of the fitted model are not those of the game.
+    if left / spare <= noise:
+        return noise, within
+    if stats.f.sf(left / spare / max(noise, 1e-300), spare, within) < UNFIT:
+        spread = float((counts * (means - np.average(means, weights=counts)) ** 2).sum())
+        if left - spare * noise > UNEXPLAINED * spread:
+            raise NotEnoughData(
+                "all combinations of layers: in this fraction three or more of them act together "
+                f"({left / spread:.0%} of the spread is left over by interactions of two)"
+            )
+    return left / spare, spare
 
 
 def shapley_values(v: dict[frozenset[int], float], k: int) -> Floats:

@@ -280,7 +280,7 @@ def _notes(study: Layers, left_out: int) -> None:
             "factors between slow and fast can be larger than shown."
         )
     if not all(r.attribution.full for r in study.results):
-        study.notes.append("Fractional design: interactions of three and more layers are taken as none.")
+        study.notes.append("Fractional design: shares and intervals hold only if no three layers act together.")
     if left_out:
         study.notes.append(f"{left_out} transplants with another kind of outcome are left out.")
 
