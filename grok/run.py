@@ -103,16 +103,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return door.outcome.exit_status if door.outcome is not None else 0
 
 
+class Interrupted(KeyboardInterrupt):
+    """A request to end. A class of its own: Python ends with SIGINT after some KeyboardInterrupts that were caught."""
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does also while it is planned; training has its own way."""
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        raise Interrupted
 
     here = threading.current_thread() is threading.main_thread()
-    requests = (signal.SIGTERM, signal.SIGUSR1) if here else ()
-    before = {number: signal.signal(number, interrupt) for number in requests}
+    requests = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) if here else ()
+    heard = [number for number in requests if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
     finally:
