@@ -1,7 +1,7 @@
 """Changes to the training rule that studies of grokking ask for; off by default.
 
-The Grokfast filter stands with the optimiser. What the stacked lanes do not carry is
-refused there with the setting to use.
+The Grokfast filter stands with the optimiser. ``stacked.interventions`` does the same for
+many lanes at once.
 """
 
 from __future__ import annotations

@@ -276,9 +276,7 @@ class ArithmeticConfig(RunConfig):
 
     def only_on_cpu(self) -> list[str]:
         found = {
-            "optim.grokfast": self.optim.grokfast != "none",
-            "optim.orthogonal_gradient": self.optim.orthogonal_gradient,
-            "optim.norm_clamp": self.optim.norm_clamp is not None,
+            "optim.grokfast=ma": self.optim.grokfast == "ma",
             "eval.metrics": bool(self.eval.metrics),
         }
         return [name for name, on in found.items() if on]

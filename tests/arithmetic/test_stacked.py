@@ -17,7 +17,7 @@ from grok.arithmetic.stacked.engine import Stack
 from grok.config import ArithmeticConfig, identify
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult
-from tests.arithmetic.cases import curve, jobs, results, tiny
+from tests.arithmetic.cases import checkpoints, curve, jobs, merge, results, tiny
 
 
 def run_stacked(*configs: ArithmeticConfig, lanes: int) -> list[RunResult]:
@@ -173,11 +173,46 @@ def test_dropout_is_a_runs_own() -> None:
     assert resumed.weights_hash == alone.weights_hash
 
 
-def test_stablemax_in_stacked_lanes_is_that_of_looped_ones() -> None:
-    config = tiny(precision="float64", train={"loss": "stablemax"})
-    (looped,), (stacked,) = results(config), run_stacked(config, lanes=2)
-    for step, expected in curve(looped).items():
-        assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
+CHANGES: dict[str, dict[str, Any]] = {
+    "stablemax": {"train": {"loss": "stablemax"}},
+    "grokfast": {"optim": {"grokfast": "ema", "grokfast_lamb": 3.0}},
+    # without biases: a key's moves no output, so its gradient is rounding noise, which a projection brings to size
+    "orthogonal": {"optim": {"orthogonal_gradient": True}, "model": {"bias": False}},
+    "clamp": {"optim": {"norm_clamp": 0.7}},
+    "all": {
+        "optim": {"grokfast": "ema", "orthogonal_gradient": True, "norm_clamp": 1.1},
+        "model": {"bias": False},
+    },
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_to_the_training_rule_are_those_of_looped_lanes(change: str) -> None:
+    configs = [tiny(seed=s, precision="float64", train={"steps": 9 + s}) for s in (0, 1)]
+    changed = [
+        tiny(**merge({"seed": s, "precision": "float64", "train": {"steps": 9 + s}}, CHANGES[change])) for s in (0, 1)
+    ]
+    stacked = run_stacked(*configs, *changed, lanes=3)  # what differs in its rule is in a stack of its own
+    for looped, found in zip(results(*configs, *changed), stacked, strict=True):
+        assert curve(found).keys() == curve(looped).keys()
+        for step, expected in curve(looped).items():
+            assert curve(found)[step] == pytest.approx(expected, rel=1e-8)
+    assert curve(stacked[0]) != curve(stacked[2])
+
+
+@pytest.mark.parametrize("change", ["grokfast", "clamp"])
+def test_a_changed_rule_goes_on_from_its_checkpoint_on_either_path(change: str) -> None:
+    over = merge({"precision": "float64", "checkpoint": {"every": 7}}, CHANGES[change])
+    (whole,) = run_stacked(tiny(**over), lanes=2)
+    for saved in (
+        next(
+            e for e in train_stacked(jobs(tiny(**over)), lanes=2, stop=never, device="cpu") if isinstance(e, Checkpoint)
+        ),
+        checkpoints(tiny(**over))[0],
+    ):
+        job = Job(run_id="run0", config=tiny(**over), resume=saved)
+        (resumed,) = [e for e in train_stacked([job], lanes=2, stop=never, device="cpu") if isinstance(e, RunResult)]
+        assert curve(resumed)[24] == pytest.approx(curve(whole)[24], rel=1e-8)
 
 
 def test_the_row_says_how_wide_the_stack_was() -> None:
@@ -219,8 +254,8 @@ def test_precision_is_another_run_and_lanes_are_not() -> None:
 
 
 def test_what_stacked_lanes_do_not_carry_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"optim\.grokfast.*device=cpu"):
-        run_stacked(tiny(optim={"grokfast": "ema"}), lanes=2)
+    with pytest.raises(ConfigError, match=r"optim\.grokfast=ma, eval\.metrics: .*device=cpu"):
+        run_stacked(tiny(optim={"grokfast": "ma"}, eval={"metrics": ["fourier"]}), lanes=2)
 
 
 @pytest.mark.slow

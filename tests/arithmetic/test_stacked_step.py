@@ -83,6 +83,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "division": {"task": {"operation": "x/y"}},
     "dropout": {"model": {"dropout": 0.2}},
     "stablemax": {"train": {"loss": "stablemax"}},
+    "interventions": {"optim": {"grokfast": "ema", "orthogonal_gradient": True, "norm_clamp": 0.8}},
 }
 
 
@@ -265,7 +266,7 @@ def test_the_learning_rate_follows_each_lanes_own_step() -> None:
     configs = [tiny(optim={"lr": 3e-4, "warmup_steps": w}) for w in (0, 1, 7, 10)]
     state = LaneState(tiny(precision="float64"), 4, torch.device("cpu"))
     for lane, config in enumerate(configs):
-        state.instruct(lane, config.optim, 0)
+        state.instruct(lane, config.optim)
     for k in range(1, 13):
         state.step.fill_(k - 1)
         found = Coefficients.of(state).lr.tolist()
@@ -274,8 +275,8 @@ def test_the_learning_rate_follows_each_lanes_own_step() -> None:
 
 def test_decay_is_each_lanes_own() -> None:
     state = LaneState(tiny(), 2, torch.device("cpu"))
-    state.instruct(0, tiny(optim={"weight_decay": 0.3}).optim, 0)
-    state.instruct(1, tiny(optim={"weight_decay": 0.2, "decay": "matrices"}).optim, 0)
+    state.instruct(0, tiny(optim={"weight_decay": 0.3}).optim)
+    state.instruct(1, tiny(optim={"weight_decay": 0.2, "decay": "matrices"}).optim)
     decay = dict(zip(state.names, state.decay().T.tolist()[0], strict=True))
     matrices = dict(zip(state.names, state.decay().T.tolist()[1], strict=True))
     assert set(decay.values()) == {0.3}

@@ -18,11 +18,13 @@ import torch
 
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import Parameters, initial_parameters
+from grok.arithmetic.interventions import NormClamp
 from grok.arithmetic.measure import norms_of, weights_hash
 from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.program import dtype_of, program_key
 from grok.arithmetic.stacked.captured import Captured
-from grok.arithmetic.stacked.state import MOMENTS, LaneState
+from grok.arithmetic.stacked.interventions import variant
+from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, product_precision
 from grok.arithmetic.stacked.width import lane_width
 from grok.arithmetic.table import split
@@ -47,7 +49,7 @@ def train_stacked(
         assert isinstance(job.config, ArithmeticConfig)
         if missing := job.config.only_on_cpu():
             raise ConfigError(f"{', '.join(missing)}: stacked lanes do not carry this yet, set device=cpu")
-        by_program.setdefault(program_key(job.config), []).append(job)
+        by_program.setdefault(f"{program_key(job.config)} {variant(job.config.optim)}", []).append(job)
     for group in by_program.values():
         yield from Stack(group, lanes=lanes, device=torch.device(device), graphs=graphs).train(stop)
         if stop():
@@ -62,8 +64,10 @@ class Seat:
         config = self.flight.config
         self.train_set, self.val_set = split(config.task, self.flight.streams.split)
         self.initial: Parameters | None = None
-        if job.resume is None or "init" in config.save:
+        clamp = config.optim.norm_clamp
+        if job.resume is None or "init" in config.save or clamp is not None:
             self.initial = initial_parameters(config, dtype_of(config))
+        self.norm = 0.0 if clamp is None or self.initial is None else NormClamp(self.initial, clamp).target
 
     def start(self) -> tuple[Parameters, dict[str, Parameters]]:
         """Return the parameters to start from, and the moments (none for a new run)."""
@@ -75,7 +79,7 @@ class Seat:
         for key, tensor in resume.tensors.items():
             group, _, name = key.partition(".")
             groups.setdefault(group, {})[name] = tensor
-        return groups["parameters"], {moment: groups[moment] for moment in MOMENTS}
+        return groups.pop("parameters"), groups
 
 
 class Stack:
@@ -171,7 +175,7 @@ class Stack:
             self.state.rest(lane)
             yield from self._results([(lane, seat)])
             return
-        self.state.instruct(lane, flight.config.optim, flight.streams.dropout)
+        self.state.instruct(lane, flight.config.optim, dropout_seed=flight.streams.dropout, norm=seat.norm)
         self.state.show(lane, seat.train_set, seat.val_set)
         self._epoch[lane] = -1
         self.seats[lane] = seat
@@ -260,7 +264,7 @@ class Stack:
 
     def _checkpoints(self, seated: Sequence[tuple[int, Seat]]) -> Iterator[Checkpoint]:
         """Fetch what a run goes on from, at once; return the checkpoints one by one."""
-        held = self.state.lanes([lane for lane, _ in seated], ("parameters", *MOMENTS))
+        held = self.state.lanes([lane for lane, _ in seated], ("parameters", *self.state.moments))
         return (self._checkpoint(seat.flight, tensors) for (_, seat), tensors in zip(seated, held, strict=True))
 
     def _checkpoint(self, flight: Flight, tensors: Parameters) -> Checkpoint:

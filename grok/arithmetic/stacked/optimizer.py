@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grok.arithmetic.stacked.interventions import along
 from grok.arithmetic.stacked.state import LaneState
 
 
@@ -59,16 +60,13 @@ def adamw(
     """Update stacked parameters [L, ...] and their moments in place; lanes not ``alive`` [L] keep theirs."""
     lr, keep1, keep2, correction1, correction2, eps, decay = coefficients
 
-    def along(values: Tensor, like: Tensor) -> Tensor:
-        return values.reshape(-1, *([1] * (like.ndim - 1)))
-
     for p, g, m, v, wd in zip(parameters, gradients, first, second, decay.unbind(), strict=True):
         m_new = m + along(keep1, p) * (g - m)
         v_new = v + along(keep2, p) * (g * g - v)
         denominator = v_new.sqrt() / along(correction2, p) + along(eps, p)
         change = along(lr, p) * (along(wd, p) * p + m_new / along(correction1, p) / denominator)
         # chosen, not multiplied by 0: the gradients of a lane at rest may be infinite
-        on = along(alive, p)
+        on = alive.reshape(along(lr, p).shape)
         m.copy_(torch.where(on, m_new, m))
         v.copy_(torch.where(on, v_new, v))
         p.copy_(torch.where(on, p - change, p))

@@ -32,7 +32,7 @@ _TOP_BIT = -(2**63)
 class LaneState:
     """The tensors of ``width`` lanes of one program on a device."""
 
-    SCALARS = ("lr", "warmup_steps", "beta1", "beta2", "eps")
+    SCALARS = ("lr", "warmup_steps", "beta1", "beta2", "eps", "grokfast_alpha", "grokfast_lamb", "norm")
     """Rows of ``settings``, before one for each parameter's weight decay."""
 
     def __init__(self, config: ArithmeticConfig, width: int, device: torch.device) -> None:
@@ -48,7 +48,9 @@ class LaneState:
             return torch.zeros(width, *shape, dtype=dtype, device=device)
 
         self.parameters = {n: zeros(*s, dtype=self.dtype).requires_grad_() for n, s in shapes.items()}
-        self.moments = {m: {n: zeros(*s, dtype=self.dtype) for n, s in shapes.items()} for m in MOMENTS}
+        kept = (*MOMENTS, "slow_gradient") if config.optim.grokfast == "ema" else MOMENTS
+        self.moments = {m: {n: zeros(*s, dtype=self.dtype) for n, s in shapes.items()} for m in kept}
+        """What the optimiser remembers, by the names of a checkpoint's groups."""
         self.settings = torch.zeros(len(self.SCALARS) + len(shapes), width, dtype=torch.float64, device=device)
         self.train_set = torch.full((3, width, examples), FIRST_NUMBER, device=device)  # a, b, answer
         self.val_set = torch.full((3, width, config.task.examples() - examples), FIRST_NUMBER, device=device)
@@ -94,9 +96,10 @@ class LaneState:
         self.loss[lane] = self.accuracy[lane] = 0
         self.alive[lane] = True
 
-    def instruct(self, lane: int, optim: OptimConfig, dropout_seed: int) -> None:
-        """Set a lane's learning rate, moments' decay rates, weight decay and dropout stream."""
+    def instruct(self, lane: int, optim: OptimConfig, *, dropout_seed: int = 0, norm: float = 0.0) -> None:
+        """Set a lane's learning rate, moments' decay rates, weight decay, dropout stream and norm to be held."""
         scalars = [optim.lr, optim.warmup_steps, *optim.betas, optim.eps]
+        scalars += [optim.grokfast_alpha, optim.grokfast_lamb, norm]
         decay = [optim.weight_decay if decays(n, self._one_lane[n], optim) else 0.0 for n in self.names]
         self.settings[:, lane].copy_(torch.tensor([*scalars, *decay], dtype=torch.float64))
         self.noise_keys[:, lane].copy_(torch.tensor(keys_of(self.config.model, dropout_seed), dtype=torch.int64))

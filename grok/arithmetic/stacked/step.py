@@ -21,6 +21,7 @@ from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.program import evaluation_passes
 from grok.arithmetic.rows import Batch, RowPlan
 from grok.arithmetic.stacked.backend import StackedLanes
+from grok.arithmetic.stacked.interventions import amplified, clamp_norm, orthogonal
 from grok.arithmetic.stacked.noise import dropout
 from grok.arithmetic.stacked.optimizer import Coefficients, adamw
 from grok.arithmetic.stacked.state import LaneState
@@ -120,10 +121,18 @@ class TrainingStep:
             columns = (batch.a, batch.b, batch.answer, batch.share)
             loss, accuracy = self._score(tensors, columns, state.noise_keys, state.step)
         # a resting or diverged lane's infinities stay in its own lane: no product crosses lanes
-        gradients = torch.autograd.grad(loss.sum(), tensors)
+        gradients: Sequence[Tensor] = torch.autograd.grad(loss.sum(), tensors)
         with torch.no_grad():
-            first, second = ([named[n] for n in state.names] for named in state.moments.values())
+            first, second, *slow = ([named[n] for n in state.names] for named in state.moments.values())
+            optim = state.config.optim
+            if slow:
+                alpha, lamb = state.scalar("grokfast_alpha"), state.scalar("grokfast_lamb")
+                gradients = amplified(gradients, slow[0], step=state.step, alive=state.alive, alpha=alpha, lamb=lamb)
+            if optim.orthogonal_gradient:
+                gradients = orthogonal(tensors, gradients)
             self._update(tensors, gradients, first, second, Coefficients.of(state).all(), state.alive)
+            if optim.norm_clamp is not None:
+                clamp_norm(tensors, target=state.scalar("norm"), alive=state.alive)
             state.loss.copy_(torch.where(state.alive, loss, state.loss))
             state.accuracy.copy_(torch.where(state.alive, accuracy, state.accuracy))
             state.step.add_(state.alive)

@@ -1,0 +1,56 @@
+"""The changes to the training rule of ``grok.arithmetic.interventions``, for every lane at once.
+
+L lanes; what is a number for one lane is a tensor [L] here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from grok.config.arithmetic import OptimConfig
+
+
+def variant(optim: OptimConfig) -> tuple[str, bool, bool]:
+    """Return which changes a run asks for: lanes side by side must agree in this."""
+    return (optim.grokfast, optim.orthogonal_gradient, optim.norm_clamp is not None)
+
+
+def along(values: Tensor, like: Tensor) -> Tensor:
+    """Return ``values`` [L] shaped to act on ``like`` [L, ...], in its type."""
+    return values.to(like.dtype).reshape(-1, *([1] * (like.ndim - 1)))
+
+
+def amplified(
+    gradients: Sequence[Tensor], slow: Sequence[Tensor], *, step: Tensor, alive: Tensor, alpha: Tensor, lamb: Tensor
+) -> list[Tensor]:
+    """Return gradients with ``lamb`` times their running mean added; ``slow`` is updated in place (Grokfast-EMA)."""
+    found = []
+    for g, mean in zip(gradients, slow, strict=True):
+        running = torch.where(along(step, g) == 0, g, mean * along(alpha, g) + g * along(1 - alpha, g))
+        mean.copy_(torch.where(along(alive, g) > 0, running, mean))
+        found.append(g + running * along(lamb, g))
+    return found
+
+
+def orthogonal(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return each tensor's gradient without its part along the weights, at its old norm."""
+
+    def total(x: Tensor) -> Tensor:
+        return x.flatten(1).sum(1)
+
+    found = []
+    for w, g in zip(parameters, gradients, strict=True):
+        across = g - along(total(w * g) / (total(w * w) + 1e-30), g) * w
+        found.append(across * along(total(g * g).sqrt() / (total(across * across).sqrt() + 1e-30), g))
+    return found
+
+
+def clamp_norm(parameters: Sequence[Tensor], *, target: Tensor, alive: Tensor) -> None:
+    """Scale all parameters of each living lane in place to the norm ``target``."""
+    squares = torch.stack([p.double().square().flatten(1).sum(1) for p in parameters]).sum(0)
+    factor = target / squares.sqrt().clamp(min=1e-30)
+    for p in parameters:
+        p.copy_(torch.where(along(alive, p) > 0, p * along(factor, p), p))
