@@ -148,7 +148,9 @@ def repeatability(
     p = _faster(scores, 0.0 if related is None else _agreement(scores, related) - max(observed, 0.0), related)
     shuffled = [_shuffled(scores, rng) for _ in range(draws)]
     null = np.array([_agreement(s, apart) for s in shuffled])
-    low, high = _jackknife(scores, apart, observed, [np.arange(len(mean)), *clusters], rng, level)
+    # With few units the jackknife is noisy: chance's own spread, which shrinks as for any correlation, is the floor.
+    floor = float(null.std()) * (1 - observed**2)
+    low, high = _jackknife(scores, apart, observed, [np.arange(len(mean)), *clusters], floor, rng, level)
     return Repeatability(
         mean,
         p,
@@ -185,11 +187,12 @@ def _jackknife(
     apart: Flags | None,
     observed: float,
     clusterings: Sequence[Ints],
+    floor: float,
     rng: np.random.Generator,
     level: float,
 ) -> tuple[float, float]:
     """Return the interval of the agreement; units that share a seed go out together (multi-way clustering)."""
-    variances, fewest, shift = [], len(scores), []
+    variances, fewest = [], len(scores)
     for labels in clusterings:
         _, group = np.unique(labels, return_inverse=True)
         if int(group.max()) + 1 > GROUPS:
@@ -200,12 +203,11 @@ def _jackknife(
         left = np.array([_agreement(scores[group != g], apart) for g in range(k)])
         pseudo = k * observed - (k - 1) * left
         variances.append(float(pseudo.var(ddof=1)) / k)
-        shift.append(float(pseudo.mean()))
         fewest = min(fewest, k)
     by_unit = variances[0]
     variance = max(*variances, sum(variances) - (len(variances) - 1) * by_unit) if len(variances) > 1 else by_unit
-    half = float(stats.t.ppf(0.5 + level / 2, fewest - 1)) * float(np.sqrt(variance))
-    return max(-1.0, shift[0] - half), min(1.0, shift[0] + half)
+    half = float(stats.t.ppf(0.5 + level / 2, fewest - 1)) * max(floor, float(np.sqrt(variance)))
+    return max(-1.0, observed - half), min(1.0, observed + half)
 
 
 def confirm(

