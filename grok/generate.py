@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--store", help="the store that RUN is in")
     parser.add_argument("--data", metavar="DIR", help="prepared corpus, for its tokeniser (default: the run's own)")
     parser.add_argument(
-        "--weights", default="best", choices=list(MOMENTS), help="which weights (default: best, or last)"
+        "--weights", choices=list(MOMENTS), help="which weights (default: the best where they were kept, or the last)"
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="text to go on from (default: the end-of-text token, or a line end)")
@@ -75,7 +75,9 @@ def _generate(given: argparse.Namespace) -> list[dict[str, Any]]:
     prompts = _prompts(given, tokenizer)
     device = device_of(given.device)
     weights = run.weights()
-    which = given.weights if given.weights in weights else "last"
+    which = given.weights or ("best" if "best" in weights else "last")
+    if which not in weights:
+        raise DataError(f"run {run.run_id} kept no {which} weights, but {', '.join(weights)}")
     found = generate(
         run.model(weights[which], corpus.vocab_size, device),
         [ids for _, ids in prompts],

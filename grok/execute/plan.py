@@ -188,12 +188,12 @@ class _Extensible:
     """Stored runs whose checkpoint was kept, by all that must be equal for another run to go on from them.
 
     Besides the trajectory these are the settings of evaluation, early stop and replicate: the
-    longer run's row must be what it would be in an empty store.
+    longer run's row, and the weights it keeps, must be what they would be in an empty store.
     """
 
     def __init__(self, store: Store) -> None:
         kept = {folder.name for folder in store.layout.checkpoints.glob("*")}
-        self._ends: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
+        self._ends: dict[tuple[Any, ...], list[tuple[int, str, str]]] = {}
         if not kept:
             return
         alike = [name for cls in MODES.values() for name in _schedule_settings(cls)]
@@ -203,12 +203,15 @@ class _Extensible:
             "mode",
             "steps",
             "stop_reason",
+            "config.save",
             *(f"config.{n}" for n in dict.fromkeys(alike)),
         ]
         for row in store.table("runs", kept, columns).to_pylist():
             if row["stop_reason"] == "steps":
                 values = (row[f"config.{name}"] for name in _schedule_settings(MODES[row["mode"]]))
-                self._ends.setdefault((row["trajectory_id"], *values), []).append((row["steps"], row["run_id"]))
+                self._ends.setdefault((row["trajectory_id"], *values), []).append(
+                    (row["steps"], row["run_id"], row["config.save"])
+                )
 
     def than(self, run: PlannedRun) -> str | None:
         """Return the longest stored run that ``run`` goes on from, if there is one.
@@ -220,8 +223,27 @@ class _Extensible:
             return None
         values = (settings[name] for name in _schedule_settings(type(run.config)))
         ends = self._ends.get((run.identity.trajectory_id, *values), [])
-        shorter = [end for end in ends if end[0] < settings["train.steps"]]
+        shorter = [
+            (steps, run_id)
+            for steps, run_id, saved in ends
+            if steps < settings["train.steps"] and _leaves_no_trace(run.config, steps, saved)
+        ]
         return max(shorter)[1] if shorter else None
+
+
+def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:
+    """Return whether a language model's run that went on from ``end`` keeps what it would have kept without it.
+
+    Its best weights and its early stop know of every evaluation, the shorter run's last one
+    too; its average begins after ``end``, or the shorter run has averaged other steps.
+    """
+    if not isinstance(config, GptConfig) or not ("final" in config.save or config.train.early_stop):
+        return True
+    if end % config.eval.every:
+        return False
+    if "final" not in config.save:
+        return True
+    return "final" in saved and end < (1 - config.eval.average_share) * config.train.steps
 
 
 def _schedule_settings(cls: type[RunConfig]) -> list[str]:

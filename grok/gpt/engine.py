@@ -129,7 +129,7 @@ class Flight:
         if wrong is not None:
             return (yield from self._went_wrong(k, wrong))
         if k in self.averaged:
-            self.history.add_to_average(self.trainer.model)
+            self.history.add_to_average(k, self.trainer.model)
         reason = self._evaluate(point, train_acc) if k in self.due else None
         if reason is None and k < self.steps and self._checkpoint_due():
             yield self.checkpoint()
@@ -239,8 +239,9 @@ class Flight:
                 f"numerics.strict=true: the checkpoint was computed by '{' | '.join(self.tags)}', this is '{tag}'"
             )
         now, self.moments = from_checkpoint(checkpoint)
+        for moment in (now, *self.moments):
+            moment.history.keep_steps(self.due, self.averaged)
         self.history = self._return_to(now)
-        self.history.keep_steps(self.config)
         self.tries = checkpoint.state["tries"]
         self.changes = checkpoint.state["changes"] + named
         if checkpoint.run_id == self.job.run_id:

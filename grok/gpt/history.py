@@ -9,7 +9,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from grok.config.gpt import GptConfig
 from grok.gpt.model import GPT
 from grok.records import CurvePoint, StepPoint
 
@@ -50,7 +49,8 @@ class History:
     """Evaluations since the best one."""
     average: Weights | None = None
     """Mean weights of the last share of the run (REQUIREMENTS A5; Izmailov et al. 2018)."""
-    averaged: int = 0
+    averaged_at: list[int] = field(default_factory=list)
+    """Steps whose weights are in that mean."""
 
     def observe(self, point: CurvePoint, model: GPT, *, keep: bool) -> bool:
         """Add an evaluation; return whether it is the best so far (and then ``keep`` its weights)."""
@@ -62,14 +62,14 @@ class History:
         self.best = copy_weights(model) if keep else None
         return True
 
-    def add_to_average(self, model: GPT) -> None:
-        """Move the mean by the present weights."""
+    def add_to_average(self, step: int, model: GPT) -> None:
+        """Move the mean by the weights of ``step``, which are the present ones."""
         now = copy_weights(model)
-        self.averaged += 1
+        self.averaged_at.append(step)
         if self.average is None:
             self.average = now
         else:
-            self.average = {n: a + (now[n] - a) / self.averaged for n, a in self.average.items()}
+            self.average = {n: a + (now[n] - a) / len(self.averaged_at) for n, a in self.average.items()}
 
     def fork(self) -> History:
         """Return a copy that can be returned to; weights are shared."""
@@ -81,7 +81,7 @@ class History:
             self.best_loss,
             self.worse,
             self.average,
-            self.averaged,
+            list(self.averaged_at),
         )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -101,7 +101,7 @@ class History:
             "best_step": self.best_step,
             "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
             "worse": self.worse,
-            "averaged": self.averaged,
+            "averaged_at": self.averaged_at,
         }
 
     @classmethod
@@ -120,13 +120,24 @@ class History:
             best_loss=math.inf if state["best_loss"] is None else state["best_loss"],
             worse=state["worse"],
             average=_part(tensors, "average."),
-            averaged=state["averaged"],
+            averaged_at=state.get("averaged_at", []),
         )
 
-    def keep_steps(self, config: GptConfig) -> None:
-        """Drop evaluations that ``config``'s schedule does not have: a shorter run's last one."""
-        due = evaluation_steps(config.eval.every, config.train.steps)
+    def keep_steps(self, due: frozenset[int], averaged: frozenset[int]) -> None:
+        """Drop what a run that looks at the steps ``due`` and averages the steps ``averaged`` would not have by now:
+        a shorter run's last evaluation, and its average. Weights that were best only there are lost.
+        """
         self.curve = [p for p in self.curve if p.step in due]
+        last = max((p.step for p in self.log), default=0)
+        if self.averaged_at != sorted(k for k in averaged if k <= last):
+            self.average, self.averaged_at = None, []
+        if self.best_step and self.best_step not in due:
+            self.best, self.best_step, self.best_loss, self.worse = None, 0, math.inf, 0
+            for point in self.curve:
+                better = point.val_loss < self.best_loss
+                self.worse = 0 if better else self.worse + 1
+                if better:
+                    self.best_loss, self.best_step = point.val_loss, point.step
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> Weights | None:

@@ -95,10 +95,11 @@ class Log:
     def finish(self, result: RunResult) -> None:
         """Say how the run ended."""
         self._tell("finish", result)
-        last = result.curve[-1]
+        last, waits = result.curve[-1], [point.data_wait for point in result.step_log]
         self.say(
             f"{result.status} ({result.stop_reason}) after {result.steps:,} steps in {duration(result.seconds)}: "
-            f"train {last.train_loss:.4f}, val {last.val_loss:.4f}"
+            f"train {last.train_loss:.4f}, val {last.val_loss:.4f}; "
+            f"{sum(waits) / max(1, len(waits)):.1%} of a step waits for data"
         )
         if result.status == "diverged":
             back = "" if self.config.stability.rolls_back() else ", or stability.policy=skip_data, which rolls back"

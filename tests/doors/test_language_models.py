@@ -104,3 +104,26 @@ def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
     )  # fmt: skip
     assert ended.status == 0 and len(seen) > 0 and all(seen)
     assert {"rolled_back"} < set(open_store("S").statuses().values())
+
+
+def test_a_shorter_run_is_gone_on_from_only_where_that_leaves_no_trace(door: Door, fables: Path) -> None:
+    """Kept weights are those of a run from its start: the best of its own evaluations, the average of its own steps."""
+    words = (
+        *PRESET, f"data.path={fables}", "store.path=S", "model.layers=1", "model.d_model=16", "model.heads=2",
+        "model.context=16", "optim.schedule=constant", "train.batch_size=2", "train.threads=1", "eval.windows=2",
+        "eval.sample_tokens=0", "checkpoint.keep=true", "log.quiet=true",
+    )  # fmt: skip
+
+    def goes_on(steps: int, every: int, *more: str) -> bool:
+        planned = door(*words, f"train.steps={steps}", f"eval.every={every}", "dry_run=true", *more).out
+        assert "1 to train" in planned
+        return "from the end of a shorter run" in planned
+
+    for every in (4, 5):
+        assert door(*words, "train.steps=12", f"eval.every={every}").status == 0
+    assert goes_on(60, 4)
+    assert not goes_on(60, 5)  # its evaluation at step 12 is none of the longer run's
+    assert goes_on(60, 5, "save=none")  # and leaves no trace where no weights are kept
+    assert not goes_on(14, 4)  # whose average begins before step 12
+    assert goes_on(14, 4, "eval.average_share=0")
+    assert not goes_on(60, 5, "train.early_stop=3", "save=none")

@@ -87,6 +87,21 @@ def test_a_longer_run_goes_on_from_a_finished_one(settings: Build) -> None:
     assert differences(result_of(run(longer)), result_of(run(longer, checkpoint))) == []
 
 
+def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: Build) -> None:
+    """A5, N11: twelve steps average steps 11 and 12 and end with an evaluation that sixty do not have."""
+    free: dict[str, Any] = {"optim__schedule": "constant", "save": "final", "optim__lr": 1e-3}
+    longer = settings(train__steps=60, **free)
+    checkpoint = next(e for e in run(settings(checkpoint__keep=True, **free)) if isinstance(e, Checkpoint))
+    state = checkpoint.state["moments"][0]["history"]
+    assert state["averaged_at"] == [10, 11, 12] and state["best_step"] == 12
+    checkpoint.run_id = "another"
+    whole, resumed = result_of(run(longer)), result_of(run(longer, checkpoint))
+    assert differences(whole, resumed) == []
+    assert whole.tensors.keys() == resumed.tensors.keys() == {"final", "best", "average"}
+    for moment, weights in whole.tensors.items():
+        assert all(torch.equal(w, resumed.tensors[moment][n]) for n, w in weights.items()), moment
+
+
 def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Path) -> None:
     """T11: `1e-05 and 3e-05 do not match` is said before anything is trained, and how to mean it."""
     config = settings(optim__lr=3e-5)

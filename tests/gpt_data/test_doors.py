@@ -120,7 +120,11 @@ def test_a_run_in_flight_can_be_looked_at(trained: Trained, tmp_path: Path, caps
     assert "give --data DIR" in capsys.readouterr().err
     assert evaluate.main([str(tmp_path / "inflight"), "--data", str(trained.data), "--split", "train"]) == 0
     assert "last" in capsys.readouterr().out
-    assert generate.main([str(tmp_path / "inflight"), "--data", str(trained.data), "--tokens", "5"]) == 0
+    look = [str(tmp_path / "inflight"), "--data", str(trained.data), "--tokens", "5"]
+    assert generate.main(look) == 0
+    capsys.readouterr()
+    assert generate.main([*look, "--weights", "average"]) == 2  # asked for by name, and not replaced by others
+    assert "kept no average weights, but last" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
