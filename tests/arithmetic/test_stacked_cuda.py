@@ -15,7 +15,11 @@ from grok.config import ArithmeticConfig
 from grok.records import Checkpoint, Job, RunResult
 from tests.arithmetic.cases import curve, jobs, results, tiny
 
-pytestmark = pytest.mark.cuda
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
 
 PATHS: dict[str, dict[str, Any]] = {
     "eager": {},

@@ -213,6 +213,19 @@ def test_a_compiler_can_take_a_step_whole(variant: str, monkeypatch: pytest.Monk
         torch.testing.assert_close(ends[1][name], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_one_process_compiles_any_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler's own limit is eight functions from one place in the source."""
+    eager = torch.compile
+
+    def traced(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+        return eager(function, dynamic=how["dynamic"], fullgraph=how["fullgraph"], backend="eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+    for d_ff in range(1, 11):
+        state = LaneState(tiny(model={"layers": 1, "d_ff": d_ff}, task={"sequence": "a b ="}), 2, torch.device("cpu"))
+        TrainingStep(state, compile=True)()
+
+
 @pytest.mark.parametrize("passes", [2, 4, 7, 61])
 def test_an_evaluation_in_several_passes_is_that_in_one(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     state = seated(4, precision="float64")
@@ -400,13 +413,21 @@ def test_a_device_too_small_for_one_lane_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("precision", "inside"), [("float32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")])
-def test_the_precision_of_products_is_set_inside_and_restored(precision: str, inside: str) -> None:
-    products = torch.backends.cuda.matmul
-    before = products.fp32_precision
-    with pytest.raises(KeyError), product_precision(precision):
-        assert products.fp32_precision == inside
-        raise KeyError
-    assert products.fp32_precision == before
+@pytest.mark.parametrize("said", ["none", "tf32", "ieee"])
+def test_the_precision_of_products_is_set_inside_and_restored(precision: str, inside: str, said: str) -> None:
+    products, on_cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = (products.fp32_precision, on_cpu.fp32_precision)
+    try:
+        products.fp32_precision = said
+        with pytest.raises(KeyError), product_precision(precision):
+            assert products.fp32_precision == inside
+            # both of torch's ways agree, so that whatever asks in either gets an answer
+            assert products.allow_tf32 == (inside == "tf32")
+            assert torch.compile(torch.neg, backend="eager")(torch.ones(2)).tolist() == [-1, -1]
+            raise KeyError
+        assert (products.fp32_precision, on_cpu.fp32_precision) == (said, before[1])
+    finally:
+        products.fp32_precision = before[0]
 
 
 def test_training_leaves_the_precision_alone_while_its_events_are_looked_at() -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
+import torch._dynamo
 from torch import Tensor
 
 from grok.arithmetic.interventions import stable_logits
@@ -30,14 +31,23 @@ from grok.config.arithmetic import ArithmeticConfig
 
 @contextmanager
 def product_precision(precision: str) -> Iterator[None]:
-    """Let float32 products run as TF32 inside when ``precision`` asks for it, and never else."""
-    products = torch.backends.cuda.matmul
-    before = products.fp32_precision
-    products.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    """Let float32 products run as TF32 inside when ``precision`` asks for it, and never else.
+
+    Torch has two ways to say so and raises where they disagree; this one sets both.
+    """
+    ways = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    held = [(products, products.fp32_precision) for products in ways]
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # they disagree already; what was said the newer way is restored below
+        before = "highest"
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
         yield
     finally:
-        products.fp32_precision = before
+        torch.set_float32_matmul_precision(before)
+        for products, said in held:
+            products.fp32_precision = said
 
 
 def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextManager[object]:
@@ -50,6 +60,7 @@ def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextMa
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
+MANY: Final = 2**20
 Score = Callable[..., tuple[Tensor, Tensor]]
 Update = Callable[..., None]
 F = TypeVar("F", Score, Update)
@@ -61,9 +72,24 @@ def compiled(function: F) -> F:
     ``deterministic`` keeps the compiler from choosing by timing; its pattern matcher is off
     as on a CPU (decision 4).
     """
-    return torch.compile(
-        function, dynamic=False, fullgraph=True, options={"pattern_matcher": False, "deterministic": True}
+    return without_limit(
+        torch.compile(
+            function, dynamic=False, fullgraph=True, options={"pattern_matcher": False, "deterministic": True}
+        )
     )
+
+
+def without_limit(function: F) -> F:
+    """Return a compiled function that may be compiled anew for each program of a sweep.
+
+    The compiler counts by the place in the source, and gives up at the ninth program there.
+    """
+
+    def call(*args: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=MANY, accumulated_recompile_limit=MANY):
+            return function(*args)
+
+    return call
 
 
 @torch.no_grad()
