@@ -105,10 +105,10 @@ class PlainLoop:
 class VmapLanes:
     """Lanes stacked by torch.func.vmap over the readable model: no sharing."""
 
-    def __init__(self, config: ArithmeticConfig, seed: int, lanes: int = 4) -> None:
+    def __init__(self, config: ArithmeticConfig, seed: int, lanes: int) -> None:
         vocabulary = Vocabulary.of(config.task)
         self.model = Transformer(config.model, vocab_size=vocabulary.size, length=vocabulary.length)
-        single = [initial_parameters(default_config(seed=seed + i)) for i in range(lanes)]
+        single = [initial_parameters(config) for _ in range(lanes)]
         self.parameters = {n: torch.stack([p[n] for p in single]).requires_grad_() for n in single[0]}
         self.optimizer = torch.optim.AdamW(list(self.parameters.values()), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.1)
         train_set, _ = split(config.task, seed)
@@ -134,31 +134,40 @@ class VmapLanes:
         self.optimizer.step()
 
 
-class OurLane:
-    """One lane of this project's engine, as a worker runs it."""
+class OurLanes:
+    """Lanes of this project's engine, as a worker runs them: one after the other, step by step."""
 
-    def __init__(self, config: ArithmeticConfig, seed: int) -> None:
+    def __init__(self, config: ArithmeticConfig, seed: int, lanes: int = 1) -> None:
         keep_freed_memory()
         use_large_pages()
-        self.config = default_config(seed=seed) if config is None else config
-        self.lane = Lane(Flight(Job(run_id=str(seed), config=config)), OneLaneProgram(config))
+        program = OneLaneProgram(config)
+        self.lanes = [Lane(Flight(Job(run_id=str(i), config=config)), program) for i in range(seed, seed + lanes)]
         self.phases: dict[str, float] = {"data": 0.0, "forward and backward": 0.0, "optimiser": 0.0}
 
     def step(self) -> None:
-        lane, flight = self.lane, self.lane.flight
+        for lane in self.lanes:
+            self.step_of(lane)
+
+    def step_of(self, lane: Lane) -> None:
+        flight = lane.flight
         step = flight.step + 1
         clock = time.perf_counter
         start = clock()
         batch = lane.batch(step)
         data = clock()
-        noise = dropout_noise(lane.flight.config, flight.streams.dropout, step)
+        noise = dropout_noise(flight.config, flight.streams.dropout, step)
         _, _, gradients = lane.program.gradients(lane.parameters, batch, noise)
         gradient = clock()
-        lane.optimizer.update(lane.filter.filtered(gradients, step), step)
+        lane.optimizer.update(lane.changed(gradients, step), step)
         end = clock()
         flight.step = step
         for phase, seconds in zip(self.phases, (data - start, gradient - data, end - gradient), strict=True):
             self.phases[phase] += seconds
 
+    def forward(self) -> None:
+        """Do what a step does up to its loss, without what gradients would need."""
+        lane = self.lanes[0]
+        lane.program.scores(lane.parameters, lane.batch(lane.flight.step + 1))
+
     def evaluate(self) -> None:
-        self.lane.evaluate()
+        self.lanes[0].evaluate()

@@ -1,7 +1,8 @@
 """Seeds an hour at the default regime, against the seeds' own loop: ``python -m benchmarks.seeds``.
 
 All contenders stay alive and take turns in rounds, so that a noisy machine treats them
-alike; what counts are the ratios. Writes a dated page under ``results/benchmarks/``.
+alike; what counts are the ratios. Writes a dated page under ``results/benchmarks/``; takes
+about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import datetime
 import json
 import multiprocessing
 import os
-import platform
 import resource
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,54 +26,63 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from benchmarks.contenders import OurLane, PlainLoop, VmapLanes, default_config
-from grok.arithmetic.products import choose_path, linear_onednn, processor_model
+from benchmarks.contenders import OurLanes, PlainLoop, VmapLanes, default_config
+from benchmarks.seeds_page import page
+from benchmarks.seeds_profile import profiled
+from grok.arithmetic.engine import train
+from grok.arithmetic.products import linear_onednn
 from grok.arithmetic.rows import RowPlan, matrix_flops
+from grok.arithmetic.vocabulary import Vocabulary
 from grok.config import ArithmeticConfig
+from grok.records import Job
 
-ROUNDS = 5
 VMAP_LANES = 4
+PLANNED = 2000
+
+Regime = dict[str, Any]
+"""Settings laid over the default regime."""
 
 
-def serve(pipe: Connection, kind: str, threads: int, seed: int, over: dict[str, Any]) -> None:
+def contender(kind: str, config: ArithmeticConfig, seed: int, lanes: int) -> Any:
+    """Return a contender of a kind: ``plain``, ``vmap`` or ``ours``."""
+    if kind == "plain":
+        return PlainLoop(config, seed)
+    return VmapLanes(config, seed, lanes) if kind == "vmap" else OurLanes(config, seed, lanes)
+
+
+def serve(pipe: Connection, kind: str, threads: int, seed: int, lanes: int, regime: Regime) -> None:
     """Build one contender in this process, warm it up, then run what the pipe asks for."""
     torch.set_num_threads(threads)
-    config = default_config(**over)
-    contender: Any
-    if kind == "plain":
-        contender = PlainLoop(config, seed)
-    elif kind == "vmap":
-        contender = VmapLanes(config, seed, VMAP_LANES)
-    else:
-        contender = OurLane(config, seed)
+    made = contender(kind, default_config(**regime), seed, lanes)
     for _ in range(5):
-        contender.step()
+        made.step()
     if kind == "ours":
-        contender.evaluate()
-        contender.phases = dict.fromkeys(contender.phases, 0.0)
+        made.evaluate()
+        made.forward()
+        made.phases = dict.fromkeys(made.phases, 0.0)
     pipe.send("ready")
     while True:
         what, count = pipe.recv()
         if what == "end":
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            pipe.send((memory, getattr(contender, "phases", {})))
+            pipe.send((memory, getattr(made, "phases", {})))
             return
         start = time.perf_counter()
         for _ in range(count):
-            getattr(contender, what)()
+            getattr(made, what)()
         pipe.send(time.perf_counter() - start)
 
 
 class Team:
-    """Processes that run one contender at the same time, one seed each."""
+    """Processes that run one contender at the same time, one seed or stack of seeds each."""
 
-    def __init__(self, kind: str, processes: int, threads: int, lanes: int = 1, **over: Any) -> None:
+    def __init__(self, kind: str, processes: int, threads: int, lanes: int = 1, *, regime: Regime) -> None:
         self.lanes = lanes * processes
         context = multiprocessing.get_context("spawn")
         self.pipes = []
-        for seed in range(processes):
+        for i in range(processes):
             here, there = context.Pipe()
-            context.Process(target=serve, args=(there, kind, threads, seed, over), daemon=True).start()
+            context.Process(target=serve, args=(there, kind, threads, i * lanes, lanes, regime), daemon=True).start()
             self.pipes.append(here)
             assert here.recv() == "ready"  # one after the other: the first fills the compilation cache
         self.times: list[float] = []
@@ -117,146 +129,145 @@ def product_rates(config: ArithmeticConfig) -> dict[str, float]:
     return best
 
 
-def measure(rounds: int, steps: int) -> dict[str, Any]:
-    """Run all contenders in turns; return what was found."""
-    cores = os.cpu_count() or 1
-    config = default_config()
+def flops_of(config: ArithmeticConfig) -> int:
+    """Return the operations of one step's matrix products with shared prefixes."""
+    return matrix_flops(
+        RowPlan.of(config.task),
+        batch_size=config.train.batch_size,
+        layers=config.model.layers,
+        d_model=config.model.d_model,
+        d_ff=config.model.d_ff or 4 * config.model.d_model,
+        vocab_size=Vocabulary.of(config.task).size,
+    )
+
+
+def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, Any]:
+    """Run all contenders in turns; return what was found, times in seconds."""
+    config = default_config(**regime)
+    ours = Team("ours", cores, 1, regime=regime)
     teams = {
-        f"plain loop, one process, {cores} threads": Team("plain", 1, cores),
-        f"plain loop, {cores} processes": Team("plain", cores, 1),
-        f"torch.func.vmap, {VMAP_LANES} lanes, {cores} processes": Team("vmap", cores, 1, VMAP_LANES),
-        f"this project, {cores} processes": Team("ours", cores, 1),
+        f"plain loop, one process, {cores} threads": Team("plain", 1, cores, regime=regime),
+        f"plain loop, {cores} processes": Team("plain", cores, 1, regime=regime),
+        f"torch.func.vmap, {VMAP_LANES} lanes, {cores} processes": Team("vmap", cores, 1, VMAP_LANES, regime=regime),
+        f"this project, {cores} processes": ours,
     }
-    ours = teams[f"this project, {cores} processes"]
     rates: dict[str, list[float]] = {}
-    evaluation = []
+    evaluation, forward = [], []
     for _ in range(rounds):
         for kind, rate in product_rates(config).items():
             rates.setdefault(kind, []).append(rate)
         for name, team in teams.items():
             team.times.append(team.run(max(2, steps // 4) if "vmap" in name else steps))
         evaluation.append(ours.run(2, "evaluate"))
-    flops = matrix_flops(
-        RowPlan.of(config.task),
-        batch_size=config.train.batch_size,
-        layers=config.model.layers,
-        d_model=config.model.d_model,
-        d_ff=config.model.d_ff or 0,
-        vocab_size=config.task.modulus + 11,
-    )
-    rate = {kind: statistics.median(values) for kind, values in rates.items()}
-    floor = flops / 3 / 1e9 * sum(1 / r for r in rate.values())
-    found: dict[str, Any] = {"flops": flops, "rates": rate, "floor": floor, "contenders": {}}
-    evaluation_seconds = statistics.median(evaluation)
+        forward.append(ours.run(steps, "forward"))
+    flops, rate = flops_of(config), {kind: statistics.median(values) for kind, values in rates.items()}
+    found: dict[str, Any] = {
+        "flops": flops,
+        "rates": rate,
+        "floor": flops / 3 / 1e9 * sum(1 / r for r in rate.values()),
+        "step": statistics.median(ours.times),
+        "contenders": {},
+    }
     for name, team in teams.items():
         memory, phases = team.end()
         seconds = [t / team.lanes for t in team.times]
         found["contenders"][name] = {"seconds per lane-step": seconds, "memory": memory, "lanes": team.lanes}
         if team is ours:
-            found["phases"] = phases
-            found["step"] = statistics.median(team.times)
-    every = config.eval.every
-    found["evaluation"] = evaluation_seconds
-    found["evaluation share"] = evaluation_seconds / (evaluation_seconds + every * found["step"])
+            found["phases"] = phases_of_a_step(phases, found["step"], statistics.median(forward))
+    found["evaluation"], found["every"] = statistics.median(evaluation), config.eval.every
     return found
 
 
-def scaling(steps: int) -> list[tuple[str, float, float]]:
-    """Return (what, ms a step, GFLOP a step) of one lane as the model, the modulus and the batch grow."""
-    rows = []
-    cases: list[tuple[str, dict[str, Any]]] = [
-        ("d_model 64", {"model": {"d_model": 64, "d_ff": 256}}),
-        ("default", {}),
-        ("d_model 256", {"model": {"d_model": 256, "d_ff": 1024}}),
-        ("modulus 97", {"task": {"modulus": 97}}),
-        ("1 layer", {"model": {"layers": 1}}),
-        ("batch 128", {"train": {"batch_size": 128}}),
-    ]
-    for name, over in cases:
-        team = Team("ours", 1, 1, **over)
-        seconds = min(team.run(steps) for _ in range(3))
-        team.end()
-        config = default_config(**over)
-        flops = matrix_flops(
-            RowPlan.of(config.task),
-            batch_size=config.train.batch_size,
-            layers=config.model.layers,
-            d_model=config.model.d_model,
-            d_ff=config.model.d_ff or 0,
-            vocab_size=config.task.modulus + 11,
-        )
-        rows.append((name, 1e3 * seconds, flops / 1e9))
+def phases_of_a_step(clocked: dict[str, float], step: float, forward: float) -> dict[str, float]:
+    """Return the seconds of a step by phase, from the clocked shares and the time of a forward pass alone."""
+    total = sum(clocked.values())
+    shares = {phase: step * seconds / total for phase, seconds in clocked.items()}
+    return {
+        "data": shares["data"],
+        "forward": forward,
+        "backward": shares["forward and backward"] - forward,
+        "optimiser": shares["optimiser"],
+    }
+
+
+def scaling(steps: int, regime: Regime, cores: int) -> list[dict[str, Any]]:
+    """Return what a lane-step costs as lanes, processes, model, modulus, batch and length of the run grow."""
+    rows: list[dict[str, Any]] = []
+
+    def add(what: str, lanes: int = 1, processes: int = 1, **over: Any) -> None:
+        merged = {**regime, **{k: {**regime.get(k, {}), **v} for k, v in over.items()}}
+        team = Team("ours", processes, 1, lanes, regime=merged)
+        seconds = min(team.run(max(2, steps // lanes)) for _ in range(3)) / lanes
+        memory, _ = team.end()
+        rows.append({"what": what, "seconds": seconds, "flops": flops_of(default_config(**merged)), "memory": memory})
+
+    add("the regime: one lane, one process")
+    for processes in range(2, cores + 1):
+        add(f"{processes} processes", processes=processes)
+    for lanes in (2, 8):
+        add(f"{lanes} lanes in turns in one process", lanes=lanes)
+    config = default_config(**regime)
+    for factor in (0.5, 2):
+        d, ff = int(factor * config.model.d_model), int(factor * (config.model.d_ff or 4 * config.model.d_model))
+        add(f"d_model {d}", model={"d_model": d, "d_ff": ff})
+    for modulus in (59, 97):
+        add(f"modulus {modulus}", task={"modulus": modulus})
+    add(f"{config.model.layers - 1} layers", model={"layers": config.model.layers - 1})
+    add(f"batch {config.train.batch_size // 4}", train={"batch_size": config.train.batch_size // 4})
     return rows
 
 
-def page(found: dict[str, Any], scaled: list[tuple[str, float, float]], commit: str) -> str:
-    """Return the benchmark page as Markdown."""
-    contenders = found["contenders"]
-    base = statistics.median(next(iter(contenders.values()))["seconds per lane-step"])
-    base_rounds = next(iter(contenders.values()))["seconds per lane-step"]
-    lines = [
-        "# Seeds an hour at the default regime",
-        "",
-        f"{datetime.date.today()}, commit {commit}, {processor_model()}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, torch {torch.__version__}, "
-        f"products: {choose_path('auto', 'float32')}. Command: `make bench`.",
-        "",
-        f"Medians of {len(base_rounds)} rounds in which all contenders take turns; in brackets the smallest and "
-        "largest ratio of a round. A seed is 3,000 steps, evaluation left out.",
-        "",
-        "| contender | ms a lane-step | seeds an hour | times the plain loop | MiB a process |",
-        "|---|---|---|---|---|",
-    ]
-    for name, c in contenders.items():
-        seconds = statistics.median(c["seconds per lane-step"])
-        ratios = [b / s for b, s in zip(base_rounds, c["seconds per lane-step"], strict=True)]
-        lines.append(
-            f"| {name} | {1e3 * seconds:.1f} | {3600 / (3000 * seconds):.0f} | "
-            f"{base / seconds:.2f} [{min(ratios):.2f}, {max(ratios):.2f}] | {c['memory']:.0f} |"
-        )
-    rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in found["rates"].items())
-    total = sum(found["phases"].values())
-    lines += [
-        "",
-        "## The floor",
-        "",
-        f"A step needs {found['flops'] / 1e9:.3f} GFLOP of matrix products with shared prefixes. Best rates of any "
-        f"path at these shapes on one core, in GFLOP/s: {rates}. Floor: {1e3 * found['floor']:.1f} ms a step. "
-        f"Ours: {1e3 * found['step']:.1f} ms, **{100 * found['floor'] / found['step']:.0f}% of the floor**.",
-        "",
-        "## Where a step's time goes",
-        "",
-        "| phase | share |",
-        "|---|---|",
-        *[f"| {phase} | {100 * seconds / total:.1f}% |" for phase, seconds in found["phases"].items()],
-        "",
-        f"An evaluation of the whole validation set takes {1e3 * found['evaluation']:.0f} ms: "
-        f"{100 * found['evaluation share']:.1f}% of the time at the default cadence.",
-        "",
-        "## Cost against size",
-        "",
-        "| what | ms a step | GFLOP a step | GFLOP/s |",
-        "|---|---|---|---|",
-        *[f"| {name} | {ms:.1f} | {gflop:.2f} | {gflop / ms * 1e3:.0f} |" for name, ms, gflop in scaled],
-        "",
-    ]
-    return "\n".join(lines)
+def run_lengths(lengths: Sequence[int], regime: Regime) -> list[dict[str, Any]]:
+    """Return whole runs of several lengths through the engine, evaluations included, one lane."""
+    rows = []
+    for steps in lengths:
+        config = default_config(**{**regime, "train": {**regime.get("train", {}), "steps": steps}})
+        start = time.perf_counter()
+        for _ in train([Job(run_id="0", config=config)]):
+            pass
+        rows.append({"steps": steps, "seconds": time.perf_counter() - start})
+    return rows[1:]  # the first has compiled
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+def start_up(regime: Regime) -> dict[str, float]:
+    """Return the seconds from the command to a plan of ``PLANNED`` seeds, and to the first step of a run."""
+    settings = [f"{group}.{k}={v}" for group, over in regime.items() for k, v in over.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"store.path={folder}/store"
+        command = [sys.executable, "-m", "grok.run"]
+        start = time.time()
+        plan = [*command, "-m", f"seed=range(0,{PLANNED})", "dry_run=true", store, *settings]
+        subprocess.run(plan, check=True, capture_output=True)
+        planned = time.time() - start
+        start = time.time()
+        one = [*command, "train.steps=1", "numerics.compile=false", "device=cpu", store, *settings]
+        subprocess.run(one, check=True, capture_output=True)
+        from grok.store import open_store
+
+        began = open_store(f"{folder}/store").runs().started_at.iloc[0]
+    return {"planning": planned, "first step": began.timestamp() - start}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.seeds", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="steps of a contender in a round")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[50, 200, 800], help="lengths of whole runs")
+    parser.add_argument("--regime", type=json.loads, default={}, help="settings over the default regime, as JSON")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
-    arguments = parser.parse_args()
-    found = measure(arguments.rounds, arguments.steps)
-    scaled = scaling(arguments.steps)
+    given = parser.parse_args(arguments)
+    found = measure(given.rounds, given.steps, given.regime, given.cores)
+    found["profile"] = profiled(given.steps, given.regime)
+    found["scaling"] = scaling(given.steps, given.regime, given.cores)
+    found["run lengths"] = run_lengths([2, *given.lengths], given.regime)
+    found["start-up"] = start_up(given.regime)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    text = page(found, scaled, commit.stdout.strip() or "unknown")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    stem = arguments.out / f"{datetime.date.today()}-seeds"
+    text = page(found, given.regime, commit.stdout.strip() or "unknown")
+    given.out.mkdir(parents=True, exist_ok=True)
+    stem = given.out / f"{datetime.date.today()}-seeds"
     stem.with_suffix(".md").write_text(text)
-    stem.with_suffix(".json").write_text(json.dumps(found | {"scaling": scaled}, indent=1))
+    stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
     print(text)
 
 

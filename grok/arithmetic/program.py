@@ -157,6 +157,15 @@ class OneLaneProgram:
             logits = stable_logits(logits)
         return self.model.ops.losses(logits, answer)
 
+    def scores(self, parameters: Parameters, batch: Batch) -> list[Tensor]:
+        """Return [each example's loss, whether its answer is right], without gradients."""
+        inputs = (*[p.detach() for p in parameters.values()], batch.a, batch.b, batch.answer, batch.share)
+        try:
+            return self._score(*inputs)
+        except Exception as error:
+            self._fall_back(error)
+            return self._score(*inputs)
+
     @torch.no_grad()
     def logits(self, parameters: Parameters, equations: Equations) -> Tensor:
         """Return the logits [n, V] of ``equations``, uncompiled."""
@@ -182,15 +191,10 @@ class OneLaneProgram:
         rows = torch.cat([torch.arange(n), torch.zeros(passes * size - n, dtype=torch.int64)])
         a, b, answer = (torch.from_numpy(x)[rows] + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer))
         losses, hits = torch.empty(passes * size, dtype=torch.float64), torch.empty(passes * size, dtype=torch.bool)
-        tensors, share = [p.detach() for p in parameters.values()], torch.empty(0)
+        share = torch.empty(0)
         for i in range(passes) if visit is None else visit.tolist():
             part = slice(i * size, (i + 1) * size)
-            inputs = (*tensors, a[part], b[part], answer[part], share)
-            try:
-                loss, hit = self._score(*inputs)
-            except Exception as error:
-                self._fall_back(error)
-                loss, hit = self._score(*inputs)
+            loss, hit = self.scores(parameters, Batch(a[part], b[part], answer[part], share))
             losses[part], hits[part] = loss.double(), hit
         return losses[:n].mean().item(), hits[:n].double().mean().item()
 

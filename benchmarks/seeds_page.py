@@ -1,0 +1,193 @@
+"""The benchmark of seeds as a Markdown page."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+from typing import Any
+
+import torch
+
+from grok.arithmetic.products import choose_path, processor_model
+
+SEED_STEPS = 3000
+"""Updates of one seed, as the seeds an hour are counted."""
+
+
+def page(found: dict[str, Any], regime: dict[str, Any], commit: str) -> str:
+    """Return the page of what ``benchmarks.seeds`` found; ``regime`` is what was laid over the default regime."""
+    rounds = len(next(iter(found["contenders"].values()))["seconds per lane-step"])
+    over = f" Settings over the default regime: `{regime}`." if regime else ""
+    return "\n".join(
+        [
+            "# Seeds an hour at the default regime",
+            "",
+            f"{datetime.date.today()}, commit {commit}, {processor_model()}, {os.cpu_count()} cores, "
+            f"Python {platform.python_version()}, torch {torch.__version__}, "
+            f"products: {choose_path('auto', 'float32')}. Command: `make bench`.{over}",
+            "",
+            f"Medians of {rounds} rounds in which all contenders take turns; in brackets the smallest and "
+            f"largest ratio of a round. A seed is {SEED_STEPS:,} steps, evaluation left out.",
+            "",
+            *contenders(found["contenders"]),
+            "",
+            "## Targets",
+            "",
+            *targets(found),
+            "",
+            "## The floor",
+            "",
+            *floor(found),
+            "",
+            "## Where a step's time goes",
+            "",
+            *phases(found),
+            "",
+            "## What eats the rest",
+            "",
+            *profile(found),
+            "",
+            "## Cost against size",
+            "",
+            *sizes(found),
+            "",
+        ]
+    )
+
+
+def contenders(entries: dict[str, Any]) -> list[str]:
+    base = next(iter(entries.values()))["seconds per lane-step"]
+    lines = [
+        "| contender | ms a lane-step | seeds an hour | times the plain loop | MiB a process |",
+        "|---|---|---|---|---|",
+    ]
+    for name, entry in entries.items():
+        times = entry["seconds per lane-step"]
+        seconds, ratios = statistics.median(times), [b / s for b, s in zip(base, times, strict=True)]
+        lines.append(
+            f"| {name} | {1e3 * seconds:.1f} | {3600 / (SEED_STEPS * seconds):.0f} | "
+            f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}] | {entry['memory']:.0f} |"
+        )
+    return lines
+
+
+def evaluation_share(found: dict[str, Any]) -> float:
+    """Return the evaluations' share of the time at the regime's cadence."""
+    evaluation: float = found["evaluation"] / (found["evaluation"] + found["every"] * found["step"])
+    return evaluation
+
+
+def targets(found: dict[str, Any]) -> list[str]:
+    base, *_, ours = found["contenders"].values()
+    ratio = statistics.median(
+        b / s for b, s in zip(base["seconds per lane-step"], ours["seconds per lane-step"], strict=True)
+    )
+    share, start = found["floor"] / found["step"], found["start-up"]
+    bound = statistics.median(base["seconds per lane-step"]) * ours["lanes"] / found["floor"]
+    rows = [
+        ("times the plain loop", "10", f"{ratio:.2f}", ratio >= 10),
+        ("share of the floor", "at least 60%", f"{100 * share:.0f}%", share >= 0.6),
+        (
+            "evaluation, share of the time",
+            "< 15%",
+            f"{100 * evaluation_share(found):.1f}%",
+            evaluation_share(found) < 0.15,
+        ),
+        ("memory of a worker", "< 1.5 GB", f"{ours['memory']:.0f} MiB", ours["memory"] * 2**20 < 1.5e9),
+        ("planning 2,000 seeds", "< 5 s", f"{start['planning']:.1f} s", start["planning"] < 5),
+        ("command to first step, uncompiled", "< 3 s", f"{start['first step']:.1f} s", start["first step"] < 3),
+    ]
+    lines = ["| what | target | here | |", "|---|---|---|---|"]
+    lines += [
+        f"| {what} | {target} | {here} | {'reached' if met else '**missed**'} |" for what, target, here, met in rows
+    ]
+    if ratio < 10:
+        lines += [
+            "",
+            f"A lane-step in no more time than its matrix products at the best rate would be {bound:.1f} times the "
+            "plain loop on this machine: where that is under 10, the target is out of reach of any program "
+            "that does these products in this precision.",
+        ]
+    return lines
+
+
+def floor(found: dict[str, Any]) -> list[str]:
+    rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in found["rates"].items())
+    return [
+        f"A step needs {found['flops'] / 1e9:.3f} GFLOP of matrix products with shared prefixes. Best rates of any "
+        f"path at these shapes on one core, in GFLOP/s: {rates}. Floor: {1e3 * found['floor']:.1f} ms a step. "
+        f"Ours: {1e3 * found['step']:.1f} ms, **{100 * found['floor'] / found['step']:.0f}% of the floor**."
+    ]
+
+
+def phases(found: dict[str, Any]) -> list[str]:
+    evaluation = found["evaluation"] / found["every"]
+    total = sum(found["phases"].values()) + evaluation
+    rows = {**found["phases"], f"evaluation, every {found['every']} steps": evaluation}
+    return [
+        "| phase | ms a step | share |",
+        "|---|---|---|",
+        *[f"| {phase} | {1e3 * seconds:.2f} | {100 * seconds / total:.1f}% |" for phase, seconds in rows.items()],
+        "",
+        "Forward and backward are one graph in a step: forward is the pass to the losses alone, measured apart, and "
+        "backward what the step takes beyond it, so what forward stores for backward counts as backward. "
+        f"An evaluation of the whole validation set takes {1e3 * found['evaluation']:.0f} ms.",
+    ]
+
+
+def profile(found: dict[str, Any]) -> list[str]:
+    products = [row for row in found["profile"] if row["what"].startswith("product ")]
+    rest = [row for row in found["profile"] if not row["what"].startswith("product ")]
+    spent = sum(row["seconds"] for row in products)
+    return [
+        f"By torch's profiler, one lane alone on the machine. The matrix products take {1e3 * spent:.1f} ms in their "
+        f"place in the step, {1e3 * (spent - found['floor']):+.1f} ms against the floor: there their operands come "
+        "from further away. The profiler's own time is in the last line, so the sum is more than a step.",
+        "",
+        "| what | calls a step | ms a step |",
+        "|---|---|---|",
+        f"| all matrix products | {sum(row['calls'] for row in products):.0f} | {1e3 * spent:.2f} |",
+        *[f"| {row['what']} | {row['calls']:.0f} | {1e3 * row['seconds']:.2f} |" for row in rest],
+        "",
+        "The largest products:",
+        "",
+        "| product | calls a step | ms a step | GFLOP/s |",
+        "|---|---|---|---|",
+        *[
+            f"| {row['what'].removeprefix('product ')} | {row['calls']:.0f} | {1e3 * row['seconds']:.2f} | "
+            f"{row['calls'] * operations(row['what']) / row['seconds'] / 1e9:.0f} |"
+            for row in products[:8]
+        ],
+    ]
+
+
+def operations(product: str) -> int:
+    """Return the operations of a product line ``product (m, k) x (k, n)``."""
+    numbers = [
+        int(word) for word in product.replace(",", " ").replace("(", " ").replace(")", " ").split() if word.isdigit()
+    ]
+    m, k, _, n = numbers[:4]
+    return 2 * m * k * n
+
+
+def sizes(found: dict[str, Any]) -> list[str]:
+    return [
+        "| what | ms a lane-step of a process | GFLOP a step | GFLOP/s | MiB a process |",
+        "|---|---|---|---|---|",
+        *[
+            f"| {row['what']} | {1e3 * row['seconds']:.1f} | {row['flops'] / 1e9:.2f} | "
+            f"{row['flops'] / row['seconds'] / 1e9:.0f} | {row['memory']:.0f} |"
+            for row in found["scaling"]
+        ],
+        "",
+        "Whole runs through the engine, one lane, with their evaluations (compiled before):",
+        "",
+        "| steps | seconds | ms a step |",
+        "|---|---|---|",
+        *[
+            f"| {row['steps']} | {row['seconds']:.2f} | {1e3 * row['seconds'] / row['steps']:.1f} |"
+            for row in found["run lengths"]
+        ],
+    ]
