@@ -141,9 +141,10 @@ class LaneModel:
         d, positions = self.config.d_model, len(groups)
         weight, bias = p[name + "qkv.weight"], p.get(name + "qkv.bias")
         if last:  # keys and values everywhere, queries at the answer alone
-            memory = self.ops.linear(x, weight[..., d:, :], None if bias is None else bias[..., d:])
-            final = self.segments(x, groups, batch)[-1]
-            query = self.ops.linear(final, weight[..., :d, :], None if bias is None else bias[..., :d])
+            of_query, of_memory = weight.split([d, 2 * d], -2)
+            query_bias, memory_bias = (None, None) if bias is None else bias.split([d, 2 * d], -1)
+            memory = self.ops.linear(x, of_memory, memory_bias)
+            query = self.ops.linear(self.segments(x, groups, batch)[-1], of_query, query_bias)
             queries = {positions - 1: query}
             memories = self.segments(memory, groups, batch)
         else:
