@@ -113,13 +113,16 @@ def end_all(process: subprocess.Popen[str], others: list[psutil.Process]) -> Non
     process.communicate()
 
 
-def kill_once(process: subprocess.Popen[str], way: str, chance: random.Random) -> None:
-    """Kill in this way and wait until nothing of the sweep works any more.
+def kill_once(process: subprocess.Popen[str], way: str, chance: random.Random) -> bool:
+    """Kill in this way, wait until nothing of the sweep works any more, and return whether anything was killed.
 
     A worker's death does not end its sweep: that is waited for.
     """
     workers = workers_of(process)
     target: Any = WAYS[way]
+    if target == "a worker" and not workers:  # the last one ended by itself a moment before
+        process.communicate(timeout=300)
+        return False
     if target == "a worker":
         with suppress(psutil.NoSuchProcess):
             chance.choice(workers).kill()
@@ -137,6 +140,7 @@ def kill_once(process: subprocess.Popen[str], way: str, chance: random.Random) -
         process.send_signal(target)
     process.communicate(timeout=300)
     psutil.wait_procs(workers, timeout=300)  # orphans leave their checkpoints first
+    return True
 
 
 def kill_sweeps(folder: Path, *, kills: int, seed: int) -> Iterator[Kill | Outcome]:
@@ -167,14 +171,16 @@ def kill_sweeps(folder: Path, *, kills: int, seed: int) -> Iterator[Kill | Outco
                 while WAYS[way] == "a worker" and process.poll() is None and not workers_of(process):
                     time.sleep(0.05)  # too early: there is none yet
                 if process.poll() is not None:
+                    assert process.returncode == 0, f"ended by itself with {process.returncode}"
                     break
                 stored = raw_run_ids(here / "S")
                 waited = time.monotonic() - begun
-                kill_once(process, way, chance)
+                killed = kill_once(process, way, chance)
             finally:
                 end_all(process, workers_of(process))
             left = raw_run_ids(here / "S")
-            if process.returncode == 0 and way != "SIGKILL of a worker":
+            assert killed or process.returncode == 0, f"ended by itself with {process.returncode}"
+            if not killed or (process.returncode == 0 and way != "SIGKILL of a worker"):
                 break  # it had ended by itself a moment before
             done += 1
             stage = "ending" if len(stored) == RUNS else "training" if (here / "S").exists() else "starting"
