@@ -139,7 +139,7 @@ def _train(
                     ledger.add(finished_row(event, run, provenance, settings.store_path))
                 elif isinstance(event, Checkpoint):
                     ledger.settle_branches(event.run_id)
-                    keep_checkpoint(settings.store_path, event)
+                    keep_checkpoint(settings.store_path, event, checkpoints_of(by_id[event.run_id].config))
                 ledger.check()
                 view.show(event)
         except (GrokError, OSError):  # ours, with words of what would do; or the disk: no other run would fare better
@@ -246,10 +246,18 @@ def resume_of(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint 
     return None
 
 
-def keep_checkpoint(store_path: str, checkpoint: Checkpoint) -> None:
+def checkpoints_of(config: RunConfig) -> int:
+    """Return how many of a run's checkpoints are kept: the last, and of a language model the one before it too.
+
+    The last one may have been made just before a divergence, with all that leads to it (REQUIREMENTS T2).
+    """
+    return 2 if isinstance(config, GptConfig) else 1
+
+
+def keep_checkpoint(store_path: str, checkpoint: Checkpoint, keep: int) -> None:
     from grok.checkpoint import run_folder, save_checkpoint
 
-    save_checkpoint(run_folder(store_path, checkpoint.run_id), checkpoint)
+    save_checkpoint(run_folder(store_path, checkpoint.run_id), checkpoint, keep)
 
 
 def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, store_path: str) -> Row:
@@ -265,8 +273,13 @@ def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, sto
 
 
 def clear_checkpoints(store_path: str, row: Row) -> None:
-    """Remove what a stored run no longer needs to go on."""
-    if not row.config.checkpoint.keep:
+    """Remove what a stored run no longer needs to go on.
+
+    A language model that diverged keeps its checkpoints: hours of it are good, and are gone on from under other
+    settings (REQUIREMENTS T2, T11).
+    """
+    to_go_on_from = isinstance(row.config, GptConfig) and row.result.status == "diverged"
+    if not (row.config.checkpoint.keep or to_go_on_from):
         from grok.checkpoint import remove_checkpoints, run_folder
 
         remove_checkpoints(run_folder(store_path, row.result.run_id))

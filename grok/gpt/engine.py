@@ -85,6 +85,8 @@ class Flight:
         self.changes: list[str] = []
         self.tags: list[str] = []
         """Numerics tags of earlier processes that trained this run."""
+        self.saved_at: list[int] = []
+        """Steps of this run's checkpoints in this process, and of the one that it goes on from."""
         self.steps = config.train.steps
         self.due = evaluation_steps(config.eval.every, self.steps)
         self.keeps_weights = "final" in config.save
@@ -176,7 +178,7 @@ class Flight:
         if self.config.checkpoint.keep and status == "completed":
             yield self.checkpoint()
         result = self._result(status, reason, run_id=self.job.run_id, parent=self._parent())
-        self.log.finish(result)
+        self.log.finish(result, self.saved_at)
         yield result
 
     def _result(self, status: str, reason: str, *, run_id: str, parent: tuple[str, int] | None) -> RunResult:
@@ -221,6 +223,7 @@ class Flight:
     def checkpoint(self) -> Checkpoint:
         """Return the run as it is now."""
         self.log.flush()
+        self.saved_at.append(self.step)
         rest = {
             "data": self.corpus.hash,
             "numerics": self._all_tags(),
@@ -244,8 +247,11 @@ class Flight:
         self.history = self._return_to(now)
         self.tries = checkpoint.state["tries"]
         self.changes = checkpoint.state["changes"] + named
+        if named:  # what the loss did under the old settings is no reason to end a run under the new ones
+            self.trainer.watch.above = 0
         if checkpoint.run_id == self.job.run_id:
             self._seconds_before, self.started_at = checkpoint.state["seconds"], checkpoint.state["started_at"]
+            self.saved_at.append(checkpoint.step)
 
     def _return_to(self, moment: Moment) -> History:
         """Put the whole team back to ``moment`` and return the history of that time."""
@@ -335,7 +341,7 @@ def resumed_run(config: GptConfig) -> Checkpoint | None:
     if not checkpoint_steps(folder):
         raise CheckpointError(
             f"resume.run={config.resume.run}: there is no checkpoint in {folder}; give a run whose checkpoint was kept "
-            "(checkpoint.keep=true, or one that was interrupted)"
+            "(checkpoint.keep=true, or one that was interrupted or diverged)"
         )
     return load_checkpoint(folder, step=config.resume.step)
 

@@ -24,6 +24,8 @@ from grok.records import CurvePoint, RunResult, StepPoint
 
 ETA_AFTER = 5
 """Steps timed before the first word on how long it will take."""
+SHOWN = 120
+"""Characters shown of a sample; the store has all of it."""
 
 
 class Log:
@@ -78,6 +80,8 @@ class Log:
             f"step {point.step}: train {point.train_loss:.4f}, val {point.val_loss:.4f}{best}, "
             f"perplexity {math.exp(min(point.val_loss, 700)):.2f}, lr {point.lr:.2e}, {speed:,.0f} tokens/s"
         )
+        if point.sample is not None:
+            self.say(f"it writes: {point.sample[:SHOWN]!r}")
 
     def rolled_back(self, onset: int, event: str, branch: Branch) -> None:
         """Say a rollback, and let the sinks go on in a branch of their own."""
@@ -92,8 +96,8 @@ class Log:
         """Return the context that update ``k`` is made in."""
         return self.profile.around(k)
 
-    def finish(self, result: RunResult) -> None:
-        """Say how the run ended."""
+    def finish(self, result: RunResult, saved_at: list[int]) -> None:
+        """Say how the run ended; ``saved_at`` are the steps of its checkpoints, which stay where it diverged."""
         self._tell("finish", result)
         last, waits = result.curve[-1], [point.data_wait for point in result.step_log]
         self.say(
@@ -104,6 +108,12 @@ class Log:
         if result.status == "diverged":
             back = "" if self.config.stability.rolls_back() else ", or stability.policy=skip_data, which rolls back"
             self.say(f"it is stored as far as it came; try a lower optim.lr or a longer optim.warmup_steps{back}")
+            if saved_at:
+                steps = " and ".join(map(str, saved_at[-2:]))
+                self.say(
+                    f"its checkpoints of step {steps} are kept: go on with resume.run={result.run_id} "
+                    f"resume.step={saved_at[-2:][0]} and, named in resume.changes=[...], other settings"
+                )
 
     def close(self) -> None:
         """Close every sink; what was written stays."""

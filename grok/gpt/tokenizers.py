@@ -345,6 +345,10 @@ def _gpt2_advice() -> str:
 def _cuts_at_line_ends(definition: dict[str, Any]) -> bool:
     """Return whether words never span a single line end: GPT-2's splitting, nothing before it that looks further."""
     before, normal = definition.get("pre_tokenizer") or {}, definition.get("normalizer") or {}
+    # special tokens are read as text; others are found before anything is split, and some take blanks beside them along
+    found_first = [token for token in definition.get("added_tokens") or [] if not token.get("special")]
+    if any(token.get("lstrip") or token.get("rstrip") or "\n" in token["content"] for token in found_first):
+        return False
     return (
         before.get("type") == "ByteLevel"
         and not before.get("add_prefix_space", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
     """T2: a process killed at any moment after a rollback leaves both branches, however late its store is flushed."""
     seen = []
 
-    def look_and_keep(store: str, checkpoint: Checkpoint) -> None:
+    def look_and_keep(store: str, checkpoint: Checkpoint, keep: int) -> None:
         stored = open_store(store).run_ids()
         for number in range(1, checkpoint.state["tries"] + 1):
             seen.append(abandoned_id(checkpoint.run_id, number) in stored)
@@ -127,3 +128,27 @@ def test_a_shorter_run_is_gone_on_from_only_where_that_leaves_no_trace(door: Doo
     assert not goes_on(14, 4)  # whose average begins before step 12
     assert goes_on(14, 4, "eval.average_share=0")
     assert not goes_on(60, 5, "train.early_stop=3", "save=none")
+
+
+def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, fables: Path) -> None:
+    """T11, S15: the good steps before a divergence are not lost, and its last words say how to use them."""
+    words = (
+        *PRESET, f"data.path={fables}", "store.path=S", "model.layers=1", "model.d_model=16", "model.heads=2",
+        "model.context=16", "optim.schedule=constant", "optim.warmup_steps=100", "train.steps=200",
+        "train.batch_size=4", "train.threads=1", "eval.every=200", "eval.windows=2", "eval.sample_tokens=0",
+    )  # fmt: skip
+    ended = door(*words, "optim.lr=10", "checkpoint.every=10")
+    (run,) = open_store("S").runs().to_dict("records")
+    assert (run["status"], run["stop_reason"]) == ("diverged", "spike")
+    said = re.search(r"its checkpoints of step (\d+) and (\d+) are kept: go on with (\S+) (\S+) and", ended.err)
+    assert said is not None
+    first, last, *words_to_use = said.groups()
+    assert 10 < int(first) + 10 == int(last) <= run["steps"]
+    assert words_to_use == [f"resume.run={run['run_id']}", f"resume.step={first}"]
+
+    again = (*words, "optim.lr=0.1", *words_to_use)
+    assert "optim.lr: checkpoint 10.0, now 0.1" in door(*again).err + door(*again).out
+    assert door(*again, "resume.changes=[optim.lr]").status == 0
+    runs = open_store("S").runs().set_index("status")
+    branch = runs.loc["completed"]
+    assert (branch.parent_run_id, branch.branch_step, branch.steps) == (run["run_id"], int(first), 200)

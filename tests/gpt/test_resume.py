@@ -17,6 +17,7 @@ import torch
 from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
+from grok.gpt import head
 from grok.gpt.engine import train
 from grok.records import Checkpoint, Job
 from tests.gpt.conftest import RUN, differences, result_of, run
@@ -67,7 +68,7 @@ def test_checkpoint_keeps_every_dtype(settings: Build, tmp_path: Path) -> None:
         checkpoint = last_checkpoint(settings(precision=precision), 3)
         loaded = through_the_disk(checkpoint, tmp_path / precision)
         assert {n: t.dtype for n, t in loaded.tensors.items()} == {n: t.dtype for n, t in checkpoint.tensors.items()}
-        assert loaded.tensors["model.head.weight" if False else "model.token_embedding.weight"].dtype == dtype
+        assert loaded.tensors["model.token_embedding.weight"].dtype == dtype
         assert loaded.tensors["optim.step.final_norm.weight"].dtype == torch.float32
         assert loaded.state == checkpoint.state
 
@@ -131,6 +132,20 @@ def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Pa
         list(train([Job(run_id="b" * 20, config=settings(store__path=str(store), resume={"run": RUN, "step": 7}))]))
     with pytest.raises(CheckpointError, match="no checkpoint in"):
         list(train([Job(run_id="b" * 20, config=settings(store__path=str(store), resume={"run": "c", "step": 7}))]))
+
+
+def test_what_the_loss_did_before_does_not_end_a_run_under_other_settings(settings: Build, tmp_path: Path) -> None:
+    """T11, S15: a checkpoint on the way up is one step from the end of its own run, and a start for another."""
+    config = settings(optim__lr=3e-3)
+    checkpoint = last_checkpoint(config, 6)
+    watch = checkpoint.state["moments"][0]["state"]["watch"]
+    watch["smooth"], watch["above"] = 1000.0, config.stability.rise_steps - 1
+    ended = result_of(run(config, checkpoint))
+    assert (ended.status, ended.stop_reason, ended.steps) == ("diverged", "rising", 6)
+    save_checkpoint(run_folder(tmp_path, RUN), checkpoint)
+    branch: dict[str, Any] = {"store__path": str(tmp_path), "resume": {"run": RUN, "step": 6, "changes": ["optim.lr"]}}
+    *_, result = train([Job(run_id="b" * 20, config=settings(optim__lr=1e-3, **branch))])
+    assert (result.status, result.steps) == ("completed", 12)  # type: ignore[union-attr]
 
 
 def test_another_tag_is_shown_or_refused(settings: Build) -> None:
@@ -201,7 +216,11 @@ def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, t
 
 @pytest.mark.slow  # compiles three times
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, when its compiler is imported
-def test_compiled_runs_resume_to_the_bit_and_agree_with_eager_ones(settings: Build) -> None:
+@pytest.mark.parametrize("logits", [2**24, 200], ids=["whole head", "head in chunks"])
+def test_compiled_runs_resume_to_the_bit_and_agree_with_eager_ones(
+    settings: Build, monkeypatch: pytest.MonkeyPatch, logits: int
+) -> None:
+    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", logits)
     config = settings(numerics__compile=True, model__dropout=0.1)
     whole = result_of(run(config))
     assert ";compiled=yes;" in whole.numerics

@@ -18,12 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grok.config import load_config
+from grok.config.gpt import GptConfig
 from grok.errors import DataError
 from grok.gpt import parallel, preparation, splitting
+from grok.gpt.batches import Batches
 from grok.gpt.corpus import Corpus, check_vocabulary, open_corpus
 from grok.gpt.preparation import Request, prepare
 from grok.gpt.sources import pieces
 from grok.gpt.sources.fables import write
+from grok.gpt.stability import Branch
 from grok.gpt.tokenizers import END_OF_TEXT
 from tests.gpt_data.conftest import ARTICLES
 
@@ -280,6 +284,26 @@ def test_tokens_are_memory_mapped(fables: Corpus) -> None:
     tokens = fables.tokens("train")
     assert isinstance(tokens, np.memmap) and tokens.dtype == np.uint16 and not tokens.flags.writeable
     assert "There was once" in fables.sample("train", 40)
+
+
+def test_a_vocabulary_beyond_65536_ids_is_stored_in_four_bytes(tmp_path: Path) -> None:
+    """A tokeniser whose highest ids are above two bytes: they come back from the files, and a model trains on them."""
+    (tmp_path / "t.txt").write_text("one two three four five six seven\n" * 40)
+    small, _ = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer="bpe", vocab_size=280, out="small"))
+    definition = json.loads(small.tokenizer.to_json())
+    vocab = definition["model"]["vocab"]
+    definition["model"]["vocab"] = {t: i + 70_000 if i > 0 else i for t, i in vocab.items()}
+    (tmp_path / "large.json").write_text(json.dumps(definition))
+    large, _ = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer=str(tmp_path / "large.json"), out="large"))
+    ids = large.tokens("train")
+    assert ids.dtype == np.uint32 and int(ids.min()) > 2**16 and large.vocab_size == 70_000 + small.vocab_size
+    assert (ids - 70_000).tolist() == small.tokens("train").tolist()
+    assert texts(large, "train") == texts(small, "train")
+    numbers = {"layers": 1, "d_model": 8, "heads": 1, "context": 8}
+    config = load_config({"mode": "gpt", "experiment": "gpt/t", "model": numbers, "train": {"batch_size": 2}})
+    assert isinstance(config, GptConfig)
+    x, y = Batches(config, large).step(1, Branch())
+    assert x.shape == y.shape == (2, 8) and int(x.min()) > 2**16 and int(y.max()) < large.vocab_size
 
 
 def test_published_samples(samples: Callable[[str], Path], tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from grok.errors import DataError
 from grok.gpt.sources.fables import write
+from grok.gpt.sources.pieces import _SAFE_CUT
 from grok.gpt.tokenizers import (
     END_OF_TEXT,
     ByteTokenizer,
@@ -73,8 +76,6 @@ def test_the_end_of_a_document_is_one_id(kind: str, parts: list[str]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([" ", "\n", "a", "B'", "'s", "9", ".", "  ", "\r", "é", "字", "\t", "<"]), max_size=14))
 def test_a_cut_at_a_single_line_end_changes_no_id(parts: list[str]) -> None:
-    from grok.gpt.sources.pieces import _SAFE_CUT
-
     text = "".join(parts)
     for match in _SAFE_CUT.finditer(text):
         pieces = [text[: match.end()], text[match.end() :]]
@@ -114,6 +115,53 @@ def test_a_text_that_looks_special_stays_text() -> None:
     tokenizer = SubwordTokenizer(json.dumps(definition))
     assert 400 not in tokenizer.encode("a <|pad|> b").tolist()
     assert tokenizer.decode(tokenizer.encode("a <|pad|> b").tolist()) == "a <|pad|> b"
+
+
+def in_the_form_of_gpt_neox() -> dict[str, Any]:
+    """Return a `tokenizer.json` built as GPT-NeoX's: NFC first, runs of blanks as tokens, two special ones."""
+    definition = json.loads(bpe.to_json())
+    plain = {"single_word": False, "lstrip": False, "rstrip": False}
+    definition["normalizer"] = {"type": "NFC"}
+    definition["post_processor"] = {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True,
+    }  # fmt: skip
+    definition["added_tokens"].append(
+        {"id": 1, "content": "<|padding|>", "normalized": False, "special": True, **plain}
+    )
+    vocab = definition["model"]["vocab"]
+    definition["model"]["vocab"] = {"<|endoftext|>": 0, "<|padding|>": 1} | {t: i + 1 for t, i in vocab.items() if i}
+    definition["added_tokens"] += [
+        {"id": 401 + i, "content": " " * n, "normalized": True, "special": False, **plain}
+        for i, n in enumerate(range(24, 1, -1))
+    ]
+    return definition
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from([" ", "    ", "\n", "a", "e\u0301", "\u0301", "def f(", "字", "<|padding|>"]), max_size=14)
+)
+def test_a_tokeniser_like_gpt_neox(parts: list[str]) -> None:
+    """S5: runs of blanks are one id, text comes back composed (NFC), and a cut where it is allowed changes no id."""
+    tokenizer = SubwordTokenizer(json.dumps(in_the_form_of_gpt_neox()))
+    assert (tokenizer.vocab_size, tokenizer.eot_id, tokenizer.piecewise) == (424, 0, True)
+    assert tokenizer.encode("a" + " " * 24 + "a").tolist()[1:-1] == [401]
+    text = "".join(parts)
+    ids = tokenizer.encode(text).tolist()
+    assert 1 not in ids and tokenizer.decode(ids) == unicodedata.normalize("NFC", text)
+    for match in _SAFE_CUT.finditer(text):
+        pieces = [text[: match.end()], text[match.end() :]]
+        assert np.concatenate([tokenizer.encode(piece) for piece in pieces]).tolist() == ids
+
+
+def test_a_token_that_spans_a_line_end_is_never_cut() -> None:
+    """Of such a vocabulary documents go to the tokeniser whole."""
+    definition = in_the_form_of_gpt_neox()
+    assert SubwordTokenizer(json.dumps(definition)).piecewise
+    for change in ({"content": "a\nb"}, {"rstrip": True}):
+        spanning = json.loads(json.dumps(definition))
+        spanning["added_tokens"][-1] |= change
+        assert not SubwordTokenizer(json.dumps(spanning)).piecewise
 
 
 def test_an_end_token_that_is_not_there_is_refused() -> None:
