@@ -94,7 +94,7 @@ def heat_map(study: Crossed) -> Drawing | None:
 def layer_shares(study: Layers) -> Drawing:
     """Draw each layer's Shapley share with its interval, the transplants side by side."""
     frame = study.shares.rename(columns={"Shapley share": "value"})
-    control = "weights unchanged by the exchange"
+    control = "no bit changed"
     frame = frame[["transplant", "layer", "value", "low", "high", control]]
     size = frame["value"].abs().groupby(frame["layer"]).mean().sort_values(ascending=False)
     names = list(dict.fromkeys(frame["transplant"]))[: len(SERIES)]

@@ -79,7 +79,9 @@ def family_curves(study: Comparison) -> list[Drawing]:
         label = [(f"{value} (n={curve.n})", curve) for value, (curve, _) in list(curves.items())[:MOST_CURVES]]
         ends = [end for _, end in list(curves.values())[:MOST_CURVES]]
         n = sum(curve.n for curve, _ in curves.values())
-        caption = f"Kaplan-Meier with 95% bands, {n} runs by {family.setting}; a curve ends where its last run ended."
+        caption = (
+            f"Kaplan-Meier with 95% bands, {n} runs by {family.setting}; a curve ends where too few runs were watched."
+        )
         name = "by_" + family.setting.replace(".", "_")
         made.append(survival.compare(name, f"Time to generalise by {family.setting}", caption, label, max(ends), ends))
     return made

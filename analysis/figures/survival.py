@@ -15,7 +15,8 @@ from analysis.studies.val_shuffle import ValShuffle
 
 
 def stairs(axes: Axes, curve: SurvivalCurve, end: float, colour: str) -> pd.DataFrame:
-    """Draw the share generalised by each step with its band; return the numbers."""
+    """Draw the share generalised by each step up to ``end`` with its band; return the numbers."""
+    curve = curve.until(end)
     x = np.concatenate([[0.0], curve.times, [end]])
     value = 1 - np.concatenate([[1.0], curve.survival, curve.survival[-1:] if len(curve.times) else [1.0]])
     low = 1 - np.concatenate([[1.0], curve.high, curve.high[-1:] if len(curve.times) else [1.0]])
@@ -29,16 +30,13 @@ def cumulative(study: Survival) -> Drawing:
     """Draw the share of seeds that have memorised and generalised by each step."""
     figure, axes = canvas()
     end = float(np.max(np.where(study.times.seen, 0, study.times.left)))
-    end = max(end, float(np.max(study.times.right[study.times.seen], initial=0)))
+    end = min(study.end, max(end, float(np.max(study.times.right[study.times.seen], initial=0))))
     done = stairs(axes, study.curve, end, BLUE).assign(event="generalised")
     frames = [done]
+    _name(axes, done, 0.3, "generalised", BLUE)
     if study.memorised.seen.any():
         frames.append(stairs(axes, study.memorised_curve, end, AMBER).assign(event="memorised"))
-        at = study.memorised_curve.times[len(study.memorised_curve.times) // 2]
-        direct_label(axes, float(at), 0.62, "memorised", AMBER)
-    share = float(done["share"].iloc[-1])
-    place = float(np.interp(0.62 * share, done["share"], done["step"]))
-    direct_label(axes, place, 0.62 * share, "generalised", BLUE)
+        _name(axes, frames[-1], 0.8, "memorised", AMBER)
     axes.axhline(0.5, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
     axes.set_xlim(0, end)
     axes.set_ylim(0, 1.02)
@@ -50,6 +48,13 @@ def cumulative(study: Survival) -> Drawing:
     return Drawing(
         "cumulative", "Share of seeds that have generalised by each step", caption, figure, pd.concat(frames)
     )
+
+
+def _name(axes: Axes, data: pd.DataFrame, height: float, text: str, colour: str) -> None:
+    """Write ``text`` right of its curve, where that has risen to ``height`` of its last value."""
+    share = height * float(data["share"].iloc[-1])
+    step = data["step"].to_numpy()[int(np.argmax(data["share"].to_numpy() >= share))]
+    direct_label(axes, float(step), share, text, colour)
 
 
 def _apart(shares: list[float], gap: float = 0.075) -> list[float]:

@@ -1,7 +1,8 @@
 """Shares with intervals, comparisons of two shares, and how many seeds an interval needs.
 
 Sources: Wilson 1927; Clopper and Pearson 1934; Newcombe 1998 (method 10, difference);
-Katz et al. 1978 (ratio); Brown, Cai and DasGupta 2001 on which to use.
+Katz et al. 1978 (ratio); Brown, Cai and DasGupta 2001 on which to use; Cameron, Gelbach
+and Miller 2011 (multi-way clustering).
 """
 
 from __future__ import annotations
@@ -176,28 +177,64 @@ def heterogeneity(
     return Heterogeneity(statistic, p, {int(g): float(v) for g, v in zip(names, p_of, strict=True)}, k, n)
 
 
-def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusters: np.ndarray, level: float = LEVEL) -> Estimate:
+def clustered_ratio(
+    hits: np.ndarray, chosen: np.ndarray, clusterings: Sequence[np.ndarray], level: float = LEVEL
+) -> Estimate:
     """Return the rate of boolean ``hits`` among the ``chosen`` runs over the rate among the others.
 
-    The interval is on the log scale, from the spread between ``clusters`` (labels) of runs
-    that are not independent of each other, by linearisation.
+    The interval is on the log scale, by linearisation, from the spread between clusters of runs
+    that are not independent of each other. Each of ``clusterings`` labels the runs by one thing
+    that they can have in common (multi-way clustering; Cameron, Gelbach and Miller 2011).
 
     Raises:
-        NotEnoughData: fewer than four clusters, or a group without a hit.
+        NotEnoughData: fewer than four clusters of a kind, or a group without a hit.
     """
-    _, cluster = np.unique(clusters, return_inverse=True)
-    k = int(cluster.max()) + 1
+    kinds = [np.unique(labels, return_inverse=True)[1] for labels in clusterings]
+    fewest = min(int(kind.max()) + 1 for kind in kinds)
     a, b = int(hits[chosen].sum()), int(hits[~chosen].sum())
-    if k < 4 or not a or not b:
+    if fewest < 4 or not a or not b:
         raise NotEnoughData("hits in both groups, and four seeds or more to see their spread over")
     n, m = int(chosen.sum()), int((~chosen).sum())
     # d log(rate) of one run: (hit - rate) / (rate n)
     part = np.where(chosen, (hits - a / n) / a, -(hits - b / m) / b)
-    share = np.bincount(cluster, weights=part, minlength=k)
-    half = float(stats.t.ppf(0.5 + level / 2, k - 1)) * math.sqrt(k / (k - 1) * float((share**2).sum()))
+
+    def variance(kind: np.ndarray) -> float:
+        k = int(kind.max()) + 1
+        return k / (k - 1) * float((np.bincount(kind, weights=part, minlength=k) ** 2).sum())
+
+    found = [variance(kind) for kind in kinds]
+    cells = np.unique(np.stack(kinds, 1), axis=0, return_inverse=True)[1].reshape(-1)
+    together = sum(found) - (len(found) - 1) * variance(cells)
+    # Two rates are fitted to the clusters.
+    half = float(stats.t.ppf(0.5 + level / 2, fewest - 2)) * math.sqrt(max(*found, together, 0.0))
     value = (a / n) / (b / m)
     low, high = value * math.exp(-half), value * math.exp(half)
     return Estimate(value, low, high, n + m, "log ratio, between clusters", level)
+
+
+def confirmed_ratio(
+    hits: np.ndarray, levels: np.ndarray, others: Sequence[np.ndarray], level: float = LEVEL
+) -> Estimate:
+    """Return how many times as likely hits are at the best of ``levels``, chosen and measured on different runs.
+
+    ``others`` are the labels of the factors that ``levels`` is crossed with. It is chosen on half of the
+    levels of each of them and measured on the other halves, all ways round. So the runs to choose on and
+    those to measure on have nothing in common but the level itself: with one seed more, a lucky
+    combination with that seed would pass for a lucky level.
+
+    Raises:
+        NotEnoughData: as :func:`clustered_ratio`.
+    """
+    codes = [np.unique(other, return_inverse=True)[1] for other in others]
+    sides = np.stack([code % 2 for code in codes], 1)
+    chosen, measured = np.zeros(len(hits), dtype=bool), np.zeros(len(hits), dtype=bool)
+    for side in np.unique(sides, axis=0):
+        pick, measure = (sides == side).all(1), (sides == 1 - side).all(1)
+        rates = {value: hits[pick & (levels == value)].mean() for value in np.unique(levels[pick])}
+        best = max(sorted(rates), key=lambda value: rates[value])
+        measured |= measure
+        chosen |= measure & (levels == best)
+    return clustered_ratio(hits[measured], chosen[measured], [code[measured] for code in codes], level)
 
 
 def chi2_p(statistic: float, dof: int) -> float:

@@ -25,6 +25,8 @@ from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 Floats = NDArray[np.float64]
 UNFIT: Final = 0.01
 """p-value below which a fraction's replicates say that two-way interactions do not describe it."""
+FLAT: Final = 1e-9
+"""Distance from the ceiling that is rounding of a mean."""
 UNEXPLAINED: Final = 0.05
 """Share of the spread between combinations above which what they leave over forbids shares."""
 
@@ -43,13 +45,21 @@ class Attribution:
     n: int
 
 
-def attribute(design: Floats, y: Floats, names: list[str], rounding: float = 0.0, level: float = LEVEL) -> Attribution:
+def attribute(
+    design: Floats,
+    y: Floats,
+    names: list[str],
+    rounding: float = 0.0,
+    ceiling: float = math.inf,
+    level: float = LEVEL,
+) -> Attribution:
     """Return the attribution of outcomes ``y`` (n,) to the factors of ``design`` (n, k), entries 0 and 1.
 
     The error variance comes from replicates of equal rows, or, in a fractional design, from
     what two-way interactions leave over, where that is more. It is never taken to be
     below ``rounding``: replicates that agree only because they were rounded to one
-    evaluation are not certain.
+    evaluation are not certain. Nor do replicates tell anything that agree because all of
+    them were cut off at ``ceiling``.
 
     Raises:
         NotEnoughData: neither replicates nor spare runs, a factor that was never exchanged, or a
@@ -71,7 +81,7 @@ def attribute(design: Floats, y: Floats, names: list[str], rounding: float = 0.0
         raise NotEnoughData(
             f"at least {x.shape[1]} different combinations that tell two-way interactions apart (seen: {len(cells)})"
         )
-    variance, dof = _error(y, means, where, counts, x)
+    variance, dof = _error(y, means, where, counts, x, ceiling)
     variance = max(variance, rounding)
     # Weighted least squares over cell means; with a full model it reproduces them.
     weight = counts[:, None] * x
@@ -79,7 +89,8 @@ def attribute(design: Floats, y: Floats, names: list[str], rounding: float = 0.0
     beta = inverse @ (weight.T @ means)
     covariance = variance * inverse
     t = float(stats.t.ppf(0.5 + level / 2, dof))
-    method = "t, from replicates" if full or dof == n - len(cells) else "t, from the model's residuals"
+    from_replicates = full or dof == _replicates(means, counts, ceiling)
+    method = "t, from replicates" if from_replicates else "t, from the model's residuals"
 
     def estimate(contrast: Floats) -> Estimate:
         value = float(contrast @ beta)
@@ -149,9 +160,16 @@ def _second_order(k: int) -> list[tuple[int, ...]]:
     return [s for size in range(min(k, 2) + 1) for s in combinations(range(k), size)]
 
 
-def _error(y: Floats, means: Floats, where: NDArray[np.intp], counts: NDArray[np.intp], x: Floats) -> tuple[float, int]:
+def _replicates(means: Floats, counts: NDArray[np.intp], ceiling: float) -> int:
+    """Return the degrees of freedom between replicates of combinations that were not all cut off at ``ceiling``."""
+    return int((counts - 1)[means < ceiling - FLAT].sum())
+
+
+def _error(
+    y: Floats, means: Floats, where: NDArray[np.intp], counts: NDArray[np.intp], x: Floats, ceiling: float
+) -> tuple[float, int]:
     """Return the error variance of one run and its degrees of freedom."""
-    within = len(y) - len(means)
+    within = _replicates(means, counts, ceiling)
     spare = len(means) - x.shape[1]
     if within < 1 and spare < 1:
         raise NotEnoughData("replicates (perturb.ulps=1 with two seeds.perturb) to tell an effect from chaos")

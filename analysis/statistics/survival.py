@@ -25,6 +25,12 @@ from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 Floats = NDArray[np.float64]
 EDGE: Final = 1e-6
 """Width in steps of an interval that stands for one of its ends."""
+FEWEST_WATCHED: Final = 10
+"""Runs that must still be watched (or half of all, where that is less) after others were cut off.
+
+On simulated stores in which most runs were short and a few long, intervals held the truth in 84% of the cases where
+fewer were left, and at their level where as many were.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,12 @@ class SurvivalCurve:
     n: int
     level: float
 
+    def until(self, step: float) -> SurvivalCurve:
+        """Return the curve up to ``step``."""
+        kept = self.times <= step
+        parts = (x[kept] for x in (self.times, self.survival, self.low, self.high, self.at_risk, self.events))
+        return SurvivalCurve(*parts, self.n, self.level)
+
 
 def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:
     """Return the Kaplan-Meier curve over the interval midpoints, with log-log bands (Greenwood variance).
@@ -95,6 +107,20 @@ def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:
     return SurvivalCurve(at, survival, low, high, at_risk.astype(float), events.astype(float), len(times), level)
 
 
+def watched_until(times: Times) -> float:
+    """Return the last step up to which enough runs were watched (``FEWEST_WATCHED``); infinite if none was cut off.
+
+    Beyond it a curve rests on the few runs that happened to be longer: one of them that generalises looks
+    like all of them.
+    """
+    fewest = min(FEWEST_WATCHED, len(times) / 2)
+    points = np.sort(times.points)
+    cuts = np.unique(times.left[~times.seen])
+    left = len(points) - np.searchsorted(points, cuts, side="right")
+    few = cuts[left < fewest]
+    return float(few[0]) if len(few) else math.inf
+
+
 def _count_at_least(t: Floats, at: Floats) -> NDArray[np.int64]:
     return len(t) - np.searchsorted(np.sort(t), at, side="left")
 
@@ -111,9 +137,11 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
         NotEnoughData: too few runs generalised for the quantile to exist.
     """
     curve = kaplan_meier(times, level)
-    reached = curve.survival <= 1 - q + 1e-12
+    end = watched_until(times)
+    watched = curve.times <= end
+    reached = curve.survival[watched] <= 1 - q + 1e-12
     if not reached.any():
-        share = 1 - float(curve.survival[-1]) if len(curve.times) else 0.0
+        share = 1 - float(curve.survival[watched][-1]) if watched.any() else 0.0
         raise NotEnoughData(
             f"at least {q:.0%} of the runs generalised within the budget (seen: {share:.0%} of {len(times)}); "
             "longer runs (train.steps) give them"
@@ -122,7 +150,7 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
     early = kaplan_meier(Times(times.left - EDGE, np.where(times.seen, times.left, np.inf)), level)
     late = kaplan_meier(Times(np.where(times.seen, times.right - EDGE, times.left), times.right), level)
     low = early.times[early.low <= 1 - q + 1e-12]
-    high = late.times[late.high <= 1 - q + 1e-12]
+    high = late.times[(late.high <= 1 - q + 1e-12) & (late.times <= end)]
     value = turnbull(times).quantile(q)
     return Estimate(
         value,
@@ -178,10 +206,12 @@ def restricted_mean(times: Times, horizon: float, log: bool = False, level: floa
     """Return the mean of min(time, horizon), or of its natural log, from the Kaplan-Meier curve.
 
     Raises:
-        NotEnoughData: every run ended before the horizon, so the curve does not reach it.
+        NotEnoughData: every run ended before the horizon, so the curve does not reach it, or too few went that far.
     """
     curve = kaplan_meier(times, level)
     t = times.points
+    if horizon > (end := watched_until(times)) and float(t.max()) > end:
+        raise NotEnoughData(f"more runs of {horizon:,.0f} steps (enough of them were watched up to step {end:,.0f})")
     if float(t.max()) < horizon and (curve.survival[-1] if len(curve.times) else 1.0) > 0:
         raise NotEnoughData(f"runs of {horizon:,.0f} steps (the longest has {t.max():,.0f})")
     keep = curve.times < horizon
@@ -199,7 +229,7 @@ def restricted_mean(times: Times, horizon: float, log: bool = False, level: floa
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(y > d, right**2 * d / (y * (y - d)), 0.0)
     n = len(times)
-    half = float(special.ndtri(0.5 + level / 2)) * math.sqrt(float(terms.sum()) * n / max(n - 1, 1))
+    half = float(stats.t.ppf(0.5 + level / 2, max(n - 1, 1))) * math.sqrt(float(terms.sum()) * n / max(n - 1, 1))
     return Estimate(value, value - half, value + half, n, "restricted mean, Greenwood", level)
 
 

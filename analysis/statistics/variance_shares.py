@@ -87,10 +87,12 @@ def variance_shares(
         raise NotEnoughData(
             f"seeds crossed more fully to tell {', '.join(design.missing)} from the rest (a grid, full or sampled)"
         )
-    squares = np.array([*design.mean_squares(means), float(((y - means[where]) ** 2).sum()) / within])
+    inside = np.bincount(where, weights=(y - means[where]) ** 2)
+    squares = np.array([*design.mean_squares(means), float(inside.sum()) / within])
     solve = np.linalg.inv(design.expected)
     point = np.asarray(solve @ squares)
-    dof = np.array([*design.degrees_of_freedom(np.maximum(point, 0)), within])
+    chaos = _freedom(inside[counts > 1], within)
+    dof = np.array([*design.degrees_of_freedom(np.maximum(point, 0)), chaos])
     draws = (squares * dof / rng.chisquare(dof, (DRAWS, len(dof)))) @ solve.T
     labels = [_name(names, s) for s in design.subsets] + [CHAOS]
     sizes = cells.max(0) + 1
@@ -114,6 +116,16 @@ def variance_shares(
         len(y),
         bool(balanced),
     )
+
+
+def _freedom(squares: Floats, most: int) -> float:
+    """Return the degrees of freedom of the sum of ``squares`` (one of each cell), at most ``most``.
+
+    Those of the chi-square with the same mean and variance (Satterthwaite): where some cells are more
+    chaotic than others, a few of them make most of the sum, and it is less certain than their number says.
+    """
+    spread = len(squares) * float(squares.var(ddof=1)) if len(squares) > 1 else 0.0
+    return min(float(most), max(1.0, 2 * float(squares.sum()) ** 2 / spread)) if spread > 0 else float(most)
 
 
 def _name(names: Sequence[str], subset: tuple[int, ...]) -> str:

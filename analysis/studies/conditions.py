@@ -27,7 +27,7 @@ from analysis.observations import (
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.multiplicity import holm
 from analysis.statistics.proportions import ratio
-from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile
+from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import judged
 from grok.config import ArithmeticConfig
@@ -90,7 +90,7 @@ class Comparison(Study):
     """Families, their curves and each value's contrast, for the figures."""
 
     families: list[tuple[Family, dict[str, tuple[SurvivalCurve, float]]]]
-    """With, per value, its curve and the last step at which a run of it was watched."""
+    """With, per value, its curve and the last step up to which enough runs of it were watched."""
     contrasts: list[Contrast]
     p: dict[str, float]
     """Holm-adjusted p-value by the contrast's label."""
@@ -252,7 +252,8 @@ def analyse_settings(observations: Observations, question: Question, settings: t
 
 def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurve, float]:
     times = observations.times(rows)
-    return kaplan_meier(times), float(np.max(np.where(times.seen, times.right, times.left)))
+    last = float(np.max(np.where(times.seen, times.right, times.left)))
+    return kaplan_meier(times), min(last, watched_until(times))
 
 
 def _sentence(study: Comparison, family: Family, contrasts: list[Contrast], doc: str) -> Finding:
@@ -326,7 +327,7 @@ def _median(times: Times) -> str:
     try:
         return quantile(times).plain()
     except NotEnoughData:
-        last = float(np.max(times.left)) if len(times) else 0.0
+        last = min(float(np.max(times.left)), watched_until(times)) if len(times) else 0.0
         return f"not within {last:,.0f}"
 
 

@@ -12,7 +12,7 @@ from analysis.observations import Observations, describe_task
 from analysis.statistics.crossing import densest, filled
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.multiplicity import benjamini_hochberg
-from analysis.statistics.proportions import Heterogeneity, clustered_ratio, heterogeneity, share
+from analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity, share
 from analysis.statistics.resampling import generator
 from analysis.statistics.variance_shares import CHAOS, VarianceShares, variance_shares
 from analysis.studies.base import Finding, Question, Study, Table
@@ -211,9 +211,7 @@ def _rates(observations: Observations, study: Crossed) -> None:
                 f"(q = {best['q']:.2g}; picked for being best).",
             )
         )
-        # The seeds to choose on and to measure on: those of the factor with most of them.
-        other = max(others, key=lambda name: len(np.unique(others[name])))
-        confirmed = _confirmed_ratio(hit, levels, others[other], given, other)
+        confirmed = _confirmed_ratio(hit, levels, others, given)
         if confirmed is not None:
             study.findings.append(confirmed)
     if frames:
@@ -264,23 +262,17 @@ def _level_table(
     return frame.assign(_rate=frame["good"] / frame["of"]).sort_values("_rate", ascending=False).drop(columns="_rate")
 
 
-def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: np.ndarray, given: str, other: str) -> Finding | None:
-    """Pick the best level on half of the other factor's levels and measure it on the rest, both ways round."""
-    codes = np.unique(others, return_inverse=True)[1]
-    half = codes % 2 == 0
-    chosen = np.zeros(len(hit), dtype=bool)
-    for pick in (half, ~half):
-        rates = {level: hit[pick & (levels == level)].mean() for level in np.unique(levels[pick])}
-        best = max(sorted(rates), key=lambda level: rates[level])
-        chosen |= ~pick & (levels == best)
+def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], given: str) -> Finding | None:
+    """Say what the best level is worth with seeds of the other factors that had no part in choosing it."""
     try:
-        e = clustered_ratio(hit, chosen, codes)
+        e = confirmed_ratio(hit, levels, list(others.values()))
     except NotEnoughData:
         return None
+    other = " and ".join(others)
     return Finding(
         f"best {given} seed, confirmed",
         f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})",
-        f"Chosen on half of the {other} seeds and measured on the other half, the best {given} seed makes good "
+        f"Chosen on half of the {other} seeds and measured on the other halves, the best {given} seed makes good "
         f"seeds {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f})."
         + (" The diary says 1.25 for its order seed 8." if given == "order" else ""),
         e,

@@ -127,9 +127,9 @@ def analyse(observations: Observations, question: Question) -> Layers:
     for transplant in transplants(observations):
         try:
             seen = outcome(observations, transplant.rows)
-            results.append(
-                Result(transplant, seen, attribute(transplant.design, seen.values, transplant.factors, seen.rounding))
-            )
+            ceiling = np.log(seen.horizon) if seen.is_time else np.inf
+            found = attribute(transplant.design, seen.values, transplant.factors, seen.rounding, ceiling)
+            results.append(Result(transplant, seen, found))
         except NotEnoughData as problem:
             gap = problem
     if not results:
@@ -180,7 +180,7 @@ def _records(result: Result) -> list[dict[str, Any]]:
             "main effect": found.main[layer].value,
             "main low": found.main[layer].low,
             "main high": found.main[layer].high,
-            "weights unchanged by the exchange": _identical(result.transplant, layer),
+            "no bit changed": _identical(result.transplant, layer),
         }
         for layer, e in found.shapley.items()
     ]

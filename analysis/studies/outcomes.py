@@ -33,7 +33,10 @@ class Outcome:
 
 
 def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outcome:
-    """Return ln(min(step of generalisation, shortest budget)) of each run.
+    """Return ln(min(step of generalisation, horizon)) of each run.
+
+    The horizon is the largest step up to which every run's time is known: a short run that
+    generalised is known altogether, so only those that did not hold it down.
 
     Raises:
         NotEnoughData: more than half of the runs had not generalised by then.
@@ -41,7 +44,8 @@ def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outco
     if rows.empty:
         raise NotEnoughData("runs")
     times = observations.times(rows)
-    horizon = float(floats(rows["config.train.steps"]).min())
+    budget = float(floats(rows["config.train.steps"]).max())
+    horizon = float(times.left[~times.seen].min(initial=budget))
     # A run seen to generalise at its very last evaluation counts as generalised within the horizon.
     late = ~times.seen | (times.right > horizon)
     censored = float(late.mean())

@@ -11,7 +11,14 @@ from analysis.observations import Observations, floats
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.mixture import FEWEST, Mixture, dip, log_mixture
 from analysis.statistics.resampling import generator
-from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, quantile, restricted_mean
+from analysis.statistics.survival import (
+    SurvivalCurve,
+    Times,
+    kaplan_meier,
+    quantile,
+    restricted_mean,
+    watched_until,
+)
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import QUESTION as CENSUS
 from analysis.studies.census import groups
@@ -25,6 +32,8 @@ class Survival(Study):
     curve: SurvivalCurve
     memorised: Times
     memorised_curve: SurvivalCurve
+    end: float
+    """Step up to which enough seeds were watched."""
     mixture: Mixture | None = None
 
 
@@ -49,8 +58,17 @@ def analyse(observations: Observations, question: Question) -> Survival:
         curve=kaplan_meier(times),
         memorised=memorised,
         memorised_curve=kaplan_meier(memorised),
+        end=watched_until(times),
     )
-    _quantiles(study, float(floats(rows["config.train.steps"]).max()))
+    longest = float(floats(rows["config.train.steps"]).max())
+    if study.end < longest:
+        beyond = int((times.points > study.end).sum())
+        if beyond:
+            study.notes.append(
+                f"Only {beyond} of {len(rows)} seeds were watched beyond step {study.end:,.0f}, too few for a curve: "
+                "the figure, the shares and the mean end there."
+            )
+    _quantiles(study, min(longest, study.end))
     _gap(study, rows)
     _modes(study, floats(rows["config.train.steps"]))
     return study

@@ -10,6 +10,7 @@ from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.proportions import (
     clopper_pearson,
     clustered_ratio,
+    confirmed_ratio,
     difference,
     heterogeneity,
     ratio,
@@ -124,7 +125,7 @@ def test_a_ratio_between_clusters_covers() -> None:
     for _ in range(400):
         hit, order, init = crossed_hits(rng, 0.0, 2.0)
         try:
-            e = clustered_ratio(hit, order == 0, init)  # no order seed is better than another: the ratio is 1
+            e = clustered_ratio(hit, order == 0, [init])  # no order seed is better than another: the ratio is 1
         except NotEnoughData:
             continue  # the first order seed had no hit at all
         draws += 1
@@ -132,7 +133,28 @@ def test_a_ratio_between_clusters_covers() -> None:
     assert draws > 380
     assert inside / draws > 0.92
     with pytest.raises(NotEnoughData, match="four seeds"):
-        clustered_ratio(hit, order == 0, init % 3)
+        clustered_ratio(hit, order == 0, [init % 3])
+
+
+@pytest.mark.parametrize("interaction", ["order × init", "order × split", "all three"])
+def test_a_lucky_combination_is_not_confirmed_as_a_lucky_seed(interaction: str) -> None:
+    """Measured on other splits but the same weights, an order × weights interaction passed for an effect every time."""
+    rng = generator(f"confirmed {interaction}")
+    split, init, order = (v.reshape(-1) for v in np.meshgrid(*[np.arange(6)] * 3, indexing="ij"))
+    effect = {"order × init": order * 6 + init, "order × split": order * 6 + split, "all three": np.arange(216)}
+    alarms = draws = 0
+    for _ in range(200):
+        z = rng.normal(size=216)[effect[interaction]] + 0.3 * rng.normal(size=216)
+        try:
+            e = confirmed_ratio(z > np.quantile(z, 0.75), order, [split, init])
+        except NotEnoughData:
+            continue
+        draws += 1
+        alarms += not e.low <= 1 <= e.high
+    assert draws > 150
+    assert alarms / draws < 0.12  # 0.05 nominal; 0.07 where all the variance is one interaction
+    z = 2.0 * (order == 3) + rng.normal(size=216)
+    assert confirmed_ratio(z > np.quantile(z, 0.75), order, [split, init]).low > 1
 
 
 def test_nothing_to_share() -> None:

@@ -128,6 +128,24 @@ def test_replicates_that_were_rounded_together_are_not_certain() -> None:
     assert share.low < -1.05 < -0.95 < share.high
 
 
+def test_combinations_cut_off_at_the_budget_do_not_narrow_the_interval() -> None:
+    """With a third of the combinations at the ceiling, where replicates agree, the total was inside in 88%."""
+    rng = generator("ceiling")
+    x, inside, inside_naive = grid(5, 3), 0, 0
+    draws = 300
+    for _ in range(draws):
+        mean = rng.normal(0, 0.5, 32)
+        mean[rng.choice(np.arange(1, 31), 10, replace=False)] = 9.0
+        y = np.repeat(mean, 3)
+        y = y + np.where(y < 9.0, rng.normal(0, 0.05, 96), 0.0)
+        truth = mean[31] - mean[0]
+        total, naive = (attribute(x, y, list("abcde"), ceiling=c).total for c in (9.0, np.inf))
+        inside += total.low <= truth <= total.high
+        inside_naive += naive.low <= truth <= naive.high
+    assert inside / draws > 0.92
+    assert inside_naive / draws < 0.92
+
+
 def test_what_cannot_be_told_is_refused() -> None:
     x = grid(3, 1)
     with pytest.raises(NotEnoughData, match="replicates"):

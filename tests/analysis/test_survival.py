@@ -8,7 +8,15 @@ from scipy import stats
 
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.resampling import generator
-from analysis.statistics.survival import Times, kaplan_meier, logrank, quantile, restricted_mean, turnbull
+from analysis.statistics.survival import (
+    Times,
+    kaplan_meier,
+    logrank,
+    quantile,
+    restricted_mean,
+    turnbull,
+    watched_until,
+)
 
 
 def observe(t: np.ndarray, budget: float, every: float) -> Times:
@@ -79,6 +87,34 @@ def test_intervals_of_quantiles_respect_the_spacing_of_evaluations(n: int, every
             inside[q] += e.low <= t <= e.high
             assert e.low % every == e.high % every == 0 or not np.isfinite(e.high)
     assert min(inside.values()) >= 71, inside  # 76 expected
+
+
+@pytest.mark.parametrize("longer", [16, 120])
+def test_a_few_longer_runs_do_not_make_a_tail(longer: int) -> None:
+    """200 runs to step 10,000, some of them twice as long: either enough of those are left, or nothing is said."""
+    rng = generator(f"tail {longer}")
+    budget = np.where(np.arange(200) < longer, 20_000, 10_000)
+    mean = np.minimum(lognormal(generator("truth"), 1_000_000, 6_000), 20_000).mean()
+    quartile = 6_000 * np.exp(0.4 * stats.norm.ppf(0.9))
+    told = inside = inside_mean = 0
+    for _ in range(150):
+        t = lognormal(rng, 200, 6_000)
+        right = np.ceil(t / 250) * 250
+        seen = right <= budget
+        times = Times(np.where(seen, right - 250, budget), np.where(seen, right, np.inf))
+        try:
+            e, m = quantile(times, 0.9), restricted_mean(times, 20_000)
+        except NotEnoughData:
+            assert watched_until(times) == 10_000
+            continue
+        told += 1
+        inside += e.low <= quartile <= e.high
+        inside_mean += m.low <= mean <= m.high
+    if longer == 16:
+        assert told <= 15  # about two of the 16 are still going; intervals from those held the truth in 83% of cases
+    else:
+        assert told > 50
+        assert min(inside, inside_mean) / told > 0.88
 
 
 def test_turnbull_is_the_histogram_when_all_share_one_grid() -> None:
