@@ -96,9 +96,14 @@ class Observations:
         """One row per (trajectory, numerics tag): another device or lane width walks another path."""
         return self._trajectories("arithmetic", ["trajectory_id", "numerics"])
 
-    def _trajectories(self, mode: str, once: list[str]) -> pd.DataFrame:
+    def measured(self, run_ids: Sequence[str] | pd.Index) -> pd.DataFrame:
+        """Return one row per arithmetic trajectory among ``run_ids``, where another run of it may be the longer one."""
+        return self._trajectories("arithmetic", ["trajectory_id"], run_ids)
+
+    def _trajectories(self, mode: str, once: list[str], among: Sequence[str] | pd.Index | None = None) -> pd.DataFrame:
         runs = self.all_runs
         rows = runs[(runs["mode"] == mode) & runs["status"].isin(COUNTED)]
+        rows = rows if among is None else rows[rows["run_id"].isin(among)]
         rows = rows.sort_values(["steps", "run_id"], ascending=[False, True], kind="stable").drop_duplicates(once)
         return rows.sort_values(["seed", "run_id"], kind="stable").set_index("run_id")
 
@@ -176,6 +181,11 @@ def is_random_seed(rows: pd.DataFrame) -> pd.Series:
     for stream in ("split", "init", "order"):
         free &= rows[f"seed_{stream}"] == [derive_seed(int(seed), stream) for seed in rows["seed"]]
     return free
+
+
+def seed_names(rows: pd.DataFrame, stream: str) -> dict[int, str]:
+    """Return the stream seeds that a master seed of ``rows`` derives, by the name of that: ``seed 0``."""
+    return {derive_seed(int(seed), stream): f"seed {int(seed)}" for seed in sorted(rows["seed"].unique(), reverse=True)}
 
 
 def describe_task(row: pd.Series) -> str:

@@ -176,7 +176,13 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         fontsize=8.5,
     )
     axes.annotate(
-        "generalises first", (0.03, 0.93), xycoords="axes fraction", color=REGIME_COLOURS["fast"], fontsize=8.5
+        "generalises first",
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(4, 4),
+        textcoords="offset points",
+        color=REGIME_COLOURS["fast"],
+        fontsize=8.5,
     )
     missing = int((~np.isfinite(done["fall"])).sum())
     caption = f"{len(done):,} generalised seeds; on the dashed line both happen at one step. "

@@ -107,7 +107,8 @@ def time_histogram(census: Census) -> Drawing:
     data = pd.DataFrame({"step from": [*edges[:-1], np.nan], "step to": [*edges[1:], np.nan], "seeds": [*count, never]})
     caption = f"Step of generalisation of {len(times):,} seeds; {never:,} had not generalised when their run ended."
     if census.by_time:
-        caption += f" Median {census.by_time.median.plain()}; green: at least three times faster than that."
+        caption += f" Median {census.by_time.median.plain()}"
+        caption += "; green: at least three times faster than that." if census.by_time.is_super.any() else "."
     return Drawing("time_histogram", "When the seeds generalised", caption, figure, data)
 
 

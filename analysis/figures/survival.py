@@ -39,7 +39,7 @@ def cumulative(study: Survival) -> Drawing:
         _name(axes, frames[-1], 0.8, "memorised", AMBER)
     axes.axhline(0.5, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
     axes.set_xlim(0, end)
-    axes.set_ylim(0, 1.02)
+    axes.set_ylim(0, 1.05)
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
     axes.set_ylabel("share of seeds")
     steps_axis(axes)
@@ -99,7 +99,7 @@ def compare(
             annotation_clip=False,
         )
     axes.set_xlim(0, end)
-    axes.set_ylim(0, 1.02)
+    axes.set_ylim(0, 1.05)
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
     axes.set_ylabel("share of seeds generalised")
     steps_axis(axes)

@@ -131,23 +131,26 @@ class Screen:
     """Steps trained with the screen over steps trained without."""
 
 
-def screened(scores: Floats, labels: Flags, keep: float, step: int, budget: int) -> tuple[int, float]:
-    """Return how many hits keeping the top share ``keep`` by ``scores`` misses, and its cost (1: without a screen)."""
+def screened(scores: Floats, labels: Flags, keep: float, step: int, lengths: Floats) -> tuple[int, float]:
+    """Return how many hits keeping the top share ``keep`` by ``scores`` misses, and its cost (1: without a screen).
+
+    ``lengths`` (n,) are the steps that each run takes without a screen.
+    """
     n = max(1, round(keep * len(scores)))
     kept = np.zeros(len(scores), dtype=bool)
     kept[np.argsort(-scores, kind="stable")[:n]] = True
-    cost = (len(scores) * step + n * (budget - step)) / (len(scores) * budget)
-    return int((labels & ~kept).sum()), cost
+    steps = np.where(kept, lengths, np.minimum(lengths, step))
+    return int((labels & ~kept).sum()), float(steps.sum() / lengths.sum())
 
 
-def screen(scores: Floats, labels: Flags, keep: float, step: int, budget: int) -> Screen:
+def screen(scores: Floats, labels: Flags, keep: float, step: int, lengths: Floats) -> Screen:
     """Return what keeping the top share ``keep`` by ``scores`` (from out of fold) misses, and its cost.
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
     """
     _enough(labels)
-    missed, cost = screened(scores, labels, keep, step, budget)
+    missed, cost = screened(scores, labels, keep, step, lengths)
     n = max(1, round(keep * len(scores)))
     return Screen(step, n / len(scores), wilson(missed, int(labels.sum())), cost)
 

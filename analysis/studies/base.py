@@ -54,6 +54,11 @@ class Study:
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def headlines(self) -> list[Finding]:
+        """The answers that stand on the section's cards and at the top of the page."""
+        return [finding for finding in self.findings if finding.headline]
+
     def as_json(self) -> dict[str, Any]:
         """Return the study as it stands in report.json."""
         return {

@@ -136,8 +136,11 @@ def _seeds_needed(e: Estimate, name: str) -> Finding:
     p = max(e.value, 1 / (e.n + 1))
     width = min(p, 0.1)
     n = seeds_for_width(p, width)
-    supposed = "" if e.value else ", one in all seeds so far"
-    text = f"An interval of {100 * width:.2g} percentage points around a {name} of {p:.2%}{supposed} takes {n:,} seeds."
+    supposed = "" if e.value else " (one in all seeds so far)"
+    text = (
+        f"If the {name} is {p:.2%}{supposed}, an interval {100 * width:.2g} percentage points wide around it takes "
+        f"{n:,} seeds."
+    )
     return Finding("seeds needed", f"{n:,}", text)
 
 
@@ -158,7 +161,8 @@ def _time_findings(census: Census) -> list[Finding]:
     estimate = share(hits, judged_seeds)
     text = (
         f"{hits:,} of {judged_seeds:,} seeds generalised by step {verdict.threshold:,.0f}, at least "
-        f"{DIARY.speedup:.0f} times faster than the median seed (step {verdict.median.plain()}): {estimate.percent()}."
+        f"{DIARY.speedup:.0f} times faster than the median seed, which takes {verdict.median.plain()} steps: "
+        f"{estimate.percent()}."
     )
     by_time = Finding("super by time", estimate.percent(), text, estimate, headline=True)
     found = [by_time, generalised]
@@ -168,9 +172,16 @@ def _time_findings(census: Census) -> list[Finding]:
 def _share_table(census: Census) -> Table:
     shares = dict(census.shares)
     shares |= {f.label: f.estimate for f in census.findings if f.label == "super by time" and f.estimate}
+    words = {
+        "super": f"above {DIARY.super_accuracy:.0%}",
+        "fast": f"{DIARY.normal_accuracy:.0%} to {DIARY.super_accuracy:.0%}",
+        "normal": f"below {DIARY.normal_accuracy:.0%}",
+    }
+    if census.is_diary_regime:
+        words = {}
     records = [
         {
-            "class": name,
+            "class": words.get(name, name),
             "seeds": round(e.value * e.n),
             "of": e.n,
             "share %": round(100 * e.value, 3),

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.criteria import UNJUDGED
+from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import (
     CONDITION_SETTINGS,
     Observations,
@@ -26,6 +26,7 @@ from analysis.observations import (
 )
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.multiplicity import holm
+from analysis.statistics.prediction import spearman
 from analysis.statistics.proportions import ratio
 from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
 from analysis.studies.base import Finding, Question, Study, Table
@@ -40,6 +41,7 @@ FLAT = 1e-9
 """Spread of log times below which all are equal, but for rounding."""
 COUPLING = "eval.couple_order"
 """Has a section of its own."""
+RANKS = "ρ over seeds"
 SEEDS = ["seed_split", "seed_init", "seed_order"]
 
 
@@ -236,7 +238,7 @@ def analyse_settings(observations: Observations, question: Question, settings: t
     records = []
     for family in found:
         mine = [c for c in contrasts if c.setting == family.setting]
-        study.findings.append(_sentence(study, family, mine, docs[family.setting][1].doc))
+        study.findings.append(_sentence(observations, study, family, mine, docs[family.setting][1].doc))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
     study.findings += [f for c in contrasts for f in _rates(observations, c, len(found) == 1)]
@@ -247,6 +249,10 @@ def analyse_settings(observations: Observations, question: Question, settings: t
     table = table[[c for c in table if (table[c].astype(str) != "").any()]]
     study.tables.append(Table("values", caption, table))
     study.notes += _notes(found, contrasts)
+    if any(RANKS in f.text for f in study.findings):
+        study.notes.append(
+            f"{RANKS}: rank correlation of the same seeds' times under both values, 1 where the fast ones stay fast."
+        )
     return study
 
 
@@ -256,10 +262,14 @@ def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurv
     return kaplan_meier(times), min(last, watched_until(times))
 
 
-def _sentence(study: Comparison, family: Family, contrasts: list[Contrast], doc: str) -> Finding:
+def _sentence(
+    observations: Observations, study: Comparison, family: Family, contrasts: list[Contrast], doc: str
+) -> Finding:
     told = []
     for c in contrasts:
-        told.append(f"{c.value}: {_slowdown_words(c)}{_verdict(study, c)}")
+        ranks = _stay_fast(observations, c)
+        ranks = f" ({RANKS} {ranks})" if ranks else ""
+        told.append(f"{c.value}: {_slowdown_words(c)}{_verdict(study, c)}{ranks}")
     doc = doc.rstrip(".")
     meaning = doc[0].lower() + doc[1:] if doc[1:2].islower() else doc
     text = (
@@ -298,7 +308,6 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
         "median step": _median(times),
         "time over the reference's": _slowdown_words(c) if c and slowdown else "",
         "up to step": f"{c.horizon:,.0f}" if c and slowdown else "",
-        "same seeds stay fast": _stay_fast(observations, c) if c else "",
         "p (Holm)": f"{study.p[c.label]:.2g}" if c and c.label in study.p else "",
         "log-rank p": f"{c.logrank_p:.2g}" if c and c.logrank_p is not None else "",
     }
@@ -317,10 +326,8 @@ def _stay_fast(observations: Observations, c: Contrast) -> str:
     late = max(float((x >= np.log(c.horizon)).mean()) for x in (log, log0))
     if late > MOST_CENSORED or np.ptp(log) == 0 or np.ptp(log0) == 0:
         return ""
-    r = float(stats.spearmanr(log, log0).statistic)
-    half = float(stats.norm.ppf(0.5 + LEVEL / 2)) * 1.03 / np.sqrt(len(log) - 3)  # Fieller, Hartley and Pearson 1957
-    z = np.arctanh(np.clip(r, -0.9999, 0.9999))
-    return f"ρ = {r:.2f} ({np.tanh(z - half):.2f} to {np.tanh(z + half):.2f})"
+    e = spearman(log, log0)
+    return f"{e.value:.2f}, {e.low:.2f} to {e.high:.2f}"
 
 
 def _median(times: Times) -> str:
@@ -347,18 +354,21 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
         return found
     e = ratio(a, n, b, m)
     counts = f"{a} of {n} at {c.value}, {b} of {m} at {c.reference}, judged at step {horizon:,}"
+    others = set(differing_settings(c.base.iloc[0])) - {c.setting}
+    seeds = f"seeds above {DIARY.super_accuracy:.0%}" if others else "super seeds"  # the thresholds are the diary's
+    what = seeds[0].upper() + seeds[1:]
     if not b:
         shown = f"only at {c.value}"
-        text = f"Super seeds only at {c.label}: {counts} (at least {e.low:.2g} times as frequent)."
+        text = f"{what} only at {c.label}: {counts} (at least {e.low:.2g} times as frequent)."
     elif not a:
         shown = f"none at {c.value}"
-        text = f"No super seeds at {c.label}: {counts} (at most {e.high:.2g} times as frequent)."
+        text = f"No {seeds} at {c.label}: {counts} (at most {e.high:.2g} times as frequent)."
     else:
         shown = f"×{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
-        text = f"Super seeds at {c.label} are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}): {counts}."
+        text = f"{what} at {c.label} are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}): {counts}."
     # The table holds the pace of every value; sentences are kept for rates that chance does not explain.
     clear = e.low > 1 or e.high < 1
-    return [*found, Finding(f"super seeds at {c.label}", shown, text, e, listed=clear)]
+    return [*found, Finding(f"{seeds} at {c.label}", shown, text, e, listed=clear)]
 
 
 def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:

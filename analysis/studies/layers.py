@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import Observations, describe_task, varying_columns
+from analysis.observations import Observations, describe_task, seed_names, varying_columns
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
 from analysis.statistics.shapley import Attribution, additive_share, attribute
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import Outcome, outcome
-from grok.streams import derive_seed
 
 FEWEST_POOLED = 3
 """Transplants below which nothing is said about other pairs of seeds."""
@@ -78,7 +77,7 @@ def transplants(observations: Observations) -> list[Transplant]:
     swapped = rows[maps.map(bool)]
     if swapped.empty:
         return []
-    names = _master_seeds(rows)
+    names = seed_names(rows, "init")
     settings = varying_columns(rows)
     told = varying_columns(swapped)
     frame = ["seed_split", "seed_order", "seed_init", *settings]
@@ -109,11 +108,6 @@ def transplants(observations: Observations) -> list[Transplant]:
                 )
             )
     return found
-
-
-def _master_seeds(rows: pd.DataFrame) -> dict[int, str]:
-    """Return the names of the init seeds in the store that a master seed of the store derives."""
-    return {derive_seed(int(seed), "init"): f"seed {int(seed)}" for seed in sorted(rows["seed"].unique(), reverse=True)}
 
 
 def analyse(observations: Observations, question: Question) -> Layers:

@@ -53,11 +53,12 @@ class Mechanism(Study):
 
 
 def metrics_of(observations: Observations) -> pd.DataFrame:
-    """Return every optional measurement of the arithmetic runs: run_id, step, one column per metric."""
-    curves = observations.curves_of(observations.arithmetic.index)
+    """Return the optional measurements, each trajectory's once: run_id, step, one column per metric."""
+    curves = observations.curves
     if "metrics" not in curves:
         return pd.DataFrame({"run_id": [], "step": []})
     measured = curves[curves["metrics"].notna() & (curves["metrics"] != "{}")]
+    measured = measured[measured["run_id"].isin(observations.measured(measured["run_id"].unique()).index)]
     if measured.empty:
         return pd.DataFrame({"run_id": [], "step": []})
     values = pd.DataFrame([json.loads(text) for text in measured["metrics"]], index=measured.index).astype(float)
@@ -105,7 +106,7 @@ def analyse(observations: Observations, question: Question) -> Mechanism:
     metrics = metrics_of(observations)
     if metrics.empty:
         raise NotEnoughData("runs with optional measurements")
-    rows = observations.arithmetic.loc[list(dict.fromkeys(metrics["run_id"]))]
+    rows = observations.measured(metrics["run_id"].unique())
     rows = rows[observations.conditions(rows) == 0]
     metrics = metrics[metrics["run_id"].isin(rows.index)].dropna(axis=1, how="all")
     names = [str(c) for c in metrics if c not in ("run_id", "step")]

@@ -6,16 +6,26 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.criteria import UNJUDGED
-from analysis.observations import Observations, describe_task, differing_settings, varying_columns
+from analysis.criteria import DIARY, UNJUDGED, judge_by_time
+from analysis.observations import (
+    Observations,
+    describe_task,
+    differing_settings,
+    floats,
+    seed_names,
+    varying_columns,
+)
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import share
+from analysis.statistics.survival import quantile
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import judged
 
 FEWEST = 20
 """Seeds of the scanned stream below which a group is no scan."""
 STREAMS = ("split", "init", "order")
+COUPLING = "config.eval.couple_order"
+"""A coupled order stream is no scan: the bug has a section of its own."""
 DIARY_SAYS = {"order": "0.43% super; later 0.6%, given the model", "init": "0.4% super, given the order"}
 
 
@@ -29,6 +39,13 @@ class Scan:
     rows: pd.DataFrame
     horizon: int
     shares: dict[str, Estimate]
+    median: Estimate | None
+    """Step of generalisation; None where less than half of the seeds got there."""
+    middle: str
+    """The quartiles of the step of generalisation, as far as they are known."""
+    by_time: Estimate | None
+    """Share that generalised at least three times faster than this scan's median."""
+    in_diary_regime: bool
 
 
 @dataclass(kw_only=True)
@@ -43,7 +60,10 @@ def scans_of(observations: Observations) -> list[tuple[str, pd.DataFrame]]:
     rows = observations.arithmetic
     if rows.empty:
         return []
-    plain = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)]
+    kept = (rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)
+    if COUPLING in rows:
+        kept &= ~rows[COUPLING].fillna(False).astype(bool)
+    plain = rows[kept].drop_duplicates([*varying_columns(rows), *(f"seed_{s}" for s in STREAMS)])
     plain = plain.assign(_condition=observations.conditions(plain)) if len(plain) else plain
     found = []
     for stream in STREAMS:
@@ -68,49 +88,96 @@ def analyse(observations: Observations, question: Question) -> Scans:
     for stream, rows in scans_of(observations):
         labelled, horizon = judged(observations, rows)
         labels = labelled.loc[labelled["label"] != UNJUDGED, "label"]
-        if len(labels) < FEWEST:
-            continue
-        shares = {c: share(int((labels == c).sum()), len(labels)) for c in ("super", "fast", "normal")}
-        first = rows.iloc[0]
-        fixed = ", ".join(f"{s} {first[f'seed_{s}']}" for s in STREAMS if s != stream)
-        scans.append(Scan(stream, fixed, labelled, horizon, shares))
+        if len(labels) >= FEWEST:
+            shares = {c: share(int((labels == c).sum()), len(labels)) for c in ("super", "fast", "normal")}
+            scans.append(_timed(observations, stream, labelled, horizon, shares))
     if not scans:
         raise NotEnoughData(f"at least {FEWEST} seeds of one stream with the other streams' seeds fixed")
     study = Scans(name=question.name, title=question.title, question=question.question, scans=scans)
-    first_rows = pd.DataFrame([scan.rows.iloc[0] for scan in scans])
-    differing = varying_columns(first_rows)
+    differing = varying_columns(pd.DataFrame([scan.rows.iloc[0] for scan in scans]))
     for scan in scans:
-        task = describe_task(scan.rows.iloc[0])
-        task += "".join(f", {c.removeprefix('config.')}={scan.rows.iloc[0][c]}" for c in differing)
-        n = scan.shares["super"].n
-        in_diary_regime = not differing_settings(scan.rows.iloc[0])
-        said = f" The diary: {DIARY_SAYS[scan.stream]}." if scan.stream in DIARY_SAYS and in_diary_regime else ""
-        study.findings.append(
-            Finding(
-                f"super {scan.stream} seeds",
-                scan.shares["super"].percent(),
-                f"{n} {scan.stream} seeds with {scan.fixed} fixed ({task}), at step "
-                f"{scan.horizon:,}: super {scan.shares['super'].percent()}, fast {scan.shares['fast'].percent()}, "
-                f"normal {scan.shares['normal'].percent()}.{said}",
-                scan.shares["super"],
-                headline=len(scans) <= 4,
-            )
-        )
-    frame = pd.DataFrame(
-        [
-            {
-                "scanned": scan.stream,
-                "fixed": scan.fixed,
-                "seeds": scan.shares["super"].n,
-                "judged at step": scan.horizon,
-                **{c: e.percent() for c, e in scan.shares.items()},
-            }
-            for scan in scans
-        ]
+        first = scan.rows.iloc[0]
+        task = describe_task(first) + "".join(f", {c.removeprefix('config.')}={first[c]}" for c in differing)
+        study.findings.append(_finding(scan, task, headline=len(scans) <= 4))
+    study.tables.append(
+        Table("scans", "One stream scanned at a time, 95% intervals", pd.DataFrame([_record(s) for s in scans]))
     )
-    study.tables.append(Table("scans", "Shares with 95% intervals, one stream scanned at a time", frame))
     study.notes.append("These shares hold for the fixed seeds; other fixed seeds can give other shares.")
     return study
+
+
+def _timed(
+    observations: Observations, stream: str, rows: pd.DataFrame, horizon: int, shares: dict[str, Estimate]
+) -> Scan:
+    times, by_time = observations.times(rows), None
+    known: dict[float, Estimate] = {}
+    for q in (0.25, 0.5, 0.75):
+        try:
+            known[q] = quantile(times, q)
+        except NotEnoughData:
+            break
+    if 0.5 in known:
+        verdict = judge_by_time(times, floats(rows["config.train.steps"]))
+        by_time = share(int(verdict.is_super.sum()), int(verdict.judged.sum())) if verdict.judged.any() else None
+    ends = [f"{known[q].value:,.0f}" if q in known else "later" for q in (0.25, 0.75)]
+    return Scan(
+        stream,
+        _fixed(observations.arithmetic, rows.iloc[0], stream),
+        rows,
+        horizon,
+        shares,
+        known.get(0.5),
+        " to ".join(ends),
+        by_time,
+        not differing_settings(rows.iloc[0]),
+    )
+
+
+def _fixed(rows: pd.DataFrame, first: pd.Series, stream: str) -> str:
+    """Return the other streams' seeds in words: by the master seed that derives them, where one does."""
+    words: dict[str, list[str]] = {}
+    for other in STREAMS:
+        if other != stream:
+            seed = int(first[f"seed_{other}"])
+            words.setdefault(seed_names(rows, other).get(seed, str(seed)), []).append(other)
+    return ", ".join(f"{' and '.join(streams)} of {name}" for name, streams in words.items())
+
+
+def _finding(scan: Scan, task: str, headline: bool) -> Finding:
+    n = scan.shares["super"].n
+    intro = f"{n} {scan.stream} seeds with {scan.fixed} fixed ({task}): "
+    by_accuracy = ", ".join(f"{e.percent()} {_called(scan, c)}" for c, e in scan.shares.items())
+    said = f" The diary: {DIARY_SAYS[scan.stream]}." if scan.stream in DIARY_SAYS and scan.in_diary_regime else ""
+    at = f"at step {scan.horizon:,}: {by_accuracy}.{said}"
+    if scan.in_diary_regime or scan.by_time is None or scan.median is None:
+        e = scan.shares["super"]
+        return Finding(f"super {scan.stream} seeds", e.percent(), intro + at, e, headline and scan.in_diary_regime)
+    e = scan.by_time
+    text = (
+        f"{intro}{e.percent()} generalised at least {DIARY.speedup:.0f} times faster than the median of these seeds, "
+        f"which is step {scan.median.plain()}; the middle half took {scan.middle} steps. Validation accuracy {at}"
+    )
+    return Finding(f"{scan.stream} seeds super by time", e.percent(), text, e, headline)
+
+
+def _called(scan: Scan, name: str) -> str:
+    """Return a class by its name in the diary's regime, elsewhere by its thresholds: they were made for that task."""
+    low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
+    elsewhere = {"super": f"above {high}", "fast": f"{low} to {high}", "normal": f"below {low}"}
+    return name if scan.in_diary_regime else elsewhere[name]
+
+
+def _record(scan: Scan) -> dict[str, object]:
+    return {
+        "scanned": scan.stream,
+        "fixed": scan.fixed,
+        "seeds": scan.shares["super"].n,
+        "median step": scan.median.plain() if scan.median else "",
+        "middle half": scan.middle if scan.median else "",
+        "super by time": scan.by_time.percent() if scan.by_time else "",
+        "judged at step": scan.horizon,
+        **{_called(scan, c): e.percent() for c, e in scan.shares.items()},
+    }
 
 
 QUESTION = Question(

@@ -139,8 +139,8 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     clear = not e.low <= 0 <= e.high
     if result.is_time:
         ratio = np.exp([e.value, e.low, e.high])
-        shown = f"{ratio[0]:.2f} times ({ratio[1]:.2f} to {ratio[2]:.2f})"
-        what = f"makes generalising take {shown} as long"
+        shown = f"{ratio[0]:.2f} times as long ({ratio[1]:.2f} to {ratio[2]:.2f})"
+        what = f"makes generalising take {shown}"
         most = f"a factor of {max(ratio[2], 1 / ratio[1]):.2f} either way"
     else:
         shown = f"{-e.value:+.3f} ({-e.high:+.3f} to {-e.low:+.3f})"
@@ -190,13 +190,13 @@ def _size(study: ValShuffle, table: pd.DataFrame) -> None:
     off, ways = table[-1].to_numpy(dtype=float)[complete, None], ways[complete]
     i, j = np.triu_indices(ways.shape[1], 1)
     e = variance_ratio((ways - off) ** 2 / 2, (ways[:, i] - ways[:, j]) ** 2 / 2, "val shuffle size")
-    shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
+    shown = f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})"
     verdict = "as large as" if e.low <= 1 <= e.high else "smaller than" if e.high < 1 else "larger than"
     study.findings.append(
         Finding(
             "size against order noise",
             shown,
-            f"The variance that switching the coupling on makes is {shown} times that between two redraws of the order "
+            f"The variance that switching the coupling on makes is {shown} that between two redraws of the order "
             f"from the same step on: {verdict} order-seed noise.",
             e,
             headline=True,

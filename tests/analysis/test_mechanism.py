@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.figures import drawings
@@ -46,6 +47,17 @@ def test_what_leads_and_what_lags(measured: Observations) -> None:
     early = drawn["inside_early"].data.set_index("clock")["median"]
     assert early.loc[:0.4].max() == 0
     assert early.loc[0.7:].min() == 1
+
+
+def test_measurements_count_where_a_longer_run_of_the_same_seeds_has_none(measured: Observations) -> None:
+    longer = simulate(census(80, np.random.default_rng(2), steps=20_500, every=500))
+    both = Observations(
+        pd.concat([measured.all_runs, longer.all_runs], ignore_index=True),
+        pd.concat([measured.curves, longer.curves], ignore_index=True),
+    )
+    assert set(both.arithmetic.index) == set(longer.arithmetic.index)
+    alone, beside = (ask("mechanism", store).tables[0].frame for store in (measured, both))
+    pd.testing.assert_frame_equal(alone, beside)
 
 
 def test_a_level_that_follows_the_time_is_found(measured: Observations) -> None:

@@ -69,7 +69,7 @@ def test_a_signal_is_predicted_and_the_screen_misses_what_theory_says() -> None:
     x = np.column_stack([signal, rng.normal(0, 1, 20_000)])
     scores = cross_validated(x, labels, rng)
     assert auroc(scores, labels).value == pytest.approx(norm.cdf(2 / np.sqrt(2)), abs=0.01)
-    found = screen(scores, labels, 0.2, 500, 3000)
+    found = screen(scores, labels, 0.2, 500, np.full(len(labels), 3000.0))
     # The cut that keeps a fifth: 0.1 norm.sf(c - 2) + 0.9 norm.sf(c) = 0.2
     cuts = np.linspace(-3, 5, 4001)
     cut = cuts[np.argmin(np.abs(0.1 * norm.sf(cuts - 2) + 0.9 * norm.sf(cuts) - 0.2))]

@@ -198,7 +198,27 @@ def test_scans_of_one_stream_are_told_from_a_census(short_census: Observations) 
     assert found.stream == "order"
     fast = sum(t.time < 3000 for t in truths) / 300
     assert found.shares["normal"].value == pytest.approx(1 - fast, abs=0.03)
+    assert "split and init of seed 0" in study.findings[0].text
     assert "the store has none" in needs("scans", short_census)
+
+
+def test_a_scan_of_another_task_is_judged_by_time_and_coupled_orders_are_none() -> None:
+    rng = np.random.default_rng(16)
+    task = {"seed": 0, "task.modulus": 31, "train.steps": 1000, "train.batch_size": 256, "eval.every": 25}
+    times = np.exp(rng.normal(np.log(400), 0.2, 40))
+    times[:4] = 100
+    scan = [Truth({**task, "seeds.order": i}, t) for i, t in enumerate(times)]
+    coupled = {"eval.couple_order": True}
+    scan += [
+        Truth({**task, **coupled, "seeds.order": i, "eval.passes": p}, t) for i, t in enumerate(times) for p in (1, 2)
+    ]
+    study = ask("scans", simulate(scan))
+    (found,) = study.scans
+    assert found.by_time is not None
+    assert (found.by_time.value, found.by_time.n) == (0.1, 40)
+    (finding,) = study.findings
+    assert finding.estimate == found.by_time
+    assert "10% " in finding.shown or "10.0%" in finding.shown
 
 
 def transplant(
@@ -364,6 +384,17 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     assert study.looks["auroc"].iloc[-1] > 0.95
     few = simulate(census(15, np.random.default_rng(14)))
     assert "random seeds" in needs("prediction", few)
+
+
+def test_a_screen_is_paid_for_by_the_steps_that_runs_take() -> None:
+    rng = np.random.default_rng(18)
+    truths = census(200, rng)
+    base = {f.label: f for f in ask("prediction", simulate(truths)).findings}
+    longer = [Truth({**t.overrides, "train.steps": 20_000}, t.time, t.fast) for t in truths[:10]] + truths[10:]
+    mixed = {f.label: f for f in ask("prediction", simulate(longer)).findings}
+    (label,) = (name for name in base if "two-stage" in name)
+    assert base[label].shown == base[label].estimate.percent(0)
+    assert label in mixed  # it names the share saved: ten longer runs do not change what a usual run costs
 
 
 def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
