@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -77,9 +77,16 @@ class SurvivalCurve:
 
     def until(self, step: float) -> SurvivalCurve:
         """Return the curve up to ``step``."""
-        kept = self.times <= step
-        parts = (x[kept] for x in (self.times, self.survival, self.low, self.high, self.at_risk, self.events))
-        return SurvivalCurve(*parts, self.n, self.level)
+        k = self.times <= step
+        return replace(
+            self,
+            times=self.times[k],
+            survival=self.survival[k],
+            low=self.low[k],
+            high=self.high[k],
+            at_risk=self.at_risk[k],
+            events=self.events[k],
+        )
 
 
 def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:

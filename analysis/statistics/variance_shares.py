@@ -87,7 +87,7 @@ def variance_shares(
         raise NotEnoughData(
             f"seeds crossed more fully to tell {', '.join(design.missing)} from the rest (a grid, full or sampled)"
         )
-    inside = np.bincount(where, weights=(y - means[where]) ** 2)
+    inside: Floats = np.bincount(where, weights=(y - means[where]) ** 2).astype(np.float64)
     squares = np.array([*design.mean_squares(means), float(inside.sum()) / within])
     solve = np.linalg.inv(design.expected)
     point = np.asarray(solve @ squares)

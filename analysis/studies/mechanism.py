@@ -58,7 +58,7 @@ def metrics_of(observations: Observations) -> pd.DataFrame:
     if "metrics" not in curves:
         return pd.DataFrame({"run_id": [], "step": []})
     measured = curves[curves["metrics"].notna() & (curves["metrics"] != "{}")]
-    measured = measured[measured["run_id"].isin(observations.measured(measured["run_id"].unique()).index)]
+    measured = measured[measured["run_id"].isin(observations.measured(pd.Index(measured["run_id"].unique())).index)]
     if measured.empty:
         return pd.DataFrame({"run_id": [], "step": []})
     values = pd.DataFrame([json.loads(text) for text in measured["metrics"]], index=measured.index).astype(float)
@@ -106,7 +106,7 @@ def analyse(observations: Observations, question: Question) -> Mechanism:
     metrics = metrics_of(observations)
     if metrics.empty:
         raise NotEnoughData("runs with optional measurements")
-    rows = observations.measured(metrics["run_id"].unique())
+    rows = observations.measured(pd.Index(metrics["run_id"].unique()))
     rows = rows[observations.conditions(rows) == 0]
     metrics = metrics[metrics["run_id"].isin(rows.index)].dropna(axis=1, how="all")
     names = [str(c) for c in metrics if c not in ("run_id", "step")]
