@@ -1,10 +1,12 @@
 """Our GPT step against a plain nanoGPT-style loop, in turns, each in a process of its own, at equal threads.
 
-    python -m benchmarks.gpt --data DIR [--threads 1] [--steps 400] [--device cpu] [--out results/benchmarks]
+    python -m benchmarks.gpt --data DIR [--threads 1] [--steps 400] [--out results/benchmarks]
+    python -m benchmarks.gpt --data DIR --model gpt2 --device cuda [--batch 16] [--steps 200] [--out ...]
 
-DIR is what ``python -m grok.prepare text --input input.txt --tokenizer char --out DIR`` wrote. The plain loop
-is the usual one: an ``nn.Module`` with ``scaled_dot_product_attention``, windows at random offsets,
-AdamW as PyTorch gives it by default, clipping, a cosine schedule. Both train the same model for the same
+DIR is what ``python -m grok.prepare`` wrote: for the first command of Shakespeare's characters, for the second of
+any text with GPT-2's tokeniser. The plain loop is the usual one: an ``nn.Module`` with
+``scaled_dot_product_attention``, windows at random offsets, clipping, a cosine schedule, AdamW as PyTorch gives it
+by default; on a GPU also bf16 autocast, the model compiled, AdamW fused. Both train the same model for the same
 number of steps; the table gives milliseconds a step (median, and the quartiles over rounds), and each
 one's validation loss on the same windows, so that no speed is bought with it. Our step also makes the
 whole log of the step (norms, moments, zeros, data wait), which the plain one does not, and runs as a
@@ -18,29 +20,28 @@ A shared machine disturbs every figure: ratios are taken round by round, and the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
-import math
 import multiprocessing
 import platform
 import resource
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
+from benchmarks.plain_gpt import SHAPES, PlainLoop, Shape
 from grok.checkpoint import save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
-from grok.execute.allocation import keep_freed_memory
+from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.gpt.batches import validation_starts
 from grok.gpt.checkpoint import capture, to_checkpoint
 from grok.gpt.corpus import Corpus, open_corpus
@@ -50,78 +51,13 @@ from grok.gpt.planner import MACHINES, count_parameters, train_flops_per_token
 from grok.gpt.trainer import Trainer
 from grok.gpt.windows import gather
 
-LAYERS, HEADS, D, T, B, LR, WARMUP = 4, 4, 128, 64, 12, 1e-3, 100
 ROUND = 20
 """Steps of one before it is the other's turn."""
+VALIDATED = 480 * 64
+"""Tokens that both are judged on, or two batches."""
 
 
-class PlainBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(D, bias=False), nn.LayerNorm(D, bias=False)
-        self.c_attn, self.c_proj = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
-        self.c_fc, self.mlp_proj = nn.Linear(D, 4 * D, bias=False), nn.Linear(4 * D, D, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, t, _ = x.shape
-        q, k, v = (y.view(b, t, HEADS, D // HEADS).transpose(1, 2) for y in self.c_attn(self.ln_1(x)).split(D, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.c_proj(y.transpose(1, 2).contiguous().view(b, t, D))
-        mlp: Tensor = x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x))))
-        return mlp
-
-
-class PlainGPT(nn.Module):
-    def __init__(self, vocab_size: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab_size, D), nn.Embedding(T, D)
-        self.h, self.ln_f = nn.ModuleList(PlainBlock() for _ in range(LAYERS)), nn.LayerNorm(D, bias=False)
-        self.lm_head = nn.Linear(D, vocab_size, bias=False)
-        self.lm_head.weight = self.wte.weight
-        for name, p in self.named_parameters():
-            if p.dim() == 2:
-                std = 0.02 / math.sqrt(2 * LAYERS) if name.endswith("proj.weight") else 0.02
-                nn.init.normal_(p, 0.0, std, generator=generator)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
-        for block in self.h:
-            h = block(h)
-        logits = self.lm_head(self.ln_f(h))
-        return F.cross_entropy(logits.view(-1, logits.size(-1)), y.view(-1))
-
-
-class PlainLoop:
-    """The usual training loop."""
-
-    def __init__(self, corpus: Corpus, device: str, steps: int) -> None:
-        self.generator = torch.Generator().manual_seed(1337)
-        self.device, self.steps, self.k, self.data = device, steps, 0, corpus.tokens("train")
-        self.model = PlainGPT(corpus.vocab_size, self.generator).to(device)
-        decays = [p for p in self.model.parameters() if p.dim() >= 2]
-        rest = [p for p in self.model.parameters() if p.dim() < 2]
-        groups = [{"params": decays, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.99), fused=True if device == "cuda" else None)
-
-    def step(self) -> None:
-        self.k += 1
-        ix = torch.randint(len(self.data) - T, (B,), generator=self.generator)
-        x = torch.stack([torch.from_numpy(self.data[i : i + T].astype(np.int64)) for i in ix.tolist()])
-        y = torch.stack([torch.from_numpy(self.data[i + 1 : i + 1 + T].astype(np.int64)) for i in ix.tolist()])
-        share = self.k / WARMUP
-        if self.k > WARMUP:
-            share = 0.1 + 0.45 * (1 + math.cos(math.pi * (self.k - WARMUP) / max(1, self.steps - WARMUP)))
-        for group in self.optimizer.param_groups:
-            group["lr"] = LR * share
-        loss = self.model(x.to(self.device), y.to(self.device))
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.item()
-
-
-def our_config(corpus: Corpus, threads: int, steps: int, precision: str, compiled: bool) -> GptConfig:
+def our_config(shape: Shape, corpus: Corpus, threads: int, steps: int, precision: str, compiled: bool) -> GptConfig:
     """Return the settings of the same model and schedule."""
     config = load_config(
         {
@@ -130,15 +66,15 @@ def our_config(corpus: Corpus, threads: int, steps: int, precision: str, compile
             "precision": precision,
             "data": {"path": str(corpus.path)},
             "model": {
-                "layers": LAYERS,
-                "d_model": D,
-                "heads": HEADS,
-                "context": T,
+                "layers": shape.layers,
+                "d_model": shape.width,
+                "heads": shape.heads,
+                "context": shape.tokens,
                 "bias": False,
                 "activation": "gelu",
             },
-            "optim": {"lr": LR, "betas": [0.9, 0.99], "warmup_steps": WARMUP},
-            "train": {"steps": steps, "batch_size": B, "threads": threads},
+            "optim": {"lr": shape.lr, "betas": [0.9, 0.99], "warmup_steps": shape.warmup},
+            "train": {"steps": steps, "batch_size": shape.batch, "threads": threads},
             "numerics": {"compile": compiled},
         }
     )
@@ -149,9 +85,12 @@ def our_config(corpus: Corpus, threads: int, steps: int, precision: str, compile
 class OurLoop:
     """Our step, as a worker makes it."""
 
-    def __init__(self, corpus: Corpus, device: str, threads: int, steps: int, precision: str, compiled: bool) -> None:
+    def __init__(
+        self, shape: Shape, corpus: Corpus, device: str, threads: int, steps: int, precision: str, compiled: bool
+    ) -> None:
         keep_freed_memory()
-        self.config = our_config(corpus, threads, steps, precision, compiled)
+        use_large_pages()
+        self.config = our_config(shape, corpus, threads, steps, precision, compiled)
         self.trainer = Trainer(self.config, corpus, Numerics.of(self.config, device))
         self.model = self.trainer.model.loss
         self.waits: list[float] = []
@@ -178,12 +117,17 @@ def serve(pipe: Connection, kind: tuple[str, str, bool], given: argparse.Namespa
     """Build one contender in this process, then do what the pipe asks for."""
     torch.set_num_threads(given.threads)
     name, precision, compiled = kind
-    corpus = open_corpus(given.data)
+    corpus, shape = open_corpus(given.data), shape_of(given)
     loop: Any = (
-        PlainLoop(corpus, given.device, given.steps)
+        PlainLoop(shape, corpus, given.device, given.steps, precision, compiled)
         if name == "plain"
-        else OurLoop(corpus, given.device, given.threads, given.steps, precision, compiled)
+        else OurLoop(shape, corpus, given.device, given.threads, given.steps, precision, compiled)
     )
+    with loop.trainer.numerics.active() if name == "ours" else contextlib.nullcontext():
+        _serve(pipe, loop, corpus, given, profiled=given.profile and compiled and precision == "float32")
+
+
+def _serve(pipe: Connection, loop: Any, corpus: Corpus, given: argparse.Namespace, *, profiled: bool) -> None:
     clock = time.perf_counter if given.clock == "wall" else time.process_time
     pipe.send("ready")
     while (count := pipe.recv()) is not None:
@@ -192,20 +136,41 @@ def serve(pipe: Connection, kind: tuple[str, str, bool], given: argparse.Namespa
             loop.step()
         seconds = clock() - began
         pipe.send((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults))
-    tokens = corpus.tokens("val")
-    x, y = (
-        torch.from_numpy(a.copy()).to(given.device) for a in gather(tokens, validation_starts(len(tokens), T, 480), T)
+    on_cuda = given.device == "cuda"
+    memory = torch.cuda.max_memory_allocated() if on_cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    loss = validation_loss(loop.model, corpus, shape_of(given), given.device)
+    more = (
+        {}
+        if isinstance(loop, PlainLoop)
+        else {"data_wait": float(np.mean(loop.waits)), "checkpoint_seconds": loop.checkpoint()}
     )
-    with torch.no_grad():
-        loss = loop.model(x, y).item()
-    more = {} if name == "plain" else {"data_wait": float(np.mean(loop.waits)), "checkpoint_seconds": loop.checkpoint()}
-    if given.profile and compiled and precision == "float32":
+    if profiled:
         with torch.profiler.profile() as profile:
             for _ in range(ROUND):
                 loop.step()
         print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=60))
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    pipe.send({"val_loss": loss, "memory": memory, **more})
+    pipe.send({"val_loss": loss, "memory": memory / 2**20, **more})
+
+
+def shape_of(given: argparse.Namespace) -> Shape:
+    """Return the shape that was asked for."""
+    shape = SHAPES[given.model]
+    return replace(shape, batch=given.batch) if given.batch else shape
+
+
+@torch.no_grad()
+def validation_loss(model: Any, corpus: Corpus, shape: Shape, device: str) -> float:
+    """Return the mean loss in float32 of the windows that both are judged on, a batch at a time."""
+    tokens = corpus.tokens("val")
+    windows = max(2, VALIDATED // (shape.tokens * shape.batch)) * shape.batch
+    starts, losses = validation_starts(len(tokens), shape.tokens, windows), []
+    for first in range(
+        0, len(starts) - shape.batch + 1, shape.batch
+    ):  # whole batches: a compiled model knows one shape
+        found = gather(tokens, starts[first : first + shape.batch], shape.tokens)
+        x, y = (torch.from_numpy(a.copy()).to(device) for a in found)
+        losses.append(model(x, y).item())
+    return float(np.mean(losses))
 
 
 @dataclass(slots=True)
@@ -240,16 +205,24 @@ class Contender:
 
 
 KINDS = {
-    "plain loop": ("plain", "float32", False),
-    "ours, float32": ("ours", "float32", False),
-    "ours, float32, compiled": ("ours", "float32", True),
-    "ours, bf16, compiled": ("ours", "bf16", True),
+    "cpu": {
+        "plain loop": ("plain", "float32", False),
+        "ours, float32": ("ours", "float32", False),
+        "ours, float32, compiled": ("ours", "float32", True),
+        "ours, bf16, compiled": ("ours", "bf16", True),
+    },
+    "cuda": {
+        "plain loop, bf16, compiled": ("plain", "bf16", True),
+        "ours, bf16": ("ours", "bf16", False),
+        "ours, bf16, compiled": ("ours", "bf16", True),
+    },
 }
+"""Who is measured, by kind of device: the plain loop first, as people run it there."""
 
 
 def measure(given: argparse.Namespace) -> list[Contender]:
     """Run all contenders in turns and return them."""
-    contenders = [Contender.start(name, kind, given) for name, kind in KINDS.items()]
+    contenders = [Contender.start(name, kind, given) for name, kind in KINDS[given.device].items()]
     for _ in range(given.steps // ROUND):
         for contender in contenders:
             contender.round()
@@ -262,15 +235,17 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
     """Return the benchmark as Markdown."""
     device = device_model(torch.device(given.device))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
-    corpus = open_corpus(given.data)
-    config = our_config(corpus, given.threads, given.steps, "float32", False)
-    flops = B * T * train_flops_per_token(config.model, count_parameters(config.model, corpus.vocab_size))
+    corpus, shape = open_corpus(given.data), shape_of(given)
+    config = our_config(shape, corpus, given.threads, given.steps, "float32", False)
+    tokens = shape.batch * shape.tokens
+    flops = tokens * train_flops_per_token(config.model, count_parameters(config.model, corpus.vocab_size))
     lines = [
         "# A GPT step against a plain loop",
         "",
         f"{datetime.date.today()}, commit {commit.strip()}, {device}, {given.threads} thread(s), "
-        f"Python {platform.python_version()}, torch {torch.__version__}. {LAYERS} layers, width {D}, {T} tokens, "
-        f"batch {B}, {given.steps} steps, {given.clock} time. Command: `python -m benchmarks.gpt --data DIR "
+        f"Python {platform.python_version()}, torch {torch.__version__}. {shape.words}, "
+        f"{given.steps} steps, {given.clock} time. Command: `python -m benchmarks.gpt --data DIR "
+        f"--model {given.model} --device {given.device} --batch {shape.batch} "
         f"--threads {given.threads} --steps {given.steps} --clock {given.clock}`.",
         "",
         f"Medians over rounds of {ROUND} steps in which all take turns, each in a process of its own; ratios round by "
@@ -284,14 +259,14 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
         ms = float(np.median(c.rounds[1:]))
         low, middle, high = np.quantile(base / np.array(c.rounds[1:]), [0.25, 0.5, 0.75])
         lines.append(
-            f"| {c.name} | {ms:.1f} | {B * T / ms * 1000:,.0f} | {flops / ms / 1e6:,.0f} | {c.end['val_loss']:.3f} | "
+            f"| {c.name} | {ms:.1f} | {tokens / ms * 1000:,.0f} | {flops / ms / 1e6:,.0f} | {c.end['val_loss']:.3f} | "
             f"{middle:.2f} ({low:.2f} to {high:.2f}) | {np.median(c.faults[1:]):,.0f} | {c.end['memory']:,.0f} |"
         )
     ours = contenders[1]
     seconds, minutes = ours.end["checkpoint_seconds"], config.checkpoint.minutes
     lines += [
         "",
-        f"Waiting for data takes {ours.end['data_wait']:.2%} of our float32 step. Taking and writing a checkpoint "
+        f"Waiting for data takes {ours.end['data_wait']:.2%} of our step. Taking and writing a checkpoint "
         f"takes {1000 * seconds:.0f} ms: {seconds / (60 * minutes):.3%} of the time at one every {minutes:g} minutes.",
     ]
     known = [m for m in MACHINES.values() if m.name in device]
@@ -309,7 +284,9 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", choices=tuple(KINDS))
+    parser.add_argument("--model", default="char", choices=tuple(SHAPES), help="gpt2: 124M parameters, for a GPU")
+    parser.add_argument("--batch", type=int, help="sequences of a step (default: the model's)")
     parser.add_argument(
         "--clock",
         default="wall",
