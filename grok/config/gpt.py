@@ -283,7 +283,9 @@ class LogConfig:
     mlflow: str | None = setting(None, "MLflow tracking address, such as sqlite:///mlflow.db.", role="none")
     profile: str | None = setting(None, "Folder for a trace and a table of a few steps.", role="none")
     profile_steps: int = setting(5, "Steps profiled, after three of warm-up.", role="none", minimum=1)
-    quiet: bool = setting(False, "Print nothing about the model, its data and its evaluations.", role="none")
+    quiet: bool = setting(
+        False, "Print nothing about the model, its data and its evaluations, unless a run diverges.", role="none"
+    )
 
 
 @dataclass(kw_only=True)

@@ -37,8 +37,8 @@ class Log:
         self.profile = Profiler(config.log, trainer.numerics.device, from_step)
         self.sinks: list[Sink] = open_sinks(run_id, config, from_step)
 
-    def say(self, line: str) -> None:
-        if not self.config.log.quiet:
+    def say(self, line: str, *, always: bool = False) -> None:
+        if always or not self.config.log.quiet:
             print(f"{self.run_id[:8]} {line}", file=sys.stderr, flush=True)
 
     def start(self, changes: list[str]) -> None:
@@ -100,19 +100,23 @@ class Log:
         """Say how the run ended; ``saved_at`` are the steps of its checkpoints, which stay where it diverged."""
         self._tell("finish", result)
         last, waits = result.curve[-1], [point.data_wait for point in result.step_log]
+        diverged = result.status == "diverged"
         self.say(
             f"{result.status} ({result.stop_reason}) after {result.steps:,} steps in {duration(result.seconds)}: "
             f"train {last.train_loss:.4f}, val {last.val_loss:.4f}; "
-            f"{sum(waits) / max(1, len(waits)):.1%} of a step waits for data"
+            f"{sum(waits) / max(1, len(waits)):.1%} of a step waits for data",
+            always=diverged,
         )
-        if result.status == "diverged":
+        if diverged:
             back = "" if self.config.stability.rolls_back() else ", or stability.policy=skip_data, which rolls back"
-            self.say(f"it is stored as far as it came; try a lower optim.lr or a longer optim.warmup_steps{back}")
+            advice = f"it is stored as far as it came; try a lower optim.lr or a longer optim.warmup_steps{back}"
+            self.say(advice, always=True)
             if saved_at:
                 steps = " and ".join(map(str, saved_at[-2:]))
                 self.say(
                     f"its checkpoints of step {steps} are kept: go on with resume.run={result.run_id} "
-                    f"resume.step={saved_at[-2:][0]} and, named in resume.changes=[...], other settings"
+                    f"resume.step={saved_at[-2:][0]} and, named in resume.changes=[...], other settings",
+                    always=True,
                 )
 
     def close(self) -> None:
