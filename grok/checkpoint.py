@@ -13,14 +13,16 @@ and warns of damaged ones.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import socket
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +39,12 @@ MANIFEST: Final = "manifest.json"
 _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TMP: Final = ".tmp-"
+
+_WRITER: Final = re.compile(r".*\.tmp-(.+)-(\d+)-[0-9a-f]{8}")
+"""Host and process in the name of a folder that is being written."""
+
+TRIES: Final = 3
+"""Times to write a folder that another process clears away meanwhile: it has no reason to do so twice."""
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -111,10 +119,9 @@ def remove_checkpoints(folder: str | Path) -> None:
     folder = Path(folder)
     for _, _, path in _saved(folder):
         _discard(path)
-    if folder.is_dir():
-        _clear_unfinished(folder)
-        if not any(folder.iterdir()):
-            folder.rmdir()
+    with suppress(OSError):  # not there, not empty: kept weights stay, and so does what another process writes
+        _clear_unfinished(folder, everything=True)
+        folder.rmdir()
 
 
 def save_weights(folder: str | Path, moment: str, tensors: Mapping[str, torch.Tensor]) -> Path:
@@ -146,39 +153,56 @@ def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
 
 def _saved(folder: Path) -> list[tuple[int, int, Path]]:
     """Return (serial, step, path) of the committed checkpoints, newest first."""
-    if not folder.is_dir():
+    try:
+        paths = list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    matches = ((_STEP.fullmatch(path.name), path) for path in folder.iterdir())
+    matches = ((_STEP.fullmatch(path.name), path) for path in paths)
     return sorted(((int(m[1]), int(m[2]), path) for m, path in matches if m), reverse=True)
 
 
 def _commit(target: Path, tensors: Mapping[str, torch.Tensor], about: dict[str, Any]) -> None:
+    """Write a folder whole, under another name first.
+
+    Two processes train one run where a lease was lost (a machine slept), and one may clear what
+    the other is writing: that is no fault of the disk, and is written again.
+    """
+    plain = _plain_tensors(tensors)
     with _disk_errors(f"writing {target}"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _clear_unfinished(target.parent)
-        staged = target.with_name(f"{target.name}{_TMP}{os.getpid()}-{os.urandom(4).hex()}")
-        staged.mkdir()
-        try:
-            plain = _plain_tensors(tensors)
-            save_file(plain, staged / TENSORS)
-            manifest = {
-                "format": FORMAT,
-                **about,
-                "tensors": {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in plain.items()},
-                "sha256": _sha256(staged / TENSORS),
-            }
-            text = json.dumps({**manifest, "manifest_sha256": _fingerprint(manifest)}, indent=1)
-            (staged / MANIFEST).write_text(text, encoding="utf-8")
-            for path in (staged / TENSORS, staged / MANIFEST, staged):
-                _flush(path)
-            if target.exists():  # only kept weights are replaced; their run has no row before they are there
-                target.rename(target.with_name(f"{target.name}{_TMP}old-{os.urandom(4).hex()}"))
-            staged.rename(target)
-            _flush(target.parent)
-            _clear_unfinished(target.parent)
-        except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
-            raise
+        for tries_left in reversed(range(TRIES)):
+            staged = target.with_name(f"{target.name}{_TMP}{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}")
+            try:
+                _write_whole(staged, target, plain, about)
+                return
+            except (OSError, SafetensorError) as error:
+                crossed = isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY)
+                if not tries_left or (staged.exists() and not crossed):
+                    raise
+            finally:
+                shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write_whole(staged: Path, target: Path, plain: Mapping[str, torch.Tensor], about: dict[str, Any]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _clear_unfinished(target.parent)
+    staged.mkdir()
+    save_file(dict(plain), staged / TENSORS)
+    manifest = {
+        "format": FORMAT,
+        **about,
+        "tensors": {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in plain.items()},
+        "sha256": _sha256(staged / TENSORS),
+    }
+    text = json.dumps({**manifest, "manifest_sha256": _fingerprint(manifest)}, indent=1)
+    (staged / MANIFEST).write_text(text, encoding="utf-8")
+    for path in (staged / TENSORS, staged / MANIFEST, staged):
+        _flush(path)
+    replaced = target.with_name(f"{target.name}{_TMP}old-{os.urandom(4).hex()}")
+    with suppress(FileNotFoundError):  # only kept weights are replaced; their run has no row before they are there
+        target.rename(replaced)
+    staged.rename(target)
+    _flush(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -261,16 +285,38 @@ def _flush(path: Path) -> None:
 def _discard(path: Path) -> None:
     """Remove a committed folder: by a rename first, so that no half of it is ever taken for a checkpoint."""
     doomed = path.with_name(f"{path.name}{_TMP}old-{os.urandom(4).hex()}")
-    with _disk_errors(f"removing {path}"):
+    with _disk_errors(f"removing {path}"), suppress(FileNotFoundError):
         path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _clear_unfinished(folder: Path) -> None:
-    """Remove what a kill left half-written; one run is trained by one process at a time."""
-    for path in folder.iterdir():
-        if _TMP in path.name:
-            shutil.rmtree(path, ignore_errors=True)
+def _clear_unfinished(folder: Path, *, everything: bool = False) -> None:
+    """Remove what a kill left half-written; ``everything``: also what somebody may still be at.
+
+    By a rename first, so that who is still at it after all loses it whole.
+    """
+    for path in list(folder.iterdir()):
+        if _TMP in path.name and (everything or not _is_being_written(path.name)):
+            doomed = path.with_name(f"old{_TMP}{os.urandom(4).hex()}")
+            with suppress(OSError):
+                path.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _is_being_written(name: str) -> bool:
+    """Return whether the process that writes the folder may be alive: on another machine nobody can tell."""
+    writer = _WRITER.fullmatch(name)
+    if writer is None:
+        return False
+    if writer[1] != socket.gethostname():
+        return True
+    try:
+        os.kill(int(writer[2]), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def _plain_name(name: str, what: str) -> str:

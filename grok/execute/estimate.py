@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import median_low
 from typing import Final
 
 from grok.config import ArithmeticConfig
@@ -23,8 +23,8 @@ PROCESS_BYTES: Final = 4.5e8
 def seconds_to_train(runs: Sequence[PlannedRun], store: Store | None, workers: int) -> float | None:
     """Return the estimated wall time of ``runs``, or None where nothing is known.
 
-    Runs like those that the store holds take as long as those did; for others the
-    arithmetic of their steps is counted.
+    Runs like those that the store holds take as long as the ordinary one of those did (the
+    first of a worker also compiled); for others the arithmetic of their steps is counted.
     """
     measured = _seconds_per_run(store) if store is not None else {}
     total = 0.0
@@ -69,7 +69,7 @@ def _seconds_per_run(store: Store) -> dict[str, float]:
     for row in store.table("runs", None, ["config_id", "status", "seconds"]).to_pylist():
         if row["status"] == "completed" and row["seconds"] is not None:
             seconds.setdefault(row["config_id"], []).append(row["seconds"])
-    return {config_id: median(values) for config_id, values in seconds.items()}
+    return {config_id: median_low(values) for config_id, values in seconds.items()}
 
 
 def _counted_seconds(run: PlannedRun) -> float | None:

@@ -106,6 +106,7 @@ class LokyExecutor:
         self.workers = workers
         self._settings = settings
         self._environment = environment
+        self._flying: list[Future[GroupReport]] = []
         self._open()
 
     def _open(self) -> None:
@@ -125,6 +126,7 @@ class LokyExecutor:
 
     def submit(self, group: Group, slot: int) -> Future[GroupReport]:
         future: Future[GroupReport] = self._pool.submit(run_group, group, self._settings, slot)
+        self._flying = [*(other for other in self._flying if not other.done()), future]
         return future
 
     def wait(self, tickets: Sequence[Future[GroupReport]], seconds: float) -> Sequence[Future[GroupReport]]:
@@ -144,7 +146,9 @@ class LokyExecutor:
         self._open()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, kill_workers=True)
+        # idle workers end by themselves: killed ones would leave what their compilers hold (semaphores) to be
+        # complained about after the last line; one that still trains is not waited for
+        self._pool.shutdown(wait=True, kill_workers=not all(future.done() for future in self._flying))
 
 
 def _mind_the_parent(parent: int) -> None:

@@ -10,12 +10,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grok.config import GptConfig, RunConfig, flatten
-from grok.errors import ConfigError
+from grok.errors import ConfigError, GrokError
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.executors import make_executor, refuse_unavailable
 from grok.execute.groups import lane_groups
@@ -271,6 +272,20 @@ class Sweep:
                 f"(save={self.shared.save} was not set then); add force=true to train them again as the next replicate."
             )
 
+    def _clear_what_kills_left(self, finished: Sequence[str]) -> None:
+        """Remove the checkpoints of stored runs whose worker was killed between the commit and doing so itself."""
+        checkpoints = self.store.layout.checkpoints
+        there = {folder.name for folder in checkpoints.glob("*")} & set(finished)
+        there = {name for name in there if any((checkpoints / name).glob("*-step-*"))}
+        if not there:
+            return
+        from grok.checkpoint import remove_checkpoints, run_folder
+
+        for row in self.store.table("runs", there, ["config.checkpoint.keep"]).to_pylist():
+            if not row["config.checkpoint.keep"]:
+                with suppress(GrokError, OSError):  # nothing depends on it
+                    remove_checkpoints(run_folder(self.shared.store.path, row["run_id"]))
+
     def conclude(self, totals: Totals) -> Outcome:
         """Print what happened and how to go on; return the outcome."""
         for note in dict.fromkeys(totals.notes):
@@ -278,6 +293,7 @@ class Sweep:
         self._say_what_stored_runs_lack()
         statuses = self.store.statuses()
         asked = dict.fromkeys(self.plan.asked)
+        self._clear_what_kills_left([r for r in asked if statuses.get(r, "failed") != "failed"])
         stored = {run_id: statuses[run_id] for run_id in asked if run_id in statuses}
         failed = [run_id for run_id, status in stored.items() if status == "failed"]
         new = sum(run_id in totals.finished for run_id in asked)

@@ -8,6 +8,7 @@ every test that fills a store, whatever trained the runs, ends with it.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,8 @@ class StoreContract:
 
         watcher = threading.Thread(target=watch)
         watcher.start()
+        while not seen:
+            time.sleep(0.001)
         compacted = compact(path)
         done.set()
         watcher.join()

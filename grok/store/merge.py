@@ -107,13 +107,23 @@ def _commit(writer: StoreWriter, source: Store, shards: list[Shard], report: Mer
     if not shards:
         return
     shard = concat(shards)
-    for run_id in shard.runs["run_id"].to_pylist():
+    for run_id in _same_weights(shard, writer.layout):
         report.checkpoints += _copy_folder(source.layout.checkpoints, writer.layout.checkpoints, run_id)
     done = writer.commit_shard(shard)
     report.added += len(done.written)
     report.replaced += len(done.replaced)
     report.duplicates += len(done.duplicates)
     report.conflicts += done.conflicts
+
+
+def _same_weights(shard: Shard, target: Layout) -> list[str]:
+    """Return the runs whose checkpoints and weights belong to the target's row: not those that it has from other
+    numerics, whose row stays."""
+    columns = ["run_id", "status", "weights_hash"]
+    there = open_store(target.root).table("runs", shard.runs["run_id"].to_pylist(), columns).to_pylist()
+    kept = {row["run_id"]: row["weights_hash"] for row in there if row["status"] != "failed"}
+    incoming = shard.runs.select(columns).to_pylist()
+    return [row["run_id"] for row in incoming if kept.get(row["run_id"], row["weights_hash"]) == row["weights_hash"]]
 
 
 def find_conflicts(a: Store, b: Store) -> list[Conflict]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from grok.checkpoint import checkpoint_steps
+from grok.checkpoint import checkpoint_steps, save_checkpoint
+from grok.records import Checkpoint
 from grok.store import open_store
 from tests.doors.conftest import TINY, Door
 
@@ -53,6 +55,20 @@ def test_a_damaged_checkpoint_is_named_and_the_run_trained_anew(door: Door) -> N
     fresh = door(*TINY, "store.path=T")
     assert fresh.status == 0
     assert hashes("S") == hashes("T")
+
+
+def test_a_checkpoint_that_a_kill_left_beside_its_finished_run_goes(door: Door) -> None:
+    assert door(*TINY, "store.path=S").status == 0
+    (run_id,) = hashes("S")
+    folder = Path("S/checkpoints") / run_id
+    save_checkpoint(folder, Checkpoint(run_id=run_id, step=3, tensors={"w": torch.ones(2)}, state={}))
+    assert door(*TINY, "store.path=S", "dry_run=true").status == 0
+    assert checkpoint_steps(folder) == [3], "a dry run writes nothing"
+    assert door(*TINY, "store.path=S").status == 0
+    assert not folder.exists()
+    assert door(*TINY, "store.path=T", "checkpoint.keep=true").status == 0
+    assert door(*TINY, "store.path=T").status == 0
+    assert checkpoint_steps(Path("T/checkpoints") / run_id) == [6], "kept on purpose"
 
 
 def test_weights_asked_for_too_late_are_not_promised(door: Door) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from grok.execute.executors import LokyExecutor
+from grok.execute.worker import WorkerSettings
+from grok.store import Provenance
 from tests.doors.conftest import TINY, Door, command
 from tests.execute.content import content
 
 SWEEP = ["-m", "seed=range(0,5)", *TINY, "workers=2", "store.path=S"]
+
+
+SETTINGS = WorkerSettings(
+    store_path="S", live_path="S/live", flush_seconds=30.0, device="cpu", lanes=None, retry_failed=False,
+    provenance=Provenance.collect(), parent=None,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +30,26 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
     folder = tmp_path_factory.mktemp("inline")
     assert command(*SWEEP, "executor=inline", folder=folder).status == 0
     return content(folder / "S")
+
+
+def _say_goodbye(path: str) -> None:
+    atexit.register(Path(path).touch)
+
+
+def test_idle_workers_end_by_themselves(tmp_path: Path) -> None:
+    """Killed, they would leave what their compilers hold, and Python complains of it after the sweep's last line."""
+    executor = LokyExecutor(SETTINGS, 1, {})
+    executor._pool.submit(_say_goodbye, str(tmp_path / "goodbye")).result()
+    executor.close()
+    assert (tmp_path / "goodbye").exists()
+
+
+def test_a_worker_that_trains_is_not_waited_for() -> None:
+    executor = LokyExecutor(SETTINGS, 1, {})
+    executor._flying.append(executor._pool.submit(time.sleep, 600))
+    begun = time.monotonic()
+    executor.close()
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.slow

@@ -135,6 +135,40 @@ def test_what_a_kill_left_is_neither_loaded_nor_kept(folder: Path) -> None:
     assert not done.exists()
 
 
+RIVAL = """
+import sys
+import torch
+from pathlib import Path
+from grok.checkpoint import remove_checkpoints, save_checkpoint
+from grok.records import Checkpoint
+print("ready", flush=True)
+sys.stdin.readline()
+folder = Path(sys.argv[1])
+for step in range(1, 120):
+    save_checkpoint(folder, Checkpoint(run_id="abc", step=step, tensors={"w": torch.ones(3000)}, state={"a": 1}))
+    if step % 20 == 0:
+        remove_checkpoints(folder)
+"""
+
+
+def test_two_processes_that_train_one_run_do_not_end_each_other(folder: Path) -> None:
+    """Where a lease was lost, say because a machine slept: the later row is compared and dropped, nothing more."""
+    both = [
+        subprocess.Popen([sys.executable, "-c", RIVAL, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in both:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    for process in both:
+        process.communicate()
+    assert [process.returncode for process in both] == [0, 0]
+    assert load_checkpoint(folder).step <= 119
+
+
 def test_kept_weights_stay_beside_checkpoints(folder: Path) -> None:
     save_weights(folder, "init", {"w.x": torch.ones(2)})
     save_weights(folder, "final", {"w.x": torch.zeros(2)})

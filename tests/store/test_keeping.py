@@ -130,6 +130,19 @@ class TestMerge:
         assert merge(tmp_path / "A", [tmp_path / "B"], into=tmp_path / "C").conflicts == []
         assert open_store(tmp_path / "C").runs()["numerics"].tolist() == ["cpu:example"]
 
+    def test_weights_belong_to_the_row_that_stays(self, tmp_path: Path) -> None:
+        same, elsewhere = example_row(0), example_row(1, numerics="gpu:other", weights_hash="f" * 64)
+        with StoreWriter(tmp_path / "A") as writer:
+            writer.commit([same, example_row(1)])
+        with StoreWriter(tmp_path / "B") as writer:
+            writer.commit([same, elsewhere])
+        for row in (same, elsewhere):
+            save_weights(run_folder(tmp_path / "B", row.result.run_id), "final", {"w": torch.ones(2)})
+        report = merge(tmp_path / "A", [tmp_path / "B"])
+        assert (report.duplicates, report.checkpoints, report.conflicts) == (2, 1, [])
+        assert load_weights(run_folder(tmp_path / "A", same.result.run_id), "final")
+        assert not run_folder(tmp_path / "A", elsewhere.result.run_id).exists()
+
     def test_refused(self, store: Path, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="cannot be merged into itself"):
             merge(store, [store])
