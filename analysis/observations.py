@@ -8,10 +8,10 @@ in the provenance); diverged ones stay, as seeds that did not generalise.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -32,6 +32,8 @@ CONDITION_SETTINGS: Final = tuple(
     if rule.role == "result" and name != "perturb.ulps"
 )
 """Settings that make two runs' conditions different: all that move the result, but no seed and no perturbation."""
+
+Result = TypeVar("Result")
 
 DEFAULTS: Final[dict[str, object]] = {}
 """Filled on first use by :func:`default_settings`."""
@@ -66,6 +68,7 @@ class Observations:
         self._curves = curves
         self.steps = steps
         self.path = path
+        self._known: dict[Any, Any] = {}
         self.searches = searches
         """What ``python -m sweeps.search`` left in the store, one dict per file."""
 
@@ -114,7 +117,15 @@ class Observations:
 
     def curves_of(self, run_ids: Sequence[str] | pd.Index) -> pd.DataFrame:
         """Return the evaluations of some runs."""
-        return self.curves[self.curves["run_id"].isin(run_ids)]
+        places = sorted(self._places[run] for run in set(run_ids) if run in self._places)
+        return self.curves.iloc[np.concatenate([np.arange(i, j) for i, j in places]) if places else []]
+
+    def once(self, compute: Callable[[Observations], Result]) -> Result:
+        """Return ``compute`` of these observations, computed on first use: several questions start from one choice."""
+        if compute not in self._known:
+            self._known[compute] = compute(self)
+        known: Result = self._known[compute]
+        return known
 
     def times(self, rows: pd.DataFrame, event: str = "grokked_step") -> Times:
         """Return the event times of ``rows``: in (evaluation before, evaluation that saw it].
@@ -129,17 +140,22 @@ class Observations:
         return Times(np.where(seen, np.minimum(left, right - 1), end_of_run), np.where(seen, right, np.inf))
 
     @cached_property
-    def _evaluated(self) -> dict[str, NDArray[np.int64]]:
-        """The steps of each run's evaluations, sorted."""
-        runs, steps = self.curves["run_id"].to_numpy(), self.curves["step"].to_numpy(dtype=np.int64)
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Where each run's evaluations lie in ``curves``: the first, and the one after the last."""
+        runs = self.curves["run_id"].to_numpy()
         starts = np.flatnonzero(np.r_[True, runs[1:] != runs[:-1]]) if len(runs) else np.array([], dtype=int)
-        return {str(runs[i]): steps[i:j] for i, j in zip(starts, [*starts[1:], len(runs)], strict=True)}
+        return {str(runs[i]): (int(i), int(j)) for i, j in zip(starts, [*starts[1:], len(runs)], strict=True)}
+
+    @cached_property
+    def _steps(self) -> NDArray[np.int64]:
+        return self.curves["step"].to_numpy(dtype=np.int64)
 
     def _last_before(self, run: str, step: float) -> float:
         """Return the last evaluation of a run before ``step`` (0: none; NaN ``step``: not asked)."""
-        steps = self._evaluated.get(run)
-        if steps is None or not np.isfinite(step):
+        place = self._places.get(run)
+        if place is None or not np.isfinite(step):
             return 0.0
+        steps = self._steps[slice(*place)]
         before = int(np.searchsorted(steps, step))
         return float(steps[before - 1]) if before else 0.0
 

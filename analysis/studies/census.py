@@ -59,7 +59,7 @@ def analyse(observations: Observations, question: Question) -> Census:
     Raises:
         NotEnoughData: no random seed has finished.
     """
-    conditions = groups(observations)
+    conditions = observations.once(groups)
     if not conditions:
         raise NotEnoughData("at least one finished run of a random seed")
     rows, horizon = judged(observations, conditions[0])

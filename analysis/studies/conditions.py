@@ -15,15 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import (
-    CONDITION_SETTINGS,
-    Observations,
-    default_settings,
-    describe_task,
-    differing_settings,
-    floats,
-    varying_columns,
-)
+from analysis.observations import Observations, describe_task, differing_settings, floats
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.multiplicity import holm
 from analysis.statistics.prediction import spearman
@@ -31,31 +23,13 @@ from analysis.statistics.proportions import ratio
 from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import judged
+from analysis.studies.families import FEWEST, Family, as_text, decay_families, other_families, triples
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
 
-FEWEST = 5
-"""Runs of a value below which it is not compared."""
-WEIGHT_DECAY = "optim.weight_decay"
 FLAT = 1e-9
 """Spread of log times below which all are equal, but for rounding."""
-COUPLING = "eval.couple_order"
-"""Has a section of its own."""
 RANKS = "ρ over seeds"
-SEEDS = ["seed_split", "seed_init", "seed_order"]
-
-
-@dataclass(frozen=True)
-class Family:
-    """Runs that differ in ``setting`` alone, by its value (as text); the reference first."""
-
-    setting: str
-    groups: dict[str, pd.DataFrame]
-
-    @property
-    def reference(self) -> str:
-        """The value that the others are compared with."""
-        return next(iter(self.groups))
 
 
 @dataclass(frozen=True)
@@ -98,69 +72,12 @@ class Comparison(Study):
     """Holm-adjusted p-value by the contrast's label."""
 
 
-def families(observations: Observations, settings: tuple[str, ...]) -> list[Family]:
-    """Return, for each setting, the largest family in which it takes at least two values."""
-    rows = observations.arithmetic
-    rows = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)] if len(rows) else rows
-    columns = varying_columns(rows) if len(rows) else []
-    found = []
-    for setting in settings:
-        column = f"config.{setting}"
-        if column not in columns:
-            continue
-        others = [c for c in columns if c != column]
-        base = rows.groupby(others, dropna=False, sort=True).ngroup() if others else pd.Series(0, index=rows.index)
-        # Sizes first: hundreds of families of one value each would otherwise be cut out for nothing.
-        value = rows[column].map(_text, na_action=None)
-        sizes = rows.groupby([base, value]).size()
-        sizes = sizes[sizes >= FEWEST]
-        total = sizes.groupby(level=0).agg(["size", "sum"])
-        total = total[total["size"] >= 2]
-        if total.empty:
-            continue
-        largest = total["sum"].idxmax()
-        values = [str(v) for v in sizes[sizes.index.get_level_values(0) == largest].index.get_level_values(1)]
-        groups = {v: rows[(base == largest) & (value == v)] for v in _in_order(rows[column], values)}
-        default = _text(default_settings()[setting])
-        reference = default if default in groups else max(groups, key=lambda v: len(groups[v]))
-        found.append(Family(setting, _matched({reference: groups[reference], **groups})))
-    return found
-
-
-def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:
-    """Return the texts of ``wanted`` in the order of the values (numbers as numbers), null last."""
-    return [t for t in dict.fromkeys(map(_text, column.sort_values(na_position="last"))) if t in wanted]
-
-
-def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Keep of each value only the seeds that the reference was run with too, where that leaves enough of them."""
-    (reference, base), *others = groups.items()
-    theirs = set(_triples(base))
-    kept = {value: rows[[t in theirs for t in _triples(rows)]] for value, rows in others}
-    others = [(value, kept[value] if len(kept[value]) >= FEWEST else rows) for value, rows in others]
-    shared = set().union(*(set(_triples(rows)) for _, rows in others))
-    mine = base[[t in shared for t in _triples(base)]]
-    return {reference: mine if len(mine) >= FEWEST else base, **dict(others)}
-
-
-def _triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
-    return list(rows[SEEDS].itertuples(index=False, name=None))
-
-
-def _text(value: object) -> str:
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
-        return "null"
-    if isinstance(value, bool | np.bool_):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def contrast(observations: Observations, family: Family, value: str) -> Contrast:
     """Compare one value with the family's reference."""
     rows, base = family.groups[value], family.groups[family.reference]
     mine, theirs = (
-        dict(zip(_triples(rows), rows.index, strict=True)),
-        dict(zip(_triples(base), base.index, strict=True)),
+        dict(zip(triples(rows), rows.index, strict=True)),
+        dict(zip(triples(base), base.index, strict=True)),
     )
     both = [t for t in mine if t in theirs]
     paired = len(both) >= FEWEST
@@ -214,13 +131,12 @@ def _slowdown(log: np.ndarray, log0: np.ndarray, paired: bool) -> tuple[Estimate
     return Estimate(float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half)), n, method), p
 
 
-def analyse_settings(observations: Observations, question: Question, settings: tuple[str, ...]) -> Comparison:
-    """Answer for every family of ``settings``.
+def analyse_settings(observations: Observations, question: Question, found: list[Family]) -> Comparison:
+    """Answer for every family.
 
     Raises:
         NotEnoughData: there is none.
     """
-    found = families(observations, settings)
     if not found:
         raise NotEnoughData(f"at least {FEWEST} seeds at each of two values of one setting, everything else equal")
     contrasts = [contrast(observations, f, v) for f in found for v in list(f.groups)[1:]]
@@ -381,13 +297,13 @@ def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:
     held: dict[str, list[str]] = {}
     largest = max(found, key=lambda f: sum(map(len, f.groups.values())))
     usual = _held(largest)
-    others = ", ".join(f"{k}={_text(v)}" for k, v in usual.items() if k != largest.setting)
+    others = ", ".join(f"{k}={as_text(v)}" for k, v in usual.items() if k != largest.setting)
     changed = f", not the diary's regime: {others}" if others else ", the diary's regime otherwise"
     notes.append(f"Task: {describe_task(largest.groups[largest.reference].iloc[0])}{changed}.")
     for family in found:
         own = {k: v for k, v in _held(family).items() if usual.get(k) != v and k != family.setting}
         if own:
-            held.setdefault(", ".join(f"{k}={_text(v)}" for k, v in own.items()), []).append(family.setting)
+            held.setdefault(", ".join(f"{k}={as_text(v)}" for k, v in own.items()), []).append(family.setting)
     notes += [f"{', '.join(names)}: with {settings}." for settings, names in held.items()]
     return notes
 
@@ -402,15 +318,14 @@ WEIGHT_DECAY_QUESTION = Question(
     "Weight decay",
     "Does a seed need weight decay to generalise, and to be super?",
     "python -m grok.run -m sweep=weight_decay",
-    lambda observations, question: analyse_settings(observations, question, (WEIGHT_DECAY,)),
-    lambda observations: bool(families(observations, (WEIGHT_DECAY,))),
+    lambda observations, question: analyse_settings(observations, question, observations.once(decay_families)),
+    lambda observations: bool(observations.once(decay_families)),
 )
-OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, COUPLING))
 INTERVENTIONS_QUESTION = Question(
     "interventions",
     "Interventions",
     "What happens when one setting is changed and the seeds are not?",
     "python -m grok.run -m sweep=train_fraction",
-    lambda observations, question: analyse_settings(observations, question, OTHERS),
-    lambda observations: bool(families(observations, OTHERS)),
+    lambda observations, question: analyse_settings(observations, question, observations.once(other_families)),
+    lambda observations: bool(observations.once(other_families)),
 )

@@ -100,7 +100,7 @@ def analyse(observations: Observations, question: Question) -> Crossed:
     Raises:
         NotEnoughData: no crossed design, or neither times nor accuracies that differ.
     """
-    found = design(observations)
+    found = observations.once(design)
     rows = found.rows
     if len(rows) < FEWEST:
         raise NotEnoughData("seeds of at least two streams crossed, with two perturbed replicates of each cell")
@@ -286,5 +286,5 @@ QUESTION = Question(
     "Which source of randomness decides how fast a run generalises, and how much is chaos?",
     "python -m grok.run -m sweep=crossed",
     analyse,
-    lambda observations: len(design(observations).rows) >= FEWEST,
+    lambda observations: len(observations.once(design).rows) >= FEWEST,
 )

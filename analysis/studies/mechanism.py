@@ -103,7 +103,7 @@ def analyse(observations: Observations, question: Question) -> Mechanism:
     Raises:
         NotEnoughData: no run carries measurements.
     """
-    metrics = metrics_of(observations)
+    metrics = observations.once(metrics_of)
     if metrics.empty:
         raise NotEnoughData("runs with optional measurements")
     rows = observations.measured(pd.Index(metrics["run_id"].unique()))
@@ -212,5 +212,5 @@ QUESTION = Question(
     "Which inner measurements move before a seed generalises?",
     "python -m grok.run -m sweep=mechanism",
     analyse,
-    lambda observations: not metrics_of(observations).empty,
+    lambda observations: not observations.once(metrics_of).empty,
 )

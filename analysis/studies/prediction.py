@@ -85,7 +85,7 @@ def analyse(observations: Observations, question: Question) -> Prediction:
     Raises:
         NotEnoughData: too few seeds of either kind, or too few evaluations before they part.
     """
-    conditions = groups(observations)
+    conditions = observations.once(groups)
     rows = conditions[0] if conditions else observations.arithmetic
     if len(rows) < 2 * FEWEST:
         raise NotEnoughData(f"at least {2 * FEWEST} random seeds of one condition (seen: {len(rows)})")

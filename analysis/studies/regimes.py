@@ -106,7 +106,7 @@ def analyse(observations: Observations, question: Question) -> Regimes:
     Raises:
         NotEnoughData: no run of it generalised.
     """
-    conditions = groups(observations)
+    conditions = observations.once(groups)
     rows = conditions[0] if conditions else observations.arithmetic
     events = events_of(observations, rows)
     done = events[events["regime"] != "not yet"]

@@ -85,7 +85,7 @@ def analyse(observations: Observations, question: Question) -> Scans:
         NotEnoughData: there is none, or none was judged.
     """
     scans = []
-    for stream, rows in scans_of(observations):
+    for stream, rows in observations.once(scans_of):
         labelled, horizon = judged(observations, rows)
         labels = labelled.loc[labelled["label"] != UNJUDGED, "label"]
         if len(labels) >= FEWEST:
@@ -186,5 +186,5 @@ QUESTION = Question(
     "With everything else fixed, how often does one stream's seed make a run super?",
     "python -m grok.run -m sweep=order_alone",
     analyse,
-    lambda observations: bool(scans_of(observations)),
+    lambda observations: bool(observations.once(scans_of)),
 )

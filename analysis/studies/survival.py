@@ -43,7 +43,7 @@ def analyse(observations: Observations, question: Question) -> Survival:
     Raises:
         NotEnoughData: fewer than five seeds, or none that generalised.
     """
-    conditions = groups(observations)
+    conditions = observations.once(groups)
     rows = conditions[0] if conditions else observations.arithmetic
     if len(rows) < 5:
         raise NotEnoughData(f"at least five random seeds of one condition (seen: {len(rows)})")

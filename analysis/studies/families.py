@@ -1,0 +1,100 @@
+"""Families of runs: those that differ in one setting only, seeds aside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.observations import CONDITION_SETTINGS, Observations, default_settings, varying_columns
+
+FEWEST = 5
+"""Runs of a value below which it is not compared."""
+WEIGHT_DECAY = "optim.weight_decay"
+COUPLING = "eval.couple_order"
+"""Has a section of its own."""
+SEEDS = ["seed_split", "seed_init", "seed_order"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Runs that differ in ``setting`` alone, by its value (as text); the reference first."""
+
+    setting: str
+    groups: dict[str, pd.DataFrame]
+
+    @property
+    def reference(self) -> str:
+        """The value that the others are compared with."""
+        return next(iter(self.groups))
+
+
+def families(observations: Observations, settings: tuple[str, ...]) -> list[Family]:
+    """Return, for each setting, the largest family in which it takes at least two values."""
+    rows = observations.arithmetic
+    rows = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)] if len(rows) else rows
+    columns = varying_columns(rows) if len(rows) else []
+    found = []
+    for setting in settings:
+        column = f"config.{setting}"
+        if column not in columns:
+            continue
+        others = [c for c in columns if c != column]
+        base = rows.groupby(others, dropna=False, sort=True).ngroup() if others else pd.Series(0, index=rows.index)
+        # Sizes first: hundreds of families of one value each would otherwise be cut out for nothing.
+        value = rows[column].map(as_text, na_action=None)
+        sizes = rows.groupby([base, value]).size()
+        sizes = sizes[sizes >= FEWEST]
+        total = sizes.groupby(level=0).agg(["size", "sum"])
+        total = total[total["size"] >= 2]
+        if total.empty:
+            continue
+        largest = total["sum"].idxmax()
+        values = [str(v) for v in sizes[sizes.index.get_level_values(0) == largest].index.get_level_values(1)]
+        groups = {v: rows[(base == largest) & (value == v)] for v in _in_order(rows[column], values)}
+        default = as_text(default_settings()[setting])
+        reference = default if default in groups else max(groups, key=lambda v: len(groups[v]))
+        found.append(Family(setting, _matched({reference: groups[reference], **groups})))
+    return found
+
+
+def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:
+    """Return the texts of ``wanted`` in the order of the values (numbers as numbers), null last."""
+    return [t for t in dict.fromkeys(map(as_text, column.sort_values(na_position="last"))) if t in wanted]
+
+
+def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Keep of each value only the seeds that the reference was run with too, where that leaves enough of them."""
+    (reference, base), *others = groups.items()
+    theirs = set(triples(base))
+    kept = {value: rows[[t in theirs for t in triples(rows)]] for value, rows in others}
+    others = [(value, kept[value] if len(kept[value]) >= FEWEST else rows) for value, rows in others]
+    shared = set().union(*(set(triples(rows)) for _, rows in others))
+    mine = base[[t in shared for t in triples(base)]]
+    return {reference: mine if len(mine) >= FEWEST else base, **dict(others)}
+
+
+def triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
+    return list(rows[SEEDS].itertuples(index=False, name=None))
+
+
+def as_text(value: object) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return "null"
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, COUPLING))
+
+
+def decay_families(observations: Observations) -> list[Family]:
+    """Return the family of weight decays."""
+    return families(observations, (WEIGHT_DECAY,))
+
+
+def other_families(observations: Observations) -> list[Family]:
+    """Return the families of all other settings."""
+    return families(observations, OTHERS)
