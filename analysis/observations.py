@@ -63,6 +63,7 @@ class Observations:
         steps: pd.DataFrame | None = None,
         path: Path | None = None,
         searches: Sequence[dict[str, Any]] = (),
+        sweeps: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.all_runs = runs
         self._curves = curves
@@ -71,6 +72,8 @@ class Observations:
         self._known: dict[Any, Any] = {}
         self.searches = searches
         """What ``python -m sweeps.search`` left in the store, one dict per file."""
+        self.sweeps = sweeps
+        """Command, settings and planned runs of each sweep, one dict per file."""
 
     @classmethod
     def read(cls, path: Path | str) -> Observations:
@@ -82,7 +85,8 @@ class Observations:
         from grok.store import open_store
 
         store = open_store(path)
-        return cls(store.runs(), store.curves(), store.steps(), Path(path), _searches(Path(path) / "search"))
+        kept = [_documents(Path(path) / folder) for folder in ("search", "sweeps")]
+        return cls(store.runs(), store.curves(), store.steps(), Path(path), *kept)
 
     @cached_property
     def arithmetic(self) -> pd.DataFrame:
@@ -172,8 +176,8 @@ class Observations:
         return label.map(rank)
 
 
-def _searches(folder: Path) -> list[dict[str, Any]]:
-    """Return the searches' files in order of name; one that is being written or damaged is left out."""
+def _documents(folder: Path) -> list[dict[str, Any]]:
+    """Return a folder's JSON files in order of name; one that is being written or damaged is left out."""
     found = []
     for file in sorted(folder.glob("*.json")):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +24,16 @@ class Provenance:
     hours: float = 0.0
     dirty: int = 0
     notes: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    """Sweeps of which planned runs are not in the store yet, in words."""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         return dict(vars(self))
 
 
+PATHS = ("store.path=", "data.path=")
+"""Words of a command that say where something lies on the machine it ran on."""
 MIXES = {
     "numerics": "numerics tags",
     "torch_version": "torch versions",
@@ -49,6 +54,7 @@ def provenance(observations: Observations) -> Provenance:
         hours=float(runs["seconds"].fillna(0).sum()) / 3600,
         dirty=int(runs["git_dirty"].fillna(False).astype(bool).sum()),
     )
+    found.pending = pending(observations)
     for column, words in MIXES.items():
         if column in runs:
             found.mixes[words] = _counts(runs[column])
@@ -59,6 +65,27 @@ def provenance(observations: Observations) -> Provenance:
     if found.dirty:
         found.notes.append(f"{found.dirty:,} runs were trained from uncommitted code.")
     return found
+
+
+def pending(observations: Observations) -> list[str]:
+    """Return a sentence for each sweep command of which planned runs are missing, the same command counted once."""
+    stored = set(observations.all_runs["run_id"])
+    planned: dict[str, set[str]] = {}
+    stops_early: dict[str, bool] = {}
+    for sweep in observations.sweeps:
+        config = sweep.get("config", {})
+        command = shlex.join(word for word in sweep.get("argv", []) if not word.startswith(PATHS))
+        planned.setdefault(command, set()).update(str(run["run_id"]) for run in config.get("runs", []))
+        stops_early[command] = bool(config.get("settings", {}).get("train.stop_when_generalised"))
+    told = []
+    for command, runs in planned.items():
+        missing = len(runs - stored)
+        if missing:
+            text = f"{missing:,} of {len(runs):,} planned runs are not in the store yet: {command}."
+            if stops_early[command]:
+                text += " Runs that generalise early end early, so until then the times of this sweep lean to the fast."
+            told.append(text)
+    return told
 
 
 def _counts(column: pd.Series) -> dict[str, int]:

@@ -15,11 +15,13 @@ import pytest
 
 from analysis import factorial, glossary, histogram, layers, regimes, repeatability, report, super_seeds
 from analysis.figures.style import PALETTE
+from analysis.observations import Observations
 from analysis.page import cell, with_terms
+from analysis.provenance import pending
 from analysis.report import compile_report, write_report
 from analysis.studies import QUESTIONS
 from grok.store import StoreWriter
-from tests.analysis.simulate import Truth, census, crossed, simulate, write
+from tests.analysis.simulate import Truth, census, crossed, row, simulate, write
 
 
 def store_of(folder: Path) -> Path:
@@ -123,6 +125,26 @@ def test_a_growing_store(tmp_path: Path) -> None:
         assert data["provenance"]["runs"] == n
         census_of = next(s for s in data["studies"] if s["name"] == "census")
         assert census_of["findings"]
+
+
+def test_a_sweep_that_is_not_done_says_so(tmp_path: Path) -> None:
+    truths = census(12, np.random.default_rng(23))
+    path = write(truths[:9], tmp_path / "store")
+    planned = [{"run_id": row(truth).result.run_id} for truth in truths]
+    command = ["python", "-m", "grok.run", "-m", "seed=range(0,12)", f"store.path={path}"]
+    settings = {"train.stop_when_generalised": True}
+    for sweep in ("20260101-000000-aaaaaa", "20260101-010000-bbbbbb"):  # interrupted, and given again
+        with StoreWriter(path) as writer:
+            writer.record_sweep(sweep, command, {"settings": settings, "runs": planned})
+    assert report.main([str(path), "--out", str(tmp_path / "out")]) == 0
+    (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["provenance"]["pending"]
+    assert note.startswith("3 of 12 planned runs are not in the store yet: python -m grok.run -m 'seed=range(0,12)'.")
+    assert "lean to the fast" in note
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "3 of 12 planned runs" in page
+    assert str(tmp_path) not in page
+    write(truths, path)
+    assert pending(Observations.read(path)) == []
 
 
 def test_what_is_refused(tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
