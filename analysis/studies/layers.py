@@ -92,7 +92,7 @@ def transplants(observations: Observations) -> list[Transplant]:
             if mine.empty:
                 continue
             factors = sorted({name for m in maps[mine.index] for name in m})
-            every = pd.concat([same, mine])
+            every = pd.concat([_as_long(same, mine), mine])
             bits = np.array([[float(f in maps[run]) for f in factors] for run in every.index])
             first = mine.iloc[0]
             setting = ", ".join(f"{c.removeprefix('config.')}={first[c]}" for c in told)
@@ -108,6 +108,15 @@ def transplants(observations: Observations) -> list[Transplant]:
                 )
             )
     return found
+
+
+def _as_long(plain: pd.DataFrame, swapped: pd.DataFrame) -> pd.DataFrame:
+    """Return the recipient's own runs that are as long as those with exchanged layers, where there are any.
+
+    A short one beside them, of a census say, would cut all times off at its end.
+    """
+    long = plain[plain["config.train.steps"] >= swapped["config.train.steps"].min()]
+    return long if len(long) else plain
 
 
 def analyse(observations: Observations, question: Question) -> Layers:

@@ -256,6 +256,17 @@ def test_layers_find_who_carries_the_speed() -> None:
     assert study.pooled.empty
 
 
+def test_a_short_run_of_the_recipient_does_not_cut_off_the_transplant() -> None:
+    rng = np.random.default_rng(19)
+    truths = transplant({"head": -1.0}, 0.02, rng)
+    (alone,) = ask("layers", simulate(truths)).results
+    (beside,) = ask(
+        "layers", simulate([*truths, Truth({"seed": 50, "train.steps": 1000, "eval.every": 50}, 4000)])
+    ).results
+    assert beside.outcome.horizon == alone.outcome.horizon
+    assert beside.attribution.total == alone.attribution.total
+
+
 def test_opposite_transplants_are_not_averaged() -> None:
     rng = np.random.default_rng(19)
     there = transplant({"token_embedding": 1.0}, 0.05, rng, 50, 77)
