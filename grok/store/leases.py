@@ -151,7 +151,8 @@ class Leases:
     def release(self) -> None:
         """Give everything back."""
         if self._me is not None:
-            self._forget(self._me.name)
+            with suppress(OSError):  # a disk that turned read-only has been said; a dead owner's leases are free
+                self._forget(self._me.name)
             self._me = None
         self._held.clear()
 
