@@ -157,6 +157,8 @@ def analyse_settings(observations: Observations, question: Question, found: list
         study.findings.append(_sentence(observations, study, family, mine, docs[family.setting][1].doc))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
+    if len(found) > 1:
+        study.findings.insert(0, _count(study))
     study.findings += [f for c in contrasts for f in _rates(observations, c, len(found) == 1)]
     caption = "Each value against its reference; p (Holm): that the times do not differ, over all rows of the table"
     table = pd.DataFrame(records)
@@ -170,6 +172,25 @@ def analyse_settings(observations: Observations, question: Question, found: list
             f"{RANKS}: rank correlation of the same seeds' times under both values, 1 where the fast ones stay fast."
         )
     return study
+
+
+def _count(study: Comparison) -> Finding:
+    """Say how many of the values change the time beyond chance, and which the most."""
+    told = [(c, c.slowdown) for c in study.contrasts if c.slowdown is not None]
+    clear = [(c, e) for c, e in told if study.p[c.label] < 0.05]
+    shown = f"{len(clear)} of {len(told)}"
+    text = f"{shown} values change the time to generalise beyond chance (Holm-adjusted p below 0.05 over all of them)"
+    ends = [
+        (word, c)
+        for word, side in (
+            ("slowest", [p for p in clear if p[1].value > 1]),
+            ("fastest", [p for p in clear if p[1].value < 1]),
+        )
+        if side
+        for c, _ in [max(side, key=lambda p: abs(np.log(p[1].value)))]
+    ]
+    text += "".join(f"; {word} at {c.label}, {_slowdown_words(c)}" for word, c in ends)
+    return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 
 def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurve, float]:
@@ -229,6 +250,10 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
     }
 
 
+def _time_at(c: Contrast) -> str:
+    return f"time at {c.setting.rsplit('.', 1)[-1].replace('_', ' ')} {c.value}, over that at {c.reference}"
+
+
 MOST_CENSORED = 0.25
 """Share of runs without a time above which ranks over seeds are mostly ties."""
 FEWEST_RANKED = 10
@@ -260,7 +285,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     if headline and c.slowdown is not None:
         text = f"{c.label} takes {_slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
         shown = f"{c.bound} {_times(c.slowdown)}".strip()
-        found.append(Finding(f"time at {c.label}", shown, text, c.slowdown, headline=True, listed=False))
+        found.append(Finding(_time_at(c), shown, text, c.slowdown, headline=True, listed=False))
     labelled, horizon = judged(observations, pd.concat([c.rows, c.base]))
     known = labelled[labelled["label"] != UNJUDGED]
     hit = known["label"] == "super"

@@ -18,7 +18,7 @@ from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import Outcome, outcome
 
 FEWEST_POOLED = 3
-"""Transplants below which nothing is said about other pairs of seeds."""
+"""Pairs of seeds below which nothing is said about others."""
 
 
 @dataclass(frozen=True)
@@ -190,29 +190,32 @@ def _records(result: Result) -> list[dict[str, Any]]:
 
 
 def between(values: np.ndarray, level: float = LEVEL) -> Estimate:
-    """Return the mean of one value per transplant with its t interval: what other pairs of seeds may show, too."""
+    """Return the mean of one value per pair of seeds with its t interval: what other pairs of seeds may show, too."""
     n = len(values)
     value = float(values.mean())
     half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * float(values.std(ddof=1)) / float(np.sqrt(n))
-    return Estimate(value, value - half, value + half, n, f"t, between {n} transplants", level)
+    return Estimate(value, value - half, value + half, n, f"t, between {n} pairs of seeds", level)
 
 
 def _pooled(results: list[Result]) -> pd.DataFrame:
-    """Return the shares over the transplants of one set of layers, each turned towards the faster weights.
+    """Return the shares over pairs of seeds with one set of layers, each turned towards the faster weights.
 
     Only those whose total is clear can be turned: picking the sign of noise would make
-    every mean an effect.
+    every mean an effect. A pair exchanged both ways round counts once, with its mean.
     """
     clear = [r for r in results if r.clear]
     sets = sorted({tuple(r.transplant.factors) for r in clear})
     common = max(sets, key=lambda s: sum(tuple(r.transplant.factors) == s for r in clear), default=())
-    chosen = [r.attribution for r in clear if tuple(r.transplant.factors) == common]
-    if len(chosen) < FEWEST_POOLED:
+    chosen = [r for r in clear if tuple(r.transplant.factors) == common]
+    pairs = [" ".join(sorted((r.transplant.recipient, r.transplant.donor))) for r in chosen]
+    if len(set(pairs)) < FEWEST_POOLED:
         return pd.DataFrame(columns=["layer", "share", "low", "high"])
-    turn = np.array([np.sign(a.total.value) for a in chosen])
-    totals = between(turn * np.array([a.total.value for a in chosen]))
-    rows = [("all layers", totals)]
-    rows += [(f, between(turn * np.array([a.shapley[f].value for a in chosen]))) for f in common]
+    columns = {"all layers": [r.attribution.total for r in chosen]}
+    columns |= {f: [r.attribution.shapley[f] for r in chosen] for f in common}
+    turn = [np.sign(r.attribution.total.value) for r in chosen]
+    values = pd.DataFrame({f: [t * e.value for t, e in zip(turn, found, strict=True)] for f, found in columns.items()})
+    by_pair = values.groupby(pairs).mean()
+    rows = [(f, between(by_pair[f].to_numpy(dtype=float))) for f in columns]
     return pd.DataFrame([{"layer": f, "share": e.value, "low": e.low, "high": e.high} for f, e in rows])
 
 
@@ -269,12 +272,12 @@ def _notes(study: Layers, left_out: int) -> None:
         study.notes.append(
             f"The mean over transplants takes the {n} with a clear total, each turned towards the weights that make "
             "its run faster (so the total is above zero by choice, the shares are what is learnt). Its interval comes "
-            "from the spread between transplants, so it speaks about other pairs of seeds, too."
+            "from the spread between pairs of seeds, so it speaks about other pairs, too."
         )
     elif len(study.results) > 1:
         study.notes.append(
-            f"No mean over transplants: it needs {FEWEST_POOLED} of the same layers in which exchanging everything "
-            "changes the time clearly."
+            f"No mean over transplants: it needs {FEWEST_POOLED} pairs of seeds with the same layers in which "
+            "exchanging everything changes the time clearly."
         )
     censored = max(r.outcome.censored for r in study.results)
     if study.is_time and censored:

@@ -158,7 +158,7 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
                 f"{name} ({meaning}) has gone half of its way {when} generalising in most runs: before it in "
                 f"{leads.percent(0)} of {leads.n}, in the median at {over.median():.2f} of the time."
             )
-            study.findings.append(Finding(f"{name} leads", leads.percent(0), text, leads))
+            study.findings.append(Finding(f"{name} leads", leads.percent(0), text, leads, headline=leads.low > 0.5))
     early = known[event["memorised_step"]].set_index("run_id")[name]
     both = early.index.intersection(grokked.index)
     try:

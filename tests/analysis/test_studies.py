@@ -304,6 +304,17 @@ def test_transplants_are_pooled_by_their_spread_and_only_where_the_total_is_clea
     assert any("no clear change" in f.text and "than with its own" not in f.text for f in study.findings)
 
 
+def test_a_pair_of_seeds_exchanged_both_ways_counts_once() -> None:
+    rng = np.random.default_rng(24)
+    truths = transplant({"head": 0.8}, 0.02, rng, 100, 200) + transplant({"head": -0.6}, 0.02, rng, 200, 100)
+    truths += transplant({"head": 0.9}, 0.02, rng, 101, 201)
+    study = ask("layers", simulate(truths))
+    assert len(study.results) == 3 and study.pooled.empty
+    assert any("3 pairs of seeds" in note for note in study.notes)
+    study = ask("layers", simulate(truths + transplant({"head": 0.5}, 0.02, rng, 102, 202)))
+    assert study.pooled.set_index("layer").loc["head", "share"] == pytest.approx((0.7 + 0.9 + 0.5) / 3, abs=0.03)
+
+
 def test_repeatability_of_a_seed_that_is_and_one_that_is_not() -> None:
     rng = np.random.default_rng(11)
 
