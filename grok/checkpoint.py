@@ -30,7 +30,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from grok.errors import CheckpointError
+from grok.errors import CheckpointError, disk_remedy
 from grok.records import Checkpoint
 
 FORMAT: Final = 1
@@ -342,7 +342,10 @@ def _check_plain(value: Any, where: str) -> None:
 def _disk_errors(doing: str) -> Iterator[None]:
     try:
         yield
-    except SafetensorError as error:
-        raise CheckpointError(f"{doing}: {error}; what was saved before is untouched") from error
+    except SafetensorError as error:  # the operating system's error is a part of its text
+        number = re.search(r"os error (\d+)", str(error))
+        reason = disk_remedy(int(number[1]) if number else None, str(error))
+        raise CheckpointError(f"{doing}: {reason}; what was saved before is untouched") from error
     except OSError as error:
-        raise CheckpointError(f"{doing}: {error.strerror or error}; what was saved before is untouched") from error
+        reason = disk_remedy(error.errno, error.strerror or str(error))
+        raise CheckpointError(f"{doing}: {reason}; what was saved before is untouched") from error

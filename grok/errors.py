@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -53,3 +54,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     inside = [dotted for dotted in names if dotted.endswith(f".{name}")]  # typed without its group
     match = inside[:1] or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f", did you mean '{match[0]}'?" if match else ""
+
+
+def disk_remedy(number: int | None, otherwise: str) -> str:
+    """Return what would do about an error of the file system (its ``errno``), or ``otherwise`` where nothing is known.
+
+    >>> disk_remedy(28, "No space left on device")
+    'the disk is full: free some space'
+    >>> disk_remedy(None, "not a file system's error")
+    "not a file system's error"
+    """
+    return {
+        errno.ENOSPC: "the disk is full: free some space",
+        errno.EDQUOT: "the disk quota is used up: free some space",
+        errno.EFBIG: "the file would be larger than this process or file system may write",
+        errno.EROFS: "the file system is read-only: choose another store.path or remount it",
+        errno.EACCES: "no permission: choose another store.path or change its owner",
+        errno.EPERM: "no permission: choose another store.path or change its owner",
+    }.get(number or 0, otherwise)

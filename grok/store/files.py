@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from grok.errors import StoreError
+from grok.errors import StoreError, disk_remedy
 
 LOCK_PATIENCE: Final = 600.0
 """Seconds (of the monotonic clock) to wait for another process that is writing."""
@@ -31,15 +31,7 @@ def disk_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedies = {
-            errno.ENOSPC: "the disk is full: free some space",
-            errno.EDQUOT: "the disk quota is used up: free some space",
-            errno.EFBIG: "the file would be larger than this process or file system may write",
-            errno.EROFS: "the file system is read-only: choose another store.path or remount it",
-            errno.EACCES: "no permission: choose another store.path or change its owner",
-            errno.EPERM: "no permission: choose another store.path or change its owner",
-        }
-        reason = remedies.get(error.errno or 0, str(error))
+        reason = disk_remedy(error.errno, str(error))
         raise StoreError(f"{doing}: {reason}; what was stored before is untouched") from error
 
 
