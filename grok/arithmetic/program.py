@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic.backends import OneLane
-from grok.arithmetic.compiled import OneGraph, is_compile_error
 from grok.arithmetic.fused import FusedModel
 from grok.arithmetic.initial import Parameters, parameter_shapes
 from grok.arithmetic.interventions import stable_logits
@@ -23,6 +22,7 @@ from grok.arithmetic.products import choose_path, processor_model
 from grok.arithmetic.rows import Batch, RowPlan
 from grok.arithmetic.table import Equations
 from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.compiled import OneGraph, is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
 from grok.errors import ConfigError, TrainingError

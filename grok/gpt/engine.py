@@ -293,7 +293,7 @@ class Flight:
 
     def _all_tags(self) -> list[str]:
         """Return every numerics tag that this run was computed under, in order."""
-        return list(dict.fromkeys([*self.tags, self.numerics.tag(compiled=self.trainer.loss.on)]))
+        return list(dict.fromkeys([*self.tags, self.numerics.tag(compiled=self.trainer.gradient.compiled)]))
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._clock

@@ -102,7 +102,7 @@ class Numerics:
             parts |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": self.threads}
         parts |= {
             "engine": "gpt",
-            "compiled": "yes" if on else "no",
+            "compiled": ("whole" if self.device.type == "cpu" else "yes") if on else "no",
             "precision": self.precision,
             "micro": self.micro_batch,
         }
@@ -120,17 +120,23 @@ def usable_cores() -> int:
 class Compiled:
     """A function compiled at its first call; says so, or stops with the setting to use, when that fails."""
 
-    def __init__(self, function: Callable[..., torch.Tensor], numerics: Numerics) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        numerics: Numerics,
+        compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    ) -> None:
         self.eager, self.numerics = function, numerics
+        self.compiler = compiler or functools.partial(torch.compile, dynamic=False, fullgraph=True)
         self.on = numerics.compile
         self.function = function
         self.proven = not self.on
 
-    def __call__(self, *args: Any) -> torch.Tensor:
+    def __call__(self, *args: Any) -> Any:
         if self.proven:
             return self.function(*args)
         try:
-            self.function = torch.compile(self.eager, dynamic=False, fullgraph=True)
+            self.function = self.compiler(self.eager)
             result = self.function(*args)
         except Exception as error:
             first_line = (str(error).strip().splitlines() or [""])[0]

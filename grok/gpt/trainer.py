@@ -14,10 +14,11 @@ from grok.config.gpt import GptConfig
 from grok.gpt.batches import Batches, validation_starts
 from grok.gpt.corpus import Corpus, check_vocabulary
 from grok.gpt.dropout import draw_masks
+from grok.gpt.gradient import Gradient
 from grok.gpt.head import score
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
-from grok.gpt.numerics import Compiled, Numerics
+from grok.gpt.numerics import Numerics
 from grok.gpt.optimizer import build_optimizer, learning_rate, second_moments, total_norm, zero_share
 from grok.gpt.stability import Branch, Watch
 from grok.gpt.team import Team
@@ -51,7 +52,7 @@ class Trainer:
         vocab_size = model_vocabulary(config, corpus)
         self.model: GPT = build_model(config, vocab_size=vocab_size, device=numerics.device, dtype=numerics.dtype)
         self.optimizer = build_optimizer(self.model, config.optim)
-        self.loss = Compiled(self.model.loss, numerics)
+        self.gradient = Gradient(self.model, numerics)
         self.batches = Batches(config, corpus)
         self.validation = validation_starts(len(corpus.tokens("val")), config.model.context, config.eval.windows)
         self.watch, self.branch = Watch(config.stability), Branch()
@@ -108,10 +109,7 @@ class Trainer:
                 continue
             stream = Stream("dropout", self.seeds.dropout).at(k, i)
             masks = draw_masks(self.config.model, *xs.shape, stream=stream, device=x.device)
-            with self.numerics.autocast():
-                loss = self.loss(xs, ys, masks) * (len(xs) / len(x))
-            (loss * self.counters.scale).backward()
-            total += loss.detach()
+            total += self.gradient.add(xs, ys, masks, share=len(xs) / len(x), scale=self.counters.scale)
         if self.team:
             for p in self.parameters:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad

@@ -15,6 +15,7 @@ import torch
 from grok.config import identify
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, DataError, TrainingError
+from grok.gpt import gradient
 from grok.gpt.corpus import Corpus
 from grok.gpt.history import evaluation_steps
 from grok.gpt.initial import build_model
@@ -327,6 +328,22 @@ def test_failed_compilation_stops_or_says_that_it_goes_on(settings: Build) -> No
     with pytest.warns(RuntimeWarning, match="going on uncompiled"):
         assert function(torch.zeros(2)).tolist() == [1, 1]
     assert not function.on and "compiled=no" in allowed.tag(compiled=function.on)
+
+
+def test_a_run_that_could_not_be_compiled_has_the_bits_of_one_that_was_not_asked_to(
+    settings: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S11: the tag says compiled=no, and equal tags mean equal bits."""
+
+    def no_compiler(function: object) -> object:
+        raise NotImplementedError("no such kernel")
+
+    monkeypatch.setattr(gradient, "OneGraph", no_compiler)
+    drops: dict[str, Any] = {"model__dropout": 0.1, "train__micro_batch": 3}
+    with pytest.warns(RuntimeWarning, match="going on uncompiled"):
+        fallen = result_of(run(settings(numerics={"compile": True, "auto_fallback": True}, **drops)))
+    plain = result_of(run(settings(**drops)))
+    assert differences(plain, fallen) == [] and fallen.numerics == plain.numerics
 
 
 def test_sweep_of_two_seeds_is_two_runs(settings: Build) -> None:

@@ -19,6 +19,8 @@ from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.gpt import head
 from grok.gpt.engine import train
+from grok.gpt.numerics import Numerics
+from grok.gpt.trainer import Trainer
 from grok.records import Checkpoint, Job
 from tests.gpt.conftest import RUN, differences, result_of, run
 
@@ -223,8 +225,41 @@ def test_compiled_runs_resume_to_the_bit_and_agree_with_eager_ones(
     monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", logits)
     config = settings(numerics__compile=True, model__dropout=0.1)
     whole = result_of(run(config))
-    assert ";compiled=yes;" in whole.numerics
+    assert ";compiled=whole;" in whole.numerics
     assert differences(whole, result_of(run(config, last_checkpoint(config, 7)))) == []
     eager = result_of(run(settings(model__dropout=0.1)))
     for p, q in zip(eager.step_log, whole.step_log, strict=True):
         assert q.train_loss == pytest.approx(p.train_loss, rel=1e-4)
+
+
+@pytest.mark.slow  # compiles each
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, when its compiler is imported
+@pytest.mark.parametrize(
+    ("changes", "logits", "near"),
+    [
+        ({"model__dropout": 0.2, "train__micro_batch": 3}, 2**24, 1e-12),
+        ({"model__dropout": 0.2, "train__micro_batch": 3}, 200, 1e-12),  # a head in chunks
+        ({"model__positions": "alibi", "model__softmax": "float32", "model__vocab_multiple": 16}, 2**24, 1e-12),
+        # angles and norms are float32 whatever the parameters are
+        ({"model__positions": "rotary", "model__norm_type": "rmsnorm", "model__qk_norm": True}, 2**24, 1e-7),
+        ({"model__tied": False, "model__norm": "post", "model__activation": "gelu"}, 2**24, 1e-12),
+        ({"precision": "fp16"}, 2**24, 3e-3),
+        ({"precision": "bf16", "model__bias": False}, 200, 3e-3),
+    ],
+)
+def test_the_compiled_gradient_is_the_gradient(
+    settings: Build, corpus: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], logits: int, near: float
+) -> None:
+    """Of the loss itself, in float64 to rounding; loss scale and micro-batches included."""
+    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", logits)
+    found = []
+    for compiled in (False, True):
+        config = settings(**{"precision": "float64", "numerics__compile": compiled, **changes})
+        trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
+        loss = trainer.gradients(1, *trainer.batch(1))
+        assert trainer.gradient.compiled == compiled
+        found.append([loss, *trainer.unscale()])
+        for p, g in zip(trainer.parameters, found[-1][1:], strict=True):
+            assert g.stride() == p.stride() and g.dtype == p.dtype
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=10 * near, atol=near)

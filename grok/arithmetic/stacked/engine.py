@@ -16,7 +16,6 @@ from itertools import chain, starmap
 import numpy as np
 import torch
 
-from grok.arithmetic.compiled import is_compile_error
 from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import Parameters, initial_parameters
 from grok.arithmetic.interventions import NormClamp
@@ -29,6 +28,7 @@ from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, product_precision
 from grok.arithmetic.stacked.width import lane_width
 from grok.arithmetic.table import split
+from grok.compiled import is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, TrainingError
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested
