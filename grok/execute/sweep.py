@@ -33,7 +33,7 @@ from grok.execute.plan import (
 from grok.execute.planned import PlannedRun
 from grok.execute.progress import ProgressView, say
 from grok.execute.retry import GroupRunner, Totals
-from grok.execute.worker import WorkerSettings, refuse_unclean
+from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
 from grok.records import RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_store
 
@@ -281,8 +281,8 @@ class Sweep:
             return
         from grok.checkpoint import remove_checkpoints, run_folder
 
-        for row in self.store.table("runs", there, ["config.checkpoint.keep"]).to_pylist():
-            if not row["config.checkpoint.keep"]:
+        for row in self.store.table("runs", there, ["mode", "status", "config.checkpoint.keep"]).to_pylist():
+            if not keeps_checkpoints(row["mode"], row["status"], row["config.checkpoint.keep"]):
                 with suppress(GrokError, OSError):  # nothing depends on it
                     remove_checkpoints(run_folder(self.shared.store.path, row["run_id"]))
 

@@ -273,16 +273,20 @@ def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, sto
 
 
 def clear_checkpoints(store_path: str, row: Row) -> None:
-    """Remove what a stored run no longer needs to go on.
-
-    A language model that diverged keeps its checkpoints: hours of it are good, and are gone on from under other
-    settings (REQUIREMENTS T2, T11).
-    """
-    to_go_on_from = isinstance(row.config, GptConfig) and row.result.status == "diverged"
-    if not (row.config.checkpoint.keep or to_go_on_from):
+    """Remove what a stored run no longer needs to go on."""
+    if not keeps_checkpoints(row.config.mode, row.result.status, row.config.checkpoint.keep):
         from grok.checkpoint import remove_checkpoints, run_folder
 
         remove_checkpoints(run_folder(store_path, row.result.run_id))
+
+
+def keeps_checkpoints(mode: str, status: str, asked: bool) -> bool:
+    """Return whether a stored run keeps its checkpoints: where ``checkpoint.keep`` asked for it, and one more case.
+
+    A language model that diverged does: hours of it are good, and are gone on from under other settings
+    (REQUIREMENTS T2, T11).
+    """
+    return asked or (mode == "gpt" and status == "diverged")
 
 
 class StopCheck:

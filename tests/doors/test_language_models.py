@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from analysis import report
-from grok.checkpoint import load_weights, run_folder, save_checkpoint
+from grok.checkpoint import checkpoint_steps, load_weights, run_folder, save_checkpoint
 from grok.execute import worker
 from grok.gpt.corpus import Corpus
 from grok.gpt.preparation import Request, prepare
@@ -140,7 +140,8 @@ def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, fabl
         "train.batch_size=4", "train.threads=1", "eval.every=200", "eval.windows=2", "eval.sample_tokens=0",
         "log.quiet=true",
     )  # fmt: skip
-    ended = door(*words, "optim.lr=10", "checkpoint.every=10")
+    diverging = (*words, "optim.lr=10", "checkpoint.every=10")
+    ended = door(*diverging)
     (run,) = open_store("S").runs().to_dict("records")
     assert (run["status"], run["stop_reason"]) == ("diverged", "spike")
     said = re.search(r"its checkpoints of step (\d+) and (\d+) are kept: go on with (\S+) (\S+) and", ended.err)
@@ -150,6 +151,8 @@ def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, fabl
     assert 10 < int(first) + 10 == int(last) <= run["steps"]
     assert words_to_use == [f"resume.run={run['run_id']}", f"resume.step={first}"]
 
+    assert door(*diverging).status == 0  # the same command again takes nothing away
+    assert checkpoint_steps(run_folder("S", run["run_id"])) == [int(last), int(first)]
     again = (*words, "optim.lr=0.1", *words_to_use)
     assert "optim.lr: checkpoint 10.0, now 0.1" in door(*again).err + door(*again).out
     assert door(*again, "resume.changes=[optim.lr]").status == 0
