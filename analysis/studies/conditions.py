@@ -237,10 +237,11 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
     rows = family.groups[family.reference] if c is None else c.rows
     times = observations.times(rows)
     slowdown = c.slowdown if c else None
+    done = int((times.right <= _common_budget(family)).sum())
     return {
         "setting": family.setting if c is None else "",
         "value": f"{family.reference} (reference)" if c is None else c.value,
-        "generalised": f"{int(times.seen.sum())} of {len(times)}",
+        "generalised": f"{done} of {len(times)}",
         "same seeds": "" if c is None else "yes" if c.paired else "no",
         "median step": _median(times),
         "time over the reference's": _slowdown_words(c) if c and slowdown else "",
@@ -248,6 +249,11 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
         "p (Holm)": f"{study.p[c.label]:.2g}" if c and c.label in study.p else "",
         "log-rank p": f"{c.logrank_p:.2g}" if c and c.logrank_p is not None else "",
     }
+
+
+def _common_budget(family: Family) -> float:
+    """Return the steps that some run of every value was given: longer runs of one value are no advantage of it."""
+    return min(float(floats(rows["config.train.steps"]).max()) for rows in family.groups.values())
 
 
 def _time_at(c: Contrast) -> str:

@@ -89,6 +89,16 @@ def test_budgets_that_differ_do_not_bend_the_ratio() -> None:
     assert contrast.slowdown is not None and contrast.slowdown.value == pytest.approx(8, rel=0.02)
 
 
+def test_longer_runs_of_one_value_are_no_advantage() -> None:
+    truths = []
+    for seed in range(20):
+        time = 1500 + 100.0 * seed
+        truths.append(Truth({"seed": seed, "train.steps": 5000 if seed < 10 else 2000, "eval.every": 100}, time))
+        truths.append(Truth({"seed": seed, "precision": "float64", "train.steps": 2000, "eval.every": 100}, time))
+    frame = ask("interventions", simulate(truths)).tables[0].frame
+    assert frame["generalised"].nunique() == 1
+
+
 def test_where_neither_side_generalises_there_is_no_ratio() -> None:
     truths = runs(
         "train.loss", {"softmax": 50.0, "stablemax": 50.0}, 6, np.random.default_rng(6), **{"optim.weight_decay": 0.0}
