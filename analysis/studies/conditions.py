@@ -237,7 +237,7 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
     rows = family.groups[family.reference] if c is None else c.rows
     times = observations.times(rows)
     slowdown = c.slowdown if c else None
-    done = int((times.right <= _common_budget(family)).sum())
+    done = int((times.right <= _known_until(observations, family)).sum())
     return {
         "setting": family.setting if c is None else "",
         "value": f"{family.reference} (reference)" if c is None else c.value,
@@ -251,9 +251,10 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
     }
 
 
-def _common_budget(family: Family) -> float:
-    """Return the steps that some run of every value was given: longer runs of one value are no advantage of it."""
-    return min(float(floats(rows["config.train.steps"]).max()) for rows in family.groups.values())
+def _known_until(observations: Observations, family: Family) -> float:
+    """Return the largest step up to which every run's time is known: longer runs of one value are no advantage."""
+    times = [observations.times(rows) for rows in family.groups.values()]
+    return min(float(t.left[~t.seen].min(initial=np.inf)) for t in times)
 
 
 def _time_at(c: Contrast) -> str:

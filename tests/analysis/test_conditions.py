@@ -97,6 +97,13 @@ def test_longer_runs_of_one_value_are_no_advantage() -> None:
         truths.append(Truth({"seed": seed, "precision": "float64", "train.steps": 2000, "eval.every": 100}, time))
     frame = ask("interventions", simulate(truths)).tables[0].frame
     assert frame["generalised"].nunique() == 1
+    # A value whose runs were short because all of them were quick takes nothing from the others.
+    quick = [
+        Truth({"seed": s, "precision": p, "train.steps": n, "eval.every": 100}, t + 10.0 * s)
+        for s in range(10)
+        for p, n, t in (("float32", 1000, 400), ("float64", 5000, 3000))
+    ]
+    assert ask("interventions", simulate(quick)).tables[0].frame["generalised"].tolist() == ["10 of 10"] * 2
 
 
 def test_where_neither_side_generalises_there_is_no_ratio() -> None:
