@@ -40,7 +40,8 @@ class Standing:
 
     total: int
     finished: int
-    grokked: int
+    grokked: int | None
+    """How many of the finished runs generalised; None where the word means nothing (language models)."""
     failed: int
     flying: Sequence[tuple[str, int, int, float | None]]
     """run_id, step, steps and validation accuracy of every run in flight."""
@@ -64,18 +65,19 @@ class Standing:
 
     def line(self) -> str:
         """Return it as one line."""
+        grokked = "" if self.grokked is None else f", {self.grokked} generalised"
         failed = f", {self.failed} failed" if self.failed else ""
         return (
-            f"{self.finished}/{self.total} runs, {self.grokked} generalised{failed}, {len(self.flying)} in flight, "
+            f"{self.finished}/{self.total} runs{grokked}{failed}, {len(self.flying)} in flight, "
             f"{self.per_hour():.0f} runs/h, {self.left()}"
         )
 
 
 class ProgressView:
-    """Shows a sweep's standing while it is entered."""
+    """Shows a sweep's standing while it is entered; ``grokking`` says whether its runs can generalise suddenly."""
 
-    def __init__(self, live: LiveFolder, totals: Totals, total: int) -> None:
-        self._live, self._totals, self._total = live, totals, total
+    def __init__(self, live: LiveFolder, totals: Totals, total: int, *, grokking: bool = True) -> None:
+        self._live, self._totals, self._total, self._grokking = live, totals, total, grokking
         self._start = time.monotonic()
         self._begun: tuple[float, float] | None = None
         self._closing = threading.Event()
@@ -117,7 +119,7 @@ class ProgressView:
         now = Standing(
             total=self._total,
             finished=len(self._totals.finished) + sum(said["finished"] for said in news),
-            grokked=self._totals.grokked + sum(said["grokked"] for said in news),
+            grokked=self._totals.grokked + sum(said["grokked"] for said in news) if self._grokking else None,
             failed=len(self._totals.failed),
             flying=flying,
             seconds=time.monotonic() - self._start,

@@ -189,7 +189,7 @@ class Sweep:
         )
         self.writer.record_sweep(self.provenance.sweep_id, self.argv, self._record())
         totals = Totals()
-        view = ProgressView(live, totals, len(self.plan.to_train))
+        view = ProgressView(live, totals, len(self.plan.to_train), grokking=not isinstance(self.shared, GptConfig))
         local = self.force.executor == "loky"
         settings = WorkerSettings(
             store_path=str(Path(self.shared.store.path).resolve()),

@@ -30,6 +30,12 @@ def test_a_line_says_where_a_sweep_stands() -> None:
     assert line == "4/10 runs, 1 generalised, 2 in flight, 300 runs/h, about 1 min 0 s left"
 
 
+def test_language_models_do_not_generalise_suddenly(tmp_path: Path) -> None:
+    live = LiveFolder.create(tmp_path, "sweep")
+    live.publish("a", {"flying": {"r1": (5, 10, None)}, "finished": 2, "grokked": 0})
+    assert ProgressView(live, Totals(), 8, grokking=False).standing().line().startswith("2/8 runs, 1 in flight, ")
+
+
 def test_runs_in_flight_count_by_their_share() -> None:
     assert standing(0, (25, 100), (75, 100)).done() == pytest.approx(1.0)
     assert "not known yet" in standing(0).left()
