@@ -13,7 +13,7 @@ Function = Callable[..., list[Tensor]]
 
 
 class OneGraph:
-    """A function from tensors to tensors, compiled for each set of shapes that it is called with.
+    """A function from tensors to tensors, compiled for each set of shapes, strides and dtypes it is called with.
 
     The function runs once under a tracer that sees through autograd, so that a gradient is
     part of the graph: forward and backward are scheduled together, and what passes between
@@ -22,14 +22,15 @@ class OneGraph:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self._graphs: dict[tuple[torch.Size, ...], Function] = {}
+        self._graphs: dict[Any, Function] = {}
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        shapes = tuple([t.shape for t in tensors])
-        if shapes not in self._graphs:
+        # what a compiled graph takes for granted: it checks nothing itself
+        key = (torch.get_num_threads(), *[(t.shape, t.dtype, t.stride()) for t in tensors])
+        if key not in self._graphs:
             graph = make_fx(self._traced)(*tensors)
-            self._graphs[shapes] = _compiled(graph)
-        return self._graphs[shapes](*tensors)
+            self._graphs[key] = _compiled(graph)
+        return self._graphs[key](*tensors)
 
     @property
     def _traced(self) -> Function:
@@ -44,7 +45,7 @@ def _compiled(graph: torch.fx.GraphModule) -> Function:
 
     Inductor's pattern matcher would turn a product and its bias into one library call
     that first copies the bias over the whole output. Nothing is looked up again in every
-    step: shapes are this graph's key, and it has no other argument.
+    step: what a graph depends on is its key, and it has no other argument.
     """
     options: Any = {"pattern_matcher": False, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     return torch.compile(graph, dynamic=False, fullgraph=True, options=options)

@@ -65,6 +65,8 @@ class OneLaneProgram:
         self.model: LaneModel
         self._step: Step
         self._score: Step
+        self._stepped = False
+        """Whether a compiled step was taken: from then on nothing may fall back, its bits are in the runs."""
         if self.compiled:
             self.fused = FusedModel(config.model, self.plan, self.path)
             self.model = self.fused
@@ -126,6 +128,7 @@ class OneLaneProgram:
         if self.compiled:
             try:
                 found = self._step(*[p.detach() for p in parameters.values()], *inputs)
+                self._stepped = True
             except Exception as error:
                 self._fall_back(error)
         if not self.compiled:
@@ -141,6 +144,11 @@ class OneLaneProgram:
             raise TrainingError(
                 f"the training step could not be compiled ({reason}): set numerics.compile=false, which is another "
                 "numerics tag, or numerics.auto_fallback=true to do so by itself"
+            ) from error
+        if self._stepped:
+            raise TrainingError(
+                f"the evaluation could not be compiled ({reason}), after steps that were: no run may change its "
+                "numerics on the way; set numerics.compile=false"
             ) from error
         warnings.warn(f"compiling failed, going on uncompiled: {reason}", stacklevel=2)
         self._go_uncompiled()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._dynamo.exc
 from torch.nn import functional as F
 
 from grok.arithmetic.fused import FusedModel
@@ -12,6 +13,7 @@ from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.rows import RowPlan, make_batch
 from grok.arithmetic.table import split
+from grok.compiled import OneGraph
 from grok.errors import TrainingError
 from tests.arithmetic.cases import curve, results, tiny
 
@@ -71,6 +73,31 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
     assert "compiled=no" in found.numerics
     (plain,) = results(tiny(model={"d_ff": 20}))
     assert found.weights_hash == plain.weights_hash
+
+
+def test_no_run_changes_its_numerics_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evaluation's compilation fails once a compiled step was taken: falling back would mix two tags."""
+    real, stepped = OneGraph.__call__, []
+
+    def fragile(self: OneGraph, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        if self.function.__name__ == "_whole_step":
+            stepped.append(True)
+        elif stepped:
+            raise torch._dynamo.exc.Unsupported("no compiler any more")
+        return real(self, *tensors)
+
+    monkeypatch.setattr(OneGraph, "__call__", fragile)
+    with pytest.raises(TrainingError, match="after steps that were"):
+        results(tiny(numerics={"compile": True, "auto_fallback": True}))
+    assert stepped
+
+
+def test_a_graph_is_made_anew_for_another_dtype() -> None:
+    graph = OneGraph(lambda x: [x * 3])
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        x = torch.arange(4, dtype=dtype)
+        (found,) = graph(x)
+        torch.testing.assert_close(found, x * 3)
 
 
 def test_noise_takes_the_plain_path_and_the_tag_says_so() -> None:

@@ -6,6 +6,7 @@ device when something is due and nowhere else.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 import warnings
@@ -59,6 +60,7 @@ def train_stacked(
         by_program.setdefault(f"{program_key(job.config)} {variant(job.config.optim)}", []).append(job)
     for group in by_program.values():
         yield from Stack(group, lanes=lanes, device=torch.device(device), graphs=graphs).train(stop)
+        gc.collect()  # a step refers to itself: its buffers must be gone before the next program's are made
         if stop():
             return
 
