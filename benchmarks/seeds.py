@@ -230,7 +230,10 @@ def run_lengths(lengths: Sequence[int], regime: Regime) -> list[dict[str, Any]]:
 
 
 def start_up(regime: Regime) -> dict[str, float]:
-    """Return the seconds from the command to a plan of ``PLANNED`` seeds, and to the first step of a run."""
+    """Return the seconds from the command to a plan of ``PLANNED`` seeds, and to the end of a run's first step.
+
+    The second includes the run's evaluations before and after that step.
+    """
     settings = [f"{group}.{k}={v}" for group, over in regime.items() for k, v in over.items()]
     with tempfile.TemporaryDirectory() as folder:
         store = f"store.path={folder}/store"
@@ -244,8 +247,8 @@ def start_up(regime: Regime) -> dict[str, float]:
         subprocess.run(one, check=True, capture_output=True)
         from grok.store import open_store
 
-        began = open_store(f"{folder}/store").runs().started_at.iloc[0]
-    return {"planning": planned, "first step": began.timestamp() - start}
+        run = open_store(f"{folder}/store").runs().iloc[0]
+    return {"planning": planned, "first step": float(run.started_at.timestamp() + run.seconds - start)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

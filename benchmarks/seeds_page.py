@@ -97,7 +97,12 @@ def targets(found: dict[str, Any]) -> list[str]:
         ),
         ("memory of a worker", "< 1.5 GB", f"{ours['memory']:.0f} MiB", ours["memory"] * 2**20 < 1.5e9),
         ("planning 2,000 seeds", "< 5 s", f"{start['planning']:.1f} s", start["planning"] < 5),
-        ("command to first step, uncompiled", "< 3 s", f"{start['first step']:.1f} s", start["first step"] < 3),
+        (
+            "command to the end of the first step, uncompiled",
+            "< 3 s",
+            f"{start['first step']:.1f} s",
+            start["first step"] < 3,
+        ),
     ]
     lines = ["| what | target | here | |", "|---|---|---|---|"]
     lines += [
