@@ -21,6 +21,7 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, TrainingError
+from grok.precision import product_precision
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -80,18 +81,17 @@ class Numerics:
     def active(self) -> Iterator[None]:
         """Set threads, float32 products and deterministic kernels for a run, and put back what was there."""
         threads = torch.get_num_threads()
-        matmul, deterministic = torch.backends.cuda.matmul.fp32_precision, torch.are_deterministic_algorithms_enabled()
+        deterministic = torch.are_deterministic_algorithms_enabled()
         torch.set_num_threads(self.threads)
-        torch.backends.cuda.matmul.fp32_precision = "tf32" if self.precision == "tf32" else "ieee"
         if self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         try:
-            yield
+            with product_precision(self.precision):
+                yield
         finally:
             torch.set_num_threads(threads)
-            torch.backends.cuda.matmul.fp32_precision = matmul
             torch.use_deterministic_algorithms(deterministic)
 
     def tag(self, *, compiled: bool | None = None) -> str:

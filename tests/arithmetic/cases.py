@@ -57,3 +57,9 @@ def curve(result: RunResult) -> dict[int, tuple[float, ...]]:
         p.step: (p.train_loss, p.train_acc, p.val_loss, p.val_acc, p.weight_norm, p.weight_norm_all, p.lr)
         for p in result.curve
     }
+
+
+def default_config(**over: Any) -> ArithmeticConfig:
+    config = load_config({"mode": "arithmetic", **over})
+    assert isinstance(config, ArithmeticConfig)
+    return config

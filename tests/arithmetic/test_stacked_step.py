@@ -24,14 +24,13 @@ from grok.arithmetic.stacked.engine import Seat, Stack
 from grok.arithmetic.stacked.noise import GOLDEN, dropout, keys_of, mixed, places
 from grok.arithmetic.stacked.optimizer import Coefficients
 from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, product_precision
-from grok.arithmetic.stacked.width import lanes_in, memory_of, step_flops, width_on
+from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
+from grok.arithmetic.stacked.width import memory_of, step_flops
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER
-from grok.config import ArithmeticConfig, load_config
-from grok.errors import ConfigError
+from grok.config import ArithmeticConfig
 from grok.streams import Stream
-from tests.arithmetic.cases import jobs, tiny
+from tests.arithmetic.cases import default_config, jobs, tiny
 
 WAITS = {
     "_local_scalar_dense",
@@ -106,12 +105,6 @@ class Recorder(TorchDispatchMode):
             result = func(*args, **(kwargs or {}))
         self.devices |= {t.device.type for t in tree_iter((args, kwargs, result)) if isinstance(t, Tensor)}
         return result
-
-
-def default_config(**over: Any) -> ArithmeticConfig:
-    config = load_config({"mode": "arithmetic", **over})
-    assert isinstance(config, ArithmeticConfig)
-    return config
 
 
 def parts(config: ArithmeticConfig, device: str, width: int = 3) -> list[Callable[[], None]]:
@@ -383,56 +376,3 @@ def test_the_memory_estimate_is_what_a_step_takes(variant: str) -> None:
                 peak = max(peak, live)
         # what an operation takes inside itself is not seen by the estimate
         assert estimate <= peak * 1.01 + 4096 and peak <= 1.25 * estimate + 65536
-
-
-def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
-    h200 = 141 * 10**9
-    default = default_config()
-    assert width_on(default, "NVIDIA H200", h200) == 264
-    assert width_on(default, "NVIDIA H200 NVL", h200) == 264
-    assert width_on(default, "Some other device", h200) == 64
-    wider = width_on(default_config(model={"d_model": 64, "d_ff": 256}), "NVIDIA H200", h200)
-    narrower = width_on(default_config(model={"d_model": 256, "d_ff": 1024}), "NVIDIA H200", h200)
-    assert narrower < 264 < wider <= 1056
-    assert width_on(default, "NVIDIA H200", h200, 3) == 3
-
-
-@pytest.mark.parametrize("memory", [2**20, 2**23])
-def test_the_width_never_exceeds_the_memory(memory: int) -> None:
-    config = tiny(model={"layers": 1})
-    fitting = lanes_in(config, memory)
-    assert memory_of(config, fitting).total <= 0.85 * memory < memory_of(config, fitting + 1).total
-    assert 1 <= width_on(config, "NVIDIA H200", memory) <= fitting
-    with pytest.raises(ConfigError, match=f"lanes={fitting + 1}: .* expected at most {fitting}"):
-        width_on(config, "NVIDIA H200", memory, fitting + 1)
-
-
-def test_a_device_too_small_for_one_lane_is_refused() -> None:
-    with pytest.raises(ConfigError, match="set device=cpu"):
-        width_on(default_config(), "NVIDIA H200", 2**20)
-
-
-@pytest.mark.parametrize(("precision", "inside"), [("float32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")])
-@pytest.mark.parametrize("said", ["none", "tf32", "ieee"])
-def test_the_precision_of_products_is_set_inside_and_restored(precision: str, inside: str, said: str) -> None:
-    products, on_cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-    before = (products.fp32_precision, on_cpu.fp32_precision)
-    try:
-        products.fp32_precision = said
-        with pytest.raises(KeyError), product_precision(precision):
-            assert products.fp32_precision == inside
-            # both of torch's ways agree, so that whatever asks in either gets an answer
-            assert products.allow_tf32 == (inside == "tf32")
-            assert torch.compile(torch.neg, backend="eager")(torch.ones(2)).tolist() == [-1, -1]
-            raise KeyError
-        assert (products.fp32_precision, on_cpu.fp32_precision) == (said, before[1])
-    finally:
-        products.fp32_precision = before[0]
-
-
-def test_training_leaves_the_precision_alone_while_its_events_are_looked_at() -> None:
-    before = torch.backends.cuda.matmul.fp32_precision
-    stack = Stack(jobs(tiny(precision="tf32")), lanes=2, device=torch.device("cpu"))
-    for _ in stack.train(lambda: False):
-        assert torch.backends.cuda.matmul.fp32_precision == before
-    assert "precision=tf32" in stack.tag()

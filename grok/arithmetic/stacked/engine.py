@@ -26,12 +26,13 @@ from grok.arithmetic.program import dtype_of, program_key
 from grok.arithmetic.stacked.captured import Captured
 from grok.arithmetic.stacked.interventions import variant
 from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, product_precision
+from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
 from grok.arithmetic.stacked.width import lane_width
 from grok.arithmetic.table import split
 from grok.compiled import is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, TrainingError
+from grok.precision import product_precision
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested
 
 EXPECTED_WARNINGS = (

@@ -9,8 +9,8 @@ L lanes, E lanes evaluated together, B batch, C examples of an evaluation's pass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 import torch
@@ -27,27 +27,6 @@ from grok.arithmetic.stacked.noise import dropout
 from grok.arithmetic.stacked.optimizer import Coefficients, adamw
 from grok.arithmetic.stacked.state import LaneState
 from grok.config.arithmetic import ArithmeticConfig
-
-
-@contextmanager
-def product_precision(precision: str) -> Iterator[None]:
-    """Let float32 products run as TF32 inside when ``precision`` asks for it, and never else.
-
-    Torch has two ways to say so and raises where they disagree; this one sets both.
-    """
-    ways = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    held = [(products, products.fp32_precision) for products in ways]
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:  # they disagree already; what was said the newer way is restored below
-        before = "highest"
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        for products, said in held:
-            products.fp32_precision = said
 
 
 def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextManager[object]:

@@ -1,0 +1,29 @@
+"""In what precision float32 products run on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def product_precision(precision: str) -> Iterator[None]:
+    """Let float32 products run as TF32 inside when ``precision`` asks for it, and never else.
+
+    Torch has two ways to say so and raises where they disagree; this one sets both.
+    """
+    ways = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    held = [(products, products.fp32_precision) for products in ways]
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # they disagree already; what was said the newer way is restored below
+        before = "highest"
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        for products, said in held:
+            products.fp32_precision = said

@@ -1,0 +1,36 @@
+"""How many lanes a device is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from grok.arithmetic.stacked.width import lanes_in, memory_of, width_on
+from grok.errors import ConfigError
+from tests.arithmetic.cases import default_config, tiny
+
+
+def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
+    h200 = 141 * 10**9
+    default = default_config()
+    assert width_on(default, "NVIDIA H200", h200) == 264
+    assert width_on(default, "NVIDIA H200 NVL", h200) == 264
+    assert width_on(default, "Some other device", h200) == 64
+    wider = width_on(default_config(model={"d_model": 64, "d_ff": 256}), "NVIDIA H200", h200)
+    narrower = width_on(default_config(model={"d_model": 256, "d_ff": 1024}), "NVIDIA H200", h200)
+    assert narrower < 264 < wider <= 1056
+    assert width_on(default, "NVIDIA H200", h200, 3) == 3
+
+
+@pytest.mark.parametrize("memory", [2**20, 2**23])
+def test_the_width_never_exceeds_the_memory(memory: int) -> None:
+    config = tiny(model={"layers": 1})
+    fitting = lanes_in(config, memory)
+    assert memory_of(config, fitting).total <= 0.85 * memory < memory_of(config, fitting + 1).total
+    assert 1 <= width_on(config, "NVIDIA H200", memory) <= fitting
+    with pytest.raises(ConfigError, match=f"lanes={fitting + 1}: .* expected at most {fitting}"):
+        width_on(config, "NVIDIA H200", memory, fitting + 1)
+
+
+def test_a_device_too_small_for_one_lane_is_refused() -> None:
+    with pytest.raises(ConfigError, match="set device=cpu"):
+        width_on(default_config(), "NVIDIA H200", 2**20)
