@@ -1,0 +1,27 @@
+"""A question of the report, asked of observations: its study, or what it says is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis.figures import drawings
+from analysis.observations import Observations
+from analysis.studies import QUESTIONS, Missing, Study
+from analysis.studies.base import Question
+
+BY_NAME: dict[str, Question] = {q.name: q for q in QUESTIONS}
+
+
+def ask(name: str, observations: Observations) -> Any:
+    answer = BY_NAME[name].ask(observations)
+    assert isinstance(answer, Study), answer
+    for drawing in drawings(answer):
+        assert len(drawing.data)
+        assert drawing.png().startswith(b"\x89PNG")
+    return answer
+
+
+def needs(name: str, observations: Observations) -> str:
+    answer = BY_NAME[name].ask(observations)
+    assert isinstance(answer, Missing), answer
+    return answer.needs

@@ -1,0 +1,109 @@
+"""The layer study on simulated transplants whose truth is known."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from grok.streams import derive_seed
+from tests.analysis.questions import ask
+from tests.analysis.simulate import Truth, simulate
+
+LAYERS = ["token_embedding", "blocks.0.mlp", "final_norm", "head"]
+
+
+def transplant(
+    effects: dict[str, float], noise: float, rng: np.random.Generator, recipient: int = 50, donor: int = 77
+) -> list[Truth]:
+    truths = []
+    for bits in itertools.product([0, 1], repeat=len(LAYERS)):
+        taken = [name for name, bit in zip(LAYERS, bits, strict=True) if bit]
+        for r in range(2):
+            time = 4_000 * np.exp(sum(effects.get(n, 0.0) for n in taken) + rng.normal(0, noise))
+            given = {
+                "seed": recipient,
+                "seeds.layers": dict.fromkeys(taken, derive_seed(donor, "init")),
+                "perturb.ulps": 1,
+                "seeds.perturb": r,
+                "train.steps": 20_000,
+                "eval.every": 50,
+            }
+            truths.append(Truth(given, float(time)))
+    return truths
+
+
+def test_layers_find_who_carries_the_speed() -> None:
+    effects = {"token_embedding": -0.6, "head": -0.3}
+    study = ask("layers", simulate(transplant(effects, 0.08, np.random.default_rng(10))))
+    shares = study.shares.set_index("layer")
+    for layer in LAYERS:
+        low, high = shares.loc[layer, ["low", "high"]]
+        assert low <= effects.get(layer, 0.0) <= high, layer
+    assert shares["Shapley share"].sum() == pytest.approx(study.results[0].attribution.total.value)
+    assert (shares["no bit changed"] == False).all()  # noqa: E712 - None is another answer
+    # The donor has no run of its own in this store, so only its init seed is known.
+    assert f"Seed 50 with init seed {derive_seed(77, 'init')}'s initial weights" in study.findings[0].text
+    assert "times faster" in study.findings[0].text
+    assert study.pooled.empty
+
+
+def test_a_short_run_of_the_recipient_does_not_cut_off_the_transplant() -> None:
+    rng = np.random.default_rng(19)
+    truths = transplant({"head": -1.0}, 0.02, rng)
+    (alone,) = ask("layers", simulate(truths)).results
+    (beside,) = ask(
+        "layers", simulate([*truths, Truth({"seed": 50, "train.steps": 1000, "eval.every": 50}, 4000)])
+    ).results
+    assert beside.outcome.horizon == alone.outcome.horizon
+    assert beside.attribution.total == alone.attribution.total
+
+
+def test_opposite_transplants_are_not_averaged() -> None:
+    rng = np.random.default_rng(19)
+    there = transplant({"token_embedding": 1.0}, 0.05, rng, 50, 77)
+    back = transplant({"head": -0.5}, 0.05, rng, 77, 50)
+    study = ask("layers", simulate(there + back))
+    shares = study.shares.set_index(["transplant", "layer"])
+    assert shares.loc[("seed 50 ← seed 77", "token_embedding"), "low"] > 0.9
+    assert shares.loc[("seed 77 ← seed 50", "head"), "high"] < -0.4
+    assert abs(shares.loc[("seed 77 ← seed 50", "token_embedding"), "Shapley share"]) < 0.1
+    assert shares.loc[("seed 50 ← seed 77", "token_embedding"), "% of the total"] == pytest.approx(100, abs=10)
+    assert study.pooled.empty
+    assert any("No mean over transplants" in note for note in study.notes)
+    slower, faster = (f.text for f in study.findings if f.headline)
+    assert "Seed 50 with seed 77's initial weights" in slower
+    assert re.search(r"2\.[5-9] times slower", slower)
+    assert "Seed 77 with seed 50's initial weights" in faster
+    assert re.search(r"1\.[5-8] times faster", faster)
+
+
+def test_transplants_are_pooled_by_their_spread_and_only_where_the_total_is_clear() -> None:
+    rng = np.random.default_rng(20)
+    truths = []
+    for i, embedding in enumerate((-0.9, -0.6, 0.7, -1.0)):
+        truths += transplant({"token_embedding": embedding, "head": 0.3 * embedding}, 0.05, rng, 100 + i, 200 + i)
+    truths += transplant({}, 0.3, rng, 110, 210)  # nothing to share out
+    study = ask("layers", simulate(truths))
+    pooled = study.pooled.set_index("layer")
+    # Turned towards the faster weights: 0.9, 0.6, 0.7 and 1.0, whose mean is 0.8 and t interval 0.51 to 1.09.
+    assert pooled.loc["token_embedding", "share"] == pytest.approx(0.8, abs=0.05)
+    assert pooled.loc["token_embedding", "low"] == pytest.approx(0.51, abs=0.1)
+    assert pooled.loc["token_embedding", "high"] == pytest.approx(1.09, abs=0.1)
+    assert pooled.loc["final_norm", "low"] <= 0 <= pooled.loc["final_norm", "high"]
+    unclear = study.shares[study.shares["transplant"].str.startswith("seed 110")]
+    assert unclear["% of the total"].isna().all()
+    assert any("no clear change" in f.text and "than with its own" not in f.text for f in study.findings)
+
+
+def test_a_pair_of_seeds_exchanged_both_ways_counts_once() -> None:
+    rng = np.random.default_rng(24)
+    truths = transplant({"head": 0.8}, 0.02, rng, 100, 200) + transplant({"head": -0.6}, 0.02, rng, 200, 100)
+    truths += transplant({"head": 0.9}, 0.02, rng, 101, 201)
+    study = ask("layers", simulate(truths))
+    assert len(study.results) == 3 and study.pooled.empty
+    assert any("3 pairs of seeds" in note for note in study.notes)
+    study = ask("layers", simulate(truths + transplant({"head": 0.5}, 0.02, rng, 102, 202)))
+    assert study.pooled.set_index("layer").loc["head", "share"] == pytest.approx((0.7 + 0.9 + 0.5) / 3, abs=0.03)
