@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,7 +87,7 @@ class Outcome:
     """Whether the finished store equals the undisturbed one, bit by bit."""
 
 
-def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def children(process: subprocess.Popen[Any]) -> list[psutil.Process]:
     try:
         return psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -104,7 +104,8 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return found
 
 
-def end_all(process: subprocess.Popen[str], others: list[psutil.Process]) -> None:
+def end_all(process: subprocess.Popen[Any], others: Sequence[psutil.Process] = ()) -> None:
+    """Kill a process, all that it started, and ``others``."""
     for child in [*children(process), *others]:
         with suppress(psutil.NoSuchProcess):
             child.kill()

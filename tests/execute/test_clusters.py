@@ -10,14 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.doors.conftest import TINY, command, environment, start
 from tests.execute.content import content
+from tests.execute.kills import end_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -75,11 +74,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
     yield running[0]
     for process in running:
-        with suppress(psutil.NoSuchProcess):
-            for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
-        process.wait()
+        end_all(process)
 
 
 @pytest.fixture(scope="module")

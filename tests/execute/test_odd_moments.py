@@ -6,10 +6,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from grok.config import load_config
@@ -17,6 +15,7 @@ from grok.execute.plan import name_runs
 from grok.records import RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store
 from tests.doors.conftest import TINY, start
+from tests.execute.kills import end_all
 
 LONG = [*TINY, "train.steps=200000", "eval.every=500"]
 
@@ -32,11 +31,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     yield begin
     for process in started:
-        with suppress(psutil.NoSuchProcess):
-            for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
-        process.communicate()
+        end_all(process)
 
 
 def listens(pid: int, number: signal.Signals) -> bool:
