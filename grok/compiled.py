@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from grok.errors import TrainingError
 
 Function = Callable[..., list[Tensor]]
 
@@ -55,3 +58,18 @@ def is_compile_error(error: Exception) -> bool:
     """Return whether torch.compile failed, rather than the computation itself."""
     module = type(error).__module__
     return module.startswith(("torch._dynamo", "torch._inductor"))
+
+
+def allow_uncompiled(error: Exception, *, auto_fallback: bool) -> None:
+    """Warn that a step goes on uncompiled after ``error``, where that is allowed.
+
+    Raises:
+        TrainingError: it is not; names the settings that would do.
+    """
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    if not auto_fallback:
+        raise TrainingError(
+            f"the training step could not be compiled ({reason}): set numerics.compile=false, which is another "
+            "numerics tag, or numerics.auto_fallback=true to do so by itself"
+        ) from error
+    warnings.warn(f"compiling failed, going on uncompiled: {reason}", RuntimeWarning, stacklevel=2)

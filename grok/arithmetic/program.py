@@ -6,7 +6,6 @@ Which program a run gets follows from its settings and the processor's model alo
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -22,7 +21,7 @@ from grok.arithmetic.products import choose_path, processor_model
 from grok.arithmetic.rows import Batch, RowPlan
 from grok.arithmetic.table import Equations
 from grok.arithmetic.vocabulary import FIRST_NUMBER
-from grok.compiled import OneGraph, is_compile_error
+from grok.compiled import OneGraph, allow_uncompiled, is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
 from grok.errors import ConfigError, TrainingError
@@ -139,18 +138,13 @@ class OneLaneProgram:
     def _fall_back(self, error: Exception) -> None:
         if not is_compile_error(error):
             raise error
-        reason = " ".join(str(error).split())[:300]
-        if not self.config.numerics.auto_fallback:
-            raise TrainingError(
-                f"the training step could not be compiled ({reason}): set numerics.compile=false, which is another "
-                "numerics tag, or numerics.auto_fallback=true to do so by itself"
-            ) from error
-        if self._stepped:
+        if self._stepped and self.config.numerics.auto_fallback:
+            reason = " ".join(str(error).split())[:300]
             raise TrainingError(
                 f"the evaluation could not be compiled ({reason}), after steps that were: no run may change its "
                 "numerics on the way; set numerics.compile=false"
             ) from error
-        warnings.warn(f"compiling failed, going on uncompiled: {reason}", stacklevel=2)
+        allow_uncompiled(error, auto_fallback=self.config.numerics.auto_fallback)
         self._go_uncompiled()
 
     def _losses_and_hits(self, *tensors: Tensor) -> list[Tensor]:

@@ -11,7 +11,6 @@ import functools
 import os
 import platform
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from typing import Any
 
 import torch
 
+from grok.compiled import allow_uncompiled
 from grok.config.gpt import GptConfig
-from grok.errors import ConfigError, TrainingError
+from grok.errors import ConfigError
 from grok.precision import product_precision
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -138,14 +138,10 @@ class Compiled:
         try:
             self.function = self.compiler(self.eager)
             result = self.function(*args)
+        except torch.OutOfMemoryError:  # another path would not make room
+            raise
         except Exception as error:
-            first_line = (str(error).strip().splitlines() or [""])[0]
-            reason = f"torch.compile failed ({type(error).__name__}: {first_line})"
-            if not self.numerics.auto_fallback:
-                raise TrainingError(
-                    f"{reason}: use numerics.compile=false, or numerics.auto_fallback=true to go on uncompiled"
-                ) from error
-            warnings.warn(f"{reason}; going on uncompiled, which the numerics tag says", RuntimeWarning, stacklevel=2)
+            allow_uncompiled(error, auto_fallback=self.numerics.auto_fallback)
             self.function, self.on = self.eager, False
             result = self.function(*args)
         self.proven = True

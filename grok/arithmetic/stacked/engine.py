@@ -29,9 +29,9 @@ from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
 from grok.arithmetic.stacked.width import lane_width
 from grok.arithmetic.table import split
-from grok.compiled import is_compile_error
+from grok.compiled import allow_uncompiled, is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
-from grok.errors import ConfigError, TrainingError
+from grok.errors import ConfigError
 from grok.precision import product_precision
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested
 
@@ -122,13 +122,7 @@ class Stack:
             except Exception as error:
                 if not (self.compiled and is_compile_error(error)):
                     raise
-                reason = " ".join(str(error).split())[:300]
-                if not self.config.numerics.auto_fallback:
-                    raise TrainingError(
-                        f"the training step could not be compiled ({reason}): set numerics.compile=false, which is "
-                        "another numerics tag, or numerics.auto_fallback=true to do so by itself"
-                    ) from error
-                warnings.warn(f"compiling failed, going on uncompiled: {reason}", stacklevel=2)
+                allow_uncompiled(error, auto_fallback=self.config.numerics.auto_fallback)
                 self.compiled = False
                 self._build()
 
