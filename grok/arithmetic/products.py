@@ -92,8 +92,12 @@ def _(x: Tensor, index: Tensor) -> Tensor:
 
 @torch.library.custom_op("grok::sum_rows", mutates_args=())
 def _sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return [rows, D] in which row r is the sum of the ``grad`` rows whose index is r, in their order."""
-    return grad.new_zeros(rows, grad.shape[1]).index_add_(0, index, grad)
+    """Return [rows, D] in which row r is the sum of the ``grad`` rows whose index is r, in their order.
+
+    Summed in float32 at least: a bfloat16 sum of ones ends at 256.
+    """
+    whole = grad if grad.dtype == torch.float64 else grad.float()
+    return whole.new_zeros(rows, grad.shape[1]).index_add_(0, index, whole).to(grad.dtype)
 
 
 @_sum_rows.register_fake

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from grok.arithmetic.fused import FusedModel
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.lanes import no_noise
+from grok.arithmetic.products import take_rows
 from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.rows import RowPlan, make_batch
 from grok.arithmetic.table import split
@@ -68,7 +69,7 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
         config = tiny(model={"d_ff": 20}, numerics={"compile": True})
         with pytest.raises(TrainingError, match=r"numerics\.compile=false"):
             results(config)
-        with pytest.warns(UserWarning, match="compiling failed, going on uncompiled"):
+        with pytest.warns(RuntimeWarning, match="compiling failed, going on uncompiled"):
             (found,) = results(tiny(model={"d_ff": 20}, numerics={"compile": True, "auto_fallback": True}))
     assert "compiled=no" in found.numerics
     (plain,) = results(tiny(model={"d_ff": 20}))
@@ -104,3 +105,18 @@ def test_noise_takes_the_plain_path_and_the_tag_says_so() -> None:
     program = OneLaneProgram(tiny(model={"dropout": 0.1}, numerics={"compile": True}))
     assert "rows=plain" in program.tag() and "compiled=no" in program.tag()
     assert "rows=shared" in OneLaneProgram(tiny()).tag()
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_shared_rows_are_summed_in_float32_whatever_the_gradient_is(compile: bool) -> None:
+    """A thousand bfloat16 ones added up in bfloat16 end at 256."""
+    x = torch.ones(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    index = torch.full((1000,), 1)
+
+    def summed(x: torch.Tensor, index: torch.Tensor) -> list[torch.Tensor]:
+        leaf = x.detach().requires_grad_()
+        return list(torch.autograd.grad(take_rows(leaf, index).sum(), [leaf]))
+
+    (gradient,) = OneGraph(summed)(x.detach(), index) if compile else summed(x, index)
+    assert gradient.dtype == torch.bfloat16
+    assert gradient.tolist() == [[0] * 4, [1000] * 4, [0] * 4]
