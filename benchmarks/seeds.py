@@ -44,9 +44,9 @@ Regime = dict[str, Any]
 
 
 def contender(kind: str, config: ArithmeticConfig, seed: int, lanes: int) -> Any:
-    """Return a contender of a kind: ``plain``, ``vmap`` or ``ours``."""
-    if kind == "plain":
-        return PlainLoop(config, seed)
+    """Return a contender of a kind: ``plain``, ``plain, our memory``, ``vmap`` or ``ours``."""
+    if kind.startswith("plain"):
+        return PlainLoop(config, seed, our_memory=kind != "plain")
     return VmapLanes(config, seed, lanes) if kind == "vmap" else OurLanes(config, seed, lanes)
 
 
@@ -91,7 +91,8 @@ class Team:
         """Return the seconds that each of ``count`` steps took, all processes at work."""
         for pipe in self.pipes:
             pipe.send((what, count))
-        return max(pipe.recv() for pipe in self.pipes) / count
+        seconds: float = max(pipe.recv() for pipe in self.pipes)
+        return seconds / count
 
     def end(self) -> tuple[float, dict[str, float]]:
         """Stop; return (largest memory of a process in MiB, seconds per phase of the first)."""
@@ -101,9 +102,10 @@ class Team:
         return max(memory for memory, _ in answers), answers[0][1]
 
 
-def product_rates(config: ArithmeticConfig) -> dict[str, float]:
+def product_rates(regime: Regime) -> dict[str, float]:
     """Return the best single-thread rate, in GFLOP/s, of each kind of product at the step's own largest shapes."""
     torch.set_num_threads(1)
+    config = default_config(**regime)
     plan = RowPlan.of(config.task)
     batch, d, ff = config.train.batch_size, config.model.d_model, config.model.d_ff or 4 * config.model.d_model
     rows = sum(plan.sizes(1, batch))
@@ -129,6 +131,16 @@ def product_rates(config: ArithmeticConfig) -> dict[str, float]:
     return best
 
 
+def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return each kind's median over the rounds."""
+    return {kind: statistics.median(found[kind] for found in rounds) for kind in rounds[0]}
+
+
+def floor_of(flops: int, rates: dict[str, float]) -> float:
+    """Return the seconds of a step that does nothing but its products: a third of them forward, the rest gradients."""
+    return flops / 3 / 1e9 * sum(1 / rate for rate in rates.values())
+
+
 def flops_of(config: ArithmeticConfig) -> int:
     """Return the operations of one step's matrix products with shared prefixes."""
     return matrix_flops(
@@ -144,28 +156,37 @@ def flops_of(config: ArithmeticConfig) -> int:
 def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, Any]:
     """Run all contenders in turns; return what was found, times in seconds."""
     config = default_config(**regime)
-    ours = Team("ours", cores, 1, regime=regime)
+    alone, ours = Team("ours", 1, 1, regime=regime), Team("ours", cores, 1, regime=regime)
     teams = {
         f"plain loop, one process, {cores} threads": Team("plain", 1, cores, regime=regime),
         f"plain loop, {cores} processes": Team("plain", cores, 1, regime=regime),
+        f"plain loop, {cores} processes, memory as ours": Team("plain, our memory", cores, 1, regime=regime),
         f"torch.func.vmap, {VMAP_LANES} lanes, {cores} processes": Team("vmap", cores, 1, VMAP_LANES, regime=regime),
+        "this project, one process": alone,
         f"this project, {cores} processes": ours,
     }
-    rates: dict[str, list[float]] = {}
+    rates: list[dict[str, float]] = []
+    together: list[dict[str, float]] = []
+    """The same while every core is at such products."""
     evaluation, forward = [], []
-    for _ in range(rounds):
-        for kind, rate in product_rates(config).items():
-            rates.setdefault(kind, []).append(rate)
-        for name, team in teams.items():
-            team.times.append(team.run(max(2, steps // 4) if "vmap" in name else steps))
-        evaluation.append(ours.run(2, "evaluate"))
-        forward.append(ours.run(steps, "forward"))
-    flops, rate = flops_of(config), {kind: statistics.median(values) for kind, values in rates.items()}
+    with multiprocessing.get_context("spawn").Pool(cores) as pool:
+        for i in range(rounds):
+            rates.append(product_rates(regime))
+            together += pool.map(product_rates, [regime] * cores, chunksize=1)
+            names = list(teams)
+            for name in names[i % len(names) :] + names[: i % len(names)]:  # another begins in every round
+                teams[name].times.append(teams[name].run(max(2, steps // 4) if "vmap" in name else steps))
+            evaluation.append(ours.run(2, "evaluate"))
+            forward.append(ours.run(steps, "forward"))
+    flops, rate, rate_together = flops_of(config), medians(rates), medians(together)
     found: dict[str, Any] = {
         "flops": flops,
         "rates": rate,
-        "floor": flops / 3 / 1e9 * sum(1 / r for r in rate.values()),
+        "floor": floor_of(flops, rate),
+        "rates, all cores": rate_together,
+        "floor, all cores": floor_of(flops, rate_together),
         "step": statistics.median(ours.times),
+        "step alone": statistics.median(alone.times),
         "contenders": {},
     }
     for name, team in teams.items():
