@@ -20,6 +20,7 @@ from grok.errors import CheckpointError, ConfigError, GrokError
 from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.execute.groups import Group
 from grok.execute.ledger import Ledger
+from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
 from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
@@ -126,6 +127,7 @@ def _train(
     refuse_unclean(provenance, runs[0].config)
     view = WorkerView(live, group_name)
     stop = StopCheck(live, settings.parent)
+    lineage = Lineage(provenance)
 
     def committed(row: Row) -> None:
         report.finished[row.result.run_id] = row.result.status
@@ -133,13 +135,14 @@ def _train(
 
     with Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
-            for event in engine_events(runs, settings, device, stop, report.notes):
+            for event in engine_events(runs, settings, device, stop, report.notes, lineage):
                 if isinstance(event, RunResult):
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
-                    ledger.add(finished_row(event, run, provenance, settings.store_path))
+                    ledger.add(finished_row(event, run, lineage.of(run.run_id), settings.store_path))
                 elif isinstance(event, Checkpoint):
                     ledger.settle_branches(event.run_id)
-                    keep_checkpoint(settings.store_path, event, checkpoints_of(by_id[event.run_id].config))
+                    kept = lineage.marked(event)
+                    keep_checkpoint(settings.store_path, kept, checkpoints_of(by_id[event.run_id].config))
                 ledger.check()
                 view.show(event)
         except (GrokError, OSError):  # ours, with words of what would do; or the disk: no other run would fare better
@@ -198,12 +201,19 @@ def refuse_unclean(provenance: Provenance, config: RunConfig) -> None:
 
 
 def engine_events(
-    runs: list[PlannedRun], settings: WorkerSettings, device: str, stop: StopRequested, notes: list[str]
+    runs: list[PlannedRun],
+    settings: WorkerSettings,
+    device: str,
+    stop: StopRequested,
+    notes: list[str],
+    lineage: Lineage,
 ) -> Iterator[Event]:
-    """Yield what the engine of the runs' mode says; ``notes`` gets what happened to checkpoints."""
+    """Yield what the engine of the runs' mode says; ``notes`` gets what happened to checkpoints, ``lineage`` whence."""
     jobs = [
         Job(run_id=run.run_id, config=run.config, resume=resume_of(run, settings.store_path, notes)) for run in runs
     ]
+    for job in jobs:
+        lineage.go_on(job.run_id, job.resume)
     if isinstance(runs[0].config, GptConfig):
         from grok.gpt import engine as gpt
 
