@@ -160,7 +160,8 @@ def profile(found: dict[str, Any]) -> list[str]:
     return [
         f"By torch's profiler, one lane alone on the machine. The matrix products take {1e3 * spent:.1f} ms in their "
         f"place in the step, {1e3 * (spent - found['floor']):+.1f} ms against the floor: there their operands come "
-        "from further away. The profiler's own time is in the last line, so the sum is more than a step.",
+        "from further away. The profiler slows what it watches, Python most, and this is a measurement of its own: "
+        "the lines need not add up to the step above.",
         "",
         "| what | calls a step | ms a step |",
         "|---|---|---|",

@@ -95,7 +95,9 @@ class RunConfig:
         choices=("float32", "float64", "tf32", "bf16", "fp16"),
     )
     numerics: NumericsConfig = section(NumericsConfig)
-    workers: int | None = setting(None, "Worker processes; null: one per core.", role="none", minimum=1)
+    workers: int | None = setting(
+        None, "Worker processes; null: one per core, as memory allows.", role="none", minimum=1
+    )
     lanes: int | None = setting(None, "Runs side by side in one worker; null: by device.", role="none", minimum=1)
     executor: str = setting(
         "loky", "Where groups of runs execute.", role="none", choices=("inline", "loky", "dask", "ray", "slurm")

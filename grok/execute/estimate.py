@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from statistics import median_low
 from typing import Final
 
@@ -16,8 +17,11 @@ CORE_FLOPS: Final = 1.2e11
 STEP_OVERHEAD: Final = 1.5e-3
 """Seconds of one training step that no arithmetic explains, per block of the model."""
 
-PROCESS_BYTES: Final = 4.5e8
-"""Memory of a worker before its first lane: the interpreter and torch."""
+PROCESS_BYTES: Final = 5.2e8
+"""Memory of a worker before its first lane: the interpreter, torch and its compiler."""
+
+EVALUATED_AT_ONCE: Final = 4096
+"""Most examples of one of an evaluation's passes, as the engine cuts them."""
 
 
 def seconds_to_train(runs: Sequence[PlannedRun], store: Store | None, workers: int) -> float | None:
@@ -37,13 +41,19 @@ def seconds_to_train(runs: Sequence[PlannedRun], store: Store | None, workers: i
 
 
 def bytes_per_worker(runs: Sequence[PlannedRun], lanes: int) -> float:
-    """Return the estimated memory of one worker with ``lanes`` runs side by side."""
+    """Return the estimated memory of one worker with ``lanes`` runs side by side, at its peak.
+
+    Its form is that of what a step and an evaluation keep; its constants are those with
+    which it follows what ``benchmarks.seeds`` measures over models, moduli and depths.
+    """
     largest = 0.0
     for config in {run.identity.config_id: run.config for run in runs}.values():
         if isinstance(config, ArithmeticConfig):
             held = 6 * 4 * _parameters(config)  # weights, gradients, two moments, and copies at evaluations
-            activations = 4 * 24 * config.model.d_model * config.model.layers * max(_rows(config), 4096)
-            largest = max(largest, lanes * held + activations)
+            widths = config.model.d_model + (config.model.d_ff or 0)
+            step = 4 * 12 * widths * config.model.layers * _rows(config)
+            evaluation = 4 * 30 * widths * _evaluated_rows(config)
+            largest = max(largest, lanes * held + max(step, evaluation))
     return PROCESS_BYTES + largest
 
 
@@ -89,6 +99,15 @@ def _rows(config: ArithmeticConfig) -> int:
     """Return about how many positions a block computes: few where prefixes are shared."""
     every = len(config.task.sequence.split()) * config.train.batch_size
     return every if config.model.dropout else min(every, config.task.modulus + 3 * config.train.batch_size // 2)
+
+
+def _evaluated_rows(config: ArithmeticConfig) -> int:
+    """Return about how many positions a block computes in one pass of an evaluation."""
+    held_out = config.task.examples() - config.task.train_examples()
+    examples = ceil(held_out / ceil(held_out / EVALUATED_AT_ONCE))
+    if config.model.dropout:
+        return len(config.task.sequence.split()) * examples
+    return examples if config.model.layers == 1 else 2 * examples  # the last block: the answer's position alone
 
 
 def _parameters(config: ArithmeticConfig) -> int:

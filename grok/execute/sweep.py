@@ -22,6 +22,7 @@ from grok.execute.executors import make_executor, refuse_unavailable
 from grok.execute.groups import lane_groups
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
+from grok.execute.machine import usable_cores, usable_memory
 from grok.execute.plan import (
     Plan,
     make_plan,
@@ -62,10 +63,12 @@ class Force:
     workers: int
     lanes: int | None
     gpu: bool
+    short_of_memory: bool = False
+    """Whether there would be more workers if they had the memory."""
 
     @classmethod
-    def of(cls, shared: RunConfig, runs: int) -> Force:
-        """Return the workers for ``runs`` runs under a command's settings.
+    def of(cls, shared: RunConfig, runs: Sequence[PlannedRun]) -> Force:
+        """Return the workers for ``runs`` under a command's settings: by default one per core, as memory allows.
 
         Raises:
             ConfigError: a GPU is asked for and there is none.
@@ -80,15 +83,21 @@ class Force:
         if local and shared.precision == "tf32" and not gpus:
             raise ConfigError("precision=tf32 needs a GPU: expected float32, float64 or bf16 here")
         gpu = shared.device == "cuda" or gpus > 0
-        one_each = gpus or 1 if gpu or isinstance(shared, GptConfig) else len(os.sched_getaffinity(0))
-        workers = max(1, min(shared.workers or one_each, runs))
         # one run needs no second process
-        executor = "inline" if shared.executor == "loky" and runs == 1 else shared.executor
-        return cls(executor, 1 if executor == "inline" else workers, shared.lanes, gpu)
+        executor = "inline" if shared.executor == "loky" and len(runs) == 1 else shared.executor
+        if executor == "inline":
+            return cls(executor, 1, shared.lanes, gpu)
+        on_cores = not gpu and not isinstance(shared, GptConfig)
+        workers = max(1, min(shared.workers or (usable_cores() if on_cores else gpus or 1), len(runs)))
+        fitting = workers
+        if local and on_cores and shared.workers is None:
+            fitting = max(1, min(workers, int(usable_memory() // bytes_per_worker(runs, shared.lanes or 1))))
+        return cls(executor, fitting, shared.lanes, gpu, short_of_memory=fitting < workers)
 
     def __str__(self) -> str:
         lanes = "" if self.lanes is None else f" x {self.lanes} lane{'s' if self.lanes > 1 else ''}"
-        return f"{self.workers} worker{'s' if self.workers > 1 else ''}{lanes} ({self.executor})"
+        short = ", for more there is not enough memory" if self.short_of_memory else ""
+        return f"{self.workers} worker{'s' if self.workers > 1 else ''}{lanes} ({self.executor}{short})"
 
 
 def visible_gpus() -> int:
@@ -122,7 +131,7 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
     path = shared.store.path
     exists = check_path(path)
     named = name_runs(configs)
-    Force.of(shared, len(named))
+    Force.of(shared, named)
     refuse_unavailable(shared.executor)
     refuse_unknown_tensors(configs)
     refuse_unusable_data(configs)
@@ -130,7 +139,7 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
     if shared.dry_run:
         store = open_store(path) if exists else None
         plan = make_plan(named, store)
-        _announce(plan, Force.of(shared, len(plan.to_train)), store, details=True)
+        _announce(plan, Force.of(shared, plan.to_train), store, details=True)
         say(f"Nothing was trained (dry_run=true). The store would be {path}.")
         return Outcome(plan.asked, dict(plan.stored), {}, 0)
     with StoreWriter(path) as writer:
@@ -138,7 +147,7 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
             say(f"Repaired: {found}")
         store = open_store(path)
         plan = make_plan(named, store)
-        force = Force.of(shared, len(plan.to_train))
+        force = Force.of(shared, plan.to_train)
         _announce(plan, force, store)
         if plan.to_train and provenance.git_dirty:
             print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)

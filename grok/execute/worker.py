@@ -168,7 +168,9 @@ def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
     use_large_pages()
     config = runs[0].config
     if isinstance(config, GptConfig):
-        torch.set_num_threads(config.train.threads or len(os.sched_getaffinity(0)))
+        from grok.gpt.numerics import usable_cores
+
+        torch.set_num_threads(config.train.threads or usable_cores())
     else:
         torch.set_num_threads(1)
     if device == "auto":

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grok.config import ArithmeticConfig
+from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
+from grok.execute.machine import memory_limit, usable_cores, usable_memory
 from grok.execute.plan import make_plan, name_runs, shared_settings
 from grok.execute.planned import PlannedRun
+from grok.execute.sweep import Force
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
 from tests.execute.conftest import tiny
@@ -150,6 +155,69 @@ def test_time_is_counted_where_it_does_not() -> None:
 def test_memory_stays_below_the_promise_at_the_default() -> None:
     runs = name_runs([ArithmeticConfig()])
     assert 0.4e9 < bytes_per_worker(runs, 1) < bytes_per_worker(runs, 8) < 1.5e9
+
+
+@pytest.mark.parametrize(
+    ("over", "measured"),
+    [
+        ({}, 1066),
+        ({"model": {"d_model": 64, "d_ff": 256}}, 776),
+        ({"model": {"d_model": 256, "d_ff": 1024}}, 1627),
+        ({"task": {"modulus": 59}}, 785),
+        ({"task": {"modulus": 97}}, 859),
+        ({"model": {"layers": 1}}, 729),
+        ({"train": {"batch_size": 128}}, 1047),
+    ],
+)
+def test_memory_is_about_what_the_benchmark_measures(over: dict[str, Any], measured: int) -> None:
+    """MiB of a process, from the page of 2026-11-21 under results/benchmarks/."""
+    runs = name_runs([load_config({"mode": "arithmetic", **over})])
+    assert bytes_per_worker(runs, 1) / 2**20 == pytest.approx(measured, rel=0.15)
+
+
+def test_workers_are_as_many_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = name_runs([ArithmeticConfig(seed=s) for s in range(100)])
+    shared = ArithmeticConfig(device="cpu")
+    monkeypatch.setattr("grok.execute.sweep.usable_cores", lambda: 64)
+    each = bytes_per_worker(runs, 1)
+    for memory, workers in ((100 * each, 64), (13.9 * each, 13), (0.5 * each, 1)):
+        monkeypatch.setattr("grok.execute.sweep.usable_memory", lambda memory=memory: int(memory))
+        force = Force.of(shared, runs)
+        assert force.workers == workers
+        assert ("for more there is not enough memory" in str(force)) == (workers < 64)
+    asked = ArithmeticConfig(device="cpu", workers=8)
+    assert Force.of(asked, runs).workers == 8, "who says so gets them"
+    elsewhere = ArithmeticConfig(device="cpu", executor="slurm")
+    assert Force.of(elsewhere, runs).workers == 64, "other machines have memory of their own"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/jobs/7\n", {"jobs/7/memory.max": "max", "jobs/memory.max": "3000", "memory.max": "5000"}, 3000),
+        ("0::/\n", {"memory.max": "max"}, None),
+        (
+            "5:cpu,memory:/docker/ab\n4:pids:/x\n",
+            {"memory/memory.limit_in_bytes": "700", "x/memory.limit_in_bytes": "1"},
+            700,
+        ),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_the_memory_that_control_groups_allow(
+    groups: str, files: dict[str, str], limit: int | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text + "\n")
+    (tmp_path / "cgroup").write_text(groups)
+    assert memory_limit(tmp_path / "cgroup", tmp_path / "root") == limit
+    assert memory_limit(tmp_path / "nowhere", tmp_path / "root") is None
+
+
+def test_this_machine_lends_what_it_has() -> None:
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+    assert 2**26 < usable_memory() <= psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(
