@@ -18,19 +18,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.contenders import OurLanes, PlainLoop, VmapLanes, default_config
 from benchmarks.seeds_page import page
 from benchmarks.seeds_profile import profiled
 from grok.arithmetic.engine import train
-from grok.arithmetic.products import linear_onednn
+from grok.arithmetic.products import onednn_product, onednn_weight_gradient
 from grok.arithmetic.rows import RowPlan, matrix_flops
 from grok.arithmetic.vocabulary import Vocabulary
 from grok.config import ArithmeticConfig
@@ -119,13 +121,19 @@ def product_rates(regime: Regime) -> dict[str, float]:
     ):
         generator = torch.Generator().manual_seed(0)
         x, w, g = (torch.randn(s, generator=generator) for s in ((r, k), (n, k), (r, n)))
-        operands = {"forward": (x, w), "input gradient": (g, w.t()), "weight gradient": (g.t(), x.t())}
-        for kind, (left, right) in operands.items():
-            for product in (F.linear, linear_onednn):
+        ways: dict[str, list[Callable[[], Tensor]]] = {
+            kind: [partial(product, left, right, None) for product in (F.linear, onednn_product)]
+            for kind, (left, right) in {
+                "forward": (x, w), "input gradient": (g, w.t()), "weight gradient": (g.t(), x.t())
+            }.items()
+        }  # fmt: skip
+        ways["weight gradient"].append(partial(onednn_weight_gradient, g, x))
+        for kind, products in ways.items():
+            for product in products:
                 seconds = []
                 for _ in range(18):
                     start = time.perf_counter()
-                    product(left, right, None)
+                    product()
                     seconds.append(time.perf_counter() - start)
                 best[kind] = max(best.get(kind, 0.0), 2 * r * k * n / min(seconds) / 1e9)
     return best

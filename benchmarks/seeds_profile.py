@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.contenders import OurLanes, default_config
 
-PRODUCTS = ("aten::mm", "aten::addmm", "grok::onednn_linear", "mkldnn::_linear_pointwise")
+PRODUCTS = ("aten::mm", "aten::addmm", "grok::onednn_product", "mkldnn::_linear_pointwise")
 KINDS = (
     ("log_softmax", "cross-entropy and accuracy"),
     ("native_layer_norm", "LayerNorm, with the residual sums beside it"),

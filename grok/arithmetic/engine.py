@@ -20,7 +20,7 @@ from grok.arithmetic.measure import norms, weights_hash
 from grok.arithmetic.mechanism import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics
 from grok.arithmetic.optimizer import AdamW, SlowGradients, learning_rate
 from grok.arithmetic.program import OneLaneProgram, dropout_noise, dtype_of, evaluation_passes, program_key
-from grok.arithmetic.rows import Batch, make_batch
+from grok.arithmetic.rows import Batch, shares, words_of
 from grok.arithmetic.table import Equations, split
 from grok.errors import ConfigError
 from grok.records import Checkpoint, CurvePoint, Event, Job, RunResult, StopRequested
@@ -84,7 +84,8 @@ class Lane:
         config = flight.config
         dtype = dtype_of(config)
         self.train_set, self.val_set = split(config.task, flight.streams.split)
-        self._columns = [torch.from_numpy(x) for x in (self.train_set.a, self.train_set.b, self.train_set.answer)]
+        self._columns = words_of(self.train_set)
+        self._shares: dict[int, Tensor] = {}
         self.parameters: Parameters = initial_parameters(config, dtype)
         self.initial = {n: p.clone() for n, p in self.parameters.items()} if "init" in config.save else {}
         for p in self.parameters.values():
@@ -110,8 +111,10 @@ class Lane:
         """Return the mini-batch of update ``step``, padded to the full size."""
         index, size = self.flight.order.padded_batch(step)
         rows = torch.from_numpy(index)
-        a, b, answer = (column[rows] for column in self._columns)
-        return make_batch(a, b, answer, size, self.program.dtype)
+        if size not in self._shares:
+            self._shares[size] = shares(len(index), size, self.program.dtype)
+        a, b, answer = (column.index_select(0, rows) for column in self._columns)
+        return Batch(a, b, answer, self._shares[size])
 
     def advance(self, stop: StopRequested) -> Iterator[Event]:
         """Train until this run's next evaluation, its end or a stop."""

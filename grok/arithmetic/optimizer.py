@@ -10,7 +10,6 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
 from grok.arithmetic.initial import Parameters
 from grok.config.arithmetic import OptimConfig
@@ -41,27 +40,23 @@ class AdamW:
         groups = [[n for n, p in parameters.items() if decays(n, p, config)]]
         groups.append([n for n in parameters if n not in set(groups[0])])
         self._groups = [(names, wd) for names, wd in zip(groups, (config.weight_decay, 0.0), strict=True) if names]
-        self._done = {name: torch.zeros(()) for name in parameters}
-        self._step = 0
-        """How many updates the counters in ``_done`` stand at: the kernel increments them itself."""
+        self._counter = torch.zeros(())
+        """The number of the update that the kernel is to make; all parameters stand at the same."""
 
     @torch.no_grad()
     def update(self, gradients: dict[str, Tensor], step: int) -> None:
         """Apply update ``step`` (counted from 1) in place."""
         lr, (beta1, beta2) = learning_rate(self.config, step), self.config.betas
-        if self._step != step - 1:
-            for done in self._done.values():
-                done.fill_(step - 1)
-        self._step = step
+        self._counter.fill_(step)
         for names, weight_decay in self._groups:
-            adamw(
+            # torch.optim's own kernel; what stands around it there counts every parameter's updates apart
+            torch._fused_adamw_(
                 [self.parameters[n] for n in names],
                 [gradients[n] for n in names],
                 [self.first_moment[n] for n in names],
                 [self.second_moment[n] for n in names],
                 [],
-                [self._done[n] for n in names],
-                fused=True,
+                [self._counter] * len(names),
                 amsgrad=False,
                 beta1=beta1,
                 beta2=beta2,

@@ -46,37 +46,66 @@ def choose_path(requested: str, precision: str) -> str:
     return "onednn" if fast and torch.backends.mkldnn.is_available() else "plain"
 
 
-@torch.library.custom_op("grok::onednn_linear", mutates_args=())
-def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return ``x @ weight.T + bias`` through oneDNN, which takes transposed views as they are."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+# Registered bare: a custom_op's checks of its arguments would cost ten microseconds at each of 30 calls a step.
+_LIBRARY: Final = torch.library.Library("grok", "FRAGMENT")
+_LIBRARY.define("onednn_product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 
 
-@_onednn_linear.register_fake
+def _onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+_LIBRARY.impl("onednn_product", _onednn_product, "CPU")
+
+
+@torch.library.register_fake("grok::onednn_product", lib=_LIBRARY)  # type: ignore[untyped-decorator]
 def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
-def _save_operands(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
-    x, weight, bias = inputs
-    ctx.save_for_backward(x, weight)
-    ctx.has_bias = bias is not None
+def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x @ weight.T + bias`` [R, F] through oneDNN, without a gradient.
+
+    ``weight`` [F, D] may be a transposed view; an ``x`` [R, D] that is one is copied.
+    """
+    return torch.ops.grok.onednn_product.default(x, weight, bias)  # type: ignore[no-any-return]
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    x, weight = ctx.saved_tensors
-    grad = grad.contiguous()
-    grad_x = _onednn_linear(grad, weight.t(), None)
-    grad_weight = _onednn_linear(grad.t(), x.t(), None)
-    return grad_x, grad_weight, grad.sum(0) if ctx.has_bias else None
+def onednn_weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """Return ``grad.T @ x`` [F, D] for grad [R, F], x [R, D].
+
+    One of the two must be laid out anew for oneDNN: the narrower, also where the result must be turned for it.
+    """
+    if grad.shape[1] <= x.shape[1]:
+        return onednn_product(grad.t().contiguous(), x.t())
+    return onednn_product(x.t().contiguous(), grad.t()).t().contiguous()
 
 
-_onednn_linear.register_autograd(_gradients, setup_context=_save_operands)
+class _OnednnLinear(torch.autograd.Function):
+    """``x @ weight.T + bias``; a bias's gradient is a product with ones, which a library does in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return onednn_product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        of_bias = (grad.new_ones(1, grad.shape[0]) @ grad)[0] if ctx.has_bias else None
+        return onednn_product(grad, weight.t()), onednn_weight_gradient(grad, x), of_bias
 
 
 def linear_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``x @ weight.T + bias`` for x [R, D], weight [F, D]; differentiable."""
-    return _onednn_linear(x, weight, bias)  # type: ignore[no-any-return]
+    return _OnednnLinear.apply(x, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def product_tag(path: str) -> str:
+    """Return what a numerics tag says of a path: another word than before where its last bits are others."""
+    return {"onednn": "onednn-narrow"}.get(path, path)
 
 
 @torch.library.custom_op("grok::take_rows", mutates_args=())
@@ -90,7 +119,9 @@ def _(x: Tensor, index: Tensor) -> Tensor:
     return x.new_empty(index.shape[0], x.shape[1])
 
 
-@torch.library.custom_op("grok::sum_rows", mutates_args=())
+_LIBRARY.define("sum_rows(Tensor grad, Tensor index, int rows) -> Tensor")
+
+
 def _sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
     """Return [rows, D] in which row r is the sum of the ``grad`` rows whose index is r, in their order.
 
@@ -100,7 +131,10 @@ def _sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
     return whole.new_zeros(rows, grad.shape[1]).index_add_(0, index, whole).to(grad.dtype)
 
 
-@_sum_rows.register_fake
+_LIBRARY.impl("sum_rows", _sum_rows, "CPU")
+
+
+@torch.library.register_fake("grok::sum_rows", lib=_LIBRARY)  # type: ignore[untyped-decorator]
 def _(grad: Tensor, index: Tensor, rows: int) -> Tensor:
     return grad.new_empty(rows, grad.shape[1])
 
@@ -112,7 +146,7 @@ def _save_index(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None
 
 
 def _sum_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    return _sum_rows(grad.contiguous(), ctx.saved_tensors[0], ctx.rows), None
+    return sum_rows(grad.contiguous(), ctx.saved_tensors[0], ctx.rows), None
 
 
 _take_rows.register_autograd(_sum_back, setup_context=_save_index)
@@ -120,7 +154,7 @@ _take_rows.register_autograd(_sum_back, setup_context=_save_index)
 
 def sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
     """Return [rows, D] in which row r is the sum of the ``grad`` [B, D] rows whose index is r, in their order."""
-    return _sum_rows(grad, index, rows)  # type: ignore[no-any-return]
+    return torch.ops.grok.sum_rows.default(grad, index, rows)  # type: ignore[no-any-return]
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:

@@ -17,10 +17,9 @@ from grok.arithmetic.initial import Parameters, parameter_shapes
 from grok.arithmetic.interventions import stable_logits
 from grok.arithmetic.lanes import LaneModel, Noise, no_noise
 from grok.arithmetic.operations import Integers
-from grok.arithmetic.products import choose_path, processor_model
-from grok.arithmetic.rows import Batch, RowPlan
+from grok.arithmetic.products import choose_path, processor_model, product_tag
+from grok.arithmetic.rows import Batch, RowPlan, words_of
 from grok.arithmetic.table import Equations
-from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.compiled import OneGraph, allow_uncompiled, is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
@@ -85,7 +84,7 @@ class OneLaneProgram:
             "model": processor_model(),
             "isa": torch.backends.cpu.get_cpu_capability(),
             "rows": "plain" if self.config.model.dropout > 0 else "shared",
-            "products": self.path,
+            "products": product_tag(self.path),
             "compiled": "whole" if self.compiled else "no",
             "precision": self.config.precision,
             "threads": str(torch.get_num_threads()),
@@ -171,7 +170,7 @@ class OneLaneProgram:
     @torch.no_grad()
     def logits(self, parameters: Parameters, equations: Equations) -> Tensor:
         """Return the logits [n, V] of ``equations``, uncompiled."""
-        a, b, answer = (torch.from_numpy(x) + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer))
+        a, b, answer = words_of(equations)
         share, pieces = torch.empty(0), []
         for start in range(0, len(equations), EVALUATION_ROWS):
             rows = slice(start, start + EVALUATION_ROWS)
@@ -191,7 +190,7 @@ class OneLaneProgram:
         passes = evaluation_passes(n)
         size = -(-n // passes)  # all passes have one shape; the last is filled up with the first example
         rows = torch.cat([torch.arange(n), torch.zeros(passes * size - n, dtype=torch.int64)])
-        a, b, answer = (torch.from_numpy(x)[rows] + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer))
+        a, b, answer = (column[rows] for column in words_of(equations))
         losses, hits = torch.empty(passes * size, dtype=torch.float64), torch.empty(passes * size, dtype=torch.bool)
         share = torch.empty(0)
         for i in range(passes) if visit is None else visit.tolist():

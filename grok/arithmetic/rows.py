@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic.operations import right_operands
+from grok.arithmetic.table import Equations
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config.arithmetic import TaskConfig
 
@@ -114,6 +115,17 @@ def matrix_flops(plan: RowPlan, *, batch_size: int, layers: int, d_model: int, d
 
 def make_batch(a: Tensor, b: Tensor, answer: Tensor, size: int, dtype: torch.dtype) -> Batch:
     """Return a batch whose first ``size`` examples count and whose rest is padding; operands as numbers [B]."""
-    share = torch.zeros(a.shape[-1], dtype=dtype, device=a.device)
-    share[:size] = 1 / size
+    share = shares(a.shape[-1], size, dtype)
     return Batch(a + FIRST_NUMBER, b + FIRST_NUMBER, answer + FIRST_NUMBER, share)
+
+
+def shares(batch_size: int, size: int, dtype: torch.dtype) -> Tensor:
+    """Return each example's weight in the mean [batch_size]: the first ``size`` count, the rest is padding."""
+    share = torch.zeros(batch_size, dtype=dtype)
+    share[:size] = 1 / size
+    return share
+
+
+def words_of(equations: Equations) -> list[Tensor]:
+    """Return the words of both operands and of the answer, one tensor [n] each."""
+    return [torch.from_numpy(x) + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer)]
