@@ -189,7 +189,7 @@ def test_a_compiler_can_take_a_step_whole(variant: str, monkeypatch: pytest.Monk
     """Traced without a break, forward and backward, and run operation by operation: the same numbers."""
 
     def traced(function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.compile(function, dynamic=False, fullgraph=True, backend="aot_eager")
+        return without_limit(torch.compile(function, dynamic=False, fullgraph=True, backend="aot_eager"))
 
     monkeypatch.setattr("grok.arithmetic.stacked.step.compiled", traced)
     ends = []
