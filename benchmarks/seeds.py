@@ -32,10 +32,10 @@ from benchmarks.contenders import OurLanes, PlainLoop, VmapLanes, default_config
 from benchmarks.seeds_page import page
 from benchmarks.seeds_profile import profiled
 from grok.arithmetic.engine import train
-from grok.arithmetic.products import onednn_product, onednn_weight_gradient
 from grok.arithmetic.rows import RowPlan, matrix_flops
 from grok.arithmetic.vocabulary import Vocabulary
 from grok.config import ArithmeticConfig
+from grok.products import onednn_product, onednn_weight_gradient
 from grok.records import Job
 
 VMAP_LANES = 4

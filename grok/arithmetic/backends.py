@@ -13,7 +13,8 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn import functional as F
 
-from grok.arithmetic.products import linear_onednn, take_rows
+from grok.arithmetic.shared_rows import take_rows
+from grok.products import linear_onednn
 
 
 class Backend(Protocol):

@@ -20,8 +20,8 @@ from torch import Tensor
 from grok.arithmetic.backends import OneLane
 from grok.arithmetic.initial import Parameters
 from grok.arithmetic.lanes import LaneModel
-from grok.arithmetic.products import sum_rows
 from grok.arithmetic.rows import RowPlan
+from grok.arithmetic.shared_rows import sum_rows
 from grok.config.arithmetic import ModelConfig
 
 ERFC_SLOPE: Final = 0.39

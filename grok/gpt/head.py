@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from grok.products import linear, onednn_weight_gradient
+
 CHUNK_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 """Logits held at once, by kind of device; a fixed number, because it decides the order of sums."""
 
@@ -22,25 +24,27 @@ def chunk_rows(n: int, vocab_rows: int, device: str) -> int:
     return max(1, min(n, CHUNK_ELEMENTS.get(device, 2**24) // vocab_rows))
 
 
-def mean_loss(features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+def mean_loss(features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, path: str = "plain") -> Tensor:
     """Return the mean cross-entropy of ``targets`` [N] under ``features`` [N, D] and head ``weight`` [rows, D].
 
-    Rows of the head beyond ``vocab_size`` take no part.
+    Rows of the head beyond ``vocab_size`` take no part. ``path``: of :mod:`grok.products`.
     """
     rows = chunk_rows(len(features), len(weight), features.device.type)
     if rows >= len(features):
-        logits = F.linear(features, weight)[:, :vocab_size]
+        logits = linear(features, weight, None, path)[:, :vocab_size]
         return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
-    loss: Tensor = _ChunkedLoss.apply(features, weight, targets, vocab_size, rows)  # type: ignore[no-untyped-call]
+    loss: Tensor = _ChunkedLoss.apply(features, weight, targets, vocab_size, rows, path)  # type: ignore[no-untyped-call]
     return loss
 
 
-def score(features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+def score(
+    features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, path: str = "plain"
+) -> tuple[Tensor, Tensor]:
     """Return each target's cross-entropy [N] in nats and whether the likeliest token was right [N]."""
     losses, hits = [], []
     rows = chunk_rows(len(features), len(weight), features.device.type)
     for x, y in zip(features.split(rows), targets.split(rows), strict=True):
-        logits = F.linear(x, weight)[:, :vocab_size]
+        logits = linear(x, weight, None, path)[:, :vocab_size]
         losses.append(F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), y, reduction="none"))
         hits.append(logits.argmax(-1) == y)
     return torch.cat(losses), torch.cat(hits)
@@ -48,7 +52,9 @@ def score(features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) ->
 
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, rows: int) -> Tensor:
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, rows: int, path: str
+    ) -> Tensor:
         device = features.device.type
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
         with torch.autocast(device, enabled=False):
@@ -58,19 +64,19 @@ class _ChunkedLoss(torch.autograd.Function):
             for start in range(0, len(features), rows):
                 x = features[start : start + rows].to(low)
                 y = targets[start : start + rows]
-                logits = (x @ w.t()).to(total.dtype)
+                logits = linear(x, w, None, path).to(total.dtype)
                 logits[:, vocab_size:] = -torch.inf
                 log_z = logits.logsumexp(1)
                 total += (log_z - logits.gather(1, y[:, None])[:, 0]).sum()
                 d_logits = (logits - log_z[:, None]).exp_()
                 d_logits[torch.arange(len(y), device=y.device), y] -= 1
                 d_low = (d_logits / len(features)).to(low)
-                d_features[start : start + rows] = d_low @ w
-                d_weight += d_low.t() @ x
+                d_features[start : start + rows] = linear(d_low, w.t(), None, path)
+                d_weight += d_low.t() @ x if path == "plain" else onednn_weight_gradient(d_low, x)
         ctx.save_for_backward(d_features, d_weight)
         return total / len(features)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
         d_features, d_weight = ctx.saved_tensors
-        return d_features * grads[0], d_weight * grads[0], None, None, None
+        return d_features * grads[0], d_weight * grads[0], None, None, None, None

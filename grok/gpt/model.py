@@ -18,12 +18,22 @@ from grok.config.gpt import ModelConfig
 from grok.gpt.attention import KVCache, alibi, attend, rotary, rotate
 from grok.gpt.dropout import Masks, drop
 from grok.gpt.head import mean_loss
+from grok.products import linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "gelu": F.gelu,
     "relu": F.relu,
 }
+
+
+class Linear(nn.Linear):
+    """A linear layer whose product takes the path of :mod:`grok.products` that its model was given."""
+
+    path = "plain"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias, self.path)
 
 
 def norm_of(config: ModelConfig, width: int) -> nn.Module:
@@ -37,8 +47,8 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         d = config.d_model
         self.config, self.layer, self.width = config, layer, d // config.heads
-        self.qkv = nn.Linear(d, 3 * d, bias=config.bias)
-        self.out = nn.Linear(d, d, bias=config.bias)
+        self.qkv = Linear(d, 3 * d, bias=config.bias)
+        self.out = Linear(d, d, bias=config.bias)
         if config.qk_norm:
             self.q_norm, self.k_norm = norm_of(config, self.width), norm_of(config, self.width)
 
@@ -63,8 +73,8 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         assert config.d_ff is not None
-        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.up = Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.down = Linear(config.d_ff, config.d_model, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,9 +116,15 @@ class GPT(nn.Module):
             self.position_embedding = nn.Embedding(config.context, config.d_model)
         self.blocks = nn.ModuleList(Block(config, i) for i in range(config.layers))
         self.final_norm = norm_of(config, config.d_model)
-        self.head = nn.Linear(config.d_model, rows, bias=False)
+        self.head = Linear(config.d_model, rows, bias=False)
         if config.tied:
             self.head.weight = self.token_embedding.weight
+
+    def use_products(self, path: str) -> None:
+        """Send every matrix product with a weight through ``path``: plain (as built) or onednn."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.path = path
 
     def features(self, tokens: Tensor, masks: Masks | None = None, cache: KVCache | None = None) -> Tensor:
         """Return what the head reads, [B, T, D], for ``tokens`` [B, T] (after those in ``cache``)."""
@@ -141,7 +157,8 @@ class GPT(nn.Module):
     def loss(self, tokens: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
         """Return the mean cross-entropy in nats of ``targets`` [B, T] after ``tokens`` [B, T]."""
         features = self.features(tokens, masks)
-        return mean_loss(features.flatten(0, 1), self.head.weight, targets.flatten(), self.vocab_size)
+        head = self.head
+        return mean_loss(features.flatten(0, 1), head.weight, targets.flatten(), self.vocab_size, head.path)
 
     def new_cache(self, batch: int, length: int) -> KVCache:
         """Return an empty cache for ``batch`` sequences of up to ``length`` tokens."""

@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import platform
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +19,7 @@ from grok.compiled import allow_uncompiled
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
 from grok.precision import product_precision
+from grok.products import choose_path, processor_model, product_tag
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -37,6 +35,8 @@ class Numerics:
     auto_fallback: bool
     micro_batch: int
     devices: int = 1
+    products: str = "plain"
+    """The path of products with a weight, of :mod:`grok.products`."""
 
     @classmethod
     def of(cls, config: GptConfig, device: str) -> Numerics:
@@ -64,6 +64,7 @@ class Numerics:
             auto_fallback=config.numerics.auto_fallback,
             micro_batch=micro,
             devices=config.train.devices,
+            products=choose_path(config.numerics.path, config.precision) if device == "cpu" else "plain",
         )
 
     @property
@@ -100,6 +101,8 @@ class Numerics:
         parts: dict[str, object] = {"device": self.device.type, "model": device_model(self.device)}
         if self.device.type == "cpu":
             parts |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": self.threads}
+        if self.products != "plain":  # what the tags of plain products never named
+            parts["products"] = product_tag(self.products)
         parts |= {
             "engine": "gpt",
             "compiled": ("whole" if self.device.type == "cpu" else "yes") if on else "no",
@@ -148,15 +151,6 @@ class Compiled:
         return result
 
 
-@functools.cache
 def device_model(device: torch.device) -> str:
     """Return the card's name, or the processor's with its family, model and stepping."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return platform.processor() or platform.machine()
-    pattern = r"^(model name|cpu family|model|stepping)\s*:\s*(.*)$"
-    found = dict(re.findall(pattern, info.read_text(), re.MULTILINE))
-    numbers = "-".join(found.get(key, "?") for key in ("cpu family", "model", "stepping"))
-    return f"{found.get('model name', 'unknown')} {numbers}"
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_model()

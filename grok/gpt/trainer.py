@@ -51,6 +51,7 @@ class Trainer:
         self.seeds = config.stream_seeds()
         vocab_size = model_vocabulary(config, corpus)
         self.model: GPT = build_model(config, vocab_size=vocab_size, device=numerics.device, dtype=numerics.dtype)
+        self.model.use_products(numerics.products)
         self.optimizer = build_optimizer(self.model, config.optim)
         self.gradient = Gradient(self.model, numerics)
         self.batches = Batches(config, corpus)
@@ -223,7 +224,8 @@ class Trainer:
         x, y = self._to_device(x), self._to_device(y)
         with self.numerics.autocast():
             features = self.model.features(x).flatten(0, 1)
-            return score(features, self.model.head.weight, y.flatten(), self.model.vocab_size)
+            head = self.model.head
+            return score(features, head.weight, y.flatten(), self.model.vocab_size, head.path)
 
 
 def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from grok.arithmetic.fused import FusedModel
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.lanes import no_noise
-from grok.arithmetic.products import take_rows
 from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.rows import RowPlan, make_batch
+from grok.arithmetic.shared_rows import take_rows
 from grok.arithmetic.table import split
 from grok.compiled import OneGraph
 from grok.errors import TrainingError

@@ -24,7 +24,7 @@ from grok.arithmetic.stacked.engine import Seat, Stack
 from grok.arithmetic.stacked.noise import GOLDEN, dropout, keys_of, mixed, places
 from grok.arithmetic.stacked.optimizer import Coefficients
 from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
+from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, without_limit
 from grok.arithmetic.stacked.width import memory_of, step_flops
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER

@@ -346,6 +346,24 @@ def test_a_run_that_could_not_be_compiled_has_the_bits_of_one_that_was_not_asked
     assert differences(plain, fallen) == [] and fallen.numerics == plain.numerics
 
 
+@pytest.mark.parametrize(
+    "change", [{}, {"train__micro_batch": 3, "model__dropout": 0.1}, {"numerics__compile": True}], ids=str
+)
+def test_the_path_of_products_moves_rounding_only_and_is_in_the_tag(settings: Build, change: dict[str, Any]) -> None:
+    numerics = {"compile": change.get("numerics__compile", False)}
+    rest = {name: value for name, value in change.items() if name != "numerics__compile"}
+    plain, onednn = (
+        result_of(run(settings(numerics={**numerics, "path": path}, **rest))) for path in ("plain", "onednn")
+    )
+    assert "products=onednn-narrow" in onednn.numerics and "products" not in plain.numerics
+    assert onednn.numerics.replace("products=onednn-narrow;", "") == plain.numerics
+    assert onednn.weights_hash != plain.weights_hash
+    for a, b in zip(plain.step_log, onednn.step_log, strict=True):
+        assert b.train_loss == pytest.approx(a.train_loss, rel=1e-4)
+        assert b.grad_norm == pytest.approx(a.grad_norm, rel=1e-3)
+    assert [p.val_loss for p in onednn.curve] == pytest.approx([p.val_loss for p in plain.curve], rel=1e-4)
+
+
 def test_sweep_of_two_seeds_is_two_runs(settings: Build) -> None:
     a, b, again = (result_of(run(settings(seed=s))) for s in (1, 2, 1))
     assert a.weights_hash != b.weights_hash

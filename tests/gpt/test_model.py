@@ -201,6 +201,23 @@ def test_chunked_head_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, voca
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("rows", [7, 50])
+def test_the_head_through_onednn_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    stream = Stream("eval", 2)
+    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 29 * rows)
+    y = torch.from_numpy(stream.at("y").integers(50, 20))
+    found = []
+    for path, dtype in (("plain", torch.float64), ("onednn", torch.float32)):
+        x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).to(dtype).requires_grad_()
+        w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).to(dtype).requires_grad_()
+        loss = head.mean_loss(x, w, y, 20, path)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses, _ = head.score(x, w, y, 20, path)
+        found.append([t.double() for t in (loss.detach(), x.grad, w.grad, losses.detach()) if t is not None])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_layer_seeds_move_only_their_layer(settings: Build) -> None:
     plain = dict(model_of(settings).named_parameters())
     config = settings(seeds__layers={"blocks.1": 7, "blocks.1.mlp.up.weight": 8})

@@ -1,4 +1,4 @@
-"""Matrix products and row sums by the fastest path for the processor, behind one function.
+"""Matrix products by the fastest path for the processor, behind one function.
 
 On some AMD processors torch's default library reaches half of what oneDNN does on the
 same cores; on Intel's the two are level. The choice follows from the processor's model
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 ONEDNN_PROCESSORS: Final = (r"AMD EPYC .*", r"AMD Ryzen .*")
 """Processor models, as /proc/cpuinfo names them, on which oneDNN was measured to be faster."""
@@ -103,64 +104,14 @@ def linear_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _OnednnLinear.apply(x, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, path: str) -> Tensor:
+    """Return ``x @ weight.T + bias`` [..., F] for x [..., D], weight [F, D], by a path of :func:`choose_path`."""
+    if path == "plain":
+        return F.linear(x, weight, bias)
+    product: Tensor = linear_onednn(x.reshape(-1, x.shape[-1]), weight, bias)
+    return product.reshape(*x.shape[:-1], -1)
+
+
 def product_tag(path: str) -> str:
     """Return what a numerics tag says of a path: another word than before where its last bits are others."""
     return {"onednn": "onednn-narrow"}.get(path, path)
-
-
-@torch.library.custom_op("grok::take_rows", mutates_args=())
-def _take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Return rows ``index`` [B] of ``x`` [R, D]."""
-    return x.index_select(0, index)
-
-
-@_take_rows.register_fake
-def _(x: Tensor, index: Tensor) -> Tensor:
-    return x.new_empty(index.shape[0], x.shape[1])
-
-
-_LIBRARY.define("sum_rows(Tensor grad, Tensor index, int rows) -> Tensor")
-
-
-def _sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return [rows, D] in which row r is the sum of the ``grad`` rows whose index is r, in their order.
-
-    Summed in float32 at least: a bfloat16 sum of ones ends at 256.
-    """
-    whole = grad if grad.dtype == torch.float64 else grad.float()
-    return whole.new_zeros(rows, grad.shape[1]).index_add_(0, index, whole).to(grad.dtype)
-
-
-_LIBRARY.impl("sum_rows", _sum_rows, "CPU")
-
-
-@torch.library.register_fake("grok::sum_rows", lib=_LIBRARY)  # type: ignore[untyped-decorator]
-def _(grad: Tensor, index: Tensor, rows: int) -> Tensor:
-    return grad.new_empty(rows, grad.shape[1])
-
-
-def _save_index(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    x, index = inputs
-    ctx.save_for_backward(index)
-    ctx.rows = x.shape[0]
-
-
-def _sum_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    return sum_rows(grad.contiguous(), ctx.saved_tensors[0], ctx.rows), None
-
-
-_take_rows.register_autograd(_sum_back, setup_context=_save_index)
-
-
-def sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return [rows, D] in which row r is the sum of the ``grad`` [B, D] rows whose index is r, in their order."""
-    return torch.ops.grok.sum_rows.default(grad, index, rows)  # type: ignore[no-any-return]
-
-
-def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Return rows ``index`` [B] of ``x`` [R, D]; differentiable.
-
-    A custom operation because a compiler would turn the gradient's sum into atomic
-    additions, which cost more than the rest of the attention's backward pass.
-    """
-    return _take_rows(x, index)  # type: ignore[no-any-return]
