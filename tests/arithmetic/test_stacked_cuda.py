@@ -23,6 +23,7 @@ pytestmark = [
 
 PATHS: dict[str, dict[str, Any]] = {
     "eager": {},
+    "odd sizes": {"task": {"modulus": 12}, "model": {"d_model": 15, "heads": 3, "d_ff": 23}},
     "compiled": {"numerics": {"compile": True}},
     "tf32": {"precision": "tf32"},
     "bf16": {"precision": "bf16"},

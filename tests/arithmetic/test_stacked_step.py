@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.exc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -217,6 +219,33 @@ def test_one_process_compiles_any_number_of_programs(monkeypatch: pytest.MonkeyP
     for d_ff in range(1, 11):
         state = LaneState(tiny(model={"layers": 1, "d_ff": d_ff}, task={"sequence": "a b ="}), 2, torch.device("cpu"))
         TrainingStep(state, compile=True)()
+
+
+def test_what_a_failed_compilation_left_is_gone_before_the_step_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[weakref.ref[Tensor]] = []
+
+    def broken(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if function.__name__ == "adamw":
+                raise torch._dynamo.exc.Unsupported("no compiler")
+            loss, accuracy = function(*args)
+            left.append(weakref.ref(loss))
+            return loss, accuracy
+
+        return call
+
+    build, alive = Stack._build, []
+
+    def watched(self: Stack) -> None:
+        alive.append([ref() is not None for ref in left])
+        build(self)
+
+    monkeypatch.setattr("grok.arithmetic.stacked.step.compiled", broken)
+    monkeypatch.setattr(Stack, "_build", watched)
+    config = tiny(numerics={"compile": True, "auto_fallback": True})
+    with pytest.warns(RuntimeWarning, match="going on uncompiled"):
+        stack = Stack(jobs(config), lanes=2, device=torch.device("cpu"))
+    assert alive == [[], [False]] and not stack.compiled
 
 
 @pytest.mark.parametrize("passes", [2, 4, 7, 61])

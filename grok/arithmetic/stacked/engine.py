@@ -119,12 +119,16 @@ class Stack:
                 warnings.filterwarnings("ignore", message=message)
             try:
                 self._build()
+                return
             except Exception as error:
                 if not (self.compiled and is_compile_error(error)):
                     raise
                 allow_uncompiled(error, auto_fallback=self.config.numerics.auto_fallback)
-                self.compiled = False
-                self._build()
+            # Not inside the handler: the error's traceback holds the failed step's activations, and its
+            # autograd graph with the stream it was made on, which a capture must not wait for.
+            gc.collect()
+            self.compiled = False
+            self._build()
 
     def _build(self) -> None:
         self.evaluation = EvaluationPass(self.state, compile=self.compiled)
