@@ -22,6 +22,7 @@ from grok.arithmetic.program import OneLaneProgram, dropout_noise
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config import ArithmeticConfig, load_config
+from grok.config.arithmetic import ModelConfig
 from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.records import Job
 
@@ -51,10 +52,12 @@ class PlainBlock(nn.Module):
 
 
 class PlainModel(nn.Module):
-    def __init__(self, vocab: int, length: int, d: int = 128, layers: int = 2) -> None:
+    def __init__(self, vocab: int, length: int, model: ModelConfig) -> None:
         super().__init__()
+        d = model.d_model
         self.tokens, self.positions = nn.Embedding(vocab, d), nn.Embedding(length, d)
-        self.blocks = nn.ModuleList(PlainBlock(d, 4, 4 * d) for _ in range(layers))
+        ff = model.d_ff or 4 * d
+        self.blocks = nn.ModuleList(PlainBlock(d, model.heads, ff) for _ in range(model.layers))
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, vocab)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -85,7 +88,7 @@ class PlainLoop:
         )
         self.loader = torch.utils.data.DataLoader(data, batch_size=config.train.batch_size, shuffle=True)
         self.batches = iter(self.loader)
-        self.model = PlainModel(vocabulary.size, vocabulary.length, config.model.d_model, config.model.layers)
+        self.model = PlainModel(vocabulary.size, vocabulary.length, config.model)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=config.optim.lr,

@@ -113,12 +113,6 @@ def matrix_flops(plan: RowPlan, *, batch_size: int, layers: int, d_model: int, d
     return 3 * 2 * products
 
 
-def make_batch(a: Tensor, b: Tensor, answer: Tensor, size: int, dtype: torch.dtype) -> Batch:
-    """Return a batch whose first ``size`` examples count and whose rest is padding; operands as numbers [B]."""
-    share = shares(a.shape[-1], size, dtype)
-    return Batch(a + FIRST_NUMBER, b + FIRST_NUMBER, answer + FIRST_NUMBER, share)
-
-
 def shares(batch_size: int, size: int, dtype: torch.dtype) -> Tensor:
     """Return each example's weight in the mean [batch_size]: the first ``size`` count, the rest is padding."""
     share = torch.zeros(batch_size, dtype=dtype)

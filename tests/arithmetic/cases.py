@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from grok.arithmetic.engine import train
+from grok.arithmetic.rows import Batch, shares
+from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config import ArithmeticConfig, load_config
 from grok.records import Checkpoint, Event, Job, RunResult
 
@@ -63,3 +68,9 @@ def default_config(**over: Any) -> ArithmeticConfig:
     config = load_config({"mode": "arithmetic", **over})
     assert isinstance(config, ArithmeticConfig)
     return config
+
+
+def make_batch(a: Tensor, b: Tensor, answer: Tensor, size: int, dtype: torch.dtype) -> Batch:
+    """Return a batch whose first ``size`` examples count and whose rest is padding; operands as numbers [B]."""
+    share = shares(a.shape[-1], size, dtype)
+    return Batch(a + FIRST_NUMBER, b + FIRST_NUMBER, answer + FIRST_NUMBER, share)

@@ -11,12 +11,12 @@ from grok.arithmetic.fused import FusedModel
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.program import OneLaneProgram
-from grok.arithmetic.rows import RowPlan, make_batch
+from grok.arithmetic.rows import RowPlan
 from grok.arithmetic.shared_rows import take_rows
 from grok.arithmetic.table import split
 from grok.compiled import OneGraph
 from grok.errors import TrainingError
-from tests.arithmetic.cases import curve, results, tiny
+from tests.arithmetic.cases import curve, make_batch, results, tiny
 
 
 def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bit() -> None:

@@ -17,12 +17,12 @@ from grok.arithmetic.fused import FusedModel
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.model import CausalSelfAttention, Transformer
-from grok.arithmetic.rows import Batch, RowPlan, make_batch
+from grok.arithmetic.rows import Batch, RowPlan
 from grok.arithmetic.stacked.backend import StackedLanes
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import Vocabulary
 from grok.config import ArithmeticConfig
-from tests.arithmetic.cases import tiny
+from tests.arithmetic.cases import make_batch, tiny
 
 TOLERANCE = 1e-12
 
