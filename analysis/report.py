@@ -92,6 +92,8 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_status
     if not report.provenance.runs:
         print(f"{given.store} holds no finished run yet; train some: python -m grok.run -m 'seed=range(0,64)'")
+    elif report.provenance.statuses.keys() == {"failed"}:
+        print(f"{given.store} holds no finished run: all of its runs failed; python -m grok.store status {given.store}")
     for study in report.studies:
         for finding in study.findings:
             if finding.headline:

@@ -109,6 +109,24 @@ def load_checkpoint(folder: str | Path, step: int | None = None) -> Checkpoint:
     raise CheckpointError(f"{asked} that is intact: {len(candidates)} damaged; steps there: {there}")
 
 
+def read_state(folder: str | Path, step: int) -> Checkpoint:
+    """Return the checkpoint of ``step`` without its tensors, which are checked all the same.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    folder = Path(folder)
+    for _, at, path in _saved(folder):
+        if at == step:
+            try:
+                manifest = _intact_manifest(path)
+            except CheckpointError as error:
+                raise CheckpointError(f"{path} is damaged: {error}") from error
+            return Checkpoint(run_id=manifest["run_id"], step=step, tensors={}, state=manifest["state"])
+    there = ", ".join(map(str, checkpoint_steps(folder))) or "none"
+    raise CheckpointError(f"no checkpoint of step {step} in {folder}; steps there: {there}")
+
+
 def checkpoint_steps(folder: str | Path) -> list[int]:
     """Return the steps of the run's checkpoints, newest first."""
     return [step for _, step, _ in _saved(Path(folder))]
@@ -148,7 +166,10 @@ def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
             f"no weights of moment {moment!r} in {folder} (kept: {', '.join(kept) or 'none'}): "
             f"train with `save={moment}`"
         )
-    return _load(path)[1]
+    try:
+        return _load(path)[1]
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 def _saved(folder: Path) -> list[tuple[int, int, Path]]:

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import torch
 
-from grok.errors import ConfigError, DataError, GrokError
+from grok.errors import ConfigError, GrokError
 from grok.gpt.corpus import Corpus
 from grok.gpt.evaluate import Score, score_split
+from grok.output import refuse_unwritable, write_text
 from grok.trained import MOMENTS, TrainedRun, device_of, find_run
 
 _AUTOCAST: Final[dict[str, torch.dtype | None]] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -59,17 +60,13 @@ def _evaluate(given: argparse.Namespace) -> str:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: expected a whole number, at least 1")
     if given.stride is not None and given.windows == "fixed":
         raise ConfigError(f"--stride {given.stride} goes with --windows sliding")
-    if given.out is not None and not given.out.parent.is_dir():
-        raise ConfigError(f"--out {given.out}: there is no folder {given.out.parent}")
+    if given.out is not None:
+        refuse_unwritable("--out", given.out)
     run = find_run(given.run, given.store)
     corpus = run.corpus(given.data)
     corpus.verify([given.split])
     device = device_of(given.device)
-    weights = run.weights()
-    if given.weights != "all":
-        if given.weights not in weights:
-            raise DataError(f"run {run.run_id} kept no {given.weights} weights, but {', '.join(weights)}")
-        weights = {given.weights: weights[given.weights]}
+    weights = run.weights(None if given.weights == "all" else given.weights)
     context = given.context or run.model_config.context
     stride = (given.stride or max(1, context // 2)) if given.windows == "sliding" else None
     scores = {
@@ -87,7 +84,7 @@ def _evaluate(given: argparse.Namespace) -> str:
     }
     if given.out is not None:
         content = _record(run, corpus, given.split, context, stride, scores)
-        given.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text("--out", given.out, json.dumps(content, indent=1) + "\n")
     return _page(run, corpus, given.split, context, stride, scores)
 
 

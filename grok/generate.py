@@ -12,6 +12,7 @@ from typing import Any
 from grok.errors import ConfigError, DataError, GrokError
 from grok.gpt.generate import Sampler, generate
 from grok.gpt.tokenizers import Tokenizer
+from grok.output import refuse_unwritable, write_text
 from grok.streams import MAX_SEED
 from grok.trained import MOMENTS, device_of, find_run
 
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_plain(texts))
         else:
             as_lines = given.out_file.suffix == ".jsonl"
-            given.out_file.write_text(_json_lines(texts) if as_lines else _plain(texts) + "\n", encoding="utf-8")
+            write_text("--out-file", given.out_file, _json_lines(texts) if as_lines else _plain(texts) + "\n")
             print(f"{len(texts)} texts are in {given.out_file}", file=sys.stderr)
     except GrokError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -66,18 +67,16 @@ def _generate(given: argparse.Namespace) -> list[dict[str, Any]]:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected a whole number, at least 1")
     if not 0 <= given.seed <= MAX_SEED:
         raise ConfigError(f"--seed {given.seed}: expected a whole number from 0 to {MAX_SEED}")
-    if given.out_file is not None and not given.out_file.parent.is_dir():
-        raise ConfigError(f"--out-file {given.out_file}: there is no folder {given.out_file.parent}")
+    if given.out_file is not None:
+        refuse_unwritable("--out-file", given.out_file)
     sampler = Sampler(given.temperature, given.top_k, given.top_p)
     run = find_run(given.run, given.store)
     corpus = run.corpus(given.data)
     tokenizer = corpus.tokenizer
     prompts = _prompts(given, tokenizer)
     device = device_of(given.device)
-    weights = run.weights()
+    weights = run.weights(given.weights)
     which = given.weights or ("best" if "best" in weights else "last")
-    if which not in weights:
-        raise DataError(f"run {run.run_id} kept no {which} weights, but {', '.join(weights)}")
     found = generate(
         run.model(weights[which], corpus.vocab_size, device),
         [ids for _, ids in prompts],

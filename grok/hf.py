@@ -50,14 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(given: argparse.Namespace) -> str:
     import torch
 
-    from grok.errors import CheckpointError
     from grok.gpt.hf import save_hf_folder
     from grok.trained import find_run
 
     run = find_run(given.run, given.store)
-    weights = run.weights()
-    if given.weights not in weights:
-        raise CheckpointError(f"run {run.run_id} kept no {given.weights} weights: it has {', '.join(weights)}")
+    weights = run.weights(given.weights)
     vocab_size = run.model_config.vocab_size or run.corpus(given.data).vocab_size
     model = run.model(weights[given.weights], vocab_size, torch.device("cpu"))
     save_hf_folder(given.out, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 
@@ -42,6 +43,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _page(given: argparse.Namespace) -> str:
+    if given.vocab_size is not None and given.vocab_size < 1:
+        raise ConfigError(f"--vocab-size {given.vocab_size}: expected a whole number, at least 1")
+    if given.price is not None and not 0 <= given.price < math.inf:
+        raise ConfigError(f"--price {given.price}: expected a price of 0 or more")
     config = read_settings(["mode=gpt", *given.overrides])
     corpus = open_corpus(config.data.path) if config.data.path else None
     vocab_size = given.vocab_size or config.model.vocab_size

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from grok.config import GptConfig, flatten, load_config
+from grok.config import MODES, GptConfig, flatten, load_config
 from grok.config.fields import settings_of
 from grok.config.gpt import PRESETS
 from grok.errors import ConfigError, nearest
@@ -34,8 +34,10 @@ def announcement(configs: Sequence[GptConfig], argv: Sequence[str]) -> list[str]
         lines.append(f"{name} with {changes}" if changes else f"{name} as the preset has it")
         idle = [
             word
-            for setting, word in _overrides(argv)
-            if setting in preset and all(settings[setting] == preset[setting] for settings in asked)
+            for setting, word in dict(_overrides(argv)).items()  # of a setting given twice the last one counts
+            if setting in preset
+            and not setting.startswith(_NOT_THE_RUNS)
+            and all(settings[setting] == preset[setting] for settings in asked)
         ]
         if idle:
             lines.append(f"Note: the preset has {', '.join(idle)} already: nothing is changed by that.")
@@ -65,6 +67,40 @@ def _overrides(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         name, equals, _ = word.partition("=")
         if equals and name not in ("mode", "experiment") and not name.startswith("-"):
             yield name.lstrip("+"), word
+
+
+def refuse_bare_words(words: Sequence[str]) -> None:
+    """Refuse overrides without a value: Hydra's grammar says of them only that it misses something.
+
+    Raises:
+        ConfigError: a word is no ``NAME=VALUE``.
+
+    >>> refuse_bare_words(["seed=7", "~optim.warmup_steps"])
+    """
+    for word in words:
+        if "=" not in word and not word.startswith("~"):
+            raise ConfigError(f"{word!r} is no setting: settings are given as NAME=VALUE, for example seed=7")
+
+
+def unknown_setting(name: str) -> str:
+    """Return what is wrong with a setting that the mode does not have: it is another mode's, a group's name, or none.
+
+    >>> unknown_setting("task.modulus")
+    'task.modulus is a setting of mode=arithmetic, and this is mode=gpt'
+    >>> unknown_setting("optim.lrr")
+    "unknown setting 'optim.lrr', did you mean 'optim.lr'?"
+    """
+    of = {mode: [*settings_of(config), "experiment", "mode"] for mode, config in MODES.items()}
+    known = list(dict.fromkeys(n for names in of.values() for n in names))
+    if name in known:
+        without = [mode for mode, names in of.items() if name not in names]
+        having = next(mode for mode, names in of.items() if name in names)
+        if without:
+            return f"{name} is a setting of mode={having}, and this is mode={' or '.join(without)}"
+    if name in {n.rpartition(".")[0] for n in known} - {""}:
+        inside = ", ".join(n for n in known if n.startswith(f"{name}."))
+        return f"{name} is a group of settings, not a value: expected one of {inside}"
+    return f"unknown setting '{name}'{nearest(name, known)}"
 
 
 def refuse_another_modes(words: Sequence[str]) -> None:
@@ -109,6 +145,8 @@ def read_settings(overrides: Sequence[str]) -> GptConfig:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    refuse_bare_words(overrides)
+    refuse_another_modes(overrides)
     for override in overrides:
         group, _, preset = override.partition("experiment=gpt/")
         if not group and preset and preset not in PRESETS:
@@ -128,8 +166,7 @@ def read_settings(overrides: Sequence[str]) -> GptConfig:
     except (HydraException, OmegaConfBaseException) as error:
         unknown = re.search(r"Could not override '([^']+)'", str(error))
         if unknown:
-            name = unknown[1]
-            raise ConfigError(f"unknown setting '{name}'{nearest(name, settings_of(GptConfig))}") from error
+            raise ConfigError(unknown_setting(unknown[1])) from error
         raise ConfigError(str(error)) from error
     finally:
         GlobalHydra.instance().hydra = running

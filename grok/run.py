@@ -18,12 +18,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from grok.config import MODES, GptConfig, load_config
 from grok.config.fields import settings_of
 from grok.errors import ConfigError, GrokError, TrainingError, nearest
-from grok.preset import announcement, refuse_another_modes, unknown_preset
+from grok.preset import announcement, refuse_another_modes, refuse_bare_words, unknown_preset, unknown_setting
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -131,7 +131,9 @@ def _hydra(door: Door, words: list[str]) -> None:
 
     version.setbase("1.3")
     parser = get_args_parser()
+    parser.error = _refuse_option  # type: ignore[method-assign]  # its own prints eight lines of Hydra's options
     args = parser.parse_intermixed_args(words)  # options may stand behind overrides
+    refuse_bare_words(args.overrides)
     for word in args.overrides:
         _refuse_path(word)
     if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
@@ -145,6 +147,10 @@ def _hydra(door: Door, words: list[str]) -> None:
             del os.environ[FULL_ERROR]
         else:
             os.environ[FULL_ERROR] = before
+
+
+def _refuse_option(message: str) -> NoReturn:
+    raise ConfigError(f"{message}: settings are given without dashes, as NAME=VALUE (seed=7); --help lists them")
 
 
 def _refuse_path(word: str) -> None:
@@ -210,21 +216,12 @@ def explain(error: Exception) -> str:
     text = str(error) or str(error.__cause__ or "")
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown:
-        return _unknown(unknown[1])
+        return unknown_setting(unknown[1])
     if "requires --multirun" in text or "Ambiguous value" in text:
         asked = re.search(r"'([^']+=.*?)'(?: requires|\s)", text)
         return f"{asked[1] if asked else 'several values'}: several values are a sweep, give -m to run all of them"
     cause = f": {error.__cause__}" if str(error) and error.__cause__ is not None else ""
     return _joined(text + cause)
-
-
-def _unknown(name: str) -> str:
-    known = [*(n for mode in MODES.values() for n in settings_of(mode)), "experiment", "mode"]
-    sections = {n.rpartition(".")[0] for n in known} - {""}
-    if name in sections:
-        inside = ", ".join(n for n in known if n.startswith(f"{name}."))
-        return f"{name} is a group of settings, not a value: expected one of {inside}"
-    return f"unknown setting '{name}'{nearest(name, known)}"
 
 
 def _joined(text: str) -> str:

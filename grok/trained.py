@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,19 +43,35 @@ class TrainedRun:
         given = {name: self.settings[f"model.{name}"] for name in names if f"model.{name}" in self.settings}
         return build(ModelConfig, given, "model.")
 
-    def weights(self) -> dict[str, dict[str, Tensor]]:
+    def weights(self, asked: str | None = None) -> dict[str, dict[str, Tensor]]:
         """Return all weights there are, by ``last``, ``best`` and ``average``: kept ones, else the checkpoint's.
 
+        With ``asked`` only those, and the others' files are not read.
+
         Raises:
-            CheckpointError: there are none.
+            CheckpointError: there are none, or they are damaged.
         """
-        kept = {
-            which: load_weights(self.folder, moment)
-            for which, moment in MOMENTS.items()
-            if (self.folder / f"weights-{moment}").is_dir()
-        }
-        if kept:
-            return kept
+        there = [which for which, moment in MOMENTS.items() if (self.folder / f"weights-{moment}").is_dir()]
+        if not there:
+            found = self._checkpoints_weights()
+            self._refuse_missing(asked, found)
+            return found if asked is None else {asked: found[asked]}
+        self._refuse_missing(asked, there)
+        kept = {}
+        for which in there if asked is None else [asked]:
+            try:
+                kept[which] = load_weights(self.folder, MOMENTS[which])
+            except CheckpointError as error:
+                others = " or ".join(other for other in there if other != which)
+                remedy = f"give --weights {others}" if others else "train the run again with force=true"
+                raise CheckpointError(f"{error}; {remedy}") from error
+        return kept
+
+    def _refuse_missing(self, asked: str | None, there: Collection[str]) -> None:
+        if asked is not None and asked not in there:
+            raise CheckpointError(f"run {self.run_id} kept no {asked} weights, but {', '.join(there)}")
+
+    def _checkpoints_weights(self) -> dict[str, dict[str, Tensor]]:
         try:
             now, _ = from_checkpoint(load_checkpoint(self.folder))
         except CheckpointError as error:

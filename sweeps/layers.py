@@ -81,6 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if asked.replicates < 1:
             raise ConfigError(f"--replicates {asked.replicates}: expected at least 1")
+        if asked.donor == asked.recipient:
+            raise ConfigError(f"--donor {asked.donor} is the recipient: transplants need two different seeds")
+        for word in asked.overrides:
+            if word.startswith(("seed=", "perturb.ulps=")):
+                raise ConfigError(f"{word}: --recipient is the master seed here, and perturb.ulps is 1")
         settings = compose_settings([*asked.overrides, f"seed={asked.recipient}", "perturb.ulps=1"])
         names = factors(arithmetic(settings))
         donor = derive_seed(asked.donor, "init")

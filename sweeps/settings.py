@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
+from grok.preset import refuse_bare_words
 from grok.run import conf_source
 
 Settings = dict[str, Any]
@@ -24,6 +25,7 @@ def compose_settings(overrides: Sequence[str]) -> Settings:
     Raises:
         ConfigError: Hydra cannot compose them; the message is Hydra's first line.
     """
+    refuse_bare_words(overrides)
     source = conf_source()
     opened = (
         initialize_config_module("grok.conf", version_base=None)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from grok.config import MODES, ArithmeticConfig, GptConfig, RunConfig, flatten, identify
 from grok.config.fields import canonical_json, settings_of
-from grok.errors import ConfigError, DataError
+from grok.errors import CheckpointError, ConfigError, DataError
 from grok.execute.forced import forced_record, forced_runs
 from grok.execute.planned import PlannedRun
 from grok.store import Store
@@ -131,6 +131,34 @@ def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
 
                 check_fit(open_corpus(key[0]), context=key[1], vocab_size=key[2])
                 seen.add(key)
+
+
+def refuse_unusable_parents(named: Sequence[PlannedRun], store: Store | None) -> None:
+    """Refuse ``resume.run`` where its checkpoint is not there or was made under settings that are not named.
+
+    Asked only of runs that are to begin from it: not of stored ones, nor of those that have a checkpoint of their own.
+
+    Raises:
+        CheckpointError: the new run cannot go on from it.
+    """
+    for run in named:
+        config = run.config
+        if not isinstance(config, GptConfig) or config.resume.run is None or config.resume.step is None:
+            continue
+        from grok.checkpoint import checkpoint_steps, read_state, run_folder
+        from grok.gpt.checkpoint import check_settings
+
+        if store is not None and run.run_id in store.statuses():
+            continue
+        if checkpoint_steps(run_folder(config.store.path, run.run_id)):
+            continue
+        folder = run_folder(config.store.path, config.resume.run)
+        if not checkpoint_steps(folder):
+            raise CheckpointError(
+                f"resume.run={config.resume.run}: there is no checkpoint in {folder}; give the whole run_id of a run "
+                "whose checkpoint was kept (checkpoint.keep=true, or one that was interrupted or diverged)"
+            )
+        check_settings(read_state(folder, config.resume.step), config, str(run.data_hash))
 
 
 def make_plan(asked: Sequence[PlannedRun], store: Store | None) -> Plan:

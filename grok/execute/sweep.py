@@ -29,6 +29,7 @@ from grok.execute.plan import (
     name_runs,
     refuse_unknown_tensors,
     refuse_unusable_data,
+    refuse_unusable_parents,
     shared_settings,
 )
 from grok.execute.planned import PlannedRun
@@ -135,6 +136,7 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
     refuse_unavailable(shared.executor)
     refuse_unknown_tensors(configs)
     refuse_unusable_data(configs)
+    refuse_unusable_parents(named, open_store(path) if exists else None)
     provenance = _provenance(shared)
     if shared.dry_run:
         store = open_store(path) if exists else None

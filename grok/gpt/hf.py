@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -35,6 +36,8 @@ _BLOCK: Final = {
     "mlp.down": "mlp.c_proj",
 }
 _TRANSPOSED: Final = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+GPT2_END: Final = 50_256
+"""Id of ``<|endoftext|>`` in GPT-2's vocabulary."""
 _ACTIVATIONS: Final = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
 _BUFFERS: Final = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask that old files carry
 
@@ -114,6 +117,7 @@ def check_is_gpt2(config: ModelConfig) -> None:
 def hf_config(model: GPT) -> dict[str, Any]:
     """Return the ``config.json`` of ``model``."""
     c = model.config
+    end = GPT2_END if model.vocab_size > GPT2_END else None  # left out, theirs would name an id that is not there
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -131,6 +135,8 @@ def hf_config(model: GPT) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "initializer_range": c.init_std(),
         "tie_word_embeddings": True,
+        "bos_token_id": end,
+        "eos_token_id": end,
     }
 
 
@@ -162,11 +168,19 @@ def model_config(theirs: Mapping[str, Any]) -> tuple[ModelConfig, int]:
 
 
 def save_hf_folder(folder: str | Path, model: GPT) -> None:
-    """Write ``config.json`` and ``model.safetensors``, which ``GPT2LMHeadModel.from_pretrained(folder)`` reads."""
+    """Write ``config.json`` and ``model.safetensors``, which ``GPT2LMHeadModel.from_pretrained(folder)`` reads.
+
+    Raises:
+        ConfigError: Hugging Face's GPT-2 has no place for one of the model's options.
+        CheckpointError: the disk refuses.
+    """
     folder, weights = Path(folder), to_hf(model)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(hf_config(model), indent=2), encoding="utf-8")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(hf_config(model), indent=2), encoding="utf-8")
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder} cannot be written ({error}): give another folder") from error
 
 
 def load_hf_folder(folder: str | Path) -> GPT:

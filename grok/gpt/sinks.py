@@ -7,6 +7,7 @@ takes up its own log at the step it goes on from (REQUIREMENTS T2, T15).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -62,15 +63,23 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
     """Return the sinks that ``config.log`` asks for.
 
     Raises:
-        ConfigError: one needs a package that is not installed.
+        ConfigError: one needs a package that is not installed, or cannot be written where it is asked for.
     """
+    log = config.log
+    asked: list[tuple[str, str | None, Callable[[str], Sink]]] = [
+        ("tensorboard", log.tensorboard, lambda folder: TensorBoard(Path(folder) / run_id, from_step)),
+        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, config)),
+        ("mlflow", log.mlflow, lambda address: MLflow(run_id, config, from_step)),
+    ]
     sinks: list[Sink] = []
-    if config.log.tensorboard:
-        sinks.append(TensorBoard(Path(config.log.tensorboard) / run_id, from_step))
-    if config.log.wandb:
-        sinks.append(WeightsAndBiases(run_id, config))
-    if config.log.mlflow:
-        sinks.append(MLflow(run_id, config, from_step))
+    for name, value, opened in asked:
+        if value:
+            try:
+                sinks.append(opened(value))
+            except OSError as error:
+                raise ConfigError(
+                    f"log.{name}={value} cannot be written ({error.strerror or error}): give another place, or null"
+                ) from error
     return sinks
 
 

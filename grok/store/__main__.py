@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from grok.errors import GrokError
+from grok.errors import GrokError, StoreError
 from grok.store.compact import compact
 from grok.store.layout import Layout, conflict_files, is_current, read_marker
 from grok.store.leases import Leases
@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     if given.command == "merge":
+        if given.into is None and given.others and not Path(given.store).exists():
+            raise StoreError(f"no store at {given.store} (not there): for a new one give --into {given.store}")
         return _merge(given.store, given.others, given.into)
     commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate}
     return commands[given.command](given.store)
@@ -73,7 +75,7 @@ def _status(path: str) -> int:
     for mode in sorted(set(table["mode"].to_pylist())):
         rows = [row for row in table.to_pylist() if row["mode"] == mode]
         print(f"  {mode}: {_counted(row['status'] for row in rows)}")
-    tags = Counter(str(row["numerics"]) for row in table.to_pylist())
+    tags = Counter(str(row["numerics"]) for row in table.to_pylist() if row["numerics"])
     for tag, count in tags.most_common():
         print(f"  numerics {tag}: {count}")
     for kind in KINDS:
@@ -91,6 +93,8 @@ def _status(path: str) -> int:
         attention.append(f"{orphans} unfinished commits: the next command that writes retires them")
     if kept := _entries(layout.quarantine, ".json"):
         attention.append(f"{kept} shards in quarantine/, each with its reason beside it")
+    if failed := table["status"].to_pylist().count("failed"):
+        attention.append(f"{failed} failed: their column error says why; retry_failed=true trains them again")
     attention += [f"conflict on record: {file}" for file in conflict_files(layout)]
     print("\n".join(f"  attention: {line}" for line in attention) or "  nothing needs attention")
     return 0

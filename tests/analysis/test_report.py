@@ -21,6 +21,7 @@ from analysis.provenance import pending
 from analysis.report import compile_report, write_report
 from analysis.studies import QUESTIONS
 from grok.store import StoreWriter
+from grok.store.testing import example_row, failed
 from tests.analysis.simulate import Truth, census, crossed, row, simulate, write
 
 
@@ -114,6 +115,13 @@ def test_an_empty_store_gives_a_page_that_says_so(tmp_path: Path, capsys: pytest
     assert report.main([str(tmp_path / "store"), "--out", str(tmp_path / "out")]) == 0
     assert "no finished run yet" in capsys.readouterr().out
     assert "no finished run yet" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_store_of_failed_runs_says_that_they_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with StoreWriter(tmp_path / "store") as writer:
+        writer.commit([failed(example_row(1))])
+    assert report.main([str(tmp_path / "store"), "--out", str(tmp_path / "out")]) == 0
+    assert "all of its runs failed" in capsys.readouterr().out
 
 
 def test_a_growing_store(tmp_path: Path) -> None:

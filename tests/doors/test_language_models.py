@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,37 @@ def test_an_override_that_changes_nothing_is_named(door: Door, fables: Path) -> 
     assert "the preset has optim.betas=[0.9,0.99], train.batch_size=12 already: nothing is changed by that" in said
     assert "already" not in door(*planned, "optim.lr=2e-3").out
     assert "already" not in door(*planned, "-m", "seed=0,1").out  # one of two values is not idle
+
+
+def test_where_things_are_is_no_part_of_a_preset(door: Door, fables: Path) -> None:
+    """Of a setting given twice the last one counts, and a path is never said to be the preset's."""
+    words = ("dry_run=true", f"data.path={fables}", "optim.lr=5", "optim.lr=1e-3", "store.path=results/store")
+    said = door(*PRESET, *words).out
+    assert "the preset has optim.lr=1e-3 already" in said
+    assert "optim.lr=5" not in said
+
+
+def test_a_parent_that_cannot_be_gone_on_from_is_refused(door: Door, tmp_path: Path, fables: Path) -> None:
+    """Not only once it trains: nothing is begun that can never go on."""
+    small = ("model.layers=1", "model.d_model=16", "model.heads=2", "train.steps=4", "train.batch_size=2")
+    rest = ("eval.every=2", "eval.windows=2", "eval.sample_tokens=0", "train.threads=1", "log.quiet=true", "save=none")
+    asked = (*PRESET, f"data.path={fables}", *small, *rest)
+    assert door(*asked, "checkpoint.every=2", "checkpoint.keep=true", "store.path=S").status == 0
+    parent = str(open_store("S").runs().run_id[0])
+    there = frozenset({"S"})
+    for words, says in (
+        (("resume.run=nope", "resume.step=2"), ["resume.run=nope", "whole run_id"]),
+        ((f"resume.run={parent[:6]}", "resume.step=2"), [f"resume.run={parent[:6]}", "whole run_id"]),
+        ((f"resume.run={parent}", "resume.step=3"), ["no checkpoint of step 3", "steps there: 4, 2"]),
+        ((f"resume.run={parent}", "resume.step=2", "optim.lr=1e-5"), ["optim.lr: checkpoint 0.001, now 1e-05"]),
+    ):
+        ended = door(*asked, "store.path=S", *words)
+        refused(ended, says=says, folder=tmp_path, before=there)
+        assert "planned" not in ended.out
+    named = (f"resume.run={parent}", "resume.step=2", "optim.lr=1e-5", "resume.changes=[optim.lr]")
+    assert door(*asked, "store.path=S", *named).status == 0
+    shutil.rmtree(run_folder("S", parent))
+    assert door(*asked, "store.path=S", *named).last.startswith("1 run stored in S (0 new)")  # needs no parent any more
 
 
 def cut_off(data: Path) -> None:

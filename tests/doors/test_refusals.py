@@ -36,6 +36,10 @@ CASES = {
     "null where needed": (["train.steps=null"], ["train.steps=null", "a value is needed"]),
     "not a number": (["optim.lr=nan"], ["optim.lr=nan", "out of range"]),
     "no value": (["seed="], ["seed="]),
+    "a bare word": (["quickstart"], ["'quickstart' is no setting", "NAME=VALUE"]),
+    "a value apart from its name": (["seed", "3"], ["'seed' is no setting", "seed=7"]),
+    "an option for a setting": (["--seed", "3"], ["unrecognized arguments: --seed", "NAME=VALUE"]),
+    "a setting of the other mode": (["model.context=7"], ["model.context is a setting of mode=gpt", "mode=arithmetic"]),
     "unreadable": (["seed=[1,2"], ["seed=[1,2", "cannot be read"]),
     # impossible combinations
     "heads": (["model.heads=3"], ["model.heads=3", "model.d_model=128", "2, 4"]),

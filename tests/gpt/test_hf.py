@@ -14,7 +14,7 @@ from grok import evaluate
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, ConfigError
 from grok.gpt.corpus import Corpus
-from grok.gpt.hf import load_hf, load_hf_folder, save_hf_folder, to_hf
+from grok.gpt.hf import hf_config, load_hf, load_hf_folder, save_hf_folder, to_hf
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
 from grok.hf import main as hf_door
@@ -53,6 +53,12 @@ def test_their_model_reads_ours(model: GPT, tokens: torch.Tensor, tmp_path: Path
     with torch.no_grad():
         torch.testing.assert_close(theirs(tokens).logits, model(tokens), rtol=0, atol=1e-4)
     assert sum(p.numel() for p in theirs.parameters()) == sum(p.numel() for p in model.parameters()) - 14 * 24
+
+
+def test_no_end_token_is_promised_that_the_vocabulary_lacks(model: GPT) -> None:
+    """Left out of ``config.json``, the readers' own default of 50,256 would be an id that is not there."""
+    assert model.vocab_size <= 50_256
+    assert hf_config(model)["eos_token_id"] is hf_config(model)["bos_token_id"] is None
 
 
 def test_our_model_reads_theirs(tokens: torch.Tensor, tmp_path: Path) -> None:

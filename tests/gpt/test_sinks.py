@@ -185,6 +185,12 @@ def test_mlflow_on_a_local_file(settings: Build, tmp_path: Path) -> None:
     assert entry.data.params["optim.lr"] == "0.003"
 
 
+def test_a_place_that_cannot_be_written_is_named(settings: Build, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=rf"log\.tensorboard={tmp_path}/file/log cannot be written"):
+        run(settings(log__tensorboard=f"{tmp_path}/file/log"))
+
+
 def test_an_address_that_mlflow_does_not_know_is_refused(settings: Build) -> None:
     pytest.importorskip("mlflow", reason="the extra `sinks` is not installed")
     with pytest.raises(ConfigError, match=r"log\.mlflow=nonsense://x cannot be used .*sqlite:///mlflow\.db"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grok import evaluate, generate, prepare
+from grok import evaluate, generate, hf, prepare
 from grok import run as train
 from grok.checkpoint import run_folder, save_checkpoint
 from grok.config.gpt import EvalConfig, GptConfig, ModelConfig, TrainConfig
@@ -65,6 +67,38 @@ def test_scores_of_all_kept_weights(trained: Trained, tmp_path: Path, capsys: py
     folder = str(run_folder(trained.store, trained.run_id))
     assert evaluate.main([folder, "--weights", "last"]) == 0
     assert f"{found['scores']['last']['loss']:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("out", [".", "absent/scores.json", "/proc/scores.json"])
+def test_where_nothing_can_be_written(trained: Trained, out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = [trained.run_id, "--store", str(trained.store)]
+    for argv, door in (
+        ([*run, "--weights", "last", "--limit", "99", "--out", out], evaluate),
+        ([*run, "--tokens", "2", "--out-file", out], generate),
+    ):
+        assert door.main(argv) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: --out{'-file' if door is generate else ''} {out}")
+        assert said.count("\n") == 1
+    taken = str(trained.store / "store.json")
+    assert hf.main(["export", *run, "--out", taken]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_damaged_weights_are_named_and_the_others_can_be_used(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(trained.store, store)
+    damaged = run_folder(store, trained.run_id) / "weights-best"
+    os.truncate(damaged / "tensors.safetensors", 1000)
+    run = [trained.run_id, "--store", str(store)]
+    for door in (evaluate, generate):
+        assert door.main(run) == 2
+        said = capsys.readouterr().err
+        assert f"{damaged} is damaged" in said and "--weights last or average" in said
+    assert evaluate.main([*run, "--weights", "last", "--limit", "99"]) == 0
+    assert generate.main([*run, "--weights", "average", "--tokens", "2"]) == 0
 
 
 def test_the_average_is_the_mean_of_the_last_weights(trained: Trained) -> None:

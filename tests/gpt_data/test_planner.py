@@ -190,6 +190,11 @@ def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
         (["experiment=gpt/gpt2_117m", "--device", "Z80"], "--device Z80 is not known"),
         (["experiment=gpt/gpt2_117m", "data.path=nowhere"], "no prepared corpus"),
         ([], "starts from a preset"),
+        (["gpt2_117m"], "'gpt2_117m' is no setting"),
+        (["experiment=quickstart"], "experiment=quickstart is no preset of mode=gpt"),
+        (["experiment=gpt/gpt2_117m", "task.modulus=7"], "a setting of mode=arithmetic"),
+        (["experiment=gpt/gpt2_117m", "--price", "-1"], "--price -1.0"),
+        (["experiment=gpt/gpt2_117m", "--vocab-size", "0"], "--vocab-size 0"),
     ):
         assert door.main(argv) == 2, argv
         said = capsys.readouterr().err

@@ -304,7 +304,7 @@ class TestCommand:
         self, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         next((store / "runs").iterdir()).write_bytes(b"")
-        assert main(["merge", str(tmp_path / "new"), str(store)]) == 1
+        assert main(["merge", str(store), "--into", str(tmp_path / "new")]) == 1
         said = capsys.readouterr()
         assert "4 runs added" in said.out
         assert "warning: left out" in said.err
@@ -317,6 +317,21 @@ class TestCommand:
         assert "4 runs" in said.out
         assert "warning: left out" in said.err
         assert sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*")) == before
+
+    def test_a_misspelt_target_of_a_merge_is_no_new_store(
+        self, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        misspelt = tmp_path / "stroe"
+        assert main(["merge", str(misspelt), str(store)]) == 2
+        assert f"no store at {misspelt}" in (said := capsys.readouterr().err) and "--into" in said
+        assert not misspelt.exists()
+
+    def test_failed_runs_need_attention(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with StoreWriter(tmp_path / "S") as writer:
+            writer.commit([failed(example_row(1))])
+        assert main(["status", str(tmp_path / "S")]) == 0
+        said = capsys.readouterr().out
+        assert "attention: 1 failed" in said and "retry_failed=true" in said
 
     def test_as_a_module(self, store: Path) -> None:
         command = [sys.executable, "-m", "grok.store", "verify", str(store)]

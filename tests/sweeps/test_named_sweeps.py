@@ -79,6 +79,9 @@ def test_sampled_designs_are_balanced_and_refuse_too_few() -> None:
         (["--combinations", "9"], "at least"),
         (["--replicates", "0"], "at least 1"),
         (["task.modulos=3"], "modulos"),
+        (["--donor", "0"], "two different seeds"),
+        (["seed=4"], "--recipient is the master seed"),
+        (["quickstart"], "'quickstart' is no setting"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
