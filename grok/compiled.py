@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import subprocess
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -73,3 +75,26 @@ def allow_uncompiled(error: Exception, *, auto_fallback: bool) -> None:
             "numerics tag, or numerics.auto_fallback=true to do so by itself"
         ) from error
     warnings.warn(f"compiling failed, going on uncompiled: {reason}", RuntimeWarning, stacklevel=2)
+
+
+def compiler() -> str:
+    """Return name and version of the C++ compiler of CPU kernels: another one may contract and order otherwise."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        return _compiler_version(get_cpp_compiler())
+    except InvalidCxxCompiler:  # compiling will say so
+        return "none"
+
+
+@functools.cache
+def _compiler_version(command: str) -> str:
+    name = command.replace("\\", "/").rsplit("/", 1)[-1]
+    try:
+        asked = [command, "-dumpfullversion", "-dumpversion"]  # the first is g++'s, the second is clang's as well
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return name
+    version = done.stdout.split()
+    return f"{name}-{version[0]}" if done.returncode == 0 and version else name

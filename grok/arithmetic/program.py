@@ -19,7 +19,7 @@ from grok.arithmetic.lanes import LaneModel, Noise, no_noise
 from grok.arithmetic.operations import Integers
 from grok.arithmetic.rows import Batch, RowPlan, words_of
 from grok.arithmetic.table import Equations
-from grok.compiled import OneGraph, allow_uncompiled, is_compile_error
+from grok.compiled import OneGraph, allow_uncompiled, compiler, is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
 from grok.errors import ConfigError, TrainingError
@@ -86,6 +86,7 @@ class OneLaneProgram:
             "rows": "plain" if self.config.model.dropout > 0 else "shared",
             "products": product_tag(self.path),
             "compiled": "whole" if self.compiled else "no",
+            **({"compiler": compiler()} if self.compiled else {}),
             "precision": self.config.precision,
             "threads": str(torch.get_num_threads()),
             "torch": torch.__version__,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from grok.compiled import allow_uncompiled
+from grok.compiled import allow_uncompiled, compiler
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
 from grok.precision import product_precision
@@ -106,6 +106,7 @@ class Numerics:
         parts |= {
             "engine": "gpt",
             "compiled": ("whole" if self.device.type == "cpu" else "yes") if on else "no",
+            **({"compiler": compiler()} if on and self.device.type == "cpu" else {}),
             "precision": self.precision,
             "micro": self.micro_batch,
         }

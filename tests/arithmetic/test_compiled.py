@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch._dynamo.exc
@@ -14,7 +16,7 @@ from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.rows import RowPlan
 from grok.arithmetic.shared_rows import take_rows
 from grok.arithmetic.table import split
-from grok.compiled import OneGraph
+from grok.compiled import OneGraph, compiler
 from grok.errors import TrainingError
 from tests.arithmetic.cases import curve, make_batch, results, tiny
 
@@ -120,3 +122,12 @@ def test_shared_rows_are_summed_in_float32_whatever_the_gradient_is(compile: boo
     (gradient,) = OneGraph(summed)(x.detach(), index) if compile else summed(x, index)
     assert gradient.dtype == torch.bfloat16
     assert gradient.tolist() == [[0] * 4, [1000] * 4, [0] * 4]
+
+
+def test_the_tag_names_the_compiler_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.search(r";compiler=[^;]+-\d+(\.\d+)*;", OneLaneProgram(tiny(numerics={"compile": True})).tag())
+    assert "compiler=" not in OneLaneProgram(tiny()).tag()
+    import torch._inductor.config as inductor
+
+    with inductor.patch({"cpp.cxx": ("/no/such/compiler",)}):
+        assert compiler() == "none"
