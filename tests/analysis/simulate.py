@@ -114,16 +114,17 @@ def row(truth: Truth) -> Row:
         numerics=truth.numerics,
         started_at=1.7e9,
         curve=points,
-        **events,
     )
+    for name, step in events.items():
+        setattr(result, name, step)
     return Row(result, config, identity, MACHINE)
 
 
 def simulate(truths: Sequence[Truth]) -> Observations:
     """Return what a store of these runs would hold, without writing one."""
     shard = to_shard([row(t) for t in truths])
-    frames = [to_pandas(kind, shard.table(kind)) for kind in ("runs", "curves", "steps")]
-    return Observations(*frames, path=Path("simulated"))
+    runs, curves, steps = (to_pandas(kind, shard.table(kind)) for kind in ("runs", "curves", "steps"))
+    return Observations(runs, curves, steps, path=Path("simulated"))
 
 
 def write(truths: Sequence[Truth], path: Path) -> Path:
