@@ -135,6 +135,12 @@ def _best(study: Searches, result: SearchResult) -> None:
         return
     ranked = done.sort_values(["value", "trial"], ascending=[result.minimise, True])
     best = ranked.iloc[0]
+    if result.objective == "median_time" and result.steps is not None and best["value"] > result.steps:
+        study.notes.append(
+            f"{result.name}: with no setting did half of the seeds generalise within {result.steps:,} steps. A value "
+            "above that only counts the seeds that were late, so none of them is a time; longer runs (train.steps) "
+            "give times."
+        )
     setting = ", ".join(f"{s}={_short(best[s])}" for s in result.settings)
     pruned = len(result.trials) - len(done)
     study.findings.append(

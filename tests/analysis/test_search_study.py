@@ -96,6 +96,14 @@ def test_without_a_comparison_the_best_is_not_called_better(tmp_path: Path) -> N
     assert any(d.name.startswith("search_front") for d in drawings(study))
 
 
+@pytest.mark.parametrize(("steps", "said"), [(100, True), (5000, False)])
+def test_a_best_value_beyond_the_budget_is_not_taken_for_a_time(tmp_path: Path, steps: int, said: bool) -> None:
+    """Censored seeds make values above the budget, of which "120 (120 to 120)" would look like a measured time."""
+    data = {**trials(20), "definition": {"settings": {"train.steps": steps}}}
+    notes = " ".join(ask("search", store_of(tmp_path, data)).notes)
+    assert ("with no setting did half of the seeds generalise within 100 steps" in notes) is said
+
+
 def test_a_conditional_space_is_drawn_whole(tmp_path: Path) -> None:
     """Names, and settings that only some trials have, get their slice."""
     data = trials(30)
