@@ -189,9 +189,9 @@ def _documents(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def varying_columns(rows: pd.DataFrame) -> list[str]:
+def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTINGS) -> list[str]:
     """Return the columns of those settings that make conditions different and take several values in ``rows``."""
-    columns = [f"config.{s}" for s in CONDITION_SETTINGS if f"config.{s}" in rows]
+    columns = [f"config.{s}" for s in names if f"config.{s}" in rows]
     return [c for c in columns if rows[c].nunique(dropna=False) > 1]
 
 

@@ -20,7 +20,7 @@ def loss_curves(study: Gpt) -> Drawing:
         lines(axes, train, "step", "train_loss", colors=colour, alpha=0.3, linewidths=0.7)
         val = study.curves[study.curves["run_id"].isin(group.index) & study.curves["val_loss"].notna()]
         lines(axes, val, "step", "val_loss", colors=colour, linewidths=1.6)
-        name = str(group["preset"].iloc[0]).removeprefix("gpt/")
+        name = str(group["condition"].iloc[0]).removeprefix("gpt/")
         axes.annotate(
             f"{name} ({len(group)})",
             (1, 1),

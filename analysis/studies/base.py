@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.observations import Observations
 from analysis.statistics.estimate import Estimate, NotEnoughData
+
+DEFAULT_STORE = Path("results/store")
+"""The store that commands mean without being told."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ class Question:
     """Raises NotEnoughData where there is no honest answer yet."""
     applies: Callable[[Observations], bool]
     """Whether the store holds runs of this study, judged from config columns."""
+    any_task: bool = True
+    """Whether it can be asked of any task: its command then takes the store's own set-up."""
 
     def ask(self, observations: Observations) -> Study | Missing:
         """Return the answer, or what is missing for one."""
@@ -116,4 +123,16 @@ class Question:
                 raise NotEnoughData("runs of this study; the store has none")
             return self.analyse(observations, self)
         except NotEnoughData as gap:
-            return Missing(self.name, self.title, self.question, gap.needs, self.command, started)
+            return Missing(self.name, self.title, self.question, gap.needs, self.command_for(observations), started)
+
+    def command_for(self, observations: Observations) -> str:
+        """Return the command, for the set-up that all the store's arithmetic runs started from and for the store."""
+        words = [self.command] if self.command else []
+        setups = list(observations.arithmetic["config.experiment"].unique()) if self.any_task else []
+        if words and len(setups) == 1 and isinstance(setups[0], str):
+            words.append(f"experiment={setups[0]}")
+        if words and observations.path is not None and observations.path != DEFAULT_STORE:
+            # a page may be published: it names no folder of the machine it was made on
+            where = "STORE" if observations.path.is_absolute() else observations.path
+            words.append(shlex.quote(f"store.path={where}"))
+        return " ".join(words)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import Observations, floats
+from analysis.observations import Observations, floats, varying_columns
 from analysis.rerun import rerun_command
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.published import TRANSFORMER_XL_ON_THE_WAY, WIKITEXT_103, WIKITEXT_PRESETS
+from grok.config import GptConfig
+from grok.config.fields import settings_of
 
+CONDITION_SETTINGS: Final = tuple(
+    name for name, (_, rule) in settings_of(GptConfig).items() if rule.role in ("result", "length")
+)
+"""Settings that make the conditions of two language models different: those in the ``config_id``, without seeds."""
 SAMPLES = 4
 """Runs whose last sample is shown."""
 
@@ -28,6 +35,21 @@ class Gpt(Study):
     curves: pd.DataFrame
     steps: pd.DataFrame
     """Per-step training loss, thinned."""
+
+
+def condition_names(rows: pd.DataFrame) -> pd.Series:
+    """Return each run's preset, with the settings and the data that tell its condition from others of the preset."""
+    found = pd.Series("", index=rows.index)
+    for preset, group in rows.groupby(rows["config.experiment"].fillna(""), sort=False):
+        told = {c.removeprefix("config."): group[c] for c in varying_columns(group, CONDITION_SETTINGS)}
+        data = group["data_hash"].fillna("none").str[:6]
+        if data.nunique() > 1:
+            told["data"] = data
+        for run in group.index:
+            parts = [f"{name}={values[run]:g}" if isinstance(values[run], float) else f"{name}={values[run]}"
+                     for name, values in told.items()]  # fmt: skip
+            found[run] = ", ".join([str(preset), *parts])
+    return found
 
 
 def perplexity(loss: float) -> float:
@@ -55,6 +77,7 @@ def analyse(observations: Observations, question: Question) -> Gpt:
     summary = pd.DataFrame(
         {
             "preset": rows["config.experiment"].fillna("").to_numpy(),
+            "condition": condition_names(rows).to_numpy(),
             "seed": rows["seed"].to_numpy(),
             "data": rows["data_hash"].fillna("").str[:10].to_numpy(),
             "config_id": rows["config_id"].to_numpy(),
@@ -97,7 +120,7 @@ def _run_table(summary: pd.DataFrame, rows: pd.DataFrame) -> Table:
     shown = summary.sort_values(["preset", "best_loss"])
     frame = pd.DataFrame(
         {
-            "preset": shown["preset"],
+            "preset": shown["condition"],
             "seed": shown["seed"].astype(str),
             "run": [r[:10] for r in shown.index],
             "data": shown["data"],
@@ -118,13 +141,13 @@ def _run_table(summary: pd.DataFrame, rows: pd.DataFrame) -> Table:
 def _spread(study: Gpt) -> None:
     for _, group in study.runs.groupby(["preset", "config_id", "data"], sort=True):
         best = group["best_loss"].to_numpy(dtype=float)
-        n, preset, data = len(group), str(group["preset"].iloc[0]), str(group["data"].iloc[0])
-        name = f"{preset} on data {data}" if data else preset
+        n, condition, data = len(group), str(group["condition"].iloc[0]), str(group["data"].iloc[0])
+        name = f"{condition} on data {data}" if data and "data=" not in condition else condition
         if n == 1:
             ppl = perplexity(float(best[0]))
             study.findings.append(
                 Finding(
-                    f"{preset}: best perplexity",
+                    f"{condition}: best perplexity",
                     f"{ppl:,.2f}",
                     f"{name}: best validation perplexity {ppl:,.2f} per token at step "
                     f"{group['best_step'].iloc[0]:,.0f}. One seed: no interval.",
@@ -138,7 +161,7 @@ def _spread(study: Gpt) -> None:
         e = Estimate(mean, mean - half, mean + half, n, "t over seeds")
         study.findings.append(
             Finding(
-                f"{preset}: best perplexity",
+                f"{condition}: best perplexity",
                 e.plain(2),
                 f"{name}: best validation perplexity {e.plain(2)} per token over {n} seeds; standard deviation between "
                 f"seeds {values.std(ddof=1):.3f} (the diary expects less than 0.2).",
@@ -206,4 +229,5 @@ QUESTION = Question(
     "python -m grok.run -m mode=gpt experiment=gpt/shakespeare_char data.path=DIR 'seed=range(0,3)'",
     analyse,
     lambda observations: bool(len(observations.gpt)),
+    any_task=False,
 )

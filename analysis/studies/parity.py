@@ -107,4 +107,5 @@ QUESTION = Question(
     "python -m grok.run -m 'seed=range(0,12)' eval.every=250",
     analyse,
     lambda observations: not reference_seeds(observations).empty,
+    any_task=False,
 )

@@ -304,4 +304,5 @@ QUESTION = Question(
     "python -m sweeps.search study=quickstart",
     analyse,
     lambda observations: any("trials" in d for d in observations.searches),
+    any_task=False,
 )

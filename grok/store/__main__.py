@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, meaning in (
         ("status", "what is in the store, and whether anything needs attention; writes nothing"),
-        ("verify", "read every byte and check every promise; writes nothing"),
+        ("verify", "read every byte of the tables and check every promise; writes nothing"),
         ("compact", "merge small shards into large ones; readers never see less or double"),
         ("migrate", "bring a store of an older version to the current columns"),
     ):

@@ -1,4 +1,4 @@
-"""Does a store keep its promises? Reads every byte, writes none."""
+"""Does a store keep its promises? Reads every byte of its tables, writes none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def verify(path: str | Path) -> list[str]:
     Checked: every shard is whole and has the full current columns; no orphans and no
     missing partners; ``run_id`` is unique, and (``run_id``, ``step``); every point
     belongs to a run; a completed run's row is its curve's last point; runs of one
-    trajectory and numerics tag agree bit by bit; no conflict is on record.
+    trajectory and numerics tag agree bit by bit; no conflict is on record. Not checked:
+    checkpoints and kept weights, which are held against their own fingerprints when loaded.
 
     Raises:
         StoreError: no store, or a newer schema.

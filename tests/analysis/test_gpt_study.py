@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,18 @@ from tests.analysis.simulate import MACHINE
 SAMPLE = "ROMEO:\nWhat <b>light</b> through yonder window breaks?"
 
 
-def run(seed: int, preset: str, final: float, *, status: str = "completed", parent: str | None = None) -> Row:
-    config = load_config({"mode": "gpt", "experiment": preset, "seed": seed, "train": {"steps": 400}})
-    identity = identify(config, data_hash="d" * 20)
+def run(
+    seed: int,
+    preset: str,
+    final: float,
+    *,
+    status: str = "completed",
+    parent: str | None = None,
+    data: str = "d" * 20,
+    **settings: Any,
+) -> Row:
+    config = load_config({"mode": "gpt", "experiment": preset, "seed": seed, "train": {"steps": 400}, **settings})
+    identity = identify(config, data_hash=data)
     curve = [
         CurvePoint(step=k, val_loss=4.2 - (4.2 - final) * k / 300 if k <= 300 else final + 0.1, sample=SAMPLE)
         for k in range(0, 401, 100)
@@ -51,7 +61,7 @@ def run(seed: int, preset: str, final: float, *, status: str = "completed", pare
         parent_run_id=parent,
         branch_step=200 if parent else None,
     )
-    return Row(result, config, identity, MACHINE, data_hash="d" * 20)
+    return Row(result, config, identity, MACHINE, data_hash=data)
 
 
 def store_of(rows: list[Row]) -> Observations:
@@ -98,3 +108,18 @@ def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(
     assert "<b>light" not in page
     assert "&lt;b&gt;light" in page
     assert "Seed census" in page  # as an open question: this store has no arithmetic run
+
+
+def test_conditions_of_one_preset_are_told_apart_by_what_differs() -> None:
+    preset = "gpt/shakespeare_char"
+    rows = [run(i, preset, 1.5 + 0.01 * i) for i in range(2)]
+    rows += [run(i, preset, 1.6 + 0.01 * i, optim={"lr": 0.01}) for i in range(2)]
+    rows += [run(5, "gpt/tinystories_1m", 2.0), run(5, "gpt/tinystories_1m", 2.1, data="e" * 20)]
+    study = ask("gpt", store_of(rows))
+    lr = load_config({"mode": "gpt", "experiment": preset}).optim.lr
+    expected = {f"{preset}, optim.lr={x:g}" for x in (lr, 0.01)}
+    expected |= {f"gpt/tinystories_1m, data={x * 6}" for x in "de"}
+    assert set(study.runs["condition"]) == expected
+    assert {f.label.removesuffix(": best perplexity") for f in study.findings if f.headline} == expected
+    (drawing,) = drawings(study)
+    assert set(drawing.data["preset"]) == {name.removeprefix("gpt/") for name in expected}

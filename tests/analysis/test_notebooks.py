@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.analysis.simulate import census, crossed, write
-from tests.analysis.test_studies import transplant
+from tests.analysis.test_layers_study import transplant
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.py"))

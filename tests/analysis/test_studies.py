@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -310,3 +311,19 @@ def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
         assert isinstance(answer, Missing)
         assert not answer.started
         assert answer.command == "" or answer.command.startswith("python -m ")
+
+
+def test_the_command_for_what_is_missing_is_for_this_store_and_its_set_up() -> None:
+    store = simulate(census(6, np.random.default_rng(25), experiment="quickstart"))
+    asked = {q.name: q for q in QUESTIONS}
+    store.path = None
+    assert asked["crossed"].command_for(store) == "python -m grok.run -m sweep=crossed experiment=quickstart"
+    store.path = Path("my runs")
+    commands = {name: q.command_for(store) for name, q in asked.items() if q.command}
+    assert commands["layers"].endswith(" --donor SEED experiment=quickstart 'store.path=my runs'")
+    assert commands["search"] == "python -m sweeps.search study=quickstart 'store.path=my runs'"
+    assert "experiment=quickstart" not in commands["parity"]  # it asks of the default regime
+    store.path = Path("/home/me/runs")
+    assert asked["crossed"].command_for(store).endswith(" experiment=quickstart store.path=STORE")
+    store.path = Path("results/store")
+    assert "store.path" not in asked["crossed"].command_for(store)
