@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +12,10 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# A suite that a script started in the background ignores Ctrl-C, and so would every command that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
