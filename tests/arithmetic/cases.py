@@ -21,6 +21,21 @@ TINY: dict[str, Any] = {
     "numerics": {"compile": False},
 }
 
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "pre-norm, tied, sines, relu": {
+        "model": {"norm": "pre", "tied": True, "positions": "sinusoidal", "activation": "relu"}
+    },
+    "no norm, no bias": {"model": {"norm": "none", "final_norm": False, "bias": False}},
+    "bf16": {"precision": "bf16"},
+    "one layer, three tokens": {"model": {"layers": 1}, "task": {"sequence": "a b ="}},
+    "division": {"task": {"operation": "x/y"}},
+    "dropout": {"model": {"dropout": 0.2}},
+    "stablemax": {"train": {"loss": "stablemax"}},
+    "interventions": {"optim": {"grokfast": "ema", "orthogonal_gradient": True, "norm_clamp": 0.8}},
+}
+"""Kinds of models and steps that stacked lanes carry."""
+
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``over`` laid over it, group by group."""

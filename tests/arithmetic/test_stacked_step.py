@@ -12,7 +12,6 @@ import torch._dynamo.exc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
@@ -27,12 +26,12 @@ from grok.arithmetic.stacked.noise import GOLDEN, dropout, keys_of, mixed, place
 from grok.arithmetic.stacked.optimizer import Coefficients
 from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, without_limit
-from grok.arithmetic.stacked.width import memory_of, step_flops
+from grok.arithmetic.stacked.width import step_flops
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config import ArithmeticConfig
 from grok.streams import Stream
-from tests.arithmetic.cases import default_config, jobs, tiny
+from tests.arithmetic.cases import VARIANTS, default_config, jobs, tiny
 
 WAITS = {
     "_local_scalar_dense",
@@ -72,20 +71,6 @@ ATOMIC = {
 }
 """Operations that add up on CUDA in no fixed order."""
 RANDOM = {"bernoulli", "bernoulli_", "native_dropout", "rand", "randn", "randint", "uniform_", "normal_", "random_"}
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "pre-norm, tied, sines, relu": {
-        "model": {"norm": "pre", "tied": True, "positions": "sinusoidal", "activation": "relu"}
-    },
-    "no norm, no bias": {"model": {"norm": "none", "final_norm": False, "bias": False}},
-    "bf16": {"precision": "bf16"},
-    "one layer, three tokens": {"model": {"layers": 1}, "task": {"sequence": "a b ="}},
-    "division": {"task": {"operation": "x/y"}},
-    "dropout": {"model": {"dropout": 0.2}},
-    "stablemax": {"train": {"loss": "stablemax"}},
-    "interventions": {"optim": {"grokfast": "ema", "orthogonal_gradient": True, "norm_clamp": 0.8}},
-}
 
 
 class Recorder(TorchDispatchMode):
@@ -383,25 +368,3 @@ def test_an_evaluation_costs_less_than_15_percent_at_the_default_cadence(over: d
     assert a_step == step_flops(config)  # what the row plan says, and not a product more
     an_evaluation = of_pass.get_total_flops() / evaluation.lanes * evaluation.passes
     assert an_evaluation < 0.15 * config.eval.every * a_step
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_memory_estimate_is_what_a_step_takes(variant: str) -> None:
-    config = tiny(**{**VARIANTS[variant], "precision": "float32"})
-    expected = memory_of(config, 8)
-    state = LaneState(config, 8, torch.device("cpu"))
-    assert expected.state == sum(t.untyped_storage().nbytes() for _, t in state.tensors())
-    for function, estimate in (
-        (TrainingStep(state, compile=False), expected.step),
-        (EvaluationPass(state, compile=False), expected.evaluation),
-    ):
-        function()
-        with profile(profile_memory=True) as taken:
-            function()
-        live = peak = 0
-        for event in taken.profiler.kineto_results.events():  # type: ignore[union-attr]
-            if event.name() == "[memory]":
-                live += event.nbytes()
-                peak = max(peak, live)
-        # what an operation takes inside itself is not seen by the estimate
-        assert estimate <= peak * 1.01 + 4096 and peak <= 1.25 * estimate + 65536

@@ -1,12 +1,16 @@
-"""How many lanes a device is given."""
+"""How many lanes a device is given, and the memory that they take."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.profiler import profile
 
+from grok.arithmetic.stacked.state import LaneState
+from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
 from grok.arithmetic.stacked.width import lanes_in, memory_of, width_on
 from grok.errors import ConfigError
-from tests.arithmetic.cases import default_config, tiny
+from tests.arithmetic.cases import VARIANTS, default_config, tiny
 
 
 def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
@@ -34,3 +38,25 @@ def test_the_width_never_exceeds_the_memory(memory: int) -> None:
 def test_a_device_too_small_for_one_lane_is_refused() -> None:
     with pytest.raises(ConfigError, match="set device=cpu"):
         width_on(default_config(), "NVIDIA H200", 2**20)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_memory_estimate_is_what_a_step_takes(variant: str) -> None:
+    config = tiny(**{**VARIANTS[variant], "precision": "float32"})
+    expected = memory_of(config, 8)
+    state = LaneState(config, 8, torch.device("cpu"))
+    assert expected.state == sum(t.untyped_storage().nbytes() for _, t in state.tensors())
+    for function, estimate in (
+        (TrainingStep(state, compile=False), expected.step),
+        (EvaluationPass(state, compile=False), expected.evaluation),
+    ):
+        function()
+        with profile(profile_memory=True) as taken:
+            function()
+        live = peak = 0
+        for event in taken.profiler.kineto_results.events():  # type: ignore[union-attr]
+            if event.name() == "[memory]":
+                live += event.nbytes()
+                peak = max(peak, live)
+        # what an operation takes inside itself is not seen by the estimate
+        assert estimate <= peak * 1.01 + 4096 and peak <= 1.25 * estimate + 65536

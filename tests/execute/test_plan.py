@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grok.arithmetic.program import EVALUATION_ROWS
 from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
-from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
+from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
 from grok.execute.machine import memory_limit, usable_cores, usable_memory
 from grok.execute.plan import make_plan, name_runs, shared_settings
@@ -173,6 +174,10 @@ def test_memory_is_about_what_the_benchmark_measures(over: dict[str, Any], measu
     """MiB of a process, from the page of 2026-11-21 under results/benchmarks/."""
     runs = name_runs([load_config({"mode": "arithmetic", **over})])
     assert bytes_per_worker(runs, 1) / 2**20 == pytest.approx(measured, rel=0.15)
+
+
+def test_the_estimate_cuts_an_evaluation_as_the_engine_does() -> None:
+    assert EVALUATED_AT_ONCE == EVALUATION_ROWS
 
 
 def test_workers_are_as_many_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
