@@ -212,7 +212,8 @@ def test_the_guide_names_every_section() -> None:
 def test_the_command_that_gets_the_data_plans(question, tmp_path: Path) -> None:
     if "data.path=DIR" in question.command:
         pytest.skip("needs prepared text; the door's own tests run it")
-    words = [sys.executable, *shlex.split(question.command)[1:], "dry_run=true", f"store.path={tmp_path / 'store'}"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "planned" in done.stdout + done.stderr
+    for setup in ([], ["experiment=quickstart"]) if question.any_task else ([],):
+        asked = [*shlex.split(question.command)[1:], *setup, "dry_run=true", f"store.path={tmp_path / 'store'}"]
+        done = subprocess.run([sys.executable, *asked], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "planned" in done.stdout + done.stderr
