@@ -32,7 +32,7 @@ from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.stacked.engine import Seat, Stack
 from grok.arithmetic.stacked.width import USABLE, WIDTHS, lane_width, lanes_in, memory_of
 from grok.config import ArithmeticConfig, load_config
-from grok.precision import product_precision
+from grok.numerics.precision import product_precision
 from grok.records import Job, RunResult
 
 SEEDS, STEPS = 2073, 3000

@@ -42,14 +42,14 @@ from grok.checkpoint import save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.execute.allocation import keep_freed_memory, use_large_pages
-from grok.gpt.batches import validation_starts
-from grok.gpt.checkpoint import capture, to_checkpoint
-from grok.gpt.corpus import Corpus, open_corpus
-from grok.gpt.history import History
-from grok.gpt.numerics import Numerics, device_model
-from grok.gpt.planner import MACHINES, count_parameters, train_flops_per_token
-from grok.gpt.trainer import Trainer
-from grok.gpt.windows import gather
+from grok.gpt.planning.planner import MACHINES, count_parameters, train_flops_per_token
+from grok.gpt.training.batches import validation_starts
+from grok.gpt.training.checkpoint import capture, to_checkpoint
+from grok.gpt.training.history import History
+from grok.gpt.training.numerics import Numerics, device_model
+from grok.gpt.training.trainer import Trainer
+from grok.text.corpus import Corpus, open_corpus
+from grok.text.windows import gather
 
 ROUND = 20
 """Steps of one before it is the other's turn."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grok.gpt.corpus import Corpus
+from grok.text.corpus import Corpus
 
 
 @dataclass(frozen=True, slots=True)

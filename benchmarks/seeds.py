@@ -35,7 +35,7 @@ from grok.arithmetic.engine import train
 from grok.arithmetic.rows import RowPlan, matrix_flops
 from grok.arithmetic.vocabulary import Vocabulary
 from grok.config import ArithmeticConfig
-from grok.products import onednn_product, onednn_weight_gradient
+from grok.numerics.products import onednn_product, onednn_weight_gradient
 from grok.records import Job
 
 VMAP_LANES = 4

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from grok.products import choose_path, processor_model
+from grok.numerics.products import choose_path, processor_model
 
 SEED_STEPS = 3000
 """Updates of one seed, as the seeds an hour are counted."""

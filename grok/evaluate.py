@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import torch
 
+from grok.cli.output import refuse_unwritable, write_text
+from grok.cli.trained import MOMENTS, TrainedRun, device_of, find_run
 from grok.errors import ConfigError, GrokError
-from grok.gpt.corpus import Corpus
 from grok.gpt.evaluate import Score, score_split
-from grok.output import refuse_unwritable, write_text
-from grok.trained import MOMENTS, TrainedRun, device_of, find_run
+from grok.text.corpus import Corpus
 
 _AUTOCAST: Final[dict[str, torch.dtype | None]] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKENS_AT_ONCE: Final = 8192

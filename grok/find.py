@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grok.cli.presets import read_settings
 from grok.config.gpt import GptConfig
 from grok.errors import GrokError
-from grok.preset import read_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from grok.gpt.lr_finder import RangeTest
-    from grok.gpt.trainer import Trainer
+    from grok.gpt.planning.lr_finder import RangeTest
+    from grok.gpt.training.trainer import Trainer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _rate(config: GptConfig, given: argparse.Namespace) -> str:
-    from grok.gpt.lr_finder import range_test
+    from grok.gpt.planning.lr_finder import range_test
 
     trainer = _trainer(config)
     with trainer.numerics.active():
@@ -90,7 +90,7 @@ def _figure(found: RangeTest) -> Figure:
 
 
 def _batch_size(config: GptConfig, given: argparse.Namespace) -> str:
-    from grok.gpt.batch_finder import best, measure
+    from grok.gpt.planning.batch_finder import best, measure
 
     trainer = _trainer(config)
     lines = [f"{'sequences':>9}{'tokens/s':>12}{'peak memory':>13}"]
@@ -107,9 +107,9 @@ def _batch_size(config: GptConfig, given: argparse.Namespace) -> str:
 def _trainer(config: GptConfig) -> Trainer:
     import torch
 
-    from grok.gpt.engine import open_data
-    from grok.gpt.numerics import Numerics
-    from grok.gpt.trainer import Trainer
+    from grok.gpt.training.engine import open_data
+    from grok.gpt.training.numerics import Numerics
+    from grok.gpt.training.trainer import Trainer
 
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     config.numerics.compile = False  # the shapes change, and compiling each would take longer than the answer

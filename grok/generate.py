@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grok.cli.output import refuse_unwritable, write_text
+from grok.cli.trained import MOMENTS, device_of, find_run
 from grok.errors import ConfigError, DataError, GrokError
 from grok.gpt.generate import Sampler, generate
-from grok.gpt.tokenizers import Tokenizer
-from grok.output import refuse_unwritable, write_text
 from grok.streams import MAX_SEED
-from grok.trained import MOMENTS, device_of, find_run
+from grok.text.tokenizers import Tokenizer
 
 
 def main(argv: Sequence[str] | None = None) -> int:

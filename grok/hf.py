@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(given: argparse.Namespace) -> str:
     import torch
 
+    from grok.cli.trained import find_run
     from grok.gpt.hf import save_hf_folder
-    from grok.trained import find_run
 
     run = find_run(given.run, given.store)
     weights = run.weights(given.weights)
@@ -65,14 +65,14 @@ def _export(given: argparse.Namespace) -> str:
 
 def _import(given: argparse.Namespace) -> str:
     from grok.checkpoint import run_folder, save_checkpoint
-    from grok.gpt.checkpoint import capture, to_checkpoint
-    from grok.gpt.corpus import open_corpus
-    from grok.gpt.engine import weights_hash
     from grok.gpt.hf import load_hf_folder
-    from grok.gpt.history import History, copy_weights
-    from grok.gpt.numerics import Numerics
-    from grok.gpt.trainer import Trainer
+    from grok.gpt.training.checkpoint import capture, to_checkpoint
+    from grok.gpt.training.engine import weights_hash
+    from grok.gpt.training.history import History, copy_weights
+    from grok.gpt.training.numerics import Numerics
+    from grok.gpt.training.trainer import Trainer
     from grok.store import StoreWriter
+    from grok.text.corpus import open_corpus
 
     model, corpus = load_hf_folder(given.folder), open_corpus(given.data)
     config = _settings(model, given.data)

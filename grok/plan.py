@@ -7,12 +7,12 @@ import math
 import sys
 from collections.abc import Sequence
 
+from grok.cli.presets import read_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError, GrokError
-from grok.gpt.corpus import open_corpus
-from grok.gpt.planner import FITTED_FROM, MACHINES, Plan, chinchilla_loss, perplexity, plan
-from grok.gpt.published import figures, table
-from grok.preset import read_settings
+from grok.gpt.planning.planner import FITTED_FROM, MACHINES, Plan, chinchilla_loss, perplexity, plan
+from grok.gpt.planning.published import figures, table
+from grok.text.corpus import open_corpus
 
 
 def main(argv: Sequence[str] | None = None) -> int:

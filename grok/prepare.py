@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grok.errors import DataError, GrokError
-from grok.gpt.corpus import Corpus
-from grok.gpt.preparation import Request, prepare
-from grok.gpt.sources import FORMS
-from grok.gpt.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV
+from grok.text.corpus import Corpus
+from grok.text.preparation import Request, prepare
+from grok.text.sources import FORMS
+from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV
 
 _EXAMPLES = """\
 examples:

@@ -17,13 +17,13 @@ import typing
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from grok.cli.compose import conf_source
+from grok.cli.presets import announcement, refuse_another_modes, refuse_bare_words, unknown_preset, unknown_setting
 from grok.config import MODES, GptConfig, load_config
 from grok.config.fields import settings_of
 from grok.errors import ConfigError, GrokError, TrainingError, nearest
-from grok.preset import announcement, refuse_another_modes, refuse_bare_words, unknown_preset, unknown_setting
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -70,12 +70,6 @@ class Door:
         if outcome.statuses.get(run_id) == "failed":
             return TrainingError(f"run {run_id} failed: {outcome.errors.get(run_id, 'in an earlier command')}")
         return run_id
-
-
-def conf_source() -> str:
-    """Return where the settings are: inside an installed package, else beside it in the checkout."""
-    package = Path(__file__).parent
-    return "pkg://grok.conf" if (package / "conf").is_dir() else str(package.parent / "conf")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

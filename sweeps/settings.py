@@ -11,10 +11,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grok.cli.compose import conf_source
+from grok.cli.presets import refuse_bare_words
 from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
-from grok.preset import refuse_bare_words
-from grok.run import conf_source
 
 Settings = dict[str, Any]
 

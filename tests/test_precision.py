@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from grok.arithmetic.stacked.engine import Stack
-from grok.gpt.numerics import Numerics
-from grok.precision import product_precision
+from grok.gpt.training.numerics import Numerics
+from grok.numerics.precision import product_precision
 from tests.arithmetic.cases import jobs, tiny
 
 

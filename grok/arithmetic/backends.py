@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grok.arithmetic.shared_rows import take_rows
-from grok.products import linear_onednn
+from grok.numerics.products import linear_onednn
 
 
 class Backend(Protocol):

@@ -19,11 +19,11 @@ from grok.arithmetic.lanes import LaneModel, Noise, no_noise
 from grok.arithmetic.operations import Integers
 from grok.arithmetic.rows import Batch, RowPlan, words_of
 from grok.arithmetic.table import Equations
-from grok.compiled import OneGraph, allow_uncompiled, compiler, is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
 from grok.errors import ConfigError, TrainingError
-from grok.products import choose_path, processor_model, product_tag
+from grok.numerics.compiled import OneGraph, allow_uncompiled, compiler, is_compile_error
+from grok.numerics.products import choose_path, processor_model, product_tag
 from grok.streams import Stream
 
 EVALUATION_ROWS = 4096

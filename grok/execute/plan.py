@@ -127,7 +127,7 @@ def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
         if isinstance(config, GptConfig) and config.data.path is not None:
             key = (config.data.path, config.model.context, config.model.vocab_size)
             if key not in seen:
-                from grok.gpt.corpus import check_fit, open_corpus
+                from grok.text.corpus import check_fit, open_corpus
 
                 check_fit(open_corpus(key[0]), context=key[1], vocab_size=key[2])
                 seen.add(key)
@@ -146,7 +146,7 @@ def refuse_unusable_parents(named: Sequence[PlannedRun], store: Store | None) ->
         if not isinstance(config, GptConfig) or config.resume.run is None or config.resume.step is None:
             continue
         from grok.checkpoint import checkpoint_steps, read_state, run_folder
-        from grok.gpt.checkpoint import check_settings
+        from grok.gpt.training.checkpoint import check_settings
 
         if store is not None and run.run_id in store.statuses():
             continue

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from grok.execute.executors import Executor, WorkerDied
+from grok.execute.executors.base import Executor, WorkerDied
 from grok.execute.groups import Group
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun

@@ -18,11 +18,10 @@ from typing import Any
 from grok.config import GptConfig, RunConfig, flatten
 from grok.errors import ConfigError, GrokError
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
-from grok.execute.executors import make_executor, refuse_unavailable
+from grok.execute.executors.base import make_executor, refuse_unavailable
 from grok.execute.groups import lane_groups
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
-from grok.execute.machine import usable_cores, usable_memory
 from grok.execute.plan import (
     Plan,
     make_plan,
@@ -36,6 +35,7 @@ from grok.execute.planned import PlannedRun
 from grok.execute.progress import ProgressView, say
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
+from grok.numerics.machine import usable_cores, usable_memory
 from grok.records import RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_store
 

@@ -23,6 +23,7 @@ from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
+from grok.numerics.machine import usable_cores
 from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreWriter
 
@@ -168,8 +169,6 @@ def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
     use_large_pages()
     config = runs[0].config
     if isinstance(config, GptConfig):
-        from grok.gpt.numerics import usable_cores
-
         torch.set_num_threads(config.train.threads or usable_cores())
     else:
         torch.set_num_threads(1)
@@ -217,7 +216,7 @@ def engine_events(
     for job in jobs:
         lineage.go_on(job.run_id, job.resume)
     if isinstance(runs[0].config, GptConfig):
-        from grok.gpt import engine as gpt
+        from grok.gpt.training import engine as gpt
 
         yield from gpt.train(jobs, lanes=settings.lanes, device=device, stop=stop)
     else:

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from grok.errors import DataError
-from grok.gpt.corpus import Corpus, check_vocabulary
 from grok.gpt.head import score
 from grok.gpt.model import GPT, longest_context
-from grok.gpt.sources import FORMS
-from grok.gpt.windows import EvaluationWindows, fixed_windows, sliding_windows
+from grok.text.corpus import Corpus, check_vocabulary
+from grok.text.sources import FORMS
+from grok.text.windows import EvaluationWindows, fixed_windows, sliding_windows
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grok.products import linear, onednn_weight_gradient
+from grok.numerics.products import linear, onednn_weight_gradient
 
 CHUNK_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 """Logits held at once, by kind of device; a fixed number, because it decides the order of sums."""
@@ -27,7 +27,7 @@ def chunk_rows(n: int, vocab_rows: int, device: str) -> int:
 def mean_loss(features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, path: str = "plain") -> Tensor:
     """Return the mean cross-entropy of ``targets`` [N] under ``features`` [N, D] and head ``weight`` [rows, D].
 
-    Rows of the head beyond ``vocab_size`` take no part. ``path``: of :mod:`grok.products`.
+    Rows of the head beyond ``vocab_size`` take no part. ``path``: of :mod:`grok.numerics.products`.
     """
     rows = chunk_rows(len(features), len(weight), features.device.type)
     if rows >= len(features):

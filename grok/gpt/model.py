@@ -18,7 +18,7 @@ from grok.config.gpt import ModelConfig
 from grok.gpt.attention import KVCache, alibi, attend, rotary, rotate
 from grok.gpt.dropout import Masks, drop
 from grok.gpt.head import mean_loss
-from grok.products import linear
+from grok.numerics.products import linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Linear(nn.Linear):
-    """A linear layer whose product takes the path of :mod:`grok.products` that its model was given."""
+    """A linear layer whose product takes the path of :mod:`grok.numerics.products` that its model was given."""
 
     path = "plain"
 

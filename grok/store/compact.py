@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from grok.errors import StoreError
-from grok.store.files import disk_errors, exchange, flush_folder, locked, unique, write_flushed
+from grok.files import disk_errors, exchange, flush_folder, locked, unique, write_flushed
 from grok.store.layout import EMPTY, Layout, make_store, read_marker, refuse_older, shard_names
 from grok.store.recovery import COMPACTION, READY, Recovered, finish_compaction, recover
 from grok.store.rows import Shard, with_partners

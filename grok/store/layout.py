@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grok.errors import StoreError
-from grok.store.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
+from grok.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
 from grok.store.schema import KINDS, SCHEMA_VERSION, columns_of, newer
 
 PRODUCT: Final = "grok-lab"

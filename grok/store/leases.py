@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from grok.store.files import disk_errors, locked, remove_quietly, unique
+from grok.files import disk_errors, locked, remove_quietly, unique
 from grok.store.layout import Layout
 
 STALE_AFTER: Final = 120.0

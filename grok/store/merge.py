@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from grok.errors import StoreError
+from grok.files import disk_errors, flush_folder, locked, move, unique
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
-from grok.store.files import disk_errors, flush_folder, locked, move, unique
 from grok.store.layout import Layout, check_path
 from grok.store.reader import Store, open_store
 from grok.store.rows import Shard

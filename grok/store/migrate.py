@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from grok.errors import StoreError
-from grok.store.files import disk_errors, locked, write_json
+from grok.files import disk_errors, locked, write_json
 from grok.store.layout import EMPTY, Layout, current_marker, is_current, make_store, read_marker, shard_names
 from grok.store.recovery import Recovered, finish_compaction, quarantine, recover
 from grok.store.schema import KINDS

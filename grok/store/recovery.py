@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from grok.errors import StoreError
-from grok.store.files import exchange, flush_folder, remove_quietly, write_json
+from grok.files import exchange, flush_folder, remove_quietly, write_json
 from grok.store.layout import EMPTY, Layout, shard_names
 from grok.store.schema import KINDS
 from grok.store.shards import ShardDamaged, check_shard, ensure_readable, partners

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grok.errors import StoreError
-from grok.store.files import disk_errors, move, write_flushed
+from grok.files import disk_errors, move, write_flushed
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
 from grok.store.schema import KINDS, PARTNERS_KEY, schema, schema_version

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grok.errors import StoreError
+from grok.files import disk_errors, file_identity, flush_folder, locked, remove_quietly, unique, write_json
 from grok.store.compact import SMALL, can_exchange, merge_shards
 from grok.store.compare import Conflict, as_json, difference, traces
-from grok.store.files import disk_errors, file_identity, flush_folder, locked, remove_quietly, unique, write_json
 from grok.store.layout import Layout, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.provenance import without_passwords

@@ -12,8 +12,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from grok.cli.compose import conf_source
 from grok.errors import ConfigError, GrokError
-from grok.run import as_meant, conf_source, explain, is_refusal
+from grok.run import as_meant, explain, is_refusal
 from sweeps.search.carry_out import carry_out
 from sweeps.search.config import NO_STUDY, refuse_unknown, split_study
 from sweeps.search.space import Plain

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from grok.config import load_config
 from grok.errors import ConfigError, StoreError
-from grok.store.files import write_json
+from grok.files import write_json
 from sweeps.search.driver import Search, Stage
 from sweeps.search.record import StudyRecord, now
 

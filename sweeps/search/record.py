@@ -21,8 +21,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from grok.config.fields import canonical_json
 from grok.errors import ConfigError, StoreError
+from grok.files import locked
 from grok.store import without_passwords
-from grok.store.files import locked
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import make_objectives
 from sweeps.search.proposal import SAMPLER_STATE, Proposal

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from grok.config.fields import flatten
-from grok.store.files import write_json
+from grok.files import write_json
 from sweeps.search.record import ASKED, ENDED, StudyRecord
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.rows import RowPlan
 from grok.arithmetic.shared_rows import take_rows
 from grok.arithmetic.table import split
-from grok.compiled import OneGraph, compiler
 from grok.errors import TrainingError
+from grok.numerics.compiled import OneGraph, compiler
 from tests.arithmetic.cases import curve, make_batch, results, tiny
 
 

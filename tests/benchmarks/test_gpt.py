@@ -9,9 +9,9 @@ import torch
 
 from benchmarks import gpt
 from benchmarks.plain_gpt import SHAPES, PlainGPT, PlainLoop
-from grok.gpt.corpus import Corpus
 from grok.gpt.model import parameter_count
-from grok.gpt.preparation import Request, prepare
+from grok.text.corpus import Corpus
+from grok.text.preparation import Request, prepare
 
 
 @pytest.fixture(scope="module")

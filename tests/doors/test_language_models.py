@@ -13,11 +13,11 @@ import torch
 from analysis import report
 from grok.checkpoint import checkpoint_steps, load_weights, run_folder, save_checkpoint
 from grok.execute import worker
-from grok.gpt.corpus import Corpus
-from grok.gpt.preparation import Request, prepare
-from grok.gpt.stability import abandoned_id
+from grok.gpt.training.stability import abandoned_id
 from grok.records import Checkpoint
 from grok.store import open_store
+from grok.text.corpus import Corpus
+from grok.text.preparation import Request, prepare
 from tests.doors.conftest import Door
 from tests.doors.test_refusals import refused
 from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grok.execute.executors import LokyExecutor
+from grok.execute.executors.base import LokyExecutor
 from grok.execute.worker import WorkerSettings
 from grok.store import Provenance
 from tests.doors.conftest import TINY, Door, command

@@ -17,10 +17,10 @@ from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
-from grok.execute.machine import memory_limit, usable_cores, usable_memory
 from grok.execute.plan import make_plan, name_runs, shared_settings
 from grok.execute.planned import PlannedRun
 from grok.execute.sweep import Force
+from grok.numerics.machine import memory_limit, usable_cores, usable_memory
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
 from tests.execute.conftest import tiny

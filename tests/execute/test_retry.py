@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grok.execute.executors import WorkerDied
+from grok.execute.executors.base import WorkerDied
 from grok.execute.groups import Group, lane_groups
 from grok.execute.live import LiveFolder
 from grok.execute.plan import name_runs

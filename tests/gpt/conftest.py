@@ -11,11 +11,11 @@ import pytest
 
 from grok.config import load_config
 from grok.config.gpt import GptConfig
-from grok.gpt.corpus import Corpus
-from grok.gpt.engine import train
-from grok.gpt.preparation import Request, prepare
+from grok.gpt.training.engine import train
 from grok.records import Checkpoint, Event, Job, RunResult
 from grok.streams import Stream
+from grok.text.corpus import Corpus
+from grok.text.preparation import Request, prepare
 
 Settings = dict[str, Any]
 WORDS = "the cat sat on a mat and saw one red hen run to its barn where ten mice ate corn by night".split()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grok.config import NUMERICS_VERSION, load_config
-from grok.gpt.engine import train
+from grok.gpt.training.engine import train
 from grok.records import Job, RunResult
 from tests.gpt.conftest import RUN, prepare_text, text_of
 

@@ -15,14 +15,14 @@ import torch
 from grok.config import identify
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, DataError, TrainingError
-from grok.gpt import gradient
-from grok.gpt.corpus import Corpus
-from grok.gpt.history import evaluation_steps
 from grok.gpt.initial import build_model
-from grok.gpt.numerics import Compiled, Numerics
-from grok.gpt.optimizer import learning_rate
-from grok.gpt.trainer import Trainer
+from grok.gpt.training import gradient
+from grok.gpt.training.history import evaluation_steps
+from grok.gpt.training.numerics import Compiled, Numerics
+from grok.gpt.training.optimizer import learning_rate
+from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, Progress, RunResult
+from grok.text.corpus import Corpus
 from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
 
 Build = Callable[..., GptConfig]

@@ -13,13 +13,13 @@ import torch
 
 from grok import find
 from grok.config.gpt import GptConfig
-from grok.gpt.batch_finder import Size, best, measure
-from grok.gpt.checkpoint import capture
-from grok.gpt.corpus import Corpus
-from grok.gpt.history import History
-from grok.gpt.lr_finder import range_test, steepest
-from grok.gpt.numerics import Numerics
-from grok.gpt.trainer import Trainer
+from grok.gpt.planning.batch_finder import Size, best, measure
+from grok.gpt.planning.lr_finder import range_test, steepest
+from grok.gpt.training.checkpoint import capture
+from grok.gpt.training.history import History
+from grok.gpt.training.numerics import Numerics
+from grok.gpt.training.trainer import Trainer
+from grok.text.corpus import Corpus
 from tests.gpt.conftest import differences, result_of, run
 
 Build = Callable[..., GptConfig]

@@ -11,7 +11,7 @@ import json
 import pytest
 
 from grok.config import NUMERICS_VERSION
-from grok.gpt.corpus import Corpus
+from grok.text.corpus import Corpus
 from tests.gpt.regenerate import CASES, FILE, run
 
 GOLDEN = json.loads(FILE.read_text())

@@ -13,12 +13,12 @@ import torch
 from grok import evaluate
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, ConfigError
-from grok.gpt.corpus import Corpus
 from grok.gpt.hf import hf_config, load_hf, load_hf_folder, save_hf_folder, to_hf
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
 from grok.hf import main as hf_door
 from grok.streams import Stream
+from grok.text.corpus import Corpus
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 Build = Callable[..., GptConfig]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grok.checkpoint import load_checkpoint, load_weights, run_folder
-from grok.gpt.history import NUMBERS
+from grok.gpt.training.history import NUMBERS
 from grok.store import open_store
 from tests.doors.conftest import command, start
 from tests.execute.content import content

@@ -18,9 +18,9 @@ from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.gpt import head
-from grok.gpt.engine import train
-from grok.gpt.numerics import Numerics
-from grok.gpt.trainer import Trainer
+from grok.gpt.training.engine import train
+from grok.gpt.training.numerics import Numerics
+from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, Job
 from tests.gpt.conftest import RUN, differences, result_of, run
 
@@ -163,7 +163,7 @@ KILLED = """
 import json, sys
 from grok.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from grok.config import load_config
-from grok.gpt.engine import train
+from grok.gpt.training.engine import train
 from grok.records import Checkpoint, Job, RunResult
 
 config = load_config(json.loads(sys.argv[1]))

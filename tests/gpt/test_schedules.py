@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok import schedules
 from grok.config import load_config
-from grok.gpt.optimizer import learning_rate
-from grok.schedules import Ramp
+from grok.gpt.training import schedules
+from grok.gpt.training.optimizer import learning_rate
+from grok.gpt.training.schedules import Ramp
 
 
 def test_cosine_equals_its_closed_form_at_the_ends_and_in_the_middle() -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
-from grok.gpt.corpus import Corpus
-from grok.gpt.engine import train
-from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard, numbers
+from grok.gpt.logging.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard, numbers
+from grok.gpt.training.engine import train
 from grok.records import Checkpoint, Job, StepPoint
+from grok.text.corpus import Corpus
 from tests.gpt.conftest import RUN, differences, result_of, run
 from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it
 from tests.gpt.test_stability import of

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from grok.config.gpt import GptConfig, StabilityConfig
-from grok.gpt.corpus import Corpus
-from grok.gpt.numerics import Numerics
-from grok.gpt.stability import Branch, Watch, abandoned_id, return_step
-from grok.gpt.trainer import Trainer
+from grok.gpt.training.numerics import Numerics
+from grok.gpt.training.stability import Branch, Watch, abandoned_id, return_step
+from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, RunResult
 from grok.streams import Stream
+from grok.text.corpus import Corpus
 from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
 
 Build = Callable[..., GptConfig]

@@ -29,10 +29,10 @@ from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
 from grok.arithmetic.stacked.width import lane_width
 from grok.arithmetic.table import split
-from grok.compiled import allow_uncompiled, is_compile_error
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError
-from grok.precision import product_precision
+from grok.numerics.compiled import allow_uncompiled, is_compile_error
+from grok.numerics.precision import product_precision
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested
 
 EXPECTED_WARNINGS = (

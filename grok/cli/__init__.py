@@ -1,0 +1,1 @@
+"""What the commands share: composing settings, presets, output."""

@@ -1,0 +1,181 @@
+"""A trained language model, found by the name of its run or by its folder: settings, weights, the data it knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from grok.checkpoint import load_checkpoint, load_weights
+from grok.config.fields import build, settings_of
+from grok.config.gpt import ModelConfig
+from grok.errors import CheckpointError, ConfigError, DataError, StoreError
+from grok.gpt.model import GPT
+from grok.gpt.training.checkpoint import from_checkpoint
+from grok.store import open_store
+from grok.text.corpus import Corpus, open_corpus
+
+MOMENTS: Final = {"last": "final", "best": "best", "average": "average"}
+"""Which weights can be asked for, and the moment they are kept under."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A language model's run: what is known of it without reading its weights."""
+
+    run_id: str
+    folder: Path
+    """Holds its kept weights and its checkpoints."""
+    settings: Mapping[str, Any]
+    """Its settings by dotted name, as far as they are recorded."""
+    data_hash: str | None
+    data_path: str | None
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The model's settings."""
+        names = settings_of(ModelConfig)
+        given = {name: self.settings[f"model.{name}"] for name in names if f"model.{name}" in self.settings}
+        return build(ModelConfig, given, "model.")
+
+    def weights(self, asked: str | None = None) -> dict[str, dict[str, Tensor]]:
+        """Return all weights there are, by ``last``, ``best`` and ``average``: kept ones, else the checkpoint's.
+
+        With ``asked`` only those, and the others' files are not read.
+
+        Raises:
+            CheckpointError: there are none, or they are damaged.
+        """
+        there = [which for which, moment in MOMENTS.items() if (self.folder / f"weights-{moment}").is_dir()]
+        if not there:
+            found = self._checkpoints_weights()
+            self._refuse_missing(asked, found)
+            return found if asked is None else {asked: found[asked]}
+        self._refuse_missing(asked, there)
+        kept = {}
+        for which in there if asked is None else [asked]:
+            try:
+                kept[which] = load_weights(self.folder, MOMENTS[which])
+            except CheckpointError as error:
+                others = " or ".join(other for other in there if other != which)
+                remedy = f"give --weights {others}" if others else "train the run again with force=true"
+                raise CheckpointError(f"{error}; {remedy}") from error
+        return kept
+
+    def _refuse_missing(self, asked: str | None, there: Collection[str]) -> None:
+        if asked is not None and asked not in there:
+            raise CheckpointError(f"run {self.run_id} kept no {asked} weights, but {', '.join(there)}")
+
+    def _checkpoints_weights(self) -> dict[str, dict[str, Tensor]]:
+        try:
+            now, _ = from_checkpoint(load_checkpoint(self.folder))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"run {self.run_id} kept no weights ({error}): train with save=final, or checkpoint.keep=true"
+            ) from error
+        prefix = "model."
+        found = {"last": {n.removeprefix(prefix): t for n, t in now.tensors.items() if n.startswith(prefix)}}
+        found |= {n: w for n, w in (("best", now.history.best), ("average", now.history.average)) if w}
+        return found
+
+    def corpus(self, path: str | None = None) -> Corpus:
+        """Return the corpus at ``path``, or the one the run was trained on.
+
+        Raises:
+            DataError: none is given or recorded, or it was made with another tokeniser.
+        """
+        path = path or self.data_path
+        if path is None:
+            raise DataError(f"run {self.run_id} does not say where its data is: give --data DIR")
+        corpus = open_corpus(path)
+        if corpus.hash != self.data_hash and self.data_path and Path(self.data_path, "manifest.json").is_file():
+            own = open_corpus(self.data_path)
+            if own.hash == self.data_hash and own.tokenizer.hash != corpus.tokenizer.hash:
+                raise DataError(
+                    f"{path} was made with another tokeniser than run {self.run_id} was trained with: prepare it with"
+                    f" --tokenizer {Path(self.data_path, 'tokenizer.json')}"
+                )
+        return corpus
+
+    def model(self, weights: Mapping[str, Tensor], vocab_size: int, device: torch.device) -> GPT:
+        """Return the model with these ``weights``, in evaluation mode.
+
+        Raises:
+            DataError: its embedding was made for another vocabulary.
+        """
+        config = self.model_config
+        vocab_size = config.vocab_size or vocab_size
+        with torch.device("meta"):
+            model = GPT(config, vocab_size=vocab_size)
+        rows, expected = len(weights["token_embedding.weight"]), len(model.token_embedding.weight)
+        if rows != expected:
+            raise DataError(
+                f"run {self.run_id} has an embedding of {rows:,} rows, this data's tokeniser needs {expected:,}:"
+                " it is not the tokeniser that the model was trained with"
+            )
+        model = model.to(next(iter(weights.values())).dtype).to_empty(device=device)
+        if config.tied:
+            model.head.weight = model.token_embedding.weight
+        model.load_state_dict(
+            {**weights, **({"head.weight": weights["token_embedding.weight"]} if config.tied else {})}
+        )
+        return model.eval()
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device that ``--device`` names; ``auto`` is CUDA where there is one.
+
+    Raises:
+        ConfigError: CUDA is asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: there is no CUDA device; give --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def find_run(run: str, store: str | None) -> TrainedRun:
+    """Return the run that ``run`` names: a checkpoint folder, or with a ``store`` the beginning of one run_id.
+
+    Raises:
+        CheckpointError, StoreError: nothing or more than one run has that name, or it is no language model's.
+    """
+    folder = Path(run)
+    if run and folder.is_dir():
+        home = folder.resolve().parent.parent
+        is_home = folder.resolve().parent.name == "checkpoints" and (home / "runs").is_dir()
+        return _of(folder, folder.resolve().name, home if is_home else None)
+    if store is None:
+        raise CheckpointError(
+            f"{run} is no folder: give the folder of a run's checkpoints, or --store STORE and a run_id"
+        )
+    if not re.fullmatch(r"[0-9A-Za-z._-]+", run):
+        raise CheckpointError(f"{run!r} is neither a folder nor a run_id")
+    stored = open_store(store).table("runs", None, ["run_id", "mode"]).to_pylist()
+    language = {row["run_id"] for row in stored if row["mode"] == "gpt"}
+    in_flight = {path.name for path in Path(store, "checkpoints").glob("*") if path.is_dir()}
+    found = sorted(name for name in language | (in_flight - {row["run_id"] for row in stored}) if name.startswith(run))
+    if len(found) != 1:
+        others = sum(row["run_id"].startswith(run) for row in stored) if not found else 0
+        problem = (
+            f"fits {len(found)} runs ({', '.join(found[:5])}): give more of its run_id"
+            if found
+            else f"fits {others} runs of another mode, and no language model"
+            if others
+            else f"fits none of the {len(language)} language models"
+        )
+        raise StoreError(f"run {run} in {store} {problem}")
+    return _of(Path(store, "checkpoints", found[0]), found[0], Path(store))
+
+
+def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:
+    rows = open_store(store).table("runs", [run_id], None).to_pylist() if store is not None else []
+    if rows:
+        settings = {name.removeprefix("config."): v for name, v in rows[0].items() if name.startswith("config.")}
+        return TrainedRun(run_id, folder, settings, rows[0]["data_hash"], settings["data.path"])
+    checkpoint = load_checkpoint(folder)
+    return TrainedRun(run_id, folder, checkpoint.state["settings"], checkpoint.state["data"], None)

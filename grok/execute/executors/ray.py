@@ -1,0 +1,62 @@
+"""Groups of runs on a Ray cluster: the one at RAY_ADDRESS, else a local one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayError, WorkerCrashedError
+
+from grok.errors import ConfigError
+from grok.execute.executors.base import WorkerDied, unfit
+from grok.execute.groups import Group
+from grok.execute.worker import GroupReport, WorkerSettings, run_group
+
+
+class RayExecutor:
+    """Each group is one task of one core; a group whose worker died is not tried again by Ray itself."""
+
+    spreads_deaths = False
+
+    def __init__(self, settings: WorkerSettings, workers: int, environment: dict[str, str]) -> None:
+        self._settings = settings
+        local: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers}
+        try:
+            ray.init(
+                **local,
+                include_dashboard=False if local else None,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": environment},
+            )
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(
+                f"executor=ray: no cluster lets us in at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: start it with "
+                "`ray start`, correct the address, or set RAY_AUTH_MODE=token where it asks for its token"
+            ) from error
+        self.workers = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
+        self._task = ray.remote(num_cpus=1, max_retries=0)(run_group)
+
+    def submit(self, group: Group, slot: int) -> Any:
+        return self._task.remote(group, self._settings, slot)
+
+    def wait(self, tickets: Sequence[Any], seconds: float) -> Sequence[Any]:
+        done, _ = ray.wait(list(tickets), num_returns=1, timeout=seconds)
+        return list(done)
+
+    def result(self, ticket: Any) -> GroupReport:
+        try:
+            report: GroupReport = ray.get(ticket)
+        except (WorkerCrashedError, RayActorError, OutOfMemoryError, NodeDiedError, ObjectLostError) as error:
+            raise WorkerDied("its Ray worker was lost") from error
+        except RayError as error:  # a group never raises by itself
+            return unfit("Ray", error)
+        return report
+
+    def renew(self) -> None:
+        """Nothing to do: Ray starts a fresh worker for the next task."""
+
+    def close(self) -> None:
+        ray.shutdown()

@@ -1,0 +1,165 @@
+"""What a person sees of a run: its preset and size at the start, its evaluations, its end; and the sinks beside it.
+
+The store is the record. A sink that fails (a server that is gone, a full disk) is named once and left out
+from there on: the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from typing import Any
+
+from grok.config.gpt import GptConfig
+from grok.gpt.logging.profiler import Profiler
+from grok.gpt.logging.sinks import Sink, open_sinks
+from grok.gpt.model import parameter_count
+from grok.gpt.training.history import History
+from grok.gpt.training.stability import Branch
+from grok.gpt.training.trainer import Trainer
+from grok.records import CurvePoint, RunResult, StepPoint
+from grok.text.corpus import Corpus
+
+ETA_AFTER = 5
+"""Steps timed before the first word on how long it will take."""
+SHOWN = 120
+"""Characters shown of a sample; the store has all of it."""
+
+
+class Log:
+    """Prints plain lines to the error stream and hands every record to the sinks."""
+
+    def __init__(self, run_id: str, config: GptConfig, corpus: Corpus, trainer: Trainer, *, from_step: int) -> None:
+        self.run_id, self.config, self.corpus, self.trainer = run_id, config, corpus, trainer
+        self.from_step, self.began = from_step, 0.0
+        self.profile = Profiler(config.log, trainer.numerics.device, from_step)
+        self.sinks: list[Sink] = open_sinks(run_id, config, from_step)
+
+    def say(self, line: str, *, always: bool = False) -> None:
+        if always or not self.config.log.quiet:
+            print(f"{self.run_id[:8]} {line}", file=sys.stderr, flush=True)
+
+    def start(self, changes: list[str]) -> None:
+        """Name the preset, its size against the published one, the data and how it reads (REQUIREMENTS S14, S6, T7)."""
+        config, model, tokens = self.config, self.trainer.model, self.corpus.tokens("train")
+        n = sum(p.numel() for p in model.parameters())
+        per_step = config.train.batch_size * config.model.context
+        epochs = config.train.steps * per_step / len(tokens)
+        self.say(f"{config.experiment}: {n:,} parameters, vocabulary {model.vocab_size:,}{against_target(config, n)}")
+        self.say(
+            f"{config.train.steps:,} steps of {per_step:,} tokens are {epochs:.2f} epochs of {len(tokens):,} tokens; "
+            f"{self.trainer.numerics.tag()}"
+        )
+        self.say(f"the data reads: {self.corpus.sample('train', 48)!r}")
+        for change in changes:
+            self.say(f"going on from step {self.from_step} under a changed setting: {change}")
+        self.began = time.perf_counter()
+
+    def step(self, point: StepPoint) -> None:
+        """Pass on the log of one step; after the first few, say how long the run will take."""
+        self._tell("step", point)
+        done = point.step - self.from_step
+        if done == 1:
+            self.began = time.perf_counter()  # the first step also compiles
+        if done == 1 + ETA_AFTER:
+            left = (time.perf_counter() - self.began) / ETA_AFTER * (self.config.train.steps - point.step)
+            self.say(f"about {duration(left)} to go, without evaluations")
+        if point.event:
+            self.say(
+                f"step {point.step}: {point.event}, loss {point.train_loss:.4f}, gradient norm {point.grad_norm:.3g}"
+            )
+
+    def evaluation(self, point: CurvePoint, history: History) -> None:
+        """Say one evaluation."""
+        self._tell("evaluation", point)
+        best = " (best)" if history.best_step == point.step else ""
+        speed = history.log[-1].tokens_per_second
+        self.say(
+            f"step {point.step}: train {point.train_loss:.4f}, val {point.val_loss:.4f}{best}, "
+            f"perplexity {math.exp(min(point.val_loss, 700)):.2f}, lr {point.lr:.2e}, {speed:,.0f} tokens/s"
+        )
+        if point.sample is not None:
+            self.say(f"it writes: {point.sample[:SHOWN]!r}")
+
+    def rolled_back(self, onset: int, event: str, branch: Branch) -> None:
+        """Say a rollback, and let the sinks go on in a branch of their own."""
+        self.say(f"rolled back from step {onset} ({event}) to step {branch.step}: branch {branch.number}")
+        self._tell("branch", branch)
+
+    def flush(self) -> None:
+        """Let every sink write down what it holds: a run that goes on from here will not tell it again."""
+        self._tell("flush")
+
+    def profiler(self, k: int) -> contextlib.AbstractContextManager[Any]:
+        """Return the context that update ``k`` is made in."""
+        return self.profile.around(k)
+
+    def finish(self, result: RunResult, saved_at: list[int]) -> None:
+        """Say how the run ended; ``saved_at`` are the steps of its checkpoints, which stay where it diverged."""
+        self._tell("finish", result)
+        last, waits = result.curve[-1], [point.data_wait for point in result.step_log]
+        diverged = result.status == "diverged"
+        self.say(
+            f"{result.status} ({result.stop_reason}) after {result.steps:,} steps in {duration(result.seconds)}: "
+            f"train {last.train_loss:.4f}, val {last.val_loss:.4f}; "
+            f"{sum(waits) / max(1, len(waits)):.1%} of a step waits for data",
+            always=diverged,
+        )
+        if diverged:
+            back = "" if self.config.stability.rolls_back() else ", or stability.policy=skip_data, which rolls back"
+            advice = f"it is stored as far as it came; try a lower optim.lr or a longer optim.warmup_steps{back}"
+            self.say(advice, always=True)
+            if saved_at:
+                steps = " and ".join(map(str, saved_at[-2:]))
+                self.say(
+                    f"its checkpoints of step {steps} are kept: go on with resume.run={result.run_id} "
+                    f"resume.step={saved_at[-2:][0]} and, named in resume.changes=[...], other settings",
+                    always=True,
+                )
+
+    def close(self) -> None:
+        """Close every sink; what was written stays."""
+        self.profile.close()
+        self._tell("close")
+
+    def _tell(self, what: str, *record: Any) -> None:
+        """Hand a record to every sink; one that fails is named and dropped."""
+        for sink in list(self.sinks):
+            try:
+                getattr(sink, what)(*record)
+            except Exception as error:  # each has errors of its own, and none of them is worth a run
+                self.sinks.remove(sink)
+                reason = (str(error).strip().splitlines() or [""])[0]
+                print(
+                    f"{self.run_id[:8]} warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); "
+                    "the run goes on without it, and the store has everything",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+
+def against_target(config: GptConfig, n: int) -> str:
+    """Return the preset's own parameter count beside this model's, where they can be compared, or ``""``."""
+    target = config.target
+    if target.params is None or target.vocab_size is None:
+        return ""
+    there = parameter_count(config.model, vocab_size=target.vocab_size)
+    known = f"; the preset has {target.params:,} at vocabulary {target.vocab_size:,}"
+    if there != target.params:
+        return f"{known}, these settings {there:,} there: something was changed, or left, off target"
+    return known if n != target.params else ", as its preset says"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for a reader.
+
+    >>> duration(42), duration(150), duration(11_000)
+    ('42 s', '2.5 min', '3 h 03 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} min"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"

@@ -1,0 +1,34 @@
+"""Text sampled at an evaluation, from the sample stream at that step: looking at a run never moves it."""
+
+from __future__ import annotations
+
+from grok.config.gpt import EvalConfig
+from grok.errors import DataError
+from grok.gpt.generate import Sampler, generate
+from grok.gpt.model import GPT
+from grok.streams import Stream
+from grok.text.tokenizers import Tokenizer
+
+
+def sample_text(model: GPT, tokenizer: Tokenizer, config: EvalConfig, *, stream: Stream) -> str:
+    """Return ``config.prompt`` and up to ``sample_tokens`` tokens sampled after it; ``stream`` is at the step."""
+    prompt = known_prompt(tokenizer, config.prompt)
+    (sample,) = generate(
+        model,
+        [prompt],
+        tokens=config.sample_tokens,
+        sampler=Sampler(temperature=config.temperature, top_k=config.top_k),
+        seed=stream.seed64(),
+        eot_id=tokenizer.eot_id,
+        vocab_size=tokenizer.vocab_size,  # a model may have been given more ids than its tokeniser has
+    )
+    return tokenizer.decode([*prompt, *sample.ids])
+
+
+def known_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the prompt's tokens, or one token to start from where this tokeniser cannot say the prompt."""
+    try:
+        tokens = [int(i) for i in tokenizer.encode(prompt)]
+    except DataError:  # a character that the corpus never had
+        tokens = []
+    return tokens or [tokenizer.eot_id or 0]

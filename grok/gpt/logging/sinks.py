@@ -1,0 +1,246 @@
+"""Logs beside the store: TensorBoard files, Weights & Biases, MLflow. Names never change between versions.
+
+A rollback goes on in a branch of its own and leaves the abandoned one as it was; a resumed run
+takes up its own log at the step it goes on from (REQUIREMENTS T2, T15).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from grok.config import flatten
+from grok.config.gpt import GptConfig
+from grok.errors import ConfigError
+from grok.gpt.training.stability import Branch
+from grok.records import CurvePoint, RunResult, StepPoint
+
+STEP_NAMES: Final = {
+    "train_loss": "train/loss",
+    "lr": "train/lr",
+    "grad_norm": "train/grad_norm",
+    "param_norm": "train/param_norm",
+    "adam_v_l1": "optim/adam_v_l1",
+    "adam_v_max": "optim/adam_v_max",
+    "loss_scale": "optim/loss_scale",
+    "skipped_steps": "optim/skipped_steps",
+    "nan_steps": "optim/nan_steps",
+    "zeros_in_grads": "optim/zeros_in_grads",
+    "consumed_samples": "data/consumed_samples",
+    "consumed_tokens": "data/consumed_tokens",
+    "tokens_per_second": "speed/tokens_per_second",
+    "data_wait": "speed/data_wait",
+}
+"""Stable name of every number of a step."""
+EVALUATION_NAMES: Final = {
+    "val_loss": "val/loss",
+    "val_acc": "val/accuracy",
+    "train_acc": "val/train_accuracy",
+    "weight_norm": "weights/norm",
+    "weight_norm_all": "weights/norm_all",
+}
+"""Stable name of every number of an evaluation."""
+
+MLFLOW_HOLDS: Final = 900
+"""Numbers that are collected before MLflow's database is asked to write: a request takes 1,000 at most."""
+
+
+class Sink(Protocol):
+    """Where records go beside the store."""
+
+    def step(self, point: StepPoint) -> None: ...
+    def evaluation(self, point: CurvePoint) -> None: ...
+    def branch(self, branch: Branch) -> None: ...
+    def flush(self) -> None: ...
+    def finish(self, result: RunResult) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
+    """Return the sinks that ``config.log`` asks for.
+
+    Raises:
+        ConfigError: one needs a package that is not installed, or cannot be written where it is asked for.
+    """
+    log = config.log
+    asked: list[tuple[str, str | None, Callable[[str], Sink]]] = [
+        ("tensorboard", log.tensorboard, lambda folder: TensorBoard(Path(folder) / run_id, from_step)),
+        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, config)),
+        ("mlflow", log.mlflow, lambda address: MLflow(run_id, config, from_step)),
+    ]
+    sinks: list[Sink] = []
+    for name, value, opened in asked:
+        if value:
+            try:
+                sinks.append(opened(value))
+            except OSError as error:
+                raise ConfigError(
+                    f"log.{name}={value} cannot be written ({error.strerror or error}): give another place, or null"
+                ) from error
+    return sinks
+
+
+def numbers(point: StepPoint | CurvePoint, names: dict[str, str]) -> dict[str, float]:
+    """Return the finite numbers of a record by their stable names."""
+    values = asdict(point)
+    return {name: float(values[key]) for key, name in names.items() if math.isfinite(values[key])}
+
+
+def missing(setting: str, package: str) -> ConfigError:
+    return ConfigError(f"{setting} needs the {package} package: pip install {package}, or {setting}=null")
+
+
+class TensorBoard:
+    """One folder per run, and one inside it per branch after a rollback."""
+
+    def __init__(self, folder: Path, from_step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise missing("log.tensorboard", "tensorboard") from error
+        self.folder, self.open = folder, SummaryWriter
+        # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
+        self.writer = self.open(str(folder), purge_step=from_step + 1 if from_step else None)
+
+    def step(self, point: StepPoint) -> None:
+        self._write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self._write(numbers(point, EVALUATION_NAMES), point.step)
+        if point.sample is not None:
+            self.writer.add_text("val/sample", point.sample, point.step)
+
+    def branch(self, branch: Branch) -> None:
+        self.writer.close()
+        self.writer = self.open(str(self.folder / f"branch-{branch.number}"))
+
+    def flush(self) -> None:
+        self.writer.flush()
+
+    def finish(self, result: RunResult) -> None:
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+
+class WeightsAndBiases:
+    """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
+
+    def __init__(self, run_id: str, config: GptConfig) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise missing("log.wandb", "wandb") from error
+        self.run: Any = wandb.init(
+            project=config.log.wandb,
+            id=run_id,
+            name=run_id[:8],
+            resume="allow",
+            mode="online" if config.log.wandb_mode == "online" else "offline",
+            config=flatten(config),
+            settings=wandb.Settings(silent=True),
+        )
+        self.number = 0
+
+    def step(self, point: StepPoint) -> None:
+        self._write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self._write(numbers(point, EVALUATION_NAMES), point.step)
+
+    def branch(self, branch: Branch) -> None:
+        self.number = branch.number  # W&B's own step never goes back, so a branch has names of its own
+
+    def flush(self) -> None:
+        """Nothing is held here: a process of W&B's own has every row already."""
+
+    def finish(self, result: RunResult) -> None:
+        self.run.summary["status"] = result.status
+        self.run.summary["stop_reason"] = result.stop_reason
+
+    def close(self) -> None:
+        self.run.finish()
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        prefix = f"branch-{self.number}/" if self.number else ""
+        self.run.log({prefix + name: value for name, value in values.items()} | {f"{prefix}step": step})
+
+
+class MLflow:
+    """An MLflow run, one nested run per branch; a resumed run goes on in the one that its process left open."""
+
+    def __init__(self, run_id: str, config: GptConfig, from_step: int) -> None:
+        try:
+            from mlflow.entities import Metric, Param
+            from mlflow.exceptions import MlflowException
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            raise missing("log.mlflow", "mlflow") from error
+        self.metric = Metric
+        self.run_id = run_id
+        self.held: list[Any] = []
+        name = str(config.experiment)
+        try:
+            self.client: Any = MlflowClient(config.log.mlflow)
+            found = self.client.get_experiment_by_name(name)
+            self.experiment = found.experiment_id if found else self.client.create_experiment(name)
+            left = self._left_open() if from_step else None
+            self.run = left or self._open(run_id, {})
+            if left is None:
+                self.client.log_batch(self.run, params=[Param(k, str(v)) for k, v in flatten(config).items()])
+        except MlflowException as error:
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise ConfigError(
+                f"log.mlflow={config.log.mlflow} cannot be used ({reason}): expected an address such as "
+                "sqlite:///mlflow.db or http://HOST:5000, or null"
+            ) from error
+
+    def step(self, point: StepPoint) -> None:
+        self._write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self._write(numbers(point, EVALUATION_NAMES), point.step)
+        self.flush()
+
+    def branch(self, branch: Branch) -> None:
+        self.flush()
+        parent = self.run
+        self.run = self._open(f"{self.run_id}-branch-{branch.number}", {"mlflow.parentRunId": parent})
+        self.client.set_terminated(parent, "KILLED")
+
+    def flush(self) -> None:
+        if self.held:
+            self.client.log_batch(self.run, metrics=self.held)
+            self.held = []
+
+    def finish(self, result: RunResult) -> None:
+        self.flush()
+        self.client.set_tag(self.run, "stop_reason", result.stop_reason)
+        self.client.set_terminated(self.run, "FINISHED" if result.status == "completed" else "FAILED")
+
+    def close(self) -> None:
+        self.flush()
+
+    def _open(self, name: str, tags: dict[str, str]) -> str:
+        known = {"grok.run_id": self.run_id, **tags}
+        return str(self.client.create_run(self.experiment, run_name=name, tags=known).info.run_id)
+
+    def _left_open(self) -> str | None:
+        """Return this run's newest MLflow run that has not ended: steps logged twice after a kill are equal."""
+        open_ones = self.client.search_runs(
+            [self.experiment], f"tags.`grok.run_id` = '{self.run_id}' and attributes.status = 'RUNNING'", max_results=1
+        )
+        return str(open_ones[0].info.run_id) if open_ones else None
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        self.held += [self.metric(name, value, 0, step) for name, value in values.items()]
+        if len(self.held) > MLFLOW_HOLDS:
+            self.flush()

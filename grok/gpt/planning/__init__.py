@@ -1,0 +1,1 @@
+"""Before a language model is trained: cost, published references, learning rate and batch size."""

@@ -1,0 +1,1 @@
+"""Training of a language model: engine, optimiser, schedules, checkpoints."""

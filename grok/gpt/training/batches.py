@@ -1,0 +1,65 @@
+"""The batch of every step, as a pure function of (order seed, step): nothing to save, nothing to resume."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grok.config.gpt import GptConfig
+from grok.gpt.training.optimizer import batch_ramp
+from grok.gpt.training.schedules import Ramp
+from grok.gpt.training.stability import Branch
+from grok.streams import Stream
+from grok.text.corpus import Corpus
+from grok.text.windows import BlockOrder, Sampling, check_length, gather
+
+
+class Batches:
+    """The training batches of one run on one corpus.
+
+    Raises:
+        DataError: the training text is shorter than one block.
+    """
+
+    def __init__(self, config: GptConfig, corpus: Corpus) -> None:
+        self.config, self.tokens = config, corpus.tokens("train")
+        self.context = config.model.context
+        check_length(len(self.tokens), self.context)
+        self.batch, self.length = batch_ramp(config), Ramp.of(config.train.context_ramp, self.context)
+        self.orders: dict[int, BlockOrder] = {}
+
+    def starts(self, k: int, branch: Branch) -> NDArray[np.int64]:
+        """Return where the sequences of update ``k`` start in the training tokens."""
+        first = self.batch.consumed(k - 1) + branch.skipped_samples
+        size = self.batch.size_at(self.batch.consumed(k - 1))
+        return self._order(branch).samples(first, size)
+
+    def step(self, k: int, branch: Branch) -> tuple[Tensor, Tensor]:
+        """Return tokens and targets [B, T] of update ``k`` (from 1) on ``branch``, on the CPU."""
+        starts = self.starts(k, branch)
+        length = self.length.size_at(self.batch.consumed(k - 1))
+        x, y = gather(self.tokens, starts, length)
+        return torch.from_numpy(x).contiguous(), torch.from_numpy(y).contiguous()
+
+    def _order(self, branch: Branch) -> BlockOrder:
+        if branch.order not in self.orders:
+            seed = self.config.stream_seeds().order
+            if branch.order:
+                seed = Stream("order", seed).at("rollback", branch.order).seed64()
+            sampling: Sampling = "blocks" if self.config.data.sampling == "blocks" else "random"
+            self.orders[branch.order] = BlockOrder(len(self.tokens), self.context, self.batch.full, seed, sampling)
+        return self.orders[branch.order]
+
+
+def validation_starts(n_tokens: int, context: int, windows: int | None) -> NDArray[np.int64]:
+    """Return where the validation windows start: non-overlapping blocks, ``windows`` of them evenly spaced.
+
+    Raises:
+        DataError: the validation text is shorter than one block.
+    """
+    check_length(n_tokens, context)
+    blocks = (n_tokens - 1) // context
+    chosen = np.arange(blocks) if windows is None or windows >= blocks else np.arange(windows) * blocks // windows
+    return chosen.astype(np.int64) * context

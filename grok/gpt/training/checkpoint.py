@@ -1,0 +1,153 @@
+"""A run in flight as a checkpoint, and back: going on from it equals never having stopped.
+
+Every tensor keeps its dtype (REQUIREMENTS A4). A checkpoint remembers the settings that decide
+a result; going on under others is refused unless each is named (T11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from grok.config.fields import canonical_json, walk
+from grok.config.gpt import GptConfig
+from grok.errors import CheckpointError
+from grok.gpt.training.history import History
+from grok.gpt.training.stability import Branch
+from grok.gpt.training.trainer import Counters, Trainer
+from grok.records import Checkpoint
+
+VERSION: Final = 1
+
+
+@dataclass(slots=True)
+class Moment:
+    """One state that a run can return to: tensors and the small rest, with its history."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    history: History
+
+
+def capture(trainer: Trainer, history: History) -> Moment:
+    """Return the present state, copied to the CPU."""
+    tensors = {}
+    for name, p in trainer.model.named_parameters():
+        tensors[f"model.{name}"] = p.detach().to("cpu", copy=True)
+        for key, value in trainer.optimizer.state.get(p, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optim.{key}.{name}"] = value.detach().to("cpu", copy=True)
+    state = {
+        "counters": asdict(trainer.counters),
+        "watch": trainer.watch.state(),
+        "branch": asdict(trainer.branch),
+    }
+    return Moment(trainer.counters.step, tensors, state, history.fork())
+
+
+@torch.no_grad()
+def put_back(trainer: Trainer, moment: Moment) -> History:
+    """Return ``trainer`` to ``moment`` and give the history of that time."""
+    trainer.optimizer.state.clear()
+    keys = {n.split(".")[1] for n in moment.tensors if n.startswith("optim.")}
+    for name, p in trainer.model.named_parameters():
+        p.copy_(moment.tensors[f"model.{name}"])
+        p.grad = None
+        saved = {key: moment.tensors.get(f"optim.{key}.{name}") for key in keys}
+        state = {key: t.to(p.device, copy=True) for key, t in saved.items() if t is not None}
+        if state:
+            trainer.optimizer.state[p] = state
+    trainer.counters = Counters(**moment.state["counters"])
+    trainer.watch.load(moment.state["watch"])
+    trainer.branch = Branch(**moment.state["branch"])
+    return moment.history.fork()
+
+
+def deciding_settings(config: GptConfig) -> dict[str, Any]:
+    """Return the settings that decide a trajectory, by dotted name; lists and maps as canonical JSON text."""
+    roles = {"result"} if config.length_is_free() else {"result", "length"}
+    values = {
+        name: canonical_json(value) if isinstance(value, (list, dict)) else value
+        for name, value, rule in walk(config)
+        if rule.role in roles and not name.startswith("resume.")
+    }
+    seeds = asdict(config.stream_seeds())
+    return values | {f"seeds.{name}": seeds[name] for name in sorted(config.live_streams())}
+
+
+def to_checkpoint(run_id: str, config: GptConfig, now: Moment, kept: list[Moment], rest: dict[str, Any]) -> Checkpoint:
+    """Return the checkpoint of a run that is at ``now`` and may roll back to ``kept``; ``rest`` is the engine's own."""
+    tensors: dict[str, Tensor] = {}
+    same: dict[str, str] = {}
+    first_name: dict[int, str] = {}
+    moments = []
+    for i, moment in enumerate([now, *kept]):
+        prefix = "" if i == 0 else f"kept.{i}."
+        for n, t in (moment.tensors | moment.history.tensors()).items():
+            if first_name.setdefault(id(t), prefix + n) == prefix + n:
+                tensors[prefix + n] = t
+            else:  # moments share their best weights; the disk holds them once too
+                same[prefix + n] = first_name[id(t)]
+        moments.append({"step": moment.step, "state": moment.state, "history": moment.history.state()})
+    state = {"version": VERSION, "settings": deciding_settings(config), "moments": moments, "same": same, **rest}
+    return Checkpoint(run_id=run_id, step=now.step, tensors=tensors, state=state)
+
+
+def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:
+    """Return the state to go on from, and the older ones that a rollback may return to.
+
+    Raises:
+        CheckpointError: it was not written by this mode, or by a newer version.
+    """
+    version = checkpoint.state.get("version")
+    if version != VERSION or "moments" not in checkpoint.state:
+        raise CheckpointError(
+            f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} has version {version!r}; "
+            f"this mode reads version {VERSION}"
+        )
+    stored = checkpoint.tensors | {n: checkpoint.tensors[first] for n, first in checkpoint.state["same"].items()}
+    moments = []
+    for i, entry in enumerate(checkpoint.state["moments"]):
+        prefix = "" if i == 0 else f"kept.{i}."
+        own = {
+            n.removeprefix(prefix): t
+            for n, t in stored.items()
+            if (n.startswith(prefix) if prefix else not n.startswith("kept."))
+        }
+        tensors = {n: t for n, t in own.items() if n.startswith(("model.", "optim."))}
+        moments.append(Moment(entry["step"], tensors, entry["state"], History.load(own, entry["history"])))
+    return moments[0], moments[1:]
+
+
+def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) -> list[str]:
+    """Return the settings that differ from the checkpoint's and were named in ``resume.changes``, with both values.
+
+    Raises:
+        CheckpointError: a setting differs and was not named, a named one does not differ, or the data is another.
+    """
+    was, now = checkpoint.state["settings"], deciding_settings(config)
+    different = {n: (was[n], now[n]) for n in sorted(was.keys() & now.keys()) if was[n] != now[n]}
+    shown = {n: f"{n}: checkpoint {a}, now {b}" for n, (a, b) in different.items()}
+    silent = [text for n, text in shown.items() if n not in config.resume.changes]
+    if silent:
+        raise CheckpointError(
+            f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} was made under other settings "
+            f"({'; '.join(silent)}): go on under the same ones, or start a new run from it with "
+            f"resume.run={checkpoint.run_id} resume.step={checkpoint.step} resume.changes=[...] naming each"
+        )
+    idle = [n for n in config.resume.changes if n not in different]
+    if idle:
+        raise CheckpointError(
+            f"resume.changes names {', '.join(idle)}, which does not differ from the checkpoint's: "
+            f"what differs is {', '.join(different) or 'nothing'}"
+        )
+    if checkpoint.state["data"] != data_hash:
+        raise CheckpointError(
+            f"the checkpoint of run {checkpoint.run_id} was trained on data {checkpoint.state['data'][:12]}, "
+            f"and data.path={config.data.path} holds {data_hash[:12]}: give the folder it was trained on"
+        )
+    return list(shown.values())

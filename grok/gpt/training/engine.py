@@ -1,0 +1,355 @@
+"""The engine: trains GPT runs one after another and yields what happens. It does no store I/O.
+
+A run is a :class:`Flight`: updates, evaluations, snapshots and rollbacks, in that order, each due
+by a fixed function of the step. Nothing that only looks at a run can change it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder
+from grok.config.gpt import GptConfig
+from grok.errors import CheckpointError, ConfigError
+from grok.gpt.initial import build_model
+from grok.gpt.logging.log import Log
+from grok.gpt.logging.samples import sample_text
+from grok.gpt.training.checkpoint import Moment, capture, check_settings, from_checkpoint, put_back, to_checkpoint
+from grok.gpt.training.history import History, Weights, average_steps, copy_weights, evaluation_steps
+from grok.gpt.training.numerics import Numerics
+from grok.gpt.training.stability import abandoned_id, return_step
+from grok.gpt.training.team import Team, open_team
+from grok.gpt.training.trainer import Trainer
+from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StepPoint, StopRequested
+from grok.streams import Stream
+from grok.text.corpus import Corpus, open_corpus
+
+PROGRESS_SECONDS = 0.5
+
+
+def never() -> bool:
+    return False
+
+
+def train(
+    jobs: Sequence[Job], *, lanes: int | None = None, device: str = "cpu", stop: StopRequested = never
+) -> Iterator[Event]:
+    """Train every job and yield its events: one ``RunResult`` for each, unless stopped, and one more for each branch
+    that a rollback abandoned (status ``rolled_back``).
+
+    Args:
+        jobs: runs with GPT configs, trained in this order.
+        lanes: of no use here; a GPT fills its device alone.
+        device: ``"cpu"`` or ``"cuda"``.
+        stop: asked between steps; when true, a last ``Checkpoint`` of the run in flight is yielded
+            and the generator returns.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: the settings, the data or the checkpoint do not fit.
+        TrainingError: compilation failed and no fallback was allowed.
+    """
+    del lanes
+    for job in jobs:
+        if stop():
+            return
+        assert isinstance(job.config, GptConfig)
+        numerics = Numerics.of(job.config, device)
+        with numerics.active():
+            if numerics.compile:
+                torch.compiler.reset()  # a process keeps few versions of one function, and every run has its own model
+            corpus = open_data(job.config)  # refused here, before any follower is started
+            team = open_team(job.config, numerics)
+            try:
+                yield from Flight(job, job.config, corpus, numerics, team).fly(stop)
+            finally:
+                if team is not None:
+                    team.close()
+
+
+class Flight:
+    """One run from its job to its result."""
+
+    def __init__(self, job: Job, config: GptConfig, corpus: Corpus, numerics: Numerics, team: Team | None) -> None:
+        self.job, self.config, self.numerics, self.team = job, config, numerics, team
+        self.corpus = corpus
+        self.trainer = Trainer(config, self.corpus, numerics, team)
+        self.history = History()
+        self.moments: list[Moment] = []
+        self.tries = 0
+        self.changes: list[str] = []
+        self.tags: list[str] = []
+        """Numerics tags of earlier processes that trained this run."""
+        self.saved_at: list[int] = []
+        """Steps of this run's checkpoints in this process, and of the one that it goes on from."""
+        self.steps = config.train.steps
+        self.due = evaluation_steps(config.eval.every, self.steps)
+        self.keeps_weights = "final" in config.save
+        share = config.eval.average_share if self.keeps_weights else 0.0
+        self.averaged = average_steps(share, config.eval.average_points, self.steps)
+        self.started_at, self._seconds_before = time.time(), 0.0
+        self._clock = self._checkpointed = self._progressed = time.monotonic()
+        resume = job.resume or resumed_run(config)
+        if resume is not None:
+            self._restore(resume)
+        self.log = Log(job.run_id, config, self.corpus, self.trainer, from_step=self.step)
+
+    @property
+    def step(self) -> int:
+        return self.trainer.counters.step
+
+    def fly(self, stop: StopRequested) -> Iterator[Event]:
+        """Train to the end, or to a stop, and yield the run's events."""
+        self.log.start(self.changes)
+        try:
+            reason = None
+            while reason is None and self.step < self.steps:
+                if stop():
+                    yield self.checkpoint()
+                    return
+                self._snapshot_if_due()
+                reason = yield from self._advance()
+            yield from self._finish(reason or "steps")
+        finally:
+            self.log.close()
+
+    def _advance(self) -> Generator[Event, None, str | None]:
+        """Make one update and whatever is due after it; return a reason to end the run, or None."""
+        k = self.step + 1
+        train_acc = self.trainer.train_accuracy(k) if k in self.due else float("nan")
+        with self.log.profiler(k):
+            point, wrong = self.trainer.update()
+        if point.event is None and self.tries and k == self.trainer.branch.step + 1:
+            point.event = "rolled_back"  # the first step of a new branch
+        self.history.log.append(point)
+        self.log.step(point)
+        if wrong is not None:
+            return (yield from self._went_wrong(k, wrong))
+        if k in self.averaged:
+            self.history.add_to_average(k, self.trainer.model)
+        reason = self._evaluate(point, train_acc) if k in self.due else None
+        if reason is None and k < self.steps and self._checkpoint_due():
+            yield self.checkpoint()
+        yield from self._progress(point)
+        return reason
+
+    def _evaluate(self, point: StepPoint, train_acc: float) -> str | None:
+        """Evaluate after an update; return ``early_stop`` once nothing gets better."""
+        curve_point = self.trainer.evaluate()
+        curve_point.train_loss, curve_point.train_acc, curve_point.lr = point.train_loss, train_acc, point.lr
+        if self.config.eval.sample_tokens:
+            stream = Stream("sample", self.trainer.seeds.sample).at(point.step)
+            with self.numerics.autocast():
+                curve_point.sample = sample_text(
+                    self.trainer.model, self.corpus.tokenizer, self.config.eval, stream=stream
+                )
+        self.history.observe(curve_point, self.trainer.model, keep=self.keeps_weights)
+        self.log.evaluation(curve_point, self.history)
+        patience = self.config.train.early_stop
+        return "early_stop" if patience and self.history.worse >= patience else None
+
+    def _went_wrong(self, k: int, event: str) -> Generator[Event, None, str | None]:
+        """Roll back and return None, or return the event as the reason to end."""
+        stability = self.config.stability
+        if not stability.rolls_back() or self.tries == stability.tries or not self.moments:
+            return event
+        self.tries += 1
+        back_to = return_step([m.step for m in self.moments], k, stability.margin, self.tries)
+        moment = next(m for m in self.moments if m.step == back_to)
+        yield self._result(
+            "rolled_back", event, run_id=abandoned_id(self.job.run_id, self.tries), parent=(self.job.run_id, back_to)
+        )
+        now = self.trainer.branch
+        self.history = self._return_to(moment)
+        batch = self.trainer.batches.batch
+        skip = batch.consumed(k + stability.skip_steps) - batch.consumed(back_to)
+        self.trainer.branch = now.next(stability, back_to=back_to, skip=skip)
+        self.moments = [m for m in self.moments if m.step <= back_to]
+        self.log.rolled_back(k, event, self.trainer.branch)
+        return None
+
+    def _finish(self, reason: str) -> Iterator[Event]:
+        status = "completed" if reason in ("steps", "early_stop") else "diverged"
+        if self.config.checkpoint.keep and status == "completed":
+            yield self.checkpoint()
+        result = self._result(status, reason, run_id=self.job.run_id, parent=self._parent())
+        self.log.finish(result, self.saved_at)
+        yield result
+
+    def _result(self, status: str, reason: str, *, run_id: str, parent: tuple[str, int] | None) -> RunResult:
+        made = status == "completed"
+        updates = self.step if made else self.step - 1  # the step in which something went wrong made no update
+        curve = list(self.history.curve)
+        if not curve or curve[-1].step < updates:
+            last = next((p for p in reversed(self.history.log) if p.step == updates), StepPoint(step=updates))
+            point = self.trainer.evaluate()
+            point.step, point.train_loss, point.lr = updates, last.train_loss, last.lr
+            curve.append(point)
+        return RunResult(
+            run_id=run_id,
+            status=status,
+            stop_reason=reason,
+            steps=updates,
+            weights_hash=weights_hash(copy_weights(self.trainer.model)),
+            seconds=self._seconds(),
+            device=self.numerics.device.type,
+            numerics=" | ".join(self._all_tags()),
+            started_at=self.started_at,
+            parent_run_id=parent[0] if parent else None,
+            branch_step=parent[1] if parent else None,
+            curve=curve,
+            step_log=list(self.history.log),
+            tensors=self._weights(),
+        )
+
+    def _weights(self) -> dict[str, Weights]:
+        """Return the weights to keep: ``init``, ``final``, and beside it ``best`` and ``average``."""
+        kept: dict[str, Weights] = {}
+        if "init" in self.config.save:
+            cpu, model = torch.device("cpu"), self.trainer.model
+            kept["init"] = copy_weights(
+                build_model(self.config, vocab_size=model.vocab_size, device=cpu, dtype=self.numerics.dtype)
+            )
+        if self.keeps_weights:
+            kept["final"] = copy_weights(self.trainer.model)
+            kept |= {n: w for n, w in (("best", self.history.best), ("average", self.history.average)) if w}
+        return kept
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the run as it is now."""
+        self.log.flush()
+        self.saved_at.append(self.step)
+        rest = {
+            "data": self.corpus.hash,
+            "numerics": self._all_tags(),
+            "tries": self.tries,
+            "changes": self.changes,
+            "seconds": self._seconds(),
+            "started_at": self.started_at,
+        }
+        return to_checkpoint(self.job.run_id, self.config, capture(self.trainer, self.history), self.moments, rest)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        named = check_settings(checkpoint, self.config, self.corpus.hash)
+        self.tags, tag = checkpoint.state["numerics"], self.numerics.tag()
+        if self.config.numerics.strict and self.tags != [tag]:
+            raise CheckpointError(
+                f"numerics.strict=true: the checkpoint was computed by '{' | '.join(self.tags)}', this is '{tag}'"
+            )
+        now, self.moments = from_checkpoint(checkpoint)
+        for moment in (now, *self.moments):
+            moment.history.keep_steps(self.due, self.averaged)
+        self.history = self._return_to(now)
+        self.tries = checkpoint.state["tries"]
+        self.changes = checkpoint.state["changes"] + named
+        if named:  # what the loss did under the old settings is no reason to end a run under the new ones
+            self.trainer.watch.above = 0
+        if checkpoint.run_id == self.job.run_id:
+            self._seconds_before, self.started_at = checkpoint.state["seconds"], checkpoint.state["started_at"]
+            self.saved_at.append(checkpoint.step)
+
+    def _return_to(self, moment: Moment) -> History:
+        """Put the whole team back to ``moment`` and return the history of that time."""
+        if self.team:
+            self.team.say("load", replace(moment, history=History()))
+        return put_back(self.trainer, moment)
+
+    def _snapshot_if_due(self) -> None:
+        stability = self.config.stability
+        due = stability.rolls_back() and self.step % stability.snapshot_every == 0
+        if due and all(m.step != self.step for m in self.moments):
+            self.moments = [*self.moments, capture(self.trainer, self.history)][-stability.snapshots :]
+
+    def _checkpoint_due(self) -> bool:
+        c, now = self.config.checkpoint, time.monotonic()
+        due = bool(c.every and self.step % c.every == 0) or bool(
+            c.minutes and now - self._checkpointed > 60 * c.minutes
+        )
+        if due:
+            self._checkpointed = now
+        return due
+
+    def _progress(self, point: StepPoint) -> Iterator[Progress]:
+        now = time.monotonic()
+        if now - self._progressed > PROGRESS_SECONDS or point.step in self.due:
+            self._progressed = now
+            last = self.history.curve[-1] if self.history.curve else CurvePoint(step=0)
+            yield Progress(
+                run_id=self.job.run_id,
+                step=point.step,
+                steps=self.steps,
+                train_loss=point.train_loss,
+                val_acc=last.val_acc,
+            )
+
+    def _parent(self) -> tuple[str, int] | None:
+        resume = self.config.resume
+        return (resume.run, resume.step) if resume.run is not None and resume.step is not None else None
+
+    def _all_tags(self) -> list[str]:
+        """Return every numerics tag that this run was computed under, in order."""
+        return list(dict.fromkeys([*self.tags, self.numerics.tag(compiled=self.trainer.gradient.compiled)]))
+
+    def _seconds(self) -> float:
+        return self._seconds_before + time.monotonic() - self._clock
+
+
+def open_data(config: GptConfig) -> Corpus:
+    """Return the corpus of ``data.path``, what is trained and validated on read through and found as it was written.
+
+    A run is named by its manifest's hash, so other tokens under that name would be a silent lie (REQUIREMENTS S6).
+
+    Raises:
+        ConfigError: no path is given.
+        DataError: there is no corpus in it, or it is damaged.
+    """
+    if config.data.path is None:
+        raise ConfigError(
+            "data.path is not given: a folder that `python -m grok.prepare text --input FILE --tokenizer char "
+            "--out DIR` wrote"
+        )
+    corpus = open_corpus(config.data.path)
+    changed = tuple((corpus.path / f"{split}.bin").stat().st_mtime_ns for split in ("train", "val"))
+    _verify_once(str(corpus.path), corpus.hash, changed)
+    return corpus
+
+
+@functools.lru_cache(maxsize=64)
+def _verify_once(path: str, data_hash: str, changed: tuple[int, ...]) -> None:
+    """Read a corpus through, once in a process that trains many runs on it: the arguments say whether it is the same.
+
+    Raises:
+        DataError: a file was changed since it was written.
+    """
+    open_corpus(path).verify(("train", "val"))
+
+
+def resumed_run(config: GptConfig) -> Checkpoint | None:
+    """Return the checkpoint that ``resume.run`` and ``resume.step`` name, or None.
+
+    Raises:
+        CheckpointError: there is none, or it is at another step.
+    """
+    if config.resume.run is None:
+        return None
+    folder = run_folder(config.store.path, config.resume.run)
+    if not checkpoint_steps(folder):
+        raise CheckpointError(
+            f"resume.run={config.resume.run}: there is no checkpoint in {folder}; give a run whose checkpoint was kept "
+            "(checkpoint.keep=true, or one that was interrupted or diverged)"
+        )
+    return load_checkpoint(folder, step=config.resume.step)
+
+
+def weights_hash(weights: Weights) -> str:
+    """Return the SHA-256 of all parameters' names and bytes, in name order."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()

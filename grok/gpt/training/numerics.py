@@ -1,0 +1,153 @@
+"""How numbers are computed: device, precision, threads, compilation, and the tag that names them all.
+
+DESIGN decision 2: equal trajectory and equal tag must mean equal bits, so everything here
+follows from explicit settings, the model's shape and the machine, never from load or timing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from grok.config.gpt import GptConfig
+from grok.errors import ConfigError
+from grok.numerics.compiled import allow_uncompiled, compiler
+from grok.numerics.machine import usable_cores
+from grok.numerics.precision import product_precision
+from grok.numerics.products import choose_path, processor_model, product_tag
+
+LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """The resolved way of computing one run."""
+
+    device: torch.device
+    precision: str
+    threads: int
+    compile: bool
+    auto_fallback: bool
+    micro_batch: int
+    devices: int = 1
+    products: str = "plain"
+    """The path of products with a weight, of :mod:`grok.numerics.products`."""
+
+    @classmethod
+    def of(cls, config: GptConfig, device: str) -> Numerics:
+        """Return the numerics of ``config`` on ``device``.
+
+        Raises:
+            ConfigError: no such device here, or compilation with a batch whose shape changes.
+        """
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"device={device}: no CUDA device is visible here, use device=cpu")
+        micro = config.train.micro_batch or config.train.batch_size
+        sizes = [config.train.batch_size, *config.train.batch_ramp[:2]]
+        compiled = config.numerics.compile
+        if compiled and (config.train.context_ramp or any(size % micro for size in sizes)):
+            raise ConfigError(
+                f"numerics.compile=true needs batches of one shape, and train.micro_batch={micro} does not divide "
+                f"{sizes}, or train.context_ramp changes the length: give a train.micro_batch that divides them, "
+                "or numerics.compile=false"
+            )
+        return cls(
+            device=torch.device(device),
+            precision=config.precision,
+            threads=config.train.threads or usable_cores(),
+            compile=compiled,
+            auto_fallback=config.numerics.auto_fallback,
+            micro_batch=micro,
+            devices=config.train.devices,
+            products=choose_path(config.numerics.path, config.precision) if device == "cpu" else "plain",
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The parameters' dtype: float32, whatever the activations are, or float64 for tests of equality."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context of a forward pass: activations in the low precision, softmax and norms in float32."""
+        if self.precision in LOW:
+            return torch.autocast(self.device.type, LOW[self.precision])
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Set threads, float32 products and deterministic kernels for a run, and put back what was there."""
+        threads = torch.get_num_threads()
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        torch.set_num_threads(self.threads)
+        if self.device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        try:
+            with product_precision(self.precision):
+                yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(deterministic)
+
+    def tag(self, *, compiled: bool | None = None) -> str:
+        """Return the numerics tag; ``compiled`` says what happened where a fallback was allowed."""
+        on = self.compile if compiled is None else compiled
+        parts: dict[str, object] = {"device": self.device.type, "model": device_model(self.device)}
+        if self.device.type == "cpu":
+            parts |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": self.threads}
+        if self.products != "plain":  # what the tags of plain products never named
+            parts["products"] = product_tag(self.products)
+        parts |= {
+            "engine": "gpt",
+            "compiled": ("whole" if self.device.type == "cpu" else "yes") if on else "no",
+            **({"compiler": compiler()} if on and self.device.type == "cpu" else {}),
+            "precision": self.precision,
+            "micro": self.micro_batch,
+        }
+        if self.devices > 1:
+            parts["devices"] = self.devices
+        parts["torch"] = torch.__version__
+        return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+class Compiled:
+    """A function compiled at its first call; says so, or stops with the setting to use, when that fails."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        numerics: Numerics,
+        compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    ) -> None:
+        self.eager, self.numerics = function, numerics
+        self.compiler = compiler or functools.partial(torch.compile, dynamic=False, fullgraph=True)
+        self.on = numerics.compile
+        self.function = function
+        self.proven = not self.on
+
+    def __call__(self, *args: Any) -> Any:
+        if self.proven:
+            return self.function(*args)
+        try:
+            self.function = self.compiler(self.eager)
+            result = self.function(*args)
+        except torch.OutOfMemoryError:  # another path would not make room
+            raise
+        except Exception as error:
+            allow_uncompiled(error, auto_fallback=self.numerics.auto_fallback)
+            self.function, self.on = self.eager, False
+            result = self.function(*args)
+        self.proven = True
+        return result
+
+
+def device_model(device: torch.device) -> str:
+    """Return the card's name, or the processor's with its family, model and stepping."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_model()

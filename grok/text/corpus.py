@@ -1,0 +1,266 @@
+"""A prepared corpus: token ids in memory-mapped files, their documents, and a manifest that names the data.
+
+A corpus folder holds ``manifest.json``, ``tokenizer.json``, the report (``corpus.json``, ``corpus.md``), and
+for each split (``train``, ``val``, perhaps ``test``)
+
+- ``SPLIT.bin``: the ids, one after another, little-endian uint16, or uint32 above 65,536 ids;
+- ``SPLIT.docs``: int64 little-endian offsets, one more than documents; document ``i`` is
+  ``tokens[docs[i]:docs[i + 1]]``, its ``<|endoftext|>`` included.
+
+``manifest["hash"]`` names the data in a run's identity. It follows from the ids, the documents and the
+tokeniser, never from a path or from the form in which the text came.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grok.errors import DataError
+from grok.text.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
+from grok.text.windows import check_length
+
+MANIFEST_VERSION: Final = 1
+_DOCS_DTYPE: Final = np.dtype("<i8")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """An open corpus folder. Opening reads the manifest and checks sizes; tokens are read when used."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """The name of this data: equal hash, equal ids, documents and tokeniser."""
+        return str(self.manifest["hash"])
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids; every token is below it."""
+        return int(self.manifest["tokenizer"]["vocab_size"])
+
+    @property
+    def eot_id(self) -> int | None:
+        """Id that ends documents, or None."""
+        value = self.manifest["tokenizer"]["eot_id"]
+        return None if value is None else int(value)
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits there are."""
+        return list(self.manifest["splits"])
+
+    def split(self, name: str) -> Mapping[str, Any]:
+        """Return the manifest's entry of a split: file, tokens, documents, bytes, words.
+
+        Raises:
+            DataError: there is no such split.
+        """
+        if name not in self.manifest["splits"]:
+            raise DataError(f"{self.path} has no split {name!r}: it has {', '.join(self.splits)}")
+        entry: Mapping[str, Any] = self.manifest["splits"][name]
+        return entry
+
+    def tokens(self, split: str) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]:
+        """Return the ids of a split, ``[tokens]``, memory-mapped for reading: cheap to open in each process."""
+        entry = self.split(split)
+        return np.memmap(self.path / entry["file"], dtype=np.dtype(self.manifest["dtype"]), mode="r")
+
+    def documents(self, split: str) -> NDArray[np.int64]:
+        """Return where documents begin, ``[documents + 1]``; the last is the number of tokens."""
+        return np.fromfile(self.path / self.split(split)["documents_file"], dtype=_DOCS_DTYPE)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser that made these ids.
+
+        Raises:
+            DataError: the file is missing, or not the one the ids were made with.
+        """
+        entry = self.manifest["tokenizer"]
+        tokenizer = load_tokenizer(self.path / entry["file"], entry["kind"], entry["eot"])
+        if tokenizer.hash != entry["hash"]:
+            raise DataError(
+                f"{self.path / entry['file']} is not the tokeniser that these tokens were made with"
+                f" (hash {tokenizer.hash[:12]}, manifest {entry['hash'][:12]}): run grok.prepare again"
+            )
+        return tokenizer
+
+    def sample(self, split: str = "train", tokens: int = 64) -> str:
+        """Return the text of the first ``tokens`` ids of a split, for a person to see that the data is text (S6)."""
+        return self.tokenizer.decode(self.tokens(split)[:tokens].tolist())
+
+    def verify(self, splits: Iterable[str] | None = None) -> None:
+        """Read all of some splits (default: of all) and compare with the manifest's hashes.
+
+        Raises:
+            DataError: a file was changed since it was written.
+        """
+        for name in self.splits if splits is None else splits:
+            entry = self.split(name)
+            for file, known in ((entry["file"], entry["sha256"]), (entry["documents_file"], entry["documents_sha256"])):
+                with (self.path / file).open("rb") as opened:
+                    found = hashlib.file_digest(opened, "sha256").hexdigest()
+                if found != known:
+                    raise DataError(f"{self.path / file} was changed after it was written: run grok.prepare again")
+
+
+def open_corpus(path: str | Path) -> Corpus:
+    """Return the corpus in folder ``path``, its files' sizes and its tokeniser checked against the manifest.
+
+    Raises:
+        DataError: no corpus there, one of another version, files cut off or missing, or another tokeniser.
+    """
+    folder = Path(path)
+    file = folder / "manifest.json"
+    if not file.is_file():
+        raise DataError(
+            f"{folder} holds no prepared corpus (no manifest.json):"
+            f" make one with `python -m grok.prepare text --input FILE --tokenizer char --out {folder}`"
+        )
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        version = manifest["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file} is not a corpus manifest ({error}): run grok.prepare again") from error
+    if version != MANIFEST_VERSION:
+        raise DataError(f"{file} has version {version}, this code reads {MANIFEST_VERSION}: run grok.prepare again")
+    corpus = Corpus(folder, manifest)
+    _check_sizes(corpus)
+    _ = corpus.tokenizer
+    return corpus
+
+
+def _check_sizes(corpus: Corpus) -> None:
+    itemsize = np.dtype(corpus.manifest["dtype"]).itemsize
+    for name in corpus.splits:
+        entry = corpus.split(name)
+        for file, items, size, noun in (
+            (entry["file"], entry["tokens"], itemsize, "tokens"),
+            (entry["documents_file"], entry["documents"] + 1, _DOCS_DTYPE.itemsize, "document offsets"),
+        ):
+            path = corpus.path / file
+            if not path.is_file():
+                raise DataError(f"{path} is missing: the manifest says {items:,} {noun}; run grok.prepare again")
+            found = path.stat().st_size
+            if found != items * size:
+                raise DataError(
+                    f"{path} is {'cut off' if found < items * size else 'too long'}: {found / size:,.0f} {noun} of"
+                    f" {items:,} in the manifest ({found:,} bytes, expected {items * size:,}); run grok.prepare again"
+                )
+
+
+class SplitWriter:
+    """Writes one split: ids as they come, document offsets at the end, hashes of both on the way.
+
+    A context manager: leaving it closes the file, finished or not.
+    """
+
+    def __init__(self, folder: Path, split: str, vocab_size: int, dtype: np.dtype[Any]) -> None:
+        self.folder, self.name, self._vocab_size, self._dtype = folder, split, vocab_size, dtype
+        self.tokens = self.bytes = self.words = 0
+        self._offsets: list[NDArray[np.int64]] = [np.zeros(1, dtype=_DOCS_DTYPE)]
+        self._hasher = hashlib.sha256()
+        self._file = (folder / f"{split}.bin").open("wb")
+
+    def __enter__(self) -> SplitWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, ids: NDArray[np.unsignedinteger[Any]], ends: NDArray[np.int64], n_bytes: int, words: int) -> None:
+        """Append ``ids``; ``ends`` counts the ids of this call up to each document's end.
+
+        ``n_bytes`` (UTF-8) and ``words`` are those of the source text behind them.
+        """
+        if len(ids) and int(ids.max()) >= self._vocab_size:
+            raise DataError(f"the tokeniser gave id {int(ids.max())}, its vocabulary has {self._vocab_size}")
+        data = np.ascontiguousarray(ids, dtype=self._dtype).tobytes()
+        self._file.write(data)
+        self._hasher.update(data)
+        self._offsets.append(ends.astype(_DOCS_DTYPE) + self.tokens)
+        self.tokens += len(ids)
+        self.bytes += n_bytes
+        self.words += words
+
+    def finish(self) -> dict[str, Any]:
+        """Finish both files and return the split's entry in the manifest."""
+        self._file.close()
+        offsets = np.concatenate(self._offsets)
+        if offsets[-1] != self.tokens:
+            offsets = np.append(offsets, np.int64(self.tokens))  # a continuous text's part that no document ends
+        data = offsets.astype(_DOCS_DTYPE).tobytes()
+        (self.folder / f"{self.name}.docs").write_bytes(data)
+        return {
+            "file": f"{self.name}.bin",
+            "sha256": self._hasher.hexdigest(),
+            "documents_file": f"{self.name}.docs",
+            "documents_sha256": hashlib.sha256(data).hexdigest(),
+            "tokens": self.tokens,
+            "documents": len(offsets) - 1,
+            "bytes": self.bytes,
+            "words": self.words,
+        }
+
+
+def tokenizer_entry(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the manifest's entry of a tokeniser."""
+    return {
+        "kind": tokenizer.kind,
+        "file": "tokenizer.json",
+        "hash": tokenizer.hash,
+        "vocab_size": tokenizer.vocab_size,
+        "eot": getattr(tokenizer, "eot_text", END_OF_TEXT),
+        "eot_id": tokenizer.eot_id,
+    }
+
+
+def data_hash(tokenizer: Mapping[str, Any], splits: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the name of the data: a hash of ids, documents and tokeniser.
+
+    Of the splits that training and its evaluations read; adding a test split renames no run.
+    """
+    content = {
+        "version": MANIFEST_VERSION,
+        "tokenizer": {key: tokenizer[key] for key in ("hash", "vocab_size", "eot_id")},
+        "splits": {
+            name: [entry["sha256"], entry["documents_sha256"]] for name, entry in splits.items() if name != "test"
+        },
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_vocabulary(corpus: Corpus, vocab_size: int) -> None:
+    """Refuse a model whose vocabulary cannot hold the corpus's ids.
+
+    Raises:
+        DataError: the model has fewer ids than the tokeniser.
+    """
+    if vocab_size < corpus.vocab_size:
+        raise DataError(
+            f"the model has {vocab_size:,} ids, the tokeniser of {corpus.path} ({corpus.manifest['tokenizer']['kind']})"
+            f" has {corpus.vocab_size:,}: set model.vocab_size to at least that, or use the data the model was made for"
+        )
+
+
+def check_fit(corpus: Corpus, *, context: int, vocab_size: int | None) -> None:
+    """Refuse a corpus that a model of this context and vocabulary (None: the corpus's) cannot train on.
+
+    Raises:
+        DataError: a split is shorter than one block, or has ids that the model does not have.
+    """
+    if vocab_size is not None:
+        check_vocabulary(corpus, vocab_size)
+    for name in ("train", "val"):
+        check_length(int(corpus.split(name)["tokens"]), context, name)

@@ -1,0 +1,117 @@
+"""Text to token files: chunks encoded by workers, written in order."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grok.text.corpus import SplitWriter, tokenizer_entry
+from grok.text.parallel import Say, Throughput, in_order, pooled
+from grok.text.sources import FORMS, Source
+from grok.text.sources.wikitext import detokenize
+from grok.text.splitting import Cut, Job, jobs_of
+from grok.text.tokenizers import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The ids of one job."""
+
+    split: str
+    ids: NDArray[np.unsignedinteger[Any]]
+    ends: NDArray[np.int64]
+    bytes: int
+    words: int
+
+
+def encode(
+    folder: Path,
+    tokenizer: Tokenizer,
+    sources: Mapping[str, Source],
+    cut: Cut,
+    *,
+    form: str,
+    written_apart: bool,
+    workers: int,
+    total: int,
+    say: Say,
+) -> dict[str, dict[str, Any]]:
+    """Write all splits' token files into ``folder`` and return their manifest entries.
+
+    ``folder`` holds ``tokenizer.json``; ``written_apart`` asks for WikiText's detokeniser; ``total`` is about how
+    many bytes there are.
+    """
+    names = ["train", "val", *(name for name in sources if name not in ("input", "val"))]
+    worker = functools.partial(
+        _encode_chunk,
+        file=folder / "tokenizer.json",
+        kind=tokenizer.kind,
+        eot=tokenizer_entry(tokenizer)["eot"],
+        known_hash=tokenizer.hash,
+        form=form,
+        written_apart=written_apart,
+        one_thread=pooled(workers, total),
+    )
+    progress = Throughput("encoding", total, say)
+    jobs = ((job,) for job in jobs_of(sources, cut, whole=not tokenizer.piecewise))
+    with ExitStack() as files:
+        writers = {
+            name: files.enter_context(SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.dtype))
+            for name in names
+        }
+        for encoded in in_order(worker, jobs, workers, total):
+            writers[encoded.split].write(encoded.ids, encoded.ends, encoded.bytes, encoded.words)
+            progress.add(encoded.bytes)
+        progress.finish()
+        return {name: writer.finish() for name, writer in writers.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded_tokenizer(file: Path, kind: str, eot: str, known_hash: str) -> Tokenizer:
+    """Return the tokeniser, once a process; the hash in the key keeps one path with two contents apart."""
+    tokenizer = load_tokenizer(file, kind, eot)
+    assert tokenizer.hash == known_hash
+    return tokenizer
+
+
+def _encode_chunk(
+    job: Job,
+    *,
+    file: Path,
+    kind: str,
+    eot: str,
+    known_hash: str,
+    form: str,
+    written_apart: bool,
+    one_thread: bool,
+) -> Encoded:
+    if one_thread:  # in a worker process of its own: the workers are the parallelism
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenizer = _loaded_tokenizer(file, kind, eot, known_hash)
+    texts = [detokenize(text) for text in job.texts] if written_apart else job.texts
+    parts: list[NDArray[np.unsignedinteger[Any]]] = []
+    ends: list[int] = []
+    length = 0
+    for ids, ends_document in zip(tokenizer.encode_plain(texts), job.ends, strict=True):
+        parts.append(ids)
+        length += len(ids)
+        if ends_document:
+            if tokenizer.eot_id is not None:
+                parts.append(np.array([tokenizer.eot_id], dtype=tokenizer.dtype))
+                length += 1
+            ends.append(length)
+    return Encoded(
+        split=job.split,
+        ids=np.concatenate(parts),
+        ends=np.array(ends, dtype=np.int64),
+        bytes=sum(len(text.encode()) for text in job.texts),
+        words=sum(FORMS[form].words(text) for text in job.texts),
+    )

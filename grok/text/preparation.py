@@ -1,0 +1,268 @@
+"""From text to a corpus folder: scan, tokenise, report, and put in place by one rename.
+
+The text is read twice: once to count, hash and look at it (and for the characters or merges of a new
+tokeniser), once to encode it. Both go through worker processes in chunks, so memory is
+bounded whatever the size. A corpus made from the same bytes by the same tokeniser and options is left as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from grok.errors import DataError
+from grok.text import inspection
+from grok.text.corpus import MANIFEST_VERSION, Corpus, data_hash, open_corpus, tokenizer_entry
+from grok.text.encoding import encode
+from grok.text.inspection import TextScan
+from grok.text.parallel import Say, Throughput, in_order
+from grok.text.sources import FORMS, Piece, Source, open_source
+from grok.text.sources.files import InputDigest
+from grok.text.sources.pieces import is_blank, without_blank_documents
+from grok.text.sources.wikitext import detokenize
+from grok.text.splitting import Cut, Job, chunks_of, jobs_of
+from grok.text.tokenizers import (
+    END_OF_TEXT,
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    gpt2_tokenizer,
+    load_tokenizer,
+    train_bpe,
+)
+
+PREPARATION_VERSION: Final = 1
+"""Raised when the same text and options begin to give other tokens: older corpora are then rebuilt."""
+
+BPE_CHARACTERS: Final = 2**31
+"""A new BPE is fitted to the train split's first this many characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be prepared, and how."""
+
+    form: str
+    inputs: tuple[str, ...]
+    out: Path
+    tokenizer: str
+    """``char``, ``byte``, ``bpe``, ``gpt2``, or the path of a ``tokenizer.json``."""
+    split_files: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Inputs of splits that are given (``val``, ``test``); ``val`` is otherwise the last part of the input."""
+    val_fraction: float = 0.1
+    vocab_size: int = 8192
+    vocab: Path | None = None
+    eot: str = END_OF_TEXT
+    text_field: str | None = None
+    detokenize: bool = False
+    workers: int = 1
+
+
+def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, bool]:
+    """Return the prepared corpus, and whether it was there already.
+
+    Raises:
+        DataError: an input, tokeniser or option that cannot be used; nothing is then changed.
+    """
+    _check(request)
+    sources = {"input": open_source(request.form, request.inputs, request.text_field)}
+    sources |= {
+        name: open_source(request.form, given, request.text_field) for name, given in request.split_files.items()
+    }
+    given_tokenizer = _given_tokenizer(request)
+    digests = {name: source.digests(request.workers) for name, source in sources.items()}
+    key = _key(request, digests, given_tokenizer)
+    if (existing := _existing(request.out, key, say)) is not None:
+        return existing, True
+
+    sizes = {name: sum(d.bytes for d in ds) for name, ds in digests.items()}
+    with _workplace(request.out) as folder:
+        scans = {name: _scan(name, source, request.workers, sizes[name], say) for name, source in sources.items()}
+        cut = Cut.of(scans, request.val_fraction)
+        tokenizer = given_tokenizer or _new_tokenizer(request, scans, jobs_of(sources, cut), say)
+        (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+        splits = encode(
+            folder,
+            tokenizer,
+            sources,
+            cut,
+            workers=request.workers,
+            total=sum(sizes.values()),
+            say=say,
+            form=request.form,
+            written_apart=request.detokenize,
+        )
+        manifest = _manifest(request, key, digests, tokenizer, splits, cut)
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        content = inspection.report(open_corpus(folder), scans, cut.leaks(scans))
+        (folder / "corpus.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+        (folder / "corpus.md").write_text(inspection.to_markdown(content, request.out.name), encoding="utf-8")
+        _put_in_place(folder, request.out)
+    return open_corpus(request.out), False
+
+
+def _check(request: Request) -> None:
+    if not 0 <= request.val_fraction < 1:
+        raise DataError(f"--val-fraction {request.val_fraction}: expected a number in [0, 1)")
+    if request.val_fraction == 0 and "val" not in request.split_files:
+        raise DataError("--val-fraction 0 leaves nothing to validate on: give --split-file val=FILE, or a fraction")
+    if request.detokenize and request.form != "wikitext":
+        raise DataError("--detokenize is for wikitext, whose words are written apart; other text is as people write it")
+    if request.detokenize and request.tokenizer == "char":
+        raise DataError(
+            "--detokenize goes with byte, bpe, gpt2 or a tokenizer.json: a char vocabulary is made before it"
+        )
+    if request.out.exists() and not (request.out / "manifest.json").is_file():
+        if not request.out.is_dir():
+            raise DataError(f"--out {request.out} is a file: expected a folder")
+        if any(request.out.iterdir()):
+            raise DataError(f"--out {request.out} holds other files: name a new or empty folder")
+
+
+def _given_tokenizer(request: Request) -> Tokenizer | None:
+    """Return the tokeniser that does not depend on the text, or None for one that is yet to be made."""
+    if request.tokenizer in ("char", "bpe"):
+        return None
+    if request.tokenizer == "byte":
+        return ByteTokenizer()
+    if request.tokenizer == "gpt2":
+        return gpt2_tokenizer(request.vocab)
+    if not Path(request.tokenizer).is_file():
+        raise DataError(
+            f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, or a tokenizer.json that is there"
+        )
+    return load_tokenizer(Path(request.tokenizer), eot=request.eot)
+
+
+def _key(request: Request, digests: dict[str, list[InputDigest]], tokenizer: Tokenizer | None) -> str:
+    """Return the hash of all that decides the tokens: source bytes, tokeniser and options, no path."""
+    made = f"bpe:{request.vocab_size}" if request.tokenizer == "bpe" else request.tokenizer
+    content = {
+        "version": PREPARATION_VERSION,
+        "form": request.form,
+        "text_field": request.text_field,
+        "sources": {name: [d.sha256 for d in ds] for name, ds in digests.items()},
+        "tokenizer": tokenizer.hash if tokenizer else made,
+        "val_fraction": request.val_fraction,
+        "detokenize": request.detokenize,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _existing(out: Path, key: str, say: Say) -> Corpus | None:
+    if not (out / "manifest.json").is_file():
+        return None
+    try:
+        corpus = open_corpus(out)
+    except DataError as error:
+        say(f"rebuilding: {error}")
+        return None
+    if corpus.manifest["key"] != key:
+        say(f"rebuilding {out}: its source, tokeniser or options have changed")
+        return None
+    return corpus
+
+
+def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> TextScan:
+    scan = TextScan()
+
+    def counted() -> Iterator[Piece]:
+        begins = True
+        for piece in source.pieces():
+            scan.blank_documents += is_blank(piece, begins)
+            begins = piece.ends_document
+            yield piece
+
+    progress = Throughput(f"reading {name}", total, say)
+    jobs = ((job.texts, job.ends) for job in chunks_of(name, without_blank_documents(counted())))
+    for chunk in in_order(inspection.scan_chunk, jobs, workers, total):
+        scan.add(chunk)
+        progress.add(int(chunk.sizes.sum()))
+    progress.finish()
+    return scan
+
+
+def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[Job], say: Say) -> Tokenizer:
+    if request.tokenizer == "char":
+        several = any(scan.documents > 1 for scan in scans.values())
+        codes = sorted({code for scan in scans.values() for code in scan.character_counts})
+        return CharTokenizer([chr(code) for code in codes], end_of_text=several)
+    say(f"fitting a BPE of {request.vocab_size:,} ids to the train split")
+
+    def texts() -> Iterator[str]:
+        left = BPE_CHARACTERS
+        for job in jobs:
+            if job.split != "train" or left <= 0:
+                return
+            for text in job.texts:
+                left -= len(text)
+                yield detokenize(text) if request.detokenize else text
+
+    tokenizer = train_bpe(texts(), request.vocab_size)
+    if tokenizer.vocab_size < request.vocab_size:
+        say(f"the text is too small for {request.vocab_size:,} ids: the BPE has {tokenizer.vocab_size:,}")
+    return tokenizer
+
+
+def _manifest(
+    request: Request,
+    key: str,
+    digests: dict[str, list[InputDigest]],
+    tokenizer: Tokenizer,
+    splits: dict[str, dict[str, Any]],
+    cut: Cut,
+) -> dict[str, Any]:
+    entry = tokenizer_entry(tokenizer)
+    return {
+        "version": MANIFEST_VERSION,
+        "hash": data_hash(entry, splits),
+        "key": key,
+        "form": request.form,
+        "sources": [{"split": name, **asdict(d)} for name, ds in digests.items() for d in ds],
+        "val_fraction": None if "val" in request.split_files else request.val_fraction,
+        "continuous": cut.train_characters is not None,
+        "detokenizer": "wikitext" if request.detokenize else None,
+        "word_rule": FORMS[request.form].word_rule,
+        "dtype": "uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
+        "tokenizer": entry,
+        "splits": splits,
+    }
+
+
+@contextmanager
+def _workplace(out: Path) -> Iterator[Path]:
+    """Make a folder beside ``out`` to write in, gone afterwards whatever happens; also those of killed runs."""
+    import psutil
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for left in (*out.parent.glob(f".{out.name}.partial-*"), *out.parent.glob(f".{out.name}.old-*")):
+            process = left.name.rpartition("-")[2]
+            if process.isdigit() and not psutil.pid_exists(int(process)):
+                shutil.rmtree(left)
+        folder = out.parent / f".{out.name}.partial-{os.getpid()}"
+        folder.mkdir()
+    except OSError as error:
+        raise DataError(f"--out {out} cannot be written ({error})") from error
+    try:
+        yield folder
+    except OSError as error:  # inputs have errors of their own: this is the disk that is written to
+        raise DataError(f"--out {out} cannot be written ({error}); what was there is untouched") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_in_place(folder: Path, out: Path) -> None:
+    """Rename ``folder`` to ``out``; a corpus that was there goes (who has it open keeps reading the old)."""
+    old = out.parent / f".{out.name}.old-{os.getpid()}"
+    if out.exists():
+        out.rename(old)
+    folder.rename(out)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""The forms that corpora are published in, and one way to open them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from grok.errors import DataError, nearest
+from grok.text.sources import fables, hub, wikitext
+from grok.text.sources.files import InputDigest, digest, files_below, is_table, rows, text_chunks
+from grok.text.sources.pieces import Piece, documents_of
+
+
+def plain_word_count(text: str) -> int:
+    """Return the number of words between white space."""
+    return len(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How one kind of corpus is read."""
+
+    doc: str
+    columns: tuple[str, ...]
+    """Fields of a table row that may hold the text, the likeliest first."""
+    strip: bool = False
+    """Whether white space around a document is dropped, so that all published forms give the same tokens."""
+    words: Callable[[str], int] = plain_word_count
+    word_rule: str = "white space"
+
+
+FORMS: Final[dict[str, Form]] = {
+    "text": Form("any text, one document per file and per <|endoftext|>", ("text", "content", "document")),
+    "tinystories": Form(
+        "TinyStories: V1 or V2 text, parquet, or JSON shards (Eldan and Li 2023)", ("text", "story"), strip=True
+    ),
+    "wikitext": Form(
+        "WikiText-2 or -103, tokenised or raw, as files or parquet; one document per article (Merity et al. 2017)",
+        ("text", "page"),
+        words=wikitext.word_count,
+        word_rule="white space, and one word per line end",
+    ),
+    "openwebtext": Form(
+        "OpenWebText: parquet, JSON lines, or a folder of text files (Gokaslan and Cohen 2019)", ("text",), strip=True
+    ),
+    "fables": Form("made here: small fables, written by rule from a seed", ("text",), strip=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One split's text: ``pieces()`` reads it from the start, as often as asked, always in the same order."""
+
+    form: str
+    inputs: tuple[str, ...]
+    field: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.field,) if self.field else FORMS[self.form].columns
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield every document, long ones in pieces (see :mod:`grok.text.sources.pieces`)."""
+        for given in self.inputs:
+            if self.form == "fables":
+                yield from (Piece(text, True) for text in fables.write(*fables.parse(given)))
+            elif hub.is_hub(given):
+                yield from self._pieces_of_rows(hub.rows(given, self.columns))
+            else:
+                for file in files_below(Path(given)):
+                    yield from self._pieces_of_file(file)
+
+    def digests(self, workers: int) -> list[InputDigest]:
+        """Return what each input holds, by a hash of all its bytes.
+
+        Raises:
+            DataError: an input is missing.
+        """
+        return [self._digest(given, workers) for given in self.inputs]
+
+    def _digest(self, given: str, workers: int) -> InputDigest:
+        if self.form == "fables":
+            return fables.digest(given)
+        return hub.digest(given, self.columns) if hub.is_hub(given) else digest(Path(given), workers)
+
+    def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
+        if is_table(file):
+            yield from self._pieces_of_rows(rows(file, self.columns))
+        elif self.form == "wikitext":
+            yield from wikitext.articles(wikitext.lines_of(text_chunks(file)))
+        else:
+            yield from documents_of(text_chunks(file), strip=FORMS[self.form].strip)
+
+    def _pieces_of_rows(self, texts: Iterator[str]) -> Iterator[Piece]:
+        if self.form == "wikitext":
+            yield from wikitext.articles(wikitext.lines_of_rows(texts))
+        else:
+            for text in texts:
+                yield from documents_of([text], strip=FORMS[self.form].strip)
+
+
+def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> Source:
+    """Return the source of ``inputs`` (files, folders, or ``hf://owner/name``), read as ``form``.
+
+    Raises:
+        DataError: an unknown form, no input, or one that is not there.
+    """
+    if form not in FORMS:
+        raise DataError(f"{form!r} is no known form of text{nearest(form, FORMS)}: expected one of {', '.join(FORMS)}")
+    if not inputs:
+        raise DataError(f"{form}: --input FILE... is needed")
+    for given in inputs:
+        if form != "fables" and not hub.is_hub(given):
+            files_below(Path(given))
+    return Source(form, tuple(inputs), field)

@@ -1,0 +1,84 @@
+"""WikiText as published: articles found by their headings, words counted as its papers do, and its detokeniser.
+
+Source: Merity et al. 2017, "Pointer Sentinel Mixture Models". The tokenised form writes
+words apart, rare ones as ``<unk>``, and hyphens, commas and full stops inside words as ``@-@``, ``@,@``, ``@.@``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+from typing import Final
+
+from grok.text.sources.pieces import Piece
+
+_TITLE: Final = re.compile(r"^ ?= [^=].* = $|^ ?= [^=] = $")
+
+
+def articles(lines: Iterable[str]) -> Iterator[Piece]:
+    """Yield the articles whose ``lines`` (with their line ends) come one after another.
+
+    A title `` = Name = `` begins an article when blank lines stand before and after it (formulas
+    look like titles otherwise). The blank line before belongs to it. Joined, the articles are the input.
+    """
+    article: list[str] = []
+    for line, following in pairwise(chain(lines, [""])):
+        previous = article[-1] if article else ""
+        if _TITLE.match(line.rstrip("\r\n")) and not previous.strip() and not following.strip():
+            blank = [article.pop()] if article else []
+            if article:
+                yield Piece("".join(article), True)
+            article = blank
+        article.append(line)
+    if article:
+        yield Piece("".join(article), True)
+
+
+def lines_of(chunks: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text that comes in chunks, each with its ``\\n``."""
+    rest = ""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split("\n")
+        for line in whole:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def lines_of_rows(rows: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of WikiText in table form, one a row; a blank line is an empty row there and `` \\n`` here."""
+    for row in rows:
+        yield row if row.endswith("\n") else row + "\n" if row else " \n"
+
+
+def word_count(text: str) -> int:
+    """Return the number of WikiText words: what stands between white space, and one for each line end.
+
+    >>> word_count(" a cat @-@ nap . \\n \\n")
+    7
+    """
+    return len(text.split()) + text.count("\n")
+
+
+_JOINED: Final = (
+    (re.compile(r" @([-,.])@ "), r"\1"),
+    (re.compile(r"(?<=\w) '(s|t|re|ve|ll|d|m)\b"), r"'\1"),
+    (re.compile(r" ([;:.!?,])(?=\s)"), r"\1"),
+    (re.compile(r"\( ([^\n()]*) \)"), r"(\1)"),
+    (re.compile(r"\[ ([^\n\[\]]*) \]"), r"[\1]"),
+    (re.compile(r"\" ([^\n\"]*) \""), r'"\1"'),
+    (re.compile(r"(?m)^ (=(?: =)+) (.*) \1 $"), lambda m: f"{(mark := m[1].replace(' ', ''))} {m[2]} {mark}"),
+    (re.compile(r"(?m)^ +| +$"), ""),
+)
+
+
+def detokenize(text: str) -> str:
+    """Return the tokenised form written as people write: joined at ``@-@``, no blanks before stops or inside brackets.
+
+    >>> detokenize(" He ( the well @-@ known one ) didn 't see 1 @,@ 000 cats . \\n = = Cats = = \\n")
+    "He (the well-known one) didn't see 1,000 cats.\\n== Cats ==\\n"
+    """
+    for pattern, replacement in _JOINED:
+        text = pattern.sub(replacement, text)
+    return text

@@ -1,0 +1,238 @@
+"""The four commands as people use them: prepare, then a real small run, then score it and let it write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from grok import evaluate, generate, hf, prepare
+from grok import run as train
+from grok.checkpoint import run_folder, save_checkpoint
+from grok.cli.trained import find_run
+from grok.config.gpt import EvalConfig, GptConfig, ModelConfig, TrainConfig
+from grok.gpt.training.engine import train as engine
+from grok.records import Checkpoint, Job
+from grok.store import open_store
+from grok.text.corpus import Corpus, open_corpus
+
+TINY = (
+    "mode=gpt", "experiment=gpt/shakespeare_char", "model.layers=1", "model.d_model=16", "model.heads=2",
+    "model.context=32", "train.batch_size=4", "eval.windows=4", "eval.sample_tokens=0", "numerics.compile=false",
+    "train.threads=1", "executor=inline", "workers=1", "log.quiet=true",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trained:
+    store: Path
+    data: Path
+    run_id: str
+    alibi: str
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    """Two runs of six steps on 200 fables, one with learned positions and one with ALiBi."""
+    folder = tmp_path_factory.mktemp("trained")
+    data, store = folder / "fables", folder / "store"
+    argv = ["fables", "--input", "200", "--tokenizer", "char", "--out", str(data), "--workers", "1"]
+    assert prepare.main(argv) == 0
+    common = [*TINY, f"data.path={data}", f"store.path={store}", "train.steps=6", "eval.every=3"]
+    assert train.main(common) == 0
+    assert train.main([*common, "model.positions=alibi"]) == 0
+    rows = open_store(store).table("runs", None, ["config.model.positions"]).to_pylist()
+    by_positions = {row["config.model.positions"]: row["run_id"] for row in rows}
+    yield Trained(store, data, by_positions["learned"], by_positions["alibi"])
+
+
+def test_scores_of_all_kept_weights(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "scores.json"
+    assert evaluate.main([trained.run_id[:6], "--store", str(trained.store), "--out", str(out)]) == 0
+    page = capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert list(found["scores"]) == ["last", "best", "average"]  # A5: the average stands beside the others
+    corpus = open_corpus(trained.data)
+    for which, score in found["scores"].items():
+        assert f"{score['loss']:.4f}" in page and which in page
+        assert score["tokens_scored"] == corpus.split("val")["tokens"]
+        assert score["words"] == corpus.split("val")["words"] and score["bytes"] == corpus.split("val")["bytes"]
+    assert found["data_hash"] == corpus.hash and found["context"] == 32 and found["stride"] is None
+    folder = str(run_folder(trained.store, trained.run_id))
+    assert evaluate.main([folder, "--weights", "last"]) == 0
+    assert f"{found['scores']['last']['loss']:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("out", [".", "absent/scores.json", "/proc/scores.json"])
+def test_where_nothing_can_be_written(trained: Trained, out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = [trained.run_id, "--store", str(trained.store)]
+    for argv, door in (
+        ([*run, "--weights", "last", "--limit", "99", "--out", out], evaluate),
+        ([*run, "--tokens", "2", "--out-file", out], generate),
+    ):
+        assert door.main(argv) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: --out{'-file' if door is generate else ''} {out}")
+        assert said.count("\n") == 1
+    taken = str(trained.store / "store.json")
+    assert hf.main(["export", *run, "--out", taken]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_damaged_weights_are_named_and_the_others_can_be_used(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(trained.store, store)
+    damaged = run_folder(store, trained.run_id) / "weights-best"
+    os.truncate(damaged / "tensors.safetensors", 1000)
+    run = [trained.run_id, "--store", str(store)]
+    for door in (evaluate, generate):
+        assert door.main(run) == 2
+        said = capsys.readouterr().err
+        assert f"{damaged} is damaged" in said and "--weights last or average" in said
+    assert evaluate.main([*run, "--weights", "last", "--limit", "99"]) == 0
+    assert generate.main([*run, "--weights", "average", "--tokens", "2"]) == 0
+
+
+def test_the_average_is_the_mean_of_the_last_weights(trained: Trained) -> None:
+    weights = find_run(trained.run_id, str(trained.store)).weights()
+    assert weights.keys() == {"last", "best", "average"}
+    # the last fifth of six steps rounds to steps 5 and 6: the mean is not the last
+    assert not torch.equal(weights["average"]["blocks.0.mlp.up.weight"], weights["last"]["blocks.0.mlp.up.weight"])
+
+
+def test_twice_the_context_with_alibi(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    """A1, through the command."""
+    store = ["--store", str(trained.store), "--weights", "last", "--context", "64"]
+    assert evaluate.main([trained.alibi, *store, "--windows", "sliding", "--stride", "16"]) == 0
+    assert "windows of 64, 16 apart" in capsys.readouterr().out
+    assert evaluate.main([trained.run_id, *store]) == 2
+    assert "learned positions for 32 tokens" in capsys.readouterr().err
+
+
+def test_same_seed_same_text(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """G9: a prompt file to an output file, five texts of 30 tokens, seed 42."""
+    (tmp_path / "prompts.txt").write_text("There was once\nOne day\n")
+    texts = []
+    for name in ("a.jsonl", "b.jsonl"):
+        argv = [trained.run_id, "--store", str(trained.store), "--prompt-file", str(tmp_path / "prompts.txt")]
+        argv += ["--samples", "5", "--tokens", "30", "--seed", "42", "--top-k", "20", "--top-p", "0.95"]
+        assert generate.main([*argv, "--out-file", str(tmp_path / name)]) == 0
+        texts.append((tmp_path / name).read_text())
+    assert texts[0] == texts[1]
+    records = [json.loads(line) for line in texts[0].splitlines()]
+    assert len(records) == 10 and {r["prompt"] for r in records} == {"There was once", "One day"}
+    assert len({r["text"] for r in records}) == 10 and all(r["tokens"] <= 30 for r in records)
+    known = set(open_corpus(trained.data).tokenizer.decode(range(open_corpus(trained.data).vocab_size - 1)))
+    assert set("".join(r["text"] for r in records)) <= known
+    capsys.readouterr()
+    assert generate.main([trained.run_id, "--store", str(trained.store), "--prompt", "One day", "--tokens", "9"]) == 0
+    plain = capsys.readouterr().out
+    assert plain.startswith("One day") and len(plain.rstrip("\n")) <= 16
+    assert generate.main([trained.run_id, "--store", str(trained.store), "--tokens", "9"]) == 0  # a new document
+
+
+def test_a_run_in_flight_can_be_looked_at(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ModelConfig(layers=1, d_model=16, heads=2, context=32)
+    config = GptConfig(
+        mode="gpt", experiment="gpt/shakespeare_char", device="cpu", save="final", model=model,
+        train=TrainConfig(steps=50, batch_size=2, threads=1), eval=EvalConfig(every=2, windows=2, sample_tokens=0),
+    )  # fmt: skip
+    config.data.path, config.numerics.compile, config.log.quiet = str(trained.data), False, True
+    asked = iter([False] * 4)
+    events = list(engine([Job(run_id="inflight", config=config)], stop=lambda: next(asked, True)))
+    (checkpoint,) = [event for event in events if isinstance(event, Checkpoint)]
+    save_checkpoint(tmp_path / "inflight", checkpoint)
+    assert evaluate.main([str(tmp_path / "inflight")]) == 2
+    assert "give --data DIR" in capsys.readouterr().err
+    assert evaluate.main([str(tmp_path / "inflight"), "--data", str(trained.data), "--split", "train"]) == 0
+    assert "last" in capsys.readouterr().out
+    look = [str(tmp_path / "inflight"), "--data", str(trained.data), "--tokens", "5"]
+    assert generate.main(look) == 0
+    capsys.readouterr()
+    assert generate.main([*look, "--weights", "average"]) == 2  # asked for by name, and not replaced by others
+    assert "kept no average weights, but last" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["zzz"], "fits none of the 2 language models"),
+        ([""], "neither a folder nor a run_id"),
+        (["RUN", "--split", "test"], "no split 'test': it has train, val"),
+        (["RUN", "--data", "nowhere"], "no prepared corpus"),
+        (["RUN", "--stride", "4"], "--stride 4 goes with --windows sliding"),
+        (["RUN", "--windows", "sliding", "--stride", "99"], "--stride 99: expected a whole number from 1"),
+        (["RUN", "--context", "0"], "--context 0: expected a whole number, at least 1"),
+        (["RUN", "--out", "no/where.json"], "there is no folder no"),
+    ],
+)
+def test_impossible_evaluations_are_refused(
+    trained: Trained, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [trained.run_id if word == "RUN" else word for word in argv]
+    assert evaluate.main([*given, "--store", str(trained.store)]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--prompt", "日本"], "characters of the text are not among"),
+        (["--temperature", "-1"], "--temperature -1"),
+        (["--top-p", "2"], "--top-p 2"),
+        (["--seed", "-1"], "--seed -1: expected a whole number"),
+        (["--tokens", "0"], "--tokens 0"),
+        (["--prompt-file", "absent.txt"], "cannot be read"),
+        (["--out-file", "no/where.txt"], "there is no folder no"),
+    ],
+)
+def test_impossible_generations_are_refused(
+    trained: Trained, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate.main([trained.run_id, "--store", str(trained.store), *argv]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
+def test_data_of_another_tokeniser_is_refused(
+    trained: Trained, tmp_path: Path, fables: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = str(tmp_path / "bytes")
+    assert prepare.main(["fables", "--input", "20:5", "--tokenizer", "byte", "--out", other]) == 0
+    capsys.readouterr()
+    assert evaluate.main([trained.run_id, "--store", str(trained.store), "--data", other]) == 2
+    assert "another tokeniser" in capsys.readouterr().err
+    same = str(tmp_path / "same")
+    argv = ["fables", "--input", "20:5", "--tokenizer", str(trained.data / "tokenizer.json"), "--out", same]
+    assert prepare.main(argv) == 0
+    assert evaluate.main([trained.run_id, "--store", str(trained.store), "--data", same]) == 0
+
+
+def test_preparing_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("some text, and more of it. " * 40)
+    (tmp_path / "b.txt").write_text("some other text. " * 20)
+    out = str(tmp_path / "out")
+    argv = ["text", "--input", str(tmp_path / "a.txt"), "--split-file", f"test={tmp_path / 'b.txt'}"]
+    assert prepare.main([*argv, "--tokenizer", "byte", "--out", out]) == 0
+    said = capsys.readouterr().out
+    assert "## Samples of test" in said and "is prepared: train 972 tokens, val 108 tokens, test 341 tokens" in said
+    assert prepare.main([*argv, "--tokenizer", "byte", "--out", out]) == 0
+    assert "is up to date" in capsys.readouterr().out
+    for change, message in (
+        (["--split-file", "dev=x"], "expected val=FILE or test=FILE"),
+        (["--workers", "0"], "--workers 0"),
+        (["--val-fraction", "2"], "--val-fraction 2"),
+    ):
+        assert prepare.main([*argv, "--tokenizer", "byte", "--out", out, *change]) == 2
+        assert message in capsys.readouterr().err
+    assert prepare.main(["text", "--input", "absent.txt", "--tokenizer", "char", "--out", out]) == 2
+    assert "absent.txt: no such file or folder" in capsys.readouterr().err

@@ -1,0 +1,339 @@
+"""Text becomes the same tokens whatever its form, size, path or the number of workers; a changed cause rebuilds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grok.config import load_config
+from grok.config.gpt import GptConfig
+from grok.errors import DataError
+from grok.gpt.training.batches import Batches
+from grok.gpt.training.stability import Branch
+from grok.text import parallel, preparation, splitting
+from grok.text.corpus import Corpus, check_vocabulary, open_corpus
+from grok.text.preparation import Request, prepare
+from grok.text.sources import pieces
+from grok.text.sources.fables import write
+from grok.text.tokenizers import END_OF_TEXT
+from tests.text.conftest import ARTICLES
+
+
+def request(tmp_path: Path, *inputs: Path | str, out: str = "out", form: str = "text", **settings: Any) -> Request:
+    given = {"tokenizer": "byte"} | settings
+    return Request(form=form, inputs=tuple(map(str, inputs)), out=tmp_path / out, **given)
+
+
+def texts(corpus: Corpus, split: str) -> list[str]:
+    ids, offsets = corpus.tokens(split), corpus.documents(split)
+    return [corpus.tokenizer.decode(ids[a:b].tolist()) for a, b in itertools.pairwise(offsets)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text("ab é\n.", min_size=1, max_size=40).filter(str.strip), min_size=2, max_size=12), st.data())
+def test_documents_end_with_their_token_and_come_back(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], data: st.DataObject
+) -> None:
+    """A9 and S7: contiguous tokens, each document followed by its end, none lost, none doubled, the last ones val."""
+    folder = tmp_path_factory.mktemp("p")
+    (folder / "d.jsonl").write_text("\n".join(json.dumps({"text": d}) for d in documents))
+    tokenizer = data.draw(st.sampled_from(["char", "byte", "bpe"]))
+    fraction = data.draw(st.sampled_from([0.01, 0.3, 0.9]))
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(splitting, "CHUNK_CHARACTERS", data.draw(st.integers(1, 60)))
+    corpus, _ = prepare(request(folder, folder / "d.jsonl", tokenizer=tokenizer, val_fraction=fraction, vocab_size=270))
+    monkey.undo()
+    found = texts(corpus, "train") + texts(corpus, "val")
+    assert found == [d + END_OF_TEXT for d in documents]
+    held_out = min(max(1, round(len(documents) * fraction)), len(documents) - 1)
+    assert corpus.split("val")["documents"] == held_out
+    for split in ("train", "val"):
+        ids, offsets = corpus.tokens(split), corpus.documents(split)
+        assert (ids[offsets[1:] - 1] == corpus.eot_id).all() and (ids == corpus.eot_id).sum() == len(offsets) - 1
+        assert ids.max() < corpus.vocab_size and offsets[0] == 0 and offsets[-1] == len(ids)
+        assert corpus.split(split)["bytes"] == sum(len(d[: -len(END_OF_TEXT)].encode()) for d in texts(corpus, split))
+    corpus.verify()
+
+
+def test_one_text_is_cut_by_characters_and_has_no_end(tmp_path: Path) -> None:
+    text = "".join(f"{i} bottles é\n" for i in range(300))
+    (tmp_path / "t.txt").write_text(text)
+    for tokenizer in ("char", "byte", "bpe"):
+        corpus, _ = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer=tokenizer, vocab_size=300))
+        cut = int(len(text) * 0.9)
+        assert texts(corpus, "train") == [text[:cut]] and texts(corpus, "val") == [text[cut:]]
+        assert corpus.manifest["continuous"]
+    char, _ = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer="char"))
+    assert char.eot_id is None and char.vocab_size == len(set(text))
+
+
+def test_the_hash_names_content_not_form_or_path(tmp_path: Path) -> None:
+    stories = list(write(40, 0))
+    (tmp_path / "s.txt").write_text(f"\n{END_OF_TEXT}\n".join(stories))
+    pq.write_table(pa.table({"text": stories}), tmp_path / "s.parquet")
+    one, _ = prepare(request(tmp_path, tmp_path / "s.txt", form="tinystories", out="a"))
+    two, _ = prepare(request(tmp_path, tmp_path / "s.parquet", form="tinystories", out="deep/b"))
+    assert one.hash == two.hash and one.manifest["key"] != two.manifest["key"]
+    moved = shutil.move(two.path, tmp_path / "moved")
+    assert open_corpus(moved).hash == one.hash
+    for change in ({"tokenizer": "char"}, {"val_fraction": 0.2}):
+        assert prepare(request(tmp_path, tmp_path / "s.txt", form="tinystories", out="c", **change))[0].hash != one.hash
+    (tmp_path / "s2.txt").write_text(f"\n{END_OF_TEXT}\n".join([*stories[:-1], stories[-1] + "!"]))
+    assert prepare(request(tmp_path, tmp_path / "s2.txt", form="tinystories", out="d"))[0].hash != one.hash
+    with_test = request(
+        tmp_path, tmp_path / "s.txt", form="tinystories", out="e", split_files={"test": (str(tmp_path / "s2.txt"),)}
+    )
+    assert prepare(with_test)[0].hash == one.hash  # no run trains on a test split
+
+
+def test_nothing_is_done_twice_and_a_changed_cause_rebuilds(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("once upon a time " * 50)
+    asked = request(tmp_path, tmp_path / "t.txt", tokenizer="bpe", vocab_size=270)
+    first, was_there = prepare(asked)
+    before = {f.name: f.stat().st_mtime_ns for f in asked.out.iterdir()}
+    assert not was_there and prepare(asked)[1]
+    assert {f.name: f.stat().st_mtime_ns for f in asked.out.iterdir()} == before
+    assert set(before) == {
+        "manifest.json", "tokenizer.json", "corpus.json", "corpus.md", "train.bin", "train.docs", "val.bin", "val.docs",
+    }  # fmt: skip
+
+    said: list[str] = []
+    (tmp_path / "t.txt").write_text("twice upon a time " * 50)  # the same name, other content
+    second, was_there = prepare(asked, said.append)
+    assert not was_there and second.hash != first.hash and any("have changed" in line for line in said)
+    third, was_there = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer="bpe", vocab_size=280))
+    assert not was_there and third.hash != second.hash
+
+    (asked.out / "train.bin").write_bytes(b"\0")  # damage
+    said.clear()
+    fourth, was_there = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer="bpe", vocab_size=280), said.append)
+    assert not was_there and fourth.hash == third.hash and any("cut off" in line for line in said)
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_tokeniser_file_serves_a_second_corpus(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abc " * 60)
+    (tmp_path / "b.txt").write_text("cab " * 60)
+    (tmp_path / "bad.txt").write_text("abd " * 60)
+    for tokenizer in ("char", "bpe"):
+        first, _ = prepare(request(tmp_path, tmp_path / "a.txt", tokenizer=tokenizer, vocab_size=260))
+        file = str(first.path / "tokenizer.json")
+        second, _ = prepare(request(tmp_path, tmp_path / "b.txt", tokenizer=file, out="b"))
+        assert second.tokenizer.hash == first.tokenizer.hash
+        assert texts(second, "train") == [("cab " * 60)[:216]]
+    with pytest.raises(DataError, match="'d'"):
+        prepare(request(tmp_path, tmp_path / "a.txt", tokenizer="char"))
+        prepare(request(tmp_path, tmp_path / "bad.txt", tokenizer=str(tmp_path / "out/tokenizer.json"), out="c"))
+    assert not (tmp_path / "c").exists() and not list(tmp_path.glob(".c*"))
+
+
+def test_workers_and_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "s.txt").write_text(f"\n{END_OF_TEXT}\n".join([*write(400, 2), "\n".join(write(300, 3))]))
+    asked = request(tmp_path, tmp_path / "s.txt", form="tinystories", tokenizer="bpe", vocab_size=400, out="one")
+    plain, _ = prepare(asked)
+    monkeypatch.setattr(parallel, "POOL_BYTES", 1)
+    monkeypatch.setattr(splitting, "CHUNK_CHARACTERS", 5000)
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 3000)
+    pooled, _ = prepare(
+        request(tmp_path, tmp_path / "s.txt", form="tinystories", tokenizer="bpe", vocab_size=400, out="two", workers=2)
+    )
+    assert pooled.hash == plain.hash
+    assert (pooled.path / "corpus.json").read_text() == (plain.path / "corpus.json").read_text()
+
+
+def test_wikitext_counts_stand_for_the_source(tmp_path: Path) -> None:
+    (tmp_path / "w.tokens").write_text(ARTICLES)
+    given = {"form": "wikitext", "split_files": {"test": (str(tmp_path / "w.tokens"),)}}
+    plain, _ = prepare(request(tmp_path, tmp_path / "w.tokens", **given))
+    words = len(ARTICLES.split()) + ARTICLES.count("\n")
+    assert plain.split("test")["words"] == words == plain.split("train")["words"] + plain.split("val")["words"]
+    assert plain.split("test")["bytes"] == len(ARTICLES.encode()) and plain.split("test")["documents"] == 2
+    assert "".join(texts(plain, "test")).replace(END_OF_TEXT, "") == ARTICLES
+    rewritten, _ = prepare(request(tmp_path, tmp_path / "w.tokens", **given, detokenize=True, out="d"))
+    assert rewritten.split("test")["words"] == words  # still WikiText's own count
+    assert rewritten.split("test")["tokens"] < plain.split("test")["tokens"]
+    assert rewritten.manifest["detokenizer"] == "wikitext" and rewritten.hash != plain.hash
+
+
+def test_the_report_sees_what_is_wrong(tmp_path: Path) -> None:
+    good = list(write(60, 0))
+    documents = [*good, good[3], good[4], "x", "bad \ufffd\ufffd text, and long enough", "  ", good[5]]
+    (tmp_path / "d.jsonl").write_text("\n".join(json.dumps({"text": d}) for d in documents))
+    corpus, _ = prepare(request(tmp_path, tmp_path / "d.jsonl", tokenizer="char", val_fraction=0.03))
+    report = json.loads((corpus.path / "corpus.json").read_text())
+    text = report["text"]["input"]
+    assert text["documents"] == 65 and text["blank_documents"] == 1
+    assert text["duplicate_share"] == pytest.approx(3 / 65)
+    assert text["replacement_characters"] == 2 and text["documents_with_replacement"] == 1
+    assert text["shortest_document"] == {"number": 62, "bytes": 1}
+    sizes = [len(d.encode()) for d in documents if d.strip()]
+    assert text["bytes"] == sum(sizes) and text["longest_document"]["bytes"] == max(sizes)
+    assert text["top_characters"][0] == [" ", sum(d.count(" ") for d in documents if d.strip())]
+    warnings = " ".join(report["warnings"])
+    for part in (
+        "not UTF-8",
+        "repeat an earlier one",
+        "blank documents",
+        "fewer than 20",
+        "val: 1 of 2 documents also",
+    ):
+        assert part in warnings, part
+    page = (corpus.path / "corpus.md").read_text()
+    assert good[0].splitlines()[0][:40] in page and "4.62%" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"val_fraction": 0.0}, "nothing to validate on"),
+        ({"val_fraction": 1.0}, "--val-fraction 1.0"),
+        ({"tokenizer": "nope"}, "--tokenizer nope: expected char, byte, bpe, gpt2, or a tokenizer.json"),
+        ({"detokenize": True}, "--detokenize is for wikitext"),
+        ({"tokenizer": "bpe", "vocab_size": 99}, "at least 257"),
+        ({"form": "wiki"}, "expected one of text, tinystories"),
+    ],
+)
+def test_impossible_requests_change_nothing(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    (tmp_path / "t.txt").write_text("some text\n" * 20)
+    with pytest.raises(DataError, match=message):
+        prepare(request(tmp_path, tmp_path / "t.txt", **change))
+    assert [p.name for p in tmp_path.iterdir()] == ["t.txt"]
+
+
+def test_foreign_folders_and_empty_texts_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text(" \n\n ")
+    with pytest.raises(DataError, match="there is no text in it"):
+        prepare(request(tmp_path, tmp_path / "t.txt"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.tex").write_text("precious")
+    (tmp_path / "t.txt").write_text("text enough")
+    with pytest.raises(DataError, match="holds other files"):
+        prepare(request(tmp_path, tmp_path / "t.txt"))
+    with pytest.raises(DataError, match="is a file: expected a folder"):
+        prepare(request(tmp_path, tmp_path / "t.txt", out="t.txt"))
+    assert (tmp_path / "out/thesis.tex").read_text() == "precious"
+
+
+def test_a_killed_preparation_leaves_the_old_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.txt").write_text("first text\n" * 30)
+    old, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
+    (tmp_path / "t.txt").write_text("second text\n" * 30)
+
+    def killed(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparation, "encode", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(request(tmp_path, tmp_path / "t.txt"))
+    assert open_corpus(tmp_path / "out").hash == old.hash
+    (tmp_path / ".out.partial-999999999").mkdir()  # of a process that is no more
+    monkeypatch.undo()
+    assert prepare(request(tmp_path, tmp_path / "t.txt"))[0].hash != old.hash
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "t.txt"]
+
+
+def test_an_open_corpus_refuses_what_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a small text\n" * 30)
+    corpus, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
+
+    def damaged(change: Callable[[Path], object]) -> Path:
+        copy = tmp_path / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(corpus.path, copy)
+        change(copy)
+        return copy
+
+    cut = damaged(lambda p: (p / "train.bin").write_bytes((p / "train.bin").read_bytes()[:-4]))
+    with pytest.raises(DataError, match=r"train\.bin is cut off: 349 tokens of 351 in the manifest"):
+        open_corpus(cut)
+    with pytest.raises(DataError, match=r"val\.docs is missing"):
+        open_corpus(damaged(lambda p: (p / "val.docs").unlink()))
+    with pytest.raises(DataError, match="is not the tokeniser that these tokens were made with"):
+        open_corpus(damaged(lambda p: (p / "tokenizer.json").write_text(
+            '{"format": "grok-tokenizer", "kind": "char", "characters": "abc", "end_of_text": false}')))  # fmt: skip
+    with pytest.raises(DataError, match="has version 99"):
+        open_corpus(damaged(lambda p: (p / "manifest.json").write_text('{"version": 99}')))
+    with pytest.raises(DataError, match="is not a corpus manifest"):
+        open_corpus(damaged(lambda p: (p / "manifest.json").write_text("{")))
+    with pytest.raises(DataError, match="no prepared corpus"):
+        open_corpus(tmp_path)
+    flipped = damaged(lambda p: (p / "train.bin").write_bytes(b"\1" + (p / "train.bin").read_bytes()[1:]))
+    with pytest.raises(DataError, match="was changed after it was written"):
+        open_corpus(flipped).verify()
+    with pytest.raises(DataError, match="no split 'test': it has train, val"):
+        corpus.tokens("test")
+    with pytest.raises(DataError, match="the model has 100 ids"):
+        check_vocabulary(corpus, 100)
+    check_vocabulary(corpus, 257)
+
+
+def test_tokens_are_memory_mapped(fables: Corpus) -> None:
+    tokens = fables.tokens("train")
+    assert isinstance(tokens, np.memmap) and tokens.dtype == np.uint16 and not tokens.flags.writeable
+    assert "There was once" in fables.sample("train", 40)
+
+
+def test_a_vocabulary_beyond_65536_ids_is_stored_in_four_bytes(tmp_path: Path) -> None:
+    """A tokeniser whose highest ids are above two bytes: they come back from the files, and a model trains on them."""
+    (tmp_path / "t.txt").write_text("one two three four five six seven\n" * 40)
+    small, _ = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer="bpe", vocab_size=280, out="small"))
+    definition = json.loads(small.tokenizer.to_json())
+    vocab = definition["model"]["vocab"]
+    definition["model"]["vocab"] = {t: i + 70_000 if i > 0 else i for t, i in vocab.items()}
+    (tmp_path / "large.json").write_text(json.dumps(definition))
+    large, _ = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer=str(tmp_path / "large.json"), out="large"))
+    ids = large.tokens("train")
+    assert ids.dtype == np.uint32 and int(ids.min()) > 2**16 and large.vocab_size == 70_000 + small.vocab_size
+    assert (ids - 70_000).tolist() == small.tokens("train").tolist()
+    assert texts(large, "train") == texts(small, "train")
+    numbers = {"layers": 1, "d_model": 8, "heads": 1, "context": 8}
+    config = load_config({"mode": "gpt", "experiment": "gpt/t", "model": numbers, "train": {"batch_size": 2}})
+    assert isinstance(config, GptConfig)
+    x, y = Batches(config, large).step(1, Branch())
+    assert x.shape == y.shape == (2, 8) and int(x.min()) > 2**16 and int(y.max()) < large.vocab_size
+
+
+def test_published_samples(samples: Callable[[str], Path], tmp_path: Path) -> None:
+    """nanoGPT's counts for Shakespeare: 1,003,854 and 111,540 characters of 65, 301,966 and 36,059 GPT-2 tokens."""
+    shakespeare = samples("tinyshakespeare/input.txt")
+    char, _ = prepare(request(tmp_path, shakespeare, tokenizer="char"))
+    assert (char.split("train")["tokens"], char.split("val")["tokens"], char.vocab_size) == (1_003_854, 111_540, 65)
+    gpt2, _ = prepare(request(tmp_path, shakespeare, tokenizer="gpt2", vocab=samples("gpt2"), out="g"))
+    assert (gpt2.split("train")["tokens"], gpt2.split("val")["tokens"]) == (301_966, 36_059)
+    stories, _ = prepare(request(
+        tmp_path, samples("tinystories/TinyStoriesV2-sample.txt"), form="tinystories", tokenizer="gpt2",
+        vocab=samples("gpt2"), out="s",
+    ))  # fmt: skip
+    assert stories.split("train")["documents"] + stories.split("val")["documents"] == 2317
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc, which is Linux's")
+def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
+    """Three times the text takes the same memory: one process, whose peak the system counts."""
+    text = f"\n{END_OF_TEXT}\n".join(write(2000, 0)) + f"\n{END_OF_TEXT}\n"
+    peaks = []
+    for megabytes in (30, 90):
+        file = tmp_path / f"{megabytes}.txt"
+        file.write_text(text * (megabytes * 10**6 // len(text)))
+        code = (  # VmHWM: this process alone; ru_maxrss would hold its parent's size at the fork
+            "import sys; from grok import prepare; status = prepare.main(sys.argv[1:]);"
+            "print(next(x.split()[1] for x in open('/proc/self/status') if x.startswith('VmHWM'))); sys.exit(status)"
+        )
+        argv = ["tinystories", "--input", str(file), "--tokenizer", "char", "--workers", "1", "--out", f"{file}.out"]
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.splitlines()[-1]) / 1000)
+    assert peaks[1] < 400 and peaks[1] - peaks[0] < 30, peaks

@@ -1,0 +1,227 @@
+"""Documents out of every published form, in a fixed order, however the text is chunked on the way."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grok.errors import DataError
+from grok.text.sources import open_source, pieces
+from grok.text.sources.fables import write
+from grok.text.sources.files import json_values, natural_key
+from grok.text.sources.pieces import documents_of, without_blank_documents
+from grok.text.sources.wikitext import articles, detokenize, lines_of, word_count
+from grok.text.tokenizers import END_OF_TEXT
+from tests.text.conftest import ARTICLES
+
+
+def read(form: str, *inputs: Path | str, field: str | None = None) -> list[str]:
+    found, open_parts = [], ""
+    for piece in without_blank_documents(open_source(form, [str(i) for i in inputs], field).pieces()):
+        open_parts += piece.text
+        if piece.ends_document:
+            found.append(open_parts)
+            open_parts = ""
+    assert not open_parts
+    return found
+
+
+def chunked(text: str, cuts: list[int]) -> list[str]:
+    edges = [0, *sorted({c for c in cuts if c < len(text)}), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=st.lists(st.text("ab \n<|é", max_size=30), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+    strip=st.booleans(),
+    longest=st.integers(3, 40),
+)
+def test_documents_do_not_depend_on_chunks(parts: list[str], cuts: list[int], strip: bool, longest: int) -> None:
+    text = f"\n{END_OF_TEXT}\n".join(parts)
+    if text.count(END_OF_TEXT) != len(parts) - 1:
+        return
+    whole = [p.text for p in documents_of([text], strip=strip)]
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(pieces, "PIECE_CHARACTERS", longest)
+    found, open_text = [], ""
+    for piece in documents_of(chunked(text, cuts), strip=strip):
+        open_text += piece.text
+        if piece.ends_document:
+            found.append(open_text)
+            open_text = ""
+    monkey.undo()
+    assert [t for t in found if t.strip()] == [t for t in whole if t.strip()]
+    kept = [p.strip() if strip else p for p in parts if p.strip()]
+    assert [t for t in whole if t.strip()] == kept
+
+
+def test_long_documents_come_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1000)
+    text = "\n".join(f"line {i} of a long text" for i in range(2000))
+    found = list(documents_of(chunked(text, list(range(0, len(text), 700)))))
+    assert "".join(p.text for p in found) == text
+    assert len(found) > 30 and max(len(p.text) for p in found) < 2000
+    assert [p.ends_document for p in found] == [False] * (len(found) - 1) + [True]
+
+
+def test_one_story_list_from_every_form(tmp_path: Path) -> None:
+    stories = list(write(30, 4))
+    (tmp_path / "v1.txt").write_text(f"\n{END_OF_TEXT}\n".join(stories) + f"\n{END_OF_TEXT}\n")
+    (tmp_path / "v2.txt.gz").write_bytes(gzip.compress(f" \n{END_OF_TEXT}".join(stories).encode()))
+    (tmp_path / "v3.txt.xz").write_bytes(lzma.compress(END_OF_TEXT.join(stories).encode()))
+    pq.write_table(pa.table({"text": stories}), tmp_path / "s.parquet", row_group_size=7)
+    (tmp_path / "s.jsonl").write_text("\n".join(json.dumps({"story": s, "summary": "x"}) for s in stories))
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for i in range(12):  # natural order: data2 before data10
+        part = stories[i * 3 : i * 3 + 3] if i < 10 else []
+        (shards / f"data{i}.json").write_text(json.dumps([{"story": s, "source": "here"} for s in part], indent=2))
+    for name in ("v1.txt", "v2.txt.gz", "v3.txt.xz", "s.parquet", "s.jsonl", "shards"):
+        assert read("tinystories", tmp_path / name) == stories, name
+    assert read("tinystories", tmp_path / "v1.txt", tmp_path / "s.parquet") == stories * 2
+    assert read("openwebtext", tmp_path / "s.parquet") == stories
+    assert read("text", tmp_path / "s.jsonl", field="summary") == ["x"] * 30
+
+
+def test_a_row_with_an_end_in_it_is_two_documents(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [f"one{END_OF_TEXT}two", "three"]}), tmp_path / "r.parquet")
+    assert read("text", tmp_path / "r.parquet") == ["one", "two", "three"]
+
+
+def test_a_folder_is_one_document_per_file_in_natural_order(tmp_path: Path) -> None:
+    for name in ("b/file10.txt", "b/file9.txt", "a.txt", ".hidden/x.txt", "b/.skip"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert read("openwebtext", tmp_path) == ["a.txt", "b/file9.txt", "b/file10.txt"]
+    assert sorted(["x10", "x9", "9", "x"], key=natural_key) == ["9", "x", "x9", "x10"]
+
+
+def test_text_is_kept_to_the_letter(tmp_path: Path) -> None:
+    text = "\r\nline one\r\n\r\n\ttwo \u2028 \x85 three \n"
+    (tmp_path / "t.txt").write_bytes(text.encode())
+    assert read("text", tmp_path / "t.txt") == [text]
+    (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfabc")
+    assert read("text", tmp_path / "bom.txt") == ["abc"]
+    (tmp_path / "bad.txt").write_bytes(b"caf\xe9 ok")
+    assert read("text", tmp_path / "bad.txt") == ["caf\ufffd ok"]
+
+
+def test_wikitext_articles_and_words() -> None:
+    found = [p.text for p in articles(lines_of([ARTICLES]))]
+    assert "".join(found) == ARTICLES
+    assert [f.split("=")[1].strip() for f in found] == ["Moss", "The ( odd ) Owl"]
+    by_hand = sum(1 for _ in ARTICLES.replace("\n", " <eos> ").split(" ") if _)
+    assert word_count(ARTICLES) == by_hand == sum(word_count(f) for f in found)
+    chunks = chunked(ARTICLES, list(range(0, 400, 11)))
+    assert [p.text for p in articles(lines_of(chunks))] == found
+
+
+def test_wikitext_from_parquet_is_the_file(tmp_path: Path) -> None:
+    rows = ["" if line == " \n" else line for line in ARTICLES.splitlines(keepends=True)]
+    pq.write_table(pa.table({"text": rows}), tmp_path / "w.parquet")
+    (tmp_path / "w.tokens").write_text(ARTICLES)
+    assert read("wikitext", tmp_path / "w.parquet") == read("wikitext", tmp_path / "w.tokens")
+
+
+def test_wikitext_detokenised() -> None:
+    text = detokenize(ARTICLES)
+    assert "A small" not in text
+    assert "small-leaved plant. It grows to 1,5 cm." in text
+    assert "== Uses ==" in text and "= The (odd) Owl =" in text and "An owl's call" in text and "isn't loud." in text
+    assert " @" not in text and word_count(ARTICLES) > len(text.split())
+
+
+def test_published_wikitext_counts(samples: Callable[[str], Path]) -> None:
+    """60 articles each; 245,569 words of test are 241,211 words and 4,358 line ends (REQUIREMENTS A6)."""
+    for name, words in (("test", 245_569), ("valid", 217_646)):
+        file = samples(f"wikitext/wiki.{name}.tokens")
+        found = read("wikitext", file)
+        assert len(found) == 60 and "".join(found) == file.read_text(encoding="utf-8")
+        assert sum(map(word_count, found)) == words
+    by_hand = samples("wikitext/wiki.test.tokens").read_bytes()
+    assert (len(by_hand.split()), by_hand.count(b"\n")) == (241_211, 4_358)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3), max_size=6),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+    lines=st.booleans(),
+)
+def test_json_arrays_and_lines_stream(values: list[dict[str, str]], cuts: list[int], lines: bool) -> None:
+    text = "\n".join(map(json.dumps, values)) if lines else json.dumps(values, indent=1)
+    assert list(json_values(chunked(text, cuts), Path("x.json"))) == values
+
+
+def test_damaged_inputs_are_named(tmp_path: Path) -> None:
+    (tmp_path / "cut.json").write_text('[{"text": "a"}, {"text": "b')
+    with pytest.raises(DataError, match=r"cut\.json: not JSON, or cut off, at character 16"):
+        read("text", tmp_path / "cut.json")
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(np.random.Philox(key=1).random_raw(999).tobytes())[:-50])
+    with pytest.raises(DataError, match=r"cut\.txt\.gz cannot be read"):
+        read("text", tmp_path / "cut.txt.gz")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        read("text", tmp_path / "x.parquet")
+    pq.write_table(pa.table({"body": ["a"], "id": [1]}), tmp_path / "y.parquet")
+    with pytest.raises(DataError, match=r"no field 'text' or 'story'; it has body, id; name one with --field"):
+        read("tinystories", tmp_path / "y.parquet")
+    assert read("tinystories", tmp_path / "y.parquet", field="body") == ["a"]
+    with pytest.raises(DataError, match="holds no text: 1"):
+        read("text", tmp_path / "y.parquet", field="id")
+    with pytest.raises(DataError, match="no such file or folder"):
+        open_source("text", [str(tmp_path / "none.txt")])
+    for name in ("all.tar.gz", "all.tgz", "ALL.ZIP", "text.txt.zst"):  # taken for text it would be trained on
+        (tmp_path / name).write_bytes(b"packed")
+        with pytest.raises(DataError, match="is an archive: unpack it"):
+            open_source("tinystories", [str(tmp_path / name)])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no files"):
+        open_source("text", [str(tmp_path / "empty")])
+    with pytest.raises(DataError, match="did you mean 'wikitext'"):
+        open_source("wikitexts", ["x"])
+
+
+def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text('{"text": "a\\ud83d b"}\n{"text": "\\ud83d\\ude00"}')
+    assert read("text", tmp_path / "s.jsonl") == ["a\ufffd b", "😀"]
+
+
+def test_hugging_face_datasets_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    stories = list(write(5, 1))
+    (folder := tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"text": stories}), folder / "train.parquet")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    source = open_source("tinystories", [f"hf://{folder}"])
+    assert [p.text for p in source.pieces()] == stories
+    (digest,) = source.digests(1)
+    assert digest.bytes == sum(len(s.encode()) for s in stories)
+    with pytest.raises(DataError, match=r"cannot be loaded .*--input FILE"):
+        open_source("tinystories", [f"hf://{folder}/absent"]).digests(1)
+
+
+def test_fables_agree_with_themselves() -> None:
+    stories = list(write(300, 0))
+    assert stories == list(write(300, 0)) and list(write(10, 0)) == stories[:10]
+    assert list(write(10, 1)) != stories[:10]
+    assert len(set(stories)) > 290
+    for story in stories:
+        pronoun = " She lived" in story
+        assert pronoun != (" He lived" in story)
+        assert not (" and he had" in story if pronoun else " and she had" in story)
+    with pytest.raises(DataError, match="COUNT or COUNT:SEED"):
+        open_source("fables", ["many"]).digests(1)

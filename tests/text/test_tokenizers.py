@@ -1,0 +1,234 @@
+"""Text to ids and back, for every tokeniser; the end of a document is one id and never cut up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grok.errors import DataError
+from grok.text.sources.fables import write
+from grok.text.sources.pieces import _SAFE_CUT
+from grok.text.tokenizers import (
+    END_OF_TEXT,
+    ByteTokenizer,
+    CharTokenizer,
+    SubwordTokenizer,
+    Tokenizer,
+    gpt2_tokenizer,
+    load_tokenizer,
+    token_dtype,
+    train_bpe,
+)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60).filter(lambda t: END_OF_TEXT not in t)
+bpe = train_bpe(write(60, 0), 400)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts)
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), bpe], ids=["byte", "bpe"])
+def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert ids.dtype == tokenizer.dtype
+    assert not len(ids) or ids.max() < tokenizer.vocab_size
+    assert tokenizer.decode(ids.tolist()) == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts.filter(bool))
+def test_characters_come_back(text: str) -> None:
+    for end_of_text in (False, True):
+        tokenizer = CharTokenizer(text, end_of_text)
+        assert tokenizer.vocab_size == len(set(text)) + end_of_text
+        assert tokenizer.decode(tokenizer.encode(text).tolist()) == text
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=4))
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_the_end_of_a_document_is_one_id(kind: str, parts: list[str]) -> None:
+    by_kind: dict[str, Tokenizer] = {
+        "char": CharTokenizer("a" + "".join(parts), end_of_text=True),
+        "byte": ByteTokenizer(),
+        "bpe": bpe,
+    }
+    tokenizer = by_kind[kind]
+    text = END_OF_TEXT.join(parts)
+    ids = tokenizer.encode(text)
+    assert (ids == tokenizer.eot_id).sum() == len(parts) - 1
+    ends = np.flatnonzero(ids == tokenizer.eot_id)
+    for part, found in zip(parts, np.split(ids, ends), strict=True):
+        assert found[found != tokenizer.eot_id].tolist() == tokenizer.encode(part).tolist()
+    assert tokenizer.decode(ids.tolist()) == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([" ", "\n", "a", "B'", "'s", "9", ".", "  ", "\r", "é", "字", "\t", "<"]), max_size=14))
+def test_a_cut_at_a_single_line_end_changes_no_id(parts: list[str]) -> None:
+    text = "".join(parts)
+    for match in _SAFE_CUT.finditer(text):
+        pieces = [text[: match.end()], text[match.end() :]]
+        assert np.concatenate([bpe.encode(piece) for piece in pieces]).tolist() == bpe.encode(text).tolist()
+
+
+def test_an_unknown_character_is_named() -> None:
+    with pytest.raises(DataError, match=r"2 characters .* 'é' \(U\+00E9\), '字'"):
+        CharTokenizer("abc").encode("abécd".replace("d", "字"))
+
+
+def test_saved_tokenisers_are_the_same(tmp_path: Path) -> None:
+    for tokenizer in (CharTokenizer("héello\n", True), ByteTokenizer(), bpe):
+        path = tmp_path / f"{tokenizer.kind}.json"
+        path.write_text(tokenizer.to_json(), encoding="utf-8")
+        again = load_tokenizer(path, tokenizer.kind)
+        assert again.hash == tokenizer.hash and again.eot_id == tokenizer.eot_id
+        assert (
+            again.encode("hello" + (END_OF_TEXT if again.eot_id else "")).tolist()
+            == tokenizer.encode("hello" + (END_OF_TEXT if again.eot_id else "")).tolist()
+        )
+
+
+def test_a_bpe_is_a_function_of_its_text() -> None:
+    again = train_bpe(write(60, 0), 400)
+    assert again.hash == bpe.hash
+    assert bpe.vocab_size == 400 and bpe.eot_id == 0
+    assert train_bpe(write(60, 1), 400).hash != bpe.hash
+    with pytest.raises(DataError, match="at least 257"):
+        train_bpe(["a"], 256)
+
+
+def test_a_text_that_looks_special_stays_text() -> None:
+    definition = json.loads(bpe.to_json())
+    definition["added_tokens"].append({**definition["added_tokens"][0], "id": 400, "content": "<|pad|>"})
+    definition["model"]["vocab"]["<|pad|>"] = 400
+    tokenizer = SubwordTokenizer(json.dumps(definition))
+    assert 400 not in tokenizer.encode("a <|pad|> b").tolist()
+    assert tokenizer.decode(tokenizer.encode("a <|pad|> b").tolist()) == "a <|pad|> b"
+
+
+def in_the_form_of_gpt_neox() -> dict[str, Any]:
+    """Return a `tokenizer.json` built as GPT-NeoX's: NFC first, runs of blanks as tokens, two special ones."""
+    definition = json.loads(bpe.to_json())
+    plain = {"single_word": False, "lstrip": False, "rstrip": False}
+    definition["normalizer"] = {"type": "NFC"}
+    definition["post_processor"] = {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True,
+    }  # fmt: skip
+    definition["added_tokens"].append(
+        {"id": 1, "content": "<|padding|>", "normalized": False, "special": True, **plain}
+    )
+    vocab = definition["model"]["vocab"]
+    definition["model"]["vocab"] = {"<|endoftext|>": 0, "<|padding|>": 1} | {t: i + 1 for t, i in vocab.items() if i}
+    definition["added_tokens"] += [
+        {"id": 401 + i, "content": " " * n, "normalized": True, "special": False, **plain}
+        for i, n in enumerate(range(24, 1, -1))
+    ]
+    return definition
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from([" ", "    ", "\n", "a", "e\u0301", "\u0301", "def f(", "字", "<|padding|>"]), max_size=14)
+)
+def test_a_tokeniser_like_gpt_neox(parts: list[str]) -> None:
+    """S5: runs of blanks are one id, text comes back composed (NFC), and a cut where it is allowed changes no id."""
+    tokenizer = SubwordTokenizer(json.dumps(in_the_form_of_gpt_neox()))
+    assert (tokenizer.vocab_size, tokenizer.eot_id, tokenizer.piecewise) == (424, 0, True)
+    assert tokenizer.encode("a" + " " * 24 + "a").tolist()[1:-1] == [401]
+    text = "".join(parts)
+    ids = tokenizer.encode(text).tolist()
+    assert 1 not in ids and tokenizer.decode(ids) == unicodedata.normalize("NFC", text)
+    for match in _SAFE_CUT.finditer(text):
+        pieces = [text[: match.end()], text[match.end() :]]
+        assert np.concatenate([tokenizer.encode(piece) for piece in pieces]).tolist() == ids
+
+
+def test_a_token_that_spans_a_line_end_is_never_cut() -> None:
+    """Of such a vocabulary documents go to the tokeniser whole."""
+    definition = in_the_form_of_gpt_neox()
+    assert SubwordTokenizer(json.dumps(definition)).piecewise
+    for change in ({"content": "a\nb"}, {"rstrip": True}):
+        spanning = json.loads(json.dumps(definition))
+        spanning["added_tokens"][-1] |= change
+        assert not SubwordTokenizer(json.dumps(spanning)).piecewise
+
+
+def test_an_end_token_that_is_not_there_is_refused() -> None:
+    with pytest.raises(DataError, match=r"no token '</s>'.*--eot.*<\|endoftext\|>"):
+        SubwordTokenizer(bpe.to_json(), eot="</s>")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"format": "grok-tokenizer"}', '{"version": "1.0", "model": 3}'])
+def test_what_is_no_tokeniser_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(DataError, match=r"tokenizer\.json"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_id_types() -> None:
+    assert token_dtype(65_536) == np.dtype("<u2") and token_dtype(65_537) == np.dtype("<u4")
+
+
+def test_gpt2_needs_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"vocab\.json and merges\.txt.*--vocab DIR"):
+        gpt2_tokenizer(tmp_path)
+    (tmp_path / "vocab.json").write_text("{")
+    (tmp_path / "merges.txt").write_text("")
+    with pytest.raises(DataError, match="cannot be read"):
+        gpt2_tokenizer(tmp_path)
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    with pytest.raises(DataError, match="GPT-2's has 50257"):
+        gpt2_tokenizer(tmp_path)
+    monkeypatch.setenv("GROK_GPT2_VOCAB", str(tmp_path))
+    with pytest.raises(DataError, match="GPT-2's has 50257"):
+        gpt2_tokenizer()
+
+
+def test_gpt2_without_a_network_says_which_file_to_put_where(tmp_path: Path) -> None:
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    environment = {k: v for k, v in os.environ.items() if k != "GROK_GPT2_VOCAB"} | nowhere
+    code = "from grok.text.tokenizers import gpt2_tokenizer as g; g()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "DataError" in done.stderr and "could not be fetched" in done.stderr
+    assert "put vocab.json and merges.txt of https://" in done.stderr and "--vocab DIR" in done.stderr
+
+
+def test_gpt2_ids_are_openais(samples: Callable[[str], Path]) -> None:
+    """The same ids from tiktoken, from `tokenizers`, and as published for well-known texts."""
+    tokenizer = gpt2_tokenizer(samples("gpt2"))
+    assert tokenizer.vocab_size == 50_257 and tokenizer.eot_id == 50_256
+    assert tokenizer.encode("Hello, I'm a language model,").tolist() == [15496, 11, 314, 1101, 257, 3303, 2746, 11]
+    assert tokenizer.encode(f"a{END_OF_TEXT}").tolist() == [64, 50_256]
+    by_library = SubwordTokenizer(tokenizer.to_json(), kind="file")
+    text = samples("wikitext/wiki.test.tokens").read_text(encoding="utf-8")[:200_000] + "  \n\n\t x  \r\n'LL 字é "
+    assert tokenizer.encode(text).tolist() == by_library.encode(text).tolist()
+    assert tokenizer.decode(tokenizer.encode(text).tolist()) == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=texts)
+def test_gpt2_encoders_agree_on_any_text(samples: Callable[[str], Path], text: str) -> None:
+    fast, slow = _gpt2_pair(samples("gpt2"))
+    assert fast.encode(text).tolist() == slow.encode(text).tolist()
+    assert fast.decode(fast.encode(text).tolist()) == text
+
+
+_PAIR: list[tuple[SubwordTokenizer, SubwordTokenizer]] = []
+
+
+def _gpt2_pair(folder: Path) -> tuple[SubwordTokenizer, SubwordTokenizer]:
+    if not _PAIR:
+        fast = gpt2_tokenizer(folder)
+        _PAIR.append((fast, SubwordTokenizer(fast.to_json(), kind="file")))
+    return _PAIR[0]
