@@ -196,6 +196,6 @@ def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thre
         return InlineExecutor(settings)
     if kind == "loky":
         return LokyExecutor(settings, workers, environment)
-    module = importlib.import_module(f"grok.execute.{kind}_executor")
+    module = importlib.import_module(f"grok.execute.executors.{kind}")
     executor: Executor = getattr(module, f"{kind.capitalize()}Executor")(settings, workers, environment)
     return executor
