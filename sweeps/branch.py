@@ -1,0 +1,185 @@
+"""Branching: ``python -m sweeps.branch --store STORE [overrides]``.
+
+Asks   Which pair of streams carries a fast seed: split and init, split and order, or init and order?
+How    Takes parents from the seeds of a store: the best by validation loss at an early step, and as
+       many random ones. Keeps all streams of a parent but one, redraws that one, and trains the
+       children; then redraws two. Keeping what looks promising and redrawing the rest is importance
+       splitting (Kahn and Harris 1951): rare events need not be waited for.
+       A parent is never judged itself: only its children are, which played no part in the choice.
+Costs  parents x streams redrawn x times. The plan is printed first; dry_run=true prints nothing else.
+Read   The branching section of the report: super seeds among the children of each kept pair.
+
+Example: python -m sweeps.branch --store results/store --seeds 0:100 --best 2 --random 2 --at 1500
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pandas as pd
+
+from grok.config import ArithmeticConfig, identify
+from grok.errors import ConfigError, GrokError
+from grok.execute import execute
+from grok.store import Store, open_store
+from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
+from sweeps.settings import Settings, arithmetic, compose_settings
+
+REDRAWABLE: Final = ("split", "init", "order")
+ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
+
+
+def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> pd.DataFrame:
+    """Return the finished runs of ``config``'s condition whose streams all derive from their master seed.
+
+    Only master seeds in ``seeds`` count (None: all). One row a run, indexed by ``run_id``, ordered by seed.
+
+    Raises:
+        ConfigError: some of ``seeds`` are not finished; a choice among the others would be another one later.
+    """
+    runs = store.runs()
+    runs = runs[(runs["config_id"] == identify(config).config_id) & (runs["status"] == "completed")]
+    if seeds is not None:
+        runs = runs[runs["seed"].isin(seeds)]
+    derived = [all(row[f"seed_{s}"] == derive_seed(int(row["seed"]), s) for s in STREAMS) for _, row in runs.iterrows()]
+    alone = runs["config.seeds.layers"] == "{}"
+    chosen = runs[pd.Series(derived, index=runs.index, dtype=bool) & alone].drop_duplicates("seed")
+    if seeds is not None and len(chosen) < len(seeds):
+        raise ConfigError(
+            f"--seeds {seeds.start}:{seeds.stop}: {len(chosen)} of {len(seeds)} are finished with these settings; "
+            "train them first"
+        )
+    return chosen.sort_values("seed").set_index("run_id")
+
+
+def choose(store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int) -> pd.DataFrame:
+    """Return ``best`` runs by validation loss at step ``at`` and ``random`` others, drawn without looking at it.
+
+    Raises:
+        ConfigError: there are too few runs, or they were not evaluated at that step.
+    """
+    if len(runs) < best + random:
+        raise ConfigError(
+            f"--best {best} --random {random}: the store has {len(runs)} finished seeds of these settings; "
+            "train more, or ask for fewer"
+        )
+    curves = store.curves(list(runs.index), ["run_id", "step", "val_loss"])
+    losses = curves[curves["step"] == at].set_index("run_id")["val_loss"].reindex(runs.index)
+    if losses.isna().any():
+        steps = ", ".join(str(step) for step in sorted(curves["step"].unique())[:12])
+        raise ConfigError(f"--at {at}: the runs were not evaluated at that step; they were at {steps} ...")
+    fastest = losses.sort_values(kind="stable").index[:best]
+    others = runs.index.difference(fastest, sort=False)
+    first = int(runs["seed"].iloc[0])
+    drawn = Stream("sweep", first).at("branch", "random parents").permutation(len(others))[:random]
+    return runs.loc[[*fastest, *others[drawn]]]
+
+
+def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], times: int) -> Iterator[ArithmeticConfig]:
+    """Yield the configs of ``parent``'s children: for each set of streams, ``times`` runs with those redrawn.
+
+    The new seeds are a function of the parent's trajectory, the streams and the count, so that the same
+    command gives the same children, and two parents share none.
+    """
+    address = int(str(parent["trajectory_id"])[:15], 16)
+    kept: dict[str, Any] = {}
+    for stream in STREAMS:
+        seed = int(parent[f"seed_{stream}"])
+        kept[f"seeds__{stream}"] = None if seed == derive_seed(int(parent["seed"]), stream) else seed
+    layers = json.loads(parent["config.seeds.layers"])
+    for redrawn in redraws:
+        for count in range(times):
+            fresh = Stream("sweep", address).at("branch", redrawn, count)
+            new = {f"seeds__{s}": int(fresh.at(s).integers(1, 2**31)[0]) for s in redrawn.split("+")}
+            yield arithmetic(settings, seed=int(parent["seed"]), seeds__layers=layers, **{**kept, **new})
+
+
+def redraws_of(text: str) -> list[str]:
+    """Return the sets of streams that ``--redraw`` names.
+
+    Raises:
+        ConfigError: an unknown stream, the same one twice, or all three.
+
+    >>> redraws_of("order,split+init")
+    ['order', 'split+init']
+    """
+    redraws = list(dict.fromkeys(text.split(",")))
+    for redrawn in redraws:
+        streams = redrawn.split("+")
+        if not set(streams) <= set(REDRAWABLE) or len(set(streams)) < len(streams) or len(streams) > 2:
+            raise ConfigError(f"--redraw {text}: {redrawn!r} is not one or two of split, init, order joined by +")
+    return redraws
+
+
+def seeds_of(text: str | None) -> range | None:
+    """Return the master seeds that ``--seeds FIRST:END`` names; END is not one of them.
+
+    Raises:
+        ConfigError: not of this form, or empty.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,19}):(\d{1,19})", text)
+    if match is None or not int(match[1]) < int(match[2]) <= MAX_SEED:
+        raise ConfigError(f"--seeds {text}: expected FIRST:END with FIRST below END, for example 0:100")
+    return range(int(match[1]), int(match[2]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeps.branch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--store", required=True, help="the store that has the parents and gets the children")
+    parser.add_argument("--parents", help="run_ids (or their beginnings), separated by commas, instead of a choice")
+    parser.add_argument("--seeds", help="choose among these master seeds, as FIRST:END (default: all in the store)")
+    parser.add_argument("--best", type=int, default=2, help="parents by lowest validation loss (default 2)")
+    parser.add_argument("--random", type=int, default=2, help="random parents beside them (default 2)")
+    parser.add_argument("--at", type=int, default=1500, help="step at which the best are chosen (default 1500)")
+    parser.add_argument("--redraw", default=ALL_REDRAWS, help=f"streams to redraw (default {ALL_REDRAWS})")
+    parser.add_argument("--times", type=int, default=4, help="children for each (default 4)")
+    parser.add_argument("overrides", nargs="*", help="settings of the parents and children, as for grok.run")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (without the program's name) and return its exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    asked = _parser().parse_intermixed_args(given)
+    try:
+        for name, least in {"best": 0, "random": 0, "at": 1, "times": 1}.items():
+            if getattr(asked, name) < least:
+                raise ConfigError(f"--{name} {getattr(asked, name)}: expected at least {least}")
+        for word in asked.overrides:
+            if word.startswith(("seed=", "seeds.", "store.path=")):
+                raise ConfigError(f"{word}: the parents' streams are kept or redrawn, and --store names the store")
+        redraws = redraws_of(asked.redraw)
+        settings = compose_settings([*asked.overrides, f"store.path={asked.store}"])
+        config = arithmetic(settings)
+        store = open_store(asked.store)
+        if asked.parents is not None:
+            rows = [store.run(name) for name in asked.parents.split(",")]
+            for row in rows:
+                if row["config_id"] != identify(config).config_id:
+                    raise ConfigError(f"--parents: run {row['run_id']} has other settings than this command")
+            parents = pd.DataFrame(rows).set_index("run_id")
+        else:
+            runs = candidates(store, config, seeds_of(asked.seeds))
+            parents = choose(store, runs, best=asked.best, random=asked.random, at=asked.at)
+        runs_planned = [run for _, row in parents.iterrows() for run in children(row, settings, redraws, asked.times)]
+        print(
+            f"{len(parents)} parents (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
+            f"{len(redraws)} redraws, {asked.times} times: {len(runs_planned)} children"
+        )
+        return execute(runs_planned, argv=["python", "-m", "sweeps.branch", *given]).exit_status
+    except GrokError as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        return refusal.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
