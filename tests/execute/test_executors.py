@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grok.execute.executors.base import LokyExecutor
+from grok.execute.executors.base import EXTRAS, LokyExecutor, executor_class
 from grok.execute.worker import WorkerSettings
 from grok.store import Provenance
 from tests.doors.conftest import TINY, Door, command
@@ -50,6 +50,12 @@ def test_a_worker_that_trains_is_not_waited_for() -> None:
     begun = time.monotonic()
     executor.close()
     assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize("kind", sorted(EXTRAS))
+def test_every_cluster_has_its_executor(kind: str) -> None:
+    pytest.importorskip(EXTRAS[kind])
+    assert executor_class(kind).__name__ == f"{kind.capitalize()}Executor"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Final, Protocol
 
@@ -196,6 +196,11 @@ def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thre
         return InlineExecutor(settings)
     if kind == "loky":
         return LokyExecutor(settings, workers, environment)
+    return executor_class(kind)(settings, workers, environment)
+
+
+def executor_class(kind: str) -> Callable[[WorkerSettings, int, dict[str, str]], Executor]:
+    """Return the class of a cluster's executor; its module needs a package of :data:`EXTRAS`."""
     module = importlib.import_module(f"grok.execute.executors.{kind}")
-    executor: Executor = getattr(module, f"{kind.capitalize()}Executor")(settings, workers, environment)
-    return executor
+    cls: Callable[[WorkerSettings, int, dict[str, str]], Executor] = getattr(module, f"{kind.capitalize()}Executor")
+    return cls
