@@ -80,6 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _interruptible(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            if any(word.partition("=")[0] == "--again" for word in given):
+                from grok.cli import again
+
+                return again.main(given)
             refuse_another_modes(given)
             _hydra(door, [as_meant(word) for word in given])
         if door.refusal is not None:

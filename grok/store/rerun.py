@@ -1,14 +1,21 @@
-"""The command that re-runs a run: every resolved stream pinned, quoted for Hydra's grammar and for the shell."""
+"""A stored run's settings, and the command that trains it again: every resolved stream pinned.
+
+The command is quoted for Hydra's grammar and for the shell.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import typing
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from grok.config import RunConfig
-from grok.config.fields import walk
+from grok.config import MODES, RunConfig, load_config
+from grok.config.fields import settings_of, walk
+from grok.streams import STREAMS
 
 _BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS: Final = frozenset({"null", "true", "false", "nan", "inf"})
@@ -44,6 +51,28 @@ def overrides(config: RunConfig) -> list[str]:
         if value != defaults[name] or (preset is not None and rule.role != "none"):
             given.append(f"{name}={literal(value)}")
     return given
+
+
+def stored_config(row: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a row of ``runs`` (plain values by column name), every stream's seed pinned.
+
+    A setting that the row does not know takes its default.
+
+    Raises:
+        ConfigError: settings that this version refuses.
+    """
+    nested: dict[str, Any] = {}
+    for name, (hint, _) in settings_of(MODES[row["mode"]]).items():
+        value = row.get(f"config.{name}")
+        if name.startswith("seeds.") or (value is None and type(None) not in typing.get_args(hint)):
+            continue
+        *groups, last = name.split(".")
+        inner = nested
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = json.loads(str(value)) if typing.get_origin(hint) in (list, dict) else value
+    nested["seeds"] = {stream: row[f"seed_{stream}"] for stream in STREAMS} | {"layers": json.loads(row["layers"])}
+    return load_config(nested)
 
 
 def rerun_command(config: RunConfig) -> str:

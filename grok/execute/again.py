@@ -1,0 +1,237 @@
+"""Trains a stored run once more, stores nothing, and compares the bits with the stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from grok.config import GptConfig, RunConfig, identify
+from grok.config.fields import check, settings_of
+from grok.config.gpt import LogConfig
+from grok.errors import ConfigError, DataError, StoreError, TrainingError
+from grok.execute.plan import data_hash, refuse_unusable_data
+from grok.execute.planned import PlannedRun
+from grok.execute.sweep import visible_gpus
+from grok.execute.worker import prepare_process
+from grok.records import Event, Job, Progress, RunResult
+from grok.store import Provenance, Row, Store
+from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
+from grok.store.provenance import git_state
+from grok.store.rerun import stored_config
+from grok.store.rows import to_shard
+
+WHERE: Final = ("data.path", "device", "numerics.path", "numerics.compile", "numerics.auto_fallback", "train.threads")
+"""Settings that may be given anew: where the data is, and how the numbers are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run of a store as it is trained again."""
+
+    run_id: str
+    planned: PlannedRun
+    """Under the name that the engine is told: an abandoned branch is trained as a part of its run."""
+    row: Mapping[str, Any]
+    trace: Trace
+    notes: tuple[str, ...]
+    """What makes other bits likely, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """What training a stored run again showed."""
+
+    run_id: str
+    stored_tag: str
+    tag: str
+    evaluations: int
+    """Evaluations that both have."""
+    hashed: bool
+    """Whether both have a hash of their final weights."""
+    first_difference: str | None
+    """None: every compared bit is the same."""
+
+    @property
+    def same(self) -> bool:
+        return self.first_difference is None
+
+
+def find_stored(store: Store, prefix: str, given: Mapping[str, Any]) -> StoredRun:
+    """Return the run whose run_id begins with ``prefix``, ready to be trained again.
+
+    Args:
+        given: settings of :data:`WHERE` that replace the stored ones.
+
+    Raises:
+        StoreError: no run or several begin so, or the run has nothing to compare with.
+        ConfigError, DataError, CheckpointError: no GPU here, no corpus, or no checkpoint to go on from.
+    """
+    run_id = str(store.run(prefix)["run_id"])
+    row = store.table("runs", [run_id], None).to_pylist()[0]
+    if row["status"] == "failed":
+        raise StoreError(
+            f"run {run_id} failed ({row['error']}), so there are no bits to compare: give its command again with "
+            "retry_failed=true"
+        )
+    config = _without_files(_pinned(stored_config(row), row, given), store)
+    if isinstance(config, GptConfig):
+        _refuse_other_data(config, row)
+        refuse_unusable_data([config])
+    identity = identify(config, row["data_hash"])
+    # an abandoned branch comes out of its run's training, under a name of its own
+    name = str(row["parent_run_id"]) if row["status"] == "rolled_back" else run_id
+    planned = PlannedRun(config, replace(identity, run_id=name), row["data_hash"])
+    curves = store.table("curves", [run_id], list(MEASUREMENTS))
+    trace = traces(pa.Table.from_pylist([{fact: row[fact] for fact in FACTS}]), curves)[run_id]
+    return StoredRun(run_id, planned, row, trace, tuple(_notes(row, identity.run_id == name)))
+
+
+def train_again(stored: StoredRun, watch: Callable[[Progress], None]) -> Repetition:
+    """Train ``stored`` from its first step in this process and compare; nothing is written.
+
+    Raises:
+        GrokError: the run cannot be trained here.
+    """
+    row = stored.row
+    result = _result(stored, watch)
+    rows = [Row(result, stored.planned.config, stored.planned.identity, Provenance.collect(), row["data_hash"])]
+    old, new = stored.trace, traces(*to_shard(rows).for_comparison())[stored.run_id]
+    conflict = difference(*(_whatever_the_numerics(trace) for trace in (old, new)))
+    return Repetition(
+        run_id=stored.run_id,
+        stored_tag=str(row["numerics"]),
+        tag=result.numerics,
+        evaluations=len(np.intersect1d(old.at, new.at)),
+        hashed=None not in (old.weights_hash, new.weights_hash),
+        first_difference=None if conflict is None else _in_words(conflict),
+    )
+
+
+def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
+    """Train and return the result under the stored run's name, as soon as there is one."""
+    run = stored.planned
+    device = prepare_process([run], run.config.device, slot=0)
+    jobs = [Job(run_id=run.run_id, config=run.config)]
+    lanes = stored.row["lane_width"] if device == "cuda" else None
+    for event in _events(jobs, device, lanes):
+        if isinstance(event, Progress):
+            watch(event)
+        elif isinstance(event, RunResult) and event.run_id == stored.run_id:
+            return event
+    raise TrainingError(
+        f"training run {run.run_id} again did not come to {stored.run_id}: nothing was rolled back this time"
+    )
+
+
+def _events(jobs: list[Job], device: str, lanes: int | None) -> Iterator[Event]:
+    if isinstance(jobs[0].config, GptConfig):
+        from grok.gpt.training import engine as gpt
+
+        return gpt.train(jobs, device=device)
+    from grok.arithmetic import engine as arithmetic
+
+    return arithmetic.train(jobs, lanes=lanes, device=device)
+
+
+def _whatever_the_numerics(trace: Trace) -> Trace:
+    """Return ``trace`` so that it is compared with every other: a store compares only what must be equal."""
+    status = "abandoned" if trace.status == "rolled_back" else trace.status
+    return replace(trace, trajectory_id="", numerics=None, status=status)
+
+
+def _in_words(conflict: Conflict) -> str:
+    where = "" if conflict.step is None else f" at step {conflict.step:,}"
+    return f"{conflict.what}{where}: {conflict.value!r} stored, {conflict.other_value!r} now"
+
+
+def _pinned(config: RunConfig, row: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig:
+    """Return ``config`` with what was left to the machine set as the numerics tag says that it was, and ``given``.
+
+    Raises:
+        ConfigError: ``given`` has another setting than :data:`WHERE`, or a value that is none; no GPU is here.
+    """
+    tag = str(row["numerics"]).rpartition(" | ")[2]
+    parts = dict(part.partition("=")[::2] for part in tag.split(";"))
+    settings: dict[str, Any] = {"device": row["device"]}
+    if row["device"] == "cpu" and "compiled" in parts:
+        settings["numerics.compile"] = parts["compiled"] != "no"
+        settings["numerics.path"] = "onednn" if parts.get("products", "").startswith("onednn") else "plain"
+    if config.mode == "gpt" and parts.get("threads", "").isdigit():
+        settings["train.threads"] = int(parts["threads"])
+    names = settings_of(type(config))
+    for name, value in given.items():
+        if name not in WHERE or name not in names:
+            known = ", ".join(known for known in WHERE if known in names)
+            raise ConfigError(
+                f"{name}={value} cannot be given with --again, which keeps a run's settings: expected one of {known}"
+            )
+        hint, rule = names[name]
+        settings[name] = check(name, value, hint, rule)
+    if settings["device"] == "cuda" and not visible_gpus():
+        raise ConfigError(
+            f"device=cuda: there is no GPU here, and run {row['run_id']} was computed by {row['numerics']}; "
+            "device=cpu trains it here"
+        )
+    for name, value in settings.items():
+        config = _with(config, name, value)
+    return config
+
+
+def _with(config: Any, name: str, value: Any) -> Any:
+    first, _, rest = name.partition(".")
+    return replace(config, **{first: _with(getattr(config, first), rest, value) if rest else value})
+
+
+def _without_files(config: RunConfig, store: Store) -> RunConfig:
+    """Return ``config`` so that its training writes no file: no checkpoints, no weights, no sinks."""
+    config = replace(
+        config,
+        save="none",
+        checkpoint=replace(config.checkpoint, every=0, minutes=0.0, keep=False),
+        numerics=replace(config.numerics, strict=False),
+        store=replace(config.store, path=str(store.layout.root)),
+    )
+    if isinstance(config, GptConfig):
+        config = replace(config, log=LogConfig(quiet=True), eval=replace(config.eval, sample_tokens=0))
+    return config
+
+
+def _refuse_other_data(config: GptConfig, row: Mapping[str, Any]) -> None:
+    """Refuse a corpus that is not there, or not the one that the run was trained on.
+
+    Raises:
+        DataError: one of both.
+    """
+    path = config.data.path
+    try:
+        here = data_hash(config)
+    except DataError as error:
+        raise DataError(
+            f"run {row['run_id']} was trained on the corpus in {path}, which is not there ({error}): give data.path=DIR"
+        ) from error
+    if here != row["data_hash"]:
+        raise DataError(
+            f"the corpus in {path} is not the one that run {row['run_id']} was trained on (hash {here}, expected "
+            f"{row['data_hash']}): give data.path=DIR"
+        )
+
+
+def _notes(row: Mapping[str, Any], same_name: bool) -> Iterator[str]:
+    """Yield what the reader of the verdict should know."""
+    if not same_name:
+        yield (
+            "these settings have another run_id today: the run was stored by a version whose settings or numbers differ"
+        )
+    if " | " in (row["numerics"] or ""):
+        yield "the stored run went on under other numerics than it began with, which no single process repeats"
+    if row["stop_reason"] not in ("steps", None):
+        yield f"the stored run ended early ({row['stop_reason']}), after {row['steps']:,} steps"
+    commit, dirty = git_state()
+    if row["git_commit"] and commit and row["git_commit"] != commit:
+        yield f"stored by commit {row['git_commit'][:12]}, this is {commit[:12]}"
+    if row["git_dirty"] or dirty:
+        yield f"the code has changes that are not committed ({'then' if row['git_dirty'] else 'now'})"
