@@ -6,7 +6,7 @@ EXTRAS ?= dev,readers,gpt,hf,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup sweep test test-slow check bench clean
+.PHONY: setup sweep test test-slow check golden bench clean
 
 setup: $(VENV)/.installed
 
@@ -32,6 +32,12 @@ test: check
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 3600
+
+# Only when results are meant to change: raise NUMERICS_VERSION first and say why in CHANGELOG.md.
+golden: setup
+	$(BIN)/python -m tests.golden.regenerate
+	$(BIN)/python -m tests.gpt.regenerate
+	git diff --stat -- tests
 
 bench: setup
 	$(BIN)/python -m benchmarks.seeds

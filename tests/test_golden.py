@@ -11,10 +11,10 @@ import json
 import pytest
 
 from grok.config import NUMERICS_VERSION
-from tests.golden.regenerate import CASES, FILE, run
+from tests.golden.regenerate import CASES, FILE, IDENTITY, NAMED, names, run
 
 GOLDEN = json.loads(FILE.read_text())
-HOW = "if this is meant: raise NUMERICS_VERSION, say why in CHANGELOG.md, run python -m tests.golden.regenerate"
+HOW = "if this is meant: raise NUMERICS_VERSION, say why in CHANGELOG.md, run make golden"
 
 
 def test_the_golden_file_is_of_this_version() -> None:
@@ -30,5 +30,13 @@ def test_bits_and_curve(case: str) -> None:
     for step, values in found.items():
         assert values == pytest.approx(golden["curve"][str(step)], rel=1e-3, abs=1e-3), HOW
     if tag not in golden["hashes"]:
-        pytest.skip(f"the curve holds; no bits are kept for {tag}: python -m tests.golden.regenerate adds them")
+        pytest.skip(f"the curve holds; no bits are kept for {tag}: make golden adds them")
     assert golden["hashes"][tag] == weights_hash, HOW
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_names_of_runs(case: str) -> None:
+    """Stores are addressed by these names: a new setting or stream must not change them."""
+    kept = json.loads(IDENTITY.read_text())
+    assert kept["version"] == NUMERICS_VERSION, HOW
+    assert names(case) == kept["names"][case], "a setting that is added needs `neutral=`; see grok/config/fields.py"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from grok.config.fields import section, setting
 from grok.errors import ConfigError
-from grok.streams import MAX_SEED, StreamSeeds
+from grok.streams import MAX_SEED, STREAMS, StreamSeeds
 
 _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
 # Seed settings have role "none" because identity holds the *resolved* streams instead:
@@ -111,19 +111,7 @@ class RunConfig:
 
     def stream_seeds(self) -> StreamSeeds:
         """Return the resolved seed of every stream."""
-        s = self.seeds
-        return StreamSeeds.derive(
-            self.seed,
-            {
-                "split": s.split,
-                "init": s.init,
-                "order": s.order,
-                "dropout": s.dropout,
-                "eval": s.eval,
-                "sample": s.sample,
-                "perturb": s.perturb,
-            },
-        )
+        return StreamSeeds.derive(self.seed, {name: getattr(self.seeds, name) for name in STREAMS})
 
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can move training under these settings."""

@@ -1,6 +1,6 @@
 """Which runs are the same run: names made from what decides a result, and from nothing else.
 
-DESIGN decision 1. ``run_id`` names a run, ``trajectory_id`` the sequence of weights it
+``run_id`` names a run, ``trajectory_id`` the sequence of weights it
 walks through (equal trajectory and equal numerics tag must mean equal bits at common
 steps), ``config_id`` the settings without any seed.
 """
@@ -18,6 +18,9 @@ NUMERICS_VERSION: Final = 1
 """Raised by hand whenever the same settings begin to give other bits; see tests/test_golden.py."""
 
 _DIGITS: Final = 20  # 80 bits: no clash in any store a person will ever fill
+_ALWAYS_NAMED: Final = ("split", "init", "order", "dropout", "eval", "sample", "perturb")
+"""The streams of the first version: in every ``run_id``. A stream that is added later is in it only where it can move
+training, so that it renames no stored run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,11 @@ def identify(config: RunConfig, data_hash: str | None = None) -> Identity:
     # never, the other streams only where something reads them.
     streams = asdict(config.stream_seeds())
     live = {name: seed for name, seed in streams.items() if name in config.live_streams()}
+    named = {name: seed for name, seed in streams.items() if name in live or name in _ALWAYS_NAMED}
     layers = config.seeds.layers
     length = {} if config.length_is_free() else by_role["length"]
     return Identity(
-        run_id=_hash({**settings, "streams": streams, "layers": layers, **by_role}),
+        run_id=_hash({**settings, "streams": named, "layers": layers, **by_role}),
         trajectory_id=_hash({**settings, "streams": live, "layers": layers, "length": length}),
         config_id=_hash({**settings, "length": by_role["length"]}),
     )

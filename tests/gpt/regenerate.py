@@ -1,4 +1,4 @@
-"""Write GPT's golden file anew: ``python -m tests.gpt.regenerate``.
+"""Write GPT's golden file anew: ``make golden`` (or ``python -m tests.gpt.regenerate``).
 
 Do this only when results are meant to change: raise ``NUMERICS_VERSION`` in ``grok/config/identity.py``
 first, and say why in ``CHANGELOG.md``. Hashes of other processors and torch versions are kept as long as

@@ -15,7 +15,7 @@ from grok.text.corpus import Corpus
 from tests.gpt.regenerate import CASES, FILE, run
 
 GOLDEN = json.loads(FILE.read_text())
-HOW = "if this is meant: raise NUMERICS_VERSION, say why in CHANGELOG.md, run python -m tests.gpt.regenerate"
+HOW = "if this is meant: raise NUMERICS_VERSION, say why in CHANGELOG.md, run make golden"
 
 
 def test_the_golden_file_is_of_this_version() -> None:
@@ -29,7 +29,5 @@ def test_bits_and_losses(case: str, corpus: Corpus) -> None:
     assert [p.train_loss for p in result.step_log] == pytest.approx(golden["losses"], rel=1e-3), HOW
     assert [p.val_loss for p in result.curve] == pytest.approx(golden["val_losses"], rel=1e-3), HOW
     if result.numerics not in golden["hashes"]:
-        pytest.skip(
-            f"the losses hold; no bits are kept for {result.numerics}: python -m tests.gpt.regenerate adds them"
-        )
+        pytest.skip(f"the losses hold; no bits are kept for {result.numerics}: make golden adds them")
     assert result.weights_hash == golden["hashes"][result.numerics], HOW
