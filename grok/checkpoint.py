@@ -6,23 +6,19 @@ checkpoints/<run_id>/
   weights-final/        kept weights, the same two files
 ```
 A folder is written under another name and gets its own by one rename, so it is whole or
-not there. The manifest holds every tensor's dtype and shape (REQUIREMENTS A4) and the
+not there. The manifest holds every tensor's dtype and shape and the
 SHA-256 of the tensor file; loading checks all of it, takes the newest intact checkpoint
 and warns of damaged ones.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import re
-import shutil
-import socket
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +26,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from grok.errors import CheckpointError, disk_remedy
+from grok.errors import CheckpointError
+from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, write_folder
 from grok.records import Checkpoint
 
 FORMAT: Final = 1
@@ -38,13 +35,6 @@ TENSORS: Final = "tensors.safetensors"
 MANIFEST: Final = "manifest.json"
 _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_TMP: Final = ".tmp-"
-
-_WRITER: Final = re.compile(r".*\.tmp-(.+)-(\d+)-[0-9a-f]{8}")
-"""Host and process in the name of a folder that is being written."""
-
-TRIES: Final = 3
-"""Times to write a folder that another process clears away meanwhile: it has no reason to do so twice."""
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -138,7 +128,7 @@ def remove_checkpoints(folder: str | Path) -> None:
     for _, _, path in _saved(folder):
         _discard(path)
     with suppress(OSError):  # not there, not empty: kept weights stay, and so does what another process writes
-        _clear_unfinished(folder, everything=True)
+        clear_unfinished(folder, everything=True)
         folder.rmdir()
 
 
@@ -161,7 +151,7 @@ def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
     """
     path = Path(folder) / f"weights-{_plain_name(moment, 'moment')}"
     if not path.is_dir():
-        kept = sorted(p.name.removeprefix("weights-") for p in Path(folder).glob("weights-*") if _TMP not in p.name)
+        kept = sorted(p.name.removeprefix("weights-") for p in Path(folder).glob("weights-*") if not is_unfinished(p))
         raise CheckpointError(
             f"no weights of moment {moment!r} in {folder} (kept: {', '.join(kept) or 'none'}): "
             f"train with `save={moment}`"
@@ -183,47 +173,37 @@ def _saved(folder: Path) -> list[tuple[int, int, Path]]:
 
 
 def _commit(target: Path, tensors: Mapping[str, torch.Tensor], about: dict[str, Any]) -> None:
-    """Write a folder whole, under another name first.
+    """Write a folder whole.
 
     Two processes train one run where a lease was lost (a machine slept), and one may clear what
     the other is writing: that is no fault of the disk, and is written again.
     """
     plain = _plain_tensors(tensors)
+
+    def write(folder: Path) -> None:
+        _save_tensors(plain, folder / TENSORS)
+        manifest = {
+            "format": FORMAT,
+            **about,
+            "tensors": {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in plain.items()},
+            "sha256": _sha256(folder / TENSORS),
+        }
+        text = json.dumps({**manifest, "manifest_sha256": _fingerprint(manifest)}, indent=1)
+        (folder / MANIFEST).write_text(text, encoding="utf-8")
+
     with _disk_errors(f"writing {target}"):
-        for tries_left in reversed(range(TRIES)):
-            staged = target.with_name(f"{target.name}{_TMP}{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}")
-            try:
-                _write_whole(staged, target, plain, about)
-                return
-            except (OSError, SafetensorError) as error:
-                crossed = isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY)
-                if not tries_left or (staged.exists() and not crossed):
-                    raise
-            finally:
-                shutil.rmtree(staged, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        clear_unfinished(target.parent)
+        # only kept weights are replaced; their run has no row before they are there
+        write_folder(target, write)
 
 
-def _write_whole(staged: Path, target: Path, plain: Mapping[str, torch.Tensor], about: dict[str, Any]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _clear_unfinished(target.parent)
-    staged.mkdir()
-    save_file(dict(plain), staged / TENSORS)
-    manifest = {
-        "format": FORMAT,
-        **about,
-        "tensors": {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in plain.items()},
-        "sha256": _sha256(staged / TENSORS),
-    }
-    text = json.dumps({**manifest, "manifest_sha256": _fingerprint(manifest)}, indent=1)
-    (staged / MANIFEST).write_text(text, encoding="utf-8")
-    for path in (staged / TENSORS, staged / MANIFEST, staged):
-        _flush(path)
-    replaced = target.with_name(f"{target.name}{_TMP}old-{os.urandom(4).hex()}")
-    with suppress(FileNotFoundError):  # only kept weights are replaced; their run has no row before they are there
-        target.rename(replaced)
-    staged.rename(target)
-    _flush(target.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+def _save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:  # the operating system's error is a part of its text
+        number = re.search(r"os error (\d+)", str(error))
+        raise (OSError(int(number[1]), str(error)) if number else OSError(str(error))) from error
 
 
 def _plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -295,53 +275,13 @@ def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _discard(path: Path) -> None:
-    """Remove a committed folder: by a rename first, so that no half of it is ever taken for a checkpoint."""
-    doomed = path.with_name(f"{path.name}{_TMP}old-{os.urandom(4).hex()}")
-    with _disk_errors(f"removing {path}"), suppress(FileNotFoundError):
-        path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _clear_unfinished(folder: Path, *, everything: bool = False) -> None:
-    """Remove what a kill left half-written; ``everything``: also what somebody may still be at.
-
-    By a rename first, so that who is still at it after all loses it whole.
-    """
-    for path in list(folder.iterdir()):
-        if _TMP in path.name and (everything or not _is_being_written(path.name)):
-            doomed = path.with_name(f"old{_TMP}{os.urandom(4).hex()}")
-            with suppress(OSError):
-                path.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _is_being_written(name: str) -> bool:
-    """Return whether the process that writes the folder may be alive: on another machine nobody can tell."""
-    writer = _WRITER.fullmatch(name)
-    if writer is None:
-        return False
-    if writer[1] != socket.gethostname():
-        return True
-    try:
-        os.kill(int(writer[2]), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        return True
-    return True
+    with _disk_errors(f"removing {path}"):
+        discard_folder(path)
 
 
 def _plain_name(name: str, what: str) -> str:
-    if not _NAME.fullmatch(name) or _TMP in name:
+    if not _NAME.fullmatch(name) or is_unfinished(Path(name)):
         raise CheckpointError(f"{what}={name!r}: expected a name of letters, digits, '.', '_' and '-', not a path")
     return name
 
@@ -359,14 +299,5 @@ def _check_plain(value: Any, where: str) -> None:
         raise CheckpointError(f"{where}: {type(value).__name__} does not come back from JSON as it was")
 
 
-@contextmanager
-def _disk_errors(doing: str) -> Iterator[None]:
-    try:
-        yield
-    except SafetensorError as error:  # the operating system's error is a part of its text
-        number = re.search(r"os error (\d+)", str(error))
-        reason = disk_remedy(int(number[1]) if number else None, str(error))
-        raise CheckpointError(f"{doing}: {reason}; what was saved before is untouched") from error
-    except OSError as error:
-        reason = disk_remedy(error.errno, error.strerror or str(error))
-        raise CheckpointError(f"{doing}: {reason}; what was saved before is untouched") from error
+def _disk_errors(doing: str) -> AbstractContextManager[None]:
+    return disk_errors(doing, CheckpointError, "what was saved before is untouched")

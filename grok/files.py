@@ -1,8 +1,10 @@
-"""Files that are either whole or not there, locks between processes, and clear words for what a disk refuses.
+"""Files and folders that are either whole or not there, locks between processes, clear words for a disk's refusal.
 
-The rules that everything in a store rests on: a file is written under another name in
-the same file system, flushed to the disk, renamed to its own name, and the folder is
-flushed. A reader therefore sees all of a file or none of it, also after a power cut.
+The rules that everything on the disk rests on: a file or folder is written under another
+name in the same file system, flushed to the disk, renamed to its own name, and the folder
+that holds it is flushed. A reader therefore sees all of it or nothing, also after a power
+cut. What a killed process left unfinished carries that process in its name; the next
+writer removes it once the process is gone.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import errno
 import fcntl
 import json
 import os
+import re
+import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,20 +24,32 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from grok.errors import StoreError, disk_remedy
+from grok.errors import GrokError, StoreError, disk_remedy
+from grok.processes import start_of
+
+TRIES: Final = 3
+"""Times to write a folder that another process clears away meanwhile: it has no reason to do so twice."""
+
+_UNFINISHED: Final = ".tmp-"
+"""In the name of every folder that is being written or removed."""
+
+_WRITER: Final = re.compile(r"(.+)\+(\d+)\+([\d.]*)\+[0-9a-f]{8}")
+"""What follows it: host, process and its start; nothing of this kind where anybody may remove the folder."""
 
 LOCK_PATIENCE: Final = 600.0
 """Seconds (of the monotonic clock) to wait for another process that is writing."""
 
 
 @contextmanager
-def disk_errors(doing: str) -> Iterator[None]:
-    """Turn an OSError inside into a one-line StoreError that says what would do."""
+def disk_errors(
+    doing: str, kind: type[GrokError] = StoreError, kept: str = "what was stored before is untouched"
+) -> Iterator[None]:
+    """Turn an OSError inside into a one-line error of this ``kind`` that says what would do."""
     try:
         yield
     except OSError as error:
         reason = disk_remedy(error.errno, str(error))
-        raise StoreError(f"{doing}: {reason}; what was stored before is untouched") from error
+        raise kind(f"{doing}: {reason}; {kept}") from error
 
 
 def flush_folder(folder: Path) -> None:
@@ -73,9 +90,135 @@ def write_json(path: Path, value: Any, tmp: Path) -> None:
     move(staged, path)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Put ``text`` in the place of a file at once, unflushed: for what no longer counts after a power cut."""
+    staged = path.with_name(f".{path.name}.{unique()}")
+    staged.write_text(text, encoding="utf-8")
+    staged.replace(path)
+
+
 def unique() -> str:
     """Return 16 hex digits that no other process or machine has, from the system's entropy."""
     return os.urandom(8).hex()
+
+
+class FolderCrossed(OSError):
+    """Another process took or cleared the folder that this one was writing."""
+
+
+@contextmanager
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``target`` to write in; at the end it takes the name of ``target``.
+
+    The old ``target`` is replaced, and who has its files open keeps reading them. On an
+    error nothing is left of the new folder, and what was there is untouched.
+
+    Raises:
+        FolderCrossed: another process did the same at the same moment.
+        OSError: the disk refuses.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    host, pid = socket.gethostname(), os.getpid()
+    folder = _beside(target, f"{host}+{pid}+{start_of(pid) or ''}+{os.urandom(4).hex()}")
+    try:
+        folder.mkdir()
+        yield folder
+        _flush_tree(folder)
+        _put_in_place(folder, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY) or not folder.exists():
+            raise FolderCrossed(*error.args) from error
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_folder(target: Path, write: Callable[[Path], object]) -> None:
+    """Write a folder whole: ``write(folder)`` fills one beside ``target``, which then takes its name.
+
+    What another process clears away meanwhile is no fault of the disk, and is written again.
+    """
+    for tries_left in reversed(range(TRIES)):
+        try:
+            with staged_folder(target) as folder:
+                write(folder)
+            return
+        except FolderCrossed:
+            if not tries_left:
+                raise
+
+
+def discard_folder(path: Path) -> None:
+    """Remove a folder: by a rename first, so that no half of it is ever taken for a whole one."""
+    doomed = _beside(path, f"old-{os.urandom(4).hex()}")
+    with suppress(FileNotFoundError):
+        path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def clear_unfinished(parent: Path, target: Path | None = None, *, everything: bool = False) -> None:
+    """Remove the unfinished folders in ``parent`` whose writers are gone.
+
+    Args:
+        parent: where they are.
+        target: only those that were to become this folder.
+        everything: also those that somebody may still be writing, who then loses the whole
+            of it and never a half.
+    """
+    prefix = "" if target is None else f".{target.name}{_UNFINISHED}"
+    for path in list(parent.iterdir()):
+        if is_unfinished(path) and path.name.startswith(prefix) and (everything or not _is_being_written(path.name)):
+            with suppress(OSError):
+                discard_folder(path)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Return whether ``path`` has the name of a folder that is being written or removed."""
+    return _UNFINISHED in path.name
+
+
+def _beside(target: Path, words: str) -> Path:
+    return target.with_name(f".{target.name.partition(_UNFINISHED)[0].lstrip('.')}{_UNFINISHED}{words}")
+
+
+def _is_being_written(name: str) -> bool:
+    """Return whether the process that writes the folder may be alive: on another machine nobody can tell."""
+    writer = _WRITER.fullmatch(name.partition(_UNFINISHED)[2])
+    if writer is None:
+        return False
+    return writer[1] != socket.gethostname() or (start_of(int(writer[2])) or "") == writer[3]
+
+
+def _put_in_place(folder: Path, target: Path) -> None:
+    replaced = _beside(target, f"old-{os.urandom(4).hex()}")
+    with suppress(FileNotFoundError):
+        target.rename(replaced)
+    try:
+        folder.rename(target)
+    except OSError:
+        with suppress(OSError):  # what was there keeps its name
+            replaced.rename(target)
+        raise
+    flush_folder(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _flush_tree(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            _flush_tree(path)
+        else:
+            flush_file(path)
+    flush_folder(folder)
+
+
+def flush_file(path: Path) -> None:
+    """Make the content of a file survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

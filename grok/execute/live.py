@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from grok.store.leases import Owner, alive_here
+from grok.files import replace_text
+from grok.processes import Owner, alive_here
 
 STALE: Final = 86400.0
 """Seconds without a sign of life after which a killed sweep's folder is removed by the next one."""
@@ -69,9 +70,7 @@ class LiveFolder:
     def publish(self, name: str, news: dict[str, Any]) -> None:
         """Replace what the group ``name`` said last."""
         with suppress(OSError):  # progress is a courtesy: a full disk must not end training here
-            staged = self.path / f".{name}"
-            staged.write_text(json.dumps(news))
-            staged.replace(self.path / f"{name}.json")
+            replace_text(self.path / f"{name}.json", json.dumps(news))
 
     def retract(self, name: str) -> None:
         """Remove what the group ``name`` said last."""

@@ -13,8 +13,6 @@ are taken over:
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from grok.files import disk_errors, locked, remove_quietly, unique
+from grok.files import disk_errors, locked, remove_quietly, replace_text
+from grok.processes import Owner, alive_here
 from grok.store.layout import Layout
 
 STALE_AFTER: Final = 120.0
@@ -39,62 +38,6 @@ class Claim:
     """In the store already."""
     held: dict[str, str]
     """Leased to another sweep, with its name: ask again later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """One sweep's process, so that others can tell whether it still lives."""
-
-    name: str
-    machine: str
-    """Host, boot and process namespace: where process numbers mean the same."""
-    pid: int
-    started: str
-    """Start time of the process in the kernel's ticks since boot."""
-    host: str
-
-    @classmethod
-    def this_process(cls) -> Owner:
-        host = socket.gethostname()
-        return cls(f"{host}-{os.getpid()}-{unique()}", machine(), os.getpid(), start_of(os.getpid()) or "", host)
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
-
-
-def machine() -> str:
-    """Return a name that two processes share exactly when they see the same process numbers."""
-    boot, namespace = "", ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with suppress(OSError):
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    return f"{socket.gethostname()} {boot} {namespace}"
-
-
-def start_of(pid: int) -> str | None:
-    """Return when a living process started, or None where there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return None
-        return _start_without_proc(pid)
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
-    state, started = fields[0], fields[19]
-    return None if state in "ZX" else started
-
-
-def _start_without_proc(pid: int) -> str | None:
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else repr(process.create_time())
-    except psutil.Error:
-        return None
 
 
 class Leases:
@@ -145,7 +88,7 @@ class Leases:
                 self._held.clear()
                 return False
             self._beats += 1
-            self._put(self._beat(self._me.name), str(self._beats))
+            replace_text(self._beat(self._me.name), str(self._beats))
         return True
 
     def release(self) -> None:
@@ -204,14 +147,9 @@ class Leases:
             self._me = Owner.this_process()
         content = {"owner": asdict(self._me), "run_ids": sorted(self._held)}
         self._beats += 1
-        self._put(self._beat(self._me.name), str(self._beats))
-        self._put(self._lease(self._me.name), json.dumps(content))
-
-    def _put(self, path: Path, text: str) -> None:
         # no flush: after a power cut there is no living owner
-        staged = path.with_name(f".{path.name}.{unique()}")
-        staged.write_text(text, encoding="utf-8")
-        staged.replace(path)
+        replace_text(self._beat(self._me.name), str(self._beats))
+        replace_text(self._lease(self._me.name), json.dumps(content))
 
     def _lease(self, owner: str) -> Path:
         return self._folder / f"{owner}.json"
@@ -222,10 +160,3 @@ class Leases:
     def _forget(self, owner: str) -> None:
         remove_quietly(self._lease(owner))
         remove_quietly(self._beat(owner))
-
-
-def alive_here(owner: Owner) -> bool | None:
-    """Return whether the owner's process lives, or None where it runs on another machine."""
-    if owner.machine != machine():
-        return None
-    return start_of(owner.pid) == owner.started

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grok.errors import DataError
+from grok.files import clear_unfinished, disk_errors, staged_folder
 from grok.text import inspection
 from grok.text.corpus import MANIFEST_VERSION, Corpus, data_hash, open_corpus, tokenizer_entry
 from grok.text.encoding import encode
@@ -104,7 +103,6 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
         content = inspection.report(open_corpus(folder), scans, cut.leaks(scans))
         (folder / "corpus.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
         (folder / "corpus.md").write_text(inspection.to_markdown(content, request.out.name), encoding="utf-8")
-        _put_in_place(folder, request.out)
     return open_corpus(request.out), False
 
 
@@ -238,31 +236,10 @@ def _manifest(
 
 @contextmanager
 def _workplace(out: Path) -> Iterator[Path]:
-    """Make a folder beside ``out`` to write in, gone afterwards whatever happens; also those of killed runs."""
-    import psutil
-
-    try:
+    """Yield a folder beside ``out`` to write in, which takes its name at the end; clear those of killed commands."""
+    # inputs have errors of their own: this is the disk that is written to
+    with disk_errors(f"--out {out} cannot be written", DataError, "what was there is untouched"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        for left in (*out.parent.glob(f".{out.name}.partial-*"), *out.parent.glob(f".{out.name}.old-*")):
-            process = left.name.rpartition("-")[2]
-            if process.isdigit() and not psutil.pid_exists(int(process)):
-                shutil.rmtree(left)
-        folder = out.parent / f".{out.name}.partial-{os.getpid()}"
-        folder.mkdir()
-    except OSError as error:
-        raise DataError(f"--out {out} cannot be written ({error})") from error
-    try:
-        yield folder
-    except OSError as error:  # inputs have errors of their own: this is the disk that is written to
-        raise DataError(f"--out {out} cannot be written ({error}); what was there is untouched") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _put_in_place(folder: Path, out: Path) -> None:
-    """Rename ``folder`` to ``out``; a corpus that was there goes (who has it open keeps reading the old)."""
-    old = out.parent / f".{out.name}.old-{os.getpid()}"
-    if out.exists():
-        out.rename(old)
-    folder.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+        clear_unfinished(out.parent, out)
+        with staged_folder(out) as folder:
+            yield folder

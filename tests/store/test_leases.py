@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from grok.processes import Owner, alive_here
 from grok.store import StoreWriter, open_store
 from grok.store.layout import Layout
-from grok.store.leases import Leases, Owner, alive_here
+from grok.store.leases import Leases
 from grok.store.testing import example_row, failed
 
 CLAIMANT = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -239,7 +240,8 @@ def test_a_killed_preparation_leaves_the_old_corpus(tmp_path: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         prepare(request(tmp_path, tmp_path / "t.txt"))
     assert open_corpus(tmp_path / "out").hash == old.hash
-    (tmp_path / ".out.partial-999999999").mkdir()  # of a process that is no more
+    (tmp_path / f".out.tmp-{socket.gethostname()}+999999999+1+0123abcd").mkdir()  # of a process that is no more
+    (tmp_path / ".out.tmp-old-0123abcd").mkdir()  # of one that was putting the new corpus in place
     monkeypatch.undo()
     assert prepare(request(tmp_path, tmp_path / "t.txt"))[0].hash != old.hash
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "t.txt"]

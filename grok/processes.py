@@ -1,0 +1,78 @@
+"""Which process wrote something, and whether it still lives.
+
+No clock is compared: a process is known by its number *and* its start time, on one
+machine and boot, so that a number that was given out again keeps nothing alive.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One process, so that others can tell whether it still lives."""
+
+    name: str
+    machine: str
+    """Host, boot and process namespace: where process numbers mean the same."""
+    pid: int
+    started: str
+    """Start time of the process in the kernel's ticks since boot."""
+    host: str
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        host = socket.gethostname()
+        return cls(
+            f"{host}-{os.getpid()}-{os.urandom(8).hex()}", machine(), os.getpid(), start_of(os.getpid()) or "", host
+        )
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def alive_here(owner: Owner) -> bool | None:
+    """Return whether the owner's process lives, or None where it runs on another machine."""
+    if owner.machine != machine():
+        return None
+    return start_of(owner.pid) == owner.started
+
+
+def machine() -> str:
+    """Return a name that two processes share exactly when they see the same process numbers."""
+    boot, namespace = "", ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    return f"{socket.gethostname()} {boot} {namespace}"
+
+
+def start_of(pid: int) -> str | None:
+    """Return when a living process started, or None where there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+        return _start_without_proc(pid)
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    state, started = fields[0], fields[19]
+    return None if state in "ZX" else started
+
+
+def _start_without_proc(pid: int) -> str | None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else repr(process.create_time())
+    except psutil.Error:
+        return None
