@@ -8,13 +8,15 @@ what would be accepted.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Final, Literal, TypeVar
 
 from grok.errors import ConfigError, nearest
 from grok.streams import MAX_SEED
@@ -51,6 +53,10 @@ class Rule:
     """Words that people type for a choice, where spelling alone would point to another one."""
 
 
+ANY: Final = Rule(doc="")
+"""What an entry of a list must keep to besides its type."""
+
+
 def setting(default: Any, doc: str, **rule: Any) -> Any:
     """Declare a setting with its default, one sentence of meaning and the bounds of :class:`Rule`."""
     metadata = {"rule": Rule(doc=doc, **rule)}
@@ -64,31 +70,44 @@ def section(cls: type[T]) -> T:
     return field(default_factory=cls)
 
 
-def rule_of(f: Field[Any]) -> Rule:
-    rule = f.metadata["rule"]
-    assert isinstance(rule, Rule)
-    return rule
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """One declared field: a setting, or a nested group of settings."""
+
+    hint: Any
+    kind: Any
+    """The hint without ``None``."""
+    optional: bool
+    rule: Rule | None
+    """None for a group."""
 
 
-_HINTS: dict[Any, dict[str, Any]] = {}
+@functools.cache
+def _declared(cls: Any) -> dict[str, _Declared]:
+    """Return the fields of ``cls`` by name: read once a class, because planning builds thousands of configs."""
+    hints = typing.get_type_hints(cls)
+    return {
+        f.name: _Declared(
+            hint := hints[f.name], _without_none(hint), _without_none(hint) is not hint, f.metadata.get("rule")
+        )
+        for f in fields(cls)
+    }
 
 
-def _hints(cls: Any) -> dict[str, Any]:
-    if cls not in _HINTS:  # get_type_hints is slow, and thousands of configs are built while planning
-        _HINTS[cls] = typing.get_type_hints(cls)
-    return _HINTS[cls]
-
-
-def settings_of(cls: Any, prefix: str = "") -> dict[str, tuple[Any, Rule]]:
-    """Return every setting below ``cls`` by dotted name, with its type and rule, in declaration order."""
-    found: dict[str, tuple[Any, Rule]] = {}
-    hints = _hints(cls)
-    for f in fields(cls):
-        if is_dataclass(hints[f.name]):
-            found |= settings_of(hints[f.name], f"{prefix}{f.name}.")
+@functools.cache
+def _settings(cls: Any) -> dict[str, tuple[Any, Rule]]:
+    flat: dict[str, tuple[Any, Rule]] = {}
+    for name, declared in _declared(cls).items():
+        if declared.rule is None:
+            flat |= {f"{name}.{below}": value for below, value in _settings(declared.hint).items()}
         else:
-            found[prefix + f.name] = (hints[f.name], rule_of(f))
-    return found
+            flat[name] = (declared.hint, declared.rule)
+    return flat
+
+
+def settings_of(cls: Any) -> dict[str, tuple[Any, Rule]]:
+    """Return every setting below ``cls`` by dotted name, with its type and rule, in declaration order."""
+    return dict(_settings(cls))
 
 
 def build(cls: type[T], data: Any, prefix: str = "", root: Any = None) -> T:
@@ -99,35 +118,36 @@ def build(cls: type[T], data: Any, prefix: str = "", root: Any = None) -> T:
             value out of bounds.
     """
     root = root or cls
+    declared = _declared(typing.cast(Any, cls))
     if not isinstance(data, Mapping):
-        inside = ", ".join(f.name for f in fields(cls))  # type: ignore[arg-type]
+        inside = ", ".join(declared)
         raise ConfigError(f"{prefix.rstrip('.')}={data!r}: this is a group of settings ({inside}), not a value")
-    hints = _hints(cls)
     for name in data:
-        if name not in hints:
-            known = settings_of(root)
-            raise ConfigError(f"unknown setting '{prefix}{name}'{nearest(prefix + str(name), known)}")
+        if name not in declared:
+            raise ConfigError(f"unknown setting '{prefix}{name}'{nearest(prefix + str(name), _settings(root))}")
     values: dict[str, Any] = {}
-    for f in fields(cls):  # type: ignore[arg-type]
-        if f.name not in data:
-            continue
-        value, hint = data[f.name], hints[f.name]
-        if is_dataclass(hint):
-            values[f.name] = build(hint, value, f"{prefix}{f.name}.", root)  # type: ignore[arg-type]
+    for name, value in data.items():
+        field = declared[name]
+        if field.rule is None:
+            values[name] = build(field.hint, value, f"{prefix}{name}.", root)
         else:
-            values[f.name] = check(prefix + f.name, value, hint, rule_of(f))
+            values[name] = _check(prefix + name, value, field.kind, field.optional, field.rule)
     return cls(**values)
 
 
 def check(name: str, value: Any, hint: Any, rule: Rule) -> Any:
     """Return ``value`` as type ``hint`` within ``rule``, or raise ConfigError."""
-    optional, kind = _split_optional(hint)
+    kind = _without_none(hint)
+    return _check(name, value, kind, kind is not hint, rule)
+
+
+def _check(name: str, value: Any, kind: Any, optional: bool, rule: Rule) -> Any:
     if value is None:
         if optional:
             return None
         raise ConfigError(f"{name}=null: a value is needed, {_accepts(kind, rule)}")
     checked = _convert(name, value, kind, rule)
-    if isinstance(checked, (int, float)) and not isinstance(checked, bool):
+    if kind is int or kind is float:
         _check_bounds(name, checked, kind, rule)
     if rule.choices is not None and checked not in rule.choices:
         meant = dict(rule.meant).get(str(value))
@@ -136,19 +156,19 @@ def check(name: str, value: Any, hint: Any, rule: Rule) -> Any:
     return checked
 
 
-def _split_optional(hint: Any) -> tuple[bool, Any]:
+def _without_none(hint: Any) -> Any:
+    """Return ``X`` of the hint ``X | None``, and any other hint as it is."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         members = [m for m in typing.get_args(hint) if m is not type(None)]
         if len(members) == 1:
-            return True, members[0]
-    return False, hint
+            return members[0]
+    return hint
 
 
 def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
     def refuse() -> ConfigError:
         return ConfigError(f"{name}={value!r}: {type(value).__name__} given, {_accepts(kind, rule)}")
 
-    origin = typing.get_origin(kind)
     if kind is bool:
         if not isinstance(value, bool):
             raise refuse()
@@ -167,11 +187,12 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise refuse()
         return str(value)
+    origin = typing.get_origin(kind)
     if origin is list:
         if isinstance(value, (str, Mapping)) or not hasattr(value, "__iter__"):
             raise refuse()
         (item,) = typing.get_args(kind)
-        return [check(f"{name}[{i}]", v, item, Rule(doc="")) for i, v in enumerate(value)]
+        return [check(f"{name}[{i}]", v, item, ANY) for i, v in enumerate(value)]
     if origin is dict:
         if not isinstance(value, Mapping):
             raise refuse()
@@ -216,14 +237,19 @@ def _plain(bound: float) -> str:
     return str(int(bound)) if float(bound).is_integer() else str(bound)
 
 
-def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Rule]]:
+def walk(config: Any) -> Iterator[tuple[str, Any, Rule]]:
     """Yield (dotted name, value, rule) for every setting of a built config."""
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if is_dataclass(value):
-            yield from walk(value, f"{prefix}{f.name}.")
-        else:
-            yield prefix + f.name, value, rule_of(f)
+    cls: Any = type(config)
+    rules, values = _reader(cls)
+    for (name, rule), value in zip(rules, values(config), strict=True):
+        yield name, value, rule
+
+
+@functools.cache
+def _reader(cls: Any) -> tuple[list[tuple[str, Rule]], Callable[[Any], tuple[Any, ...]]]:
+    """Return name and rule of every setting below ``cls``, and what reads all their values off a config at once."""
+    settings = _settings(cls)
+    return [(name, rule) for name, (_, rule) in settings.items()], attrgetter(*settings)
 
 
 def canonical_json(value: Any) -> str:

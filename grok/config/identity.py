@@ -38,22 +38,30 @@ def identify(config: RunConfig, data_hash: str | None = None) -> Identity:
     for name, value, rule in walk(config):
         if rule.role != "none" and value != rule.neutral:
             by_role[rule.role][name] = value
-    settings = {"version": NUMERICS_VERSION, "data": data_hash, "result": by_role["result"]}
+    result, length, schedule = (canonical_json(by_role[role]) for role in ("result", "length", "schedule"))
+    settings = {"version": canonical_json(NUMERICS_VERSION), "data": canonical_json(data_hash), "result": result}
     if coupled := config.coupled_schedule():
-        settings["coupled"] = coupled
+        settings["coupled"] = canonical_json(coupled)
     # What cannot move training is not part of the trajectory: evaluation and sampling
     # never, the other streams only where something reads them.
     streams = asdict(config.stream_seeds())
     live = {name: seed for name, seed in streams.items() if name in config.live_streams()}
     named = {name: seed for name, seed in streams.items() if name in live or name in _ALWAYS_NAMED}
-    layers = config.seeds.layers
-    length = {} if config.length_is_free() else by_role["length"]
+    layers = canonical_json(config.seeds.layers)
+    run = {"streams": canonical_json(named), "layers": layers, "length": length, "schedule": schedule}
+    trajectory = {
+        "streams": canonical_json(live),
+        "layers": layers,
+        "length": canonical_json({}) if config.length_is_free() else length,
+    }
     return Identity(
-        run_id=_hash({**settings, "streams": named, "layers": layers, **by_role}),
-        trajectory_id=_hash({**settings, "streams": live, "layers": layers, "length": length}),
-        config_id=_hash({**settings, "length": by_role["length"]}),
+        run_id=_hash(settings | run),
+        trajectory_id=_hash(settings | trajectory),
+        config_id=_hash(settings | {"length": length}),
     )
 
 
-def _hash(parts: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:_DIGITS]
+def _hash(parts: dict[str, str]) -> str:
+    """Return the name made from parts that are canonical JSON texts: what the texts' values would give as one map."""
+    text = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
+    return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:_DIGITS]

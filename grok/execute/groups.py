@@ -9,9 +9,9 @@ what an executor holds in flight.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from grok.config.fields import canonical_json, walk
 from grok.execute.planned import PlannedRun
@@ -47,8 +47,13 @@ class Group:
 def lane_groups(runs: Sequence[PlannedRun], *, workers: int, lanes: int = 1, gpu: bool = False) -> list[Group]:
     """Return ``runs`` as groups, largest first within a program, in plan order."""
     programs: dict[str, list[PlannedRun]] = {}
+    named: dict[tuple[Any, ...], str] = {}
     for run in runs:
-        programs.setdefault(program_of(run), []).append(run)
+        # equal settings make equal programs: a program is named once for all seeds
+        alike = (run.identity.config_id, *astuple(run.config.numerics))
+        if alike not in named:
+            named[alike] = program_of(run)
+        programs.setdefault(named[alike], []).append(run)
     return [Group(part) for same in programs.values() for part in _split(same, workers=workers, lanes=lanes, gpu=gpu)]
 
 
