@@ -7,6 +7,7 @@ from typing import Any
 from analysis.observations import Observations
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies import (
+    branching,
     census,
     conditions,
     crossed,
@@ -32,6 +33,7 @@ QUESTIONS: tuple[Question, ...] = (
     regimes.QUESTION,
     scans.QUESTION,
     crossed.QUESTION,
+    branching.QUESTION,
     layers.QUESTION,
     repeatability.QUESTION,
     conditions.WEIGHT_DECAY_QUESTION,

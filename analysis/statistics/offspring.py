@@ -1,0 +1,88 @@
+"""How much of an outcome a parent hands on: children against parents, and shares among related children.
+
+Source: the regression of offspring on parents (Galton 1886; Falconer and Mackay 1996, ch. 10). A choice
+among parents by anything that is known of the parents does not bias the slope, because it is
+conditional on the parent; that is why promising parents may be chosen.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.statistics.proportions import clopper_pearson
+
+Floats = NDArray[np.float64]
+
+FEWEST_FAMILIES = 5
+"""Parents below which no slope is given: its interval comes from the spread between them."""
+
+
+def slope(parents: Floats, children: Floats, families: NDArray[np.int64], level: float = LEVEL) -> Estimate:
+    """Return the slope of ``children`` on ``parents``, one entry a child, with an interval between families.
+
+    0: children are as any other run; 1: children are on average as far from the mean as their parent was.
+    A family is one point, its parent and the mean of its children: siblings are not independent of each other.
+
+    Raises:
+        NotEnoughData: fewer than ``FEWEST_FAMILIES`` families, or parents that are all alike.
+    """
+    _, place, sizes = np.unique(families, return_inverse=True, return_counts=True)
+    if len(sizes) < FEWEST_FAMILIES:
+        raise NotEnoughData(f"children of at least {FEWEST_FAMILIES} parents, here {len(sizes)}")
+    x, y = np.bincount(place, parents) / sizes, np.bincount(place, children) / sizes
+    if np.ptp(x) == 0:
+        raise NotEnoughData("parents that differ in the outcome")
+    line = stats.linregress(x, y)
+    half = float(stats.t.ppf(0.5 + level / 2, len(sizes) - 2)) * float(line.stderr)
+    value = float(line.slope)
+    return Estimate(value, value - half, value + half, len(children), "slope on parents, one point a family", level)
+
+
+def likeness(outcomes: Floats, families: NDArray[np.int64]) -> float:
+    """Return the intraclass correlation of siblings, from a one-way analysis of variance, cut to [0, 1].
+
+    NaN where no family has two children, or there is one family only.
+    """
+    _, place, sizes = np.unique(families, return_inverse=True, return_counts=True)
+    k, n = len(sizes), len(outcomes)
+    if k < 2 or n <= k:
+        return math.nan
+    means = np.bincount(place, weights=outcomes) / sizes
+    between = float((sizes * (means - outcomes.mean()) ** 2).sum()) / (k - 1)
+    within = float(((outcomes - means[place]) ** 2).sum()) / (n - k)
+    size = (n - float((sizes**2).sum()) / n) / (k - 1)
+    total = between + (size - 1) * within
+    return min(1.0, max(0.0, (between - within) / total)) if total > 0 else 0.0
+
+
+def related_share(
+    hits: NDArray[np.bool_], outcomes: Floats, families: NDArray[np.int64], level: float = LEVEL
+) -> Estimate:
+    """Return the share of ``hits`` among children that come in families, with an interval that respects them.
+
+    Siblings are alike, so that n children count for fewer: n / (1 + (m - 1) likeness), m the size of a
+    family (Kish 1965). The likeness is that of the continuous ``outcomes``, which is never below the one
+    of the hits cut from them; the interval is the exact one of as many independent runs.
+
+    Raises:
+        NotEnoughData: no children.
+    """
+    n = len(hits)
+    if not n:
+        raise NotEnoughData("at least one child")
+    _, sizes = np.unique(families, return_counts=True)
+    alike = likeness(outcomes, families)
+    size = float((sizes**2).sum()) / n
+    effective = n / (1 + (size - 1) * (1.0 if math.isnan(alike) else alike))
+    share = float(hits.mean())
+    tail = (1 - level) / 2
+    k = share * effective
+    low = 0.0 if k <= 0 else float(stats.beta.ppf(tail, k, effective - k + 1))
+    high = 1.0 if share >= 1 else float(stats.beta.ppf(1 - tail, k + 1, effective - k))
+    whole = clopper_pearson(int(hits.sum()), n, level)
+    return Estimate(share, min(low, whole.low), max(high, whole.high), n, "exact, families respected", level)

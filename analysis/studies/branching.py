@@ -1,0 +1,287 @@
+"""Branching: two streams of a run kept and the third redrawn, or one kept and two redrawn.
+
+A family is a parent and its children. The parent's streams all derive from its master seed, or it is a
+child that was branched again; a child differs from its parent in exactly the redrawn streams. Only
+children are judged. Parents may have been chosen for any property of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria import DIARY, UNJUDGED
+from analysis.observations import Observations, floats, is_random_seed
+from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.offspring import related_share, slope
+from analysis.statistics.proportions import share
+from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.census import judged
+
+STREAMS: Final = ("split", "init", "order")
+REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
+FEWEST: Final = 4
+"""Children below which a set of redrawn streams is not reported."""
+MODULE: Final = "sweeps.branch"
+
+
+@dataclass(frozen=True)
+class Families:
+    """Children of one set of redrawn streams under one condition: one row a child."""
+
+    redrawn: tuple[str, ...]
+    condition: int
+    rows: pd.DataFrame
+    """Columns: run_id, parent (its run_id), seed (the parent's), kind, outcome, parent_outcome, super, generation."""
+
+    @property
+    def name(self) -> str:
+        return " and ".join(self.redrawn)
+
+    @property
+    def kept(self) -> str:
+        """The streams that children share with their parent, in words."""
+        return " and ".join(s for s in STREAMS if s not in self.redrawn)
+
+
+@dataclass(kw_only=True)
+class Branching(Study):
+    """What kept streams carry, for figures and tests."""
+
+    families: list[Families]
+    census: pd.DataFrame
+    """The random seeds of the same condition: columns ``outcome`` and ``super``, indexed by run_id."""
+    slopes: dict[tuple[str, ...], Estimate]
+    horizon: int
+
+
+def logit_accuracy(accuracy: pd.Series, rows: pd.DataFrame) -> np.ndarray:
+    """Return the logit of validation accuracy at a step, half an example away from 0 and 1."""
+    pairs = floats(rows["config.task.modulus"]) ** 2  # about the table's size: it only keeps the ends finite
+    n = pairs * (1 - floats(rows["config.task.train_fraction"]))
+    hits = floats(accuracy) * n + 0.5
+    return np.asarray(np.log(hits / (n + 1 - hits)))
+
+
+def plain(observations: Observations) -> pd.DataFrame:
+    """Return the runs that can be in a family: no layer's seed given, no weight moved, no coupled order."""
+    rows = observations.arithmetic
+    if rows.empty:
+        return rows
+    kept = (rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)
+    return rows[kept & ~rows["config.eval.couple_order"].fillna(False).astype(bool)]
+
+
+def pairs(observations: Observations) -> pd.DataFrame:
+    """Return (child, parent, redrawn, generation) of every child in the store.
+
+    Generation 1: the parent is a random seed. Generation 2: the parent is itself a child. A run that could
+    be a child of several belongs to the one it shares most streams with, a random seed before a child.
+    """
+    rows = plain(observations)
+    related: list[tuple[str, str, tuple[str, ...], int]] = []
+    names = ["child", "parent", "redrawn", "generation"]
+    if rows.empty:
+        return pd.DataFrame(related, columns=names)
+    rows = rows.assign(_condition=observations.conditions(rows), _random=is_random_seed(rows))
+    for _, condition in rows.groupby("_condition"):
+        children = condition[~condition["_random"]]
+        for generation, parents in ((1, condition[condition["_random"]]), (2, children)):
+            for redrawn in REDRAWS:
+                kept = [f"seed_{s}" for s in STREAMS if s not in redrawn]
+                matches = _matches(children, parents, kept, [f"seed_{s}" for s in redrawn])
+                related += [(child, parent, redrawn, generation) for child, parent in matches]
+    frame = pd.DataFrame(related, columns=names)
+    frame = frame.assign(distance=frame["redrawn"].map(len))
+    frame = frame.sort_values(["distance", "generation", "child", "parent"], kind="stable")
+    return frame.drop_duplicates("child").drop(columns="distance").reset_index(drop=True)
+
+
+def _matches(
+    children: pd.DataFrame, parents: pd.DataFrame, kept: list[str], redrawn: list[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield (child, parent) that agree in the columns ``kept`` and differ in each of ``redrawn``."""
+    if children.empty or parents.empty:
+        return
+    left = children[[*kept, *redrawn]].rename_axis("child").reset_index()
+    right = parents[[*kept, *redrawn]].rename_axis("parent").reset_index()
+    both = left.merge(right, on=kept, suffixes=("", "_p"))
+    for column in redrawn:
+        both = both[both[column] != both[f"{column}_p"]]
+    yield from zip(both["child"].astype(str), both["parent"].astype(str), strict=True)
+
+
+def chosen_parents(observations: Observations) -> dict[str, str]:
+    """Return why each parent was taken, as far as the store's sweeps say: ``best``, ``random`` or ``named``.
+
+    The choice of ``--best N --at STEP`` is made again from the curves, as the sweep made it.
+    """
+    rows = plain(observations)
+    kinds: dict[str, str] = {}
+    random = rows[is_random_seed(rows)] if len(rows) else rows
+    for sweep in observations.sweeps:
+        words = [str(word) for word in sweep.get("argv", [])]
+        if MODULE not in words:
+            continue
+        said = {w: words[i + 1] for i, w in enumerate(words[:-1]) if w.startswith("--")}
+        if "--parents" in said:
+            for name in said["--parents"].split(","):
+                kinds.update(dict.fromkeys(rows.index[rows.index.str.startswith(name)], "named"))
+            continue
+        among = random
+        if "--seeds" in said:
+            first, _, end = said["--seeds"].partition(":")
+            among = random[random["seed"].between(int(first), int(end) - 1)]
+        curves = observations.curves_of(list(among.index))
+        at = curves[curves["step"] == int(said.get("--at", 1500))].set_index("run_id")["val_loss"]
+        losses = at.reindex(among.sort_values("seed").index)
+        kinds.update(
+            {str(run): "best" for run in losses.sort_values(kind="stable").index[: int(said.get("--best", 2))]}
+        )
+    return kinds
+
+
+def analyse(observations: Observations, question: Question) -> Branching:
+    """Answer for the largest condition that has families.
+
+    Raises:
+        NotEnoughData: no run of the store is a child of another.
+    """
+    related = observations.once(pairs)
+    if related.empty:
+        raise NotEnoughData("runs that keep two streams of a stored seed and redraw the third")
+    rows = plain(observations)
+    conditions = observations.conditions(rows)
+    of = conditions.loc[related["child"]].to_numpy()
+    main = int(pd.Series(of).value_counts().index[0])
+    members = rows[conditions == main]
+    labelled, horizon = judged(observations, members)
+    labelled = labelled[labelled["label"] != UNJUDGED]
+    outcome = pd.Series(logit_accuracy(labelled["accuracy"], members.loc[labelled.index]), labelled.index)
+    is_super = labelled["label"] == "super"
+    random = members.index[is_random_seed(members)].intersection(labelled.index)
+    census = pd.DataFrame({"outcome": outcome[random], "super": is_super[random]})
+    kinds = chosen_parents(observations)
+    related = related[related["child"].isin(labelled.index) & related["parent"].isin(labelled.index)]
+    table = pd.DataFrame(
+        {
+            "run_id": related["child"],
+            "parent": related["parent"],
+            "seed": members["seed"].reindex(related["parent"]).to_numpy(),
+            "redrawn": related["redrawn"],
+            "generation": related["generation"],
+            "kind": [
+                kinds.get(parent, "random" if generation == 1 else "named")
+                for parent, generation in zip(related["parent"], related["generation"], strict=True)
+            ],
+            "outcome": outcome.reindex(related["child"]).to_numpy(),
+            "parent_outcome": outcome.reindex(related["parent"]).to_numpy(),
+            "super": is_super.reindex(related["child"]).to_numpy(),
+        }
+    )
+    families = [
+        Families(redrawn, main, group.drop(columns="redrawn").reset_index(drop=True))
+        for redrawn in REDRAWS
+        if len(group := table[table["redrawn"] == redrawn]) >= FEWEST
+    ]
+    if not families:
+        raise NotEnoughData(f"at least {FEWEST} children that were judged")
+    study = Branching(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        families=families,
+        census=census,
+        slopes={},
+        horizon=horizon,
+    )
+    _fill(study)
+    return study
+
+
+def _fill(study: Branching) -> None:
+    base = share(int(study.census["super"].sum()), len(study.census)) if len(study.census) else None
+    by_kind: list[dict[str, Any]] = []
+    slopes: list[dict[str, Any]] = []
+    mean = float(study.census["outcome"].mean()) if len(study.census) else 0.0
+    for family in study.families:
+        first = family.rows[family.rows["generation"] == 1]
+        by_kind += [_share_record(family, str(kind), group) for kind, group in family.rows.groupby("kind", sort=True)]
+        if len(first) < FEWEST:
+            continue
+        codes = np.unique(first["parent"], return_inverse=True)[1]
+        try:
+            found = slope(first["parent_outcome"].to_numpy(float), first["outcome"].to_numpy(float), codes)
+        except NotEnoughData:
+            continue
+        study.slopes[family.redrawn] = found
+        slopes.append(
+            {
+                "kept": family.kept,
+                "redrawn": family.name,
+                "parents": first["parent"].nunique(),
+                "children": len(first),
+                "handed on": found.plain(2),
+            }
+        )
+        study.findings.append(
+            Finding(
+                f"{family.kept} kept",
+                found.plain(2),
+                f"{family.kept.capitalize()} kept, {family.name} redrawn: children keep {found.plain(2)} of their "
+                f"parent's distance from the mean in logit accuracy at step {study.horizon:,} ({len(first)} children "
+                f"of {first['parent'].nunique()} parents; 0: as any other seed, 1: all of it).",
+                found,
+                headline=len(family.redrawn) == 1,
+            )
+        )
+    if base is not None:
+        study.findings.append(
+            Finding(
+                "super among random seeds",
+                base.percent(),
+                f"Among {len(study.census)} random seeds of the same settings {base.percent()} are super "
+                f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,}); their mean logit "
+                f"accuracy is {mean:.2f}.",
+                base,
+            )
+        )
+    study.tables.append(Table("branching_shares", "Super seeds among children, 95% intervals", pd.DataFrame(by_kind)))
+    if slopes:
+        study.tables.append(
+            Table("branching_slopes", "What children keep of their parent's logit accuracy", pd.DataFrame(slopes))
+        )
+    children = pd.concat([f.rows.assign(redrawn=f.name) for f in study.families], ignore_index=True)
+    study.tables.append(Table("branching_children", "Every child", children, open=False, code=("run_id", "parent")))
+    study.notes.append(
+        "Parents are never judged: the best were chosen for their own validation loss, so only their children count. "
+        "The families of the best parents say what promising seeds hand on, those of random parents what any seed does."
+    )
+
+
+def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str, Any]:
+    codes = np.unique(group["parent"], return_inverse=True)[1].astype(np.int64)
+    found = related_share(group["super"].to_numpy(bool), group["outcome"].to_numpy(float), codes)
+    return {
+        "kept": family.kept,
+        "redrawn": family.name,
+        "parents": f"{group['parent'].nunique()} {kind}",
+        "children": len(group),
+        "super": f"{int(group['super'].sum())} of {len(group)}",
+        "share": found.percent(),
+        "median logit accuracy": round(float(group["outcome"].median()), 2),
+    }
+
+
+QUESTION = Question(
+    "branching",
+    "Branching",
+    "Two streams kept and the third redrawn: which pair carries a fast seed?",
+    "python -m sweeps.branch --store STORE",
+    analyse,
+    lambda observations: any(MODULE in map(str, sweep.get("argv", [])) for sweep in observations.sweeps),
+)

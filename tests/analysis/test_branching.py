@@ -1,0 +1,133 @@
+"""Branching: families are found, what kept streams hand on is recovered, and intervals cover."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from analysis.statistics.offspring import likeness, related_share, slope
+from analysis.studies import ask
+from analysis.studies.branching import pairs
+from tests.analysis.simulate import Truth, simulate
+
+STREAMS = ("split", "init", "order")
+
+
+def branched(
+    rng: np.random.Generator, parents: int, times: int, variance: dict[str, float], census: int = 0
+) -> list[Truth]:
+    """Return random seeds and their children; log time is a sum of effects of streams and of pairs of them."""
+    known: dict[tuple[str, ...], float] = {}
+
+    def log_time(values: dict[str, str]) -> float:
+        total = np.log(6000.0)
+        for name, var in variance.items():
+            key = (name, *(values[s] for s in name.split("+") if s in STREAMS)) if name != "all" else (
+                name, *values.values()
+            )  # fmt: skip
+            if key not in known:
+                known[key] = float(rng.normal(0, np.sqrt(var)))
+            total += known[key]
+        return float(total)
+
+    truths = []
+    shared = {"train.steps": 3000, "eval.every": 500}
+    for seed in range(max(parents, census)):
+        own = {s: f"{s} of {seed}" for s in STREAMS}
+        truths.append(Truth({"seed": seed, **shared}, np.exp(log_time(own))))
+        if seed >= parents:
+            continue
+        for redrawn in [*itertools.combinations(STREAMS, 1), *itertools.combinations(STREAMS, 2)]:
+            for k in range(times):
+                new = {s: 1_000_000 + 1000 * seed + 100 * STREAMS.index(s) + 10 * len(redrawn) + k for s in redrawn}
+                values = {**own, **{s: f"{s} {redrawn} {seed} {k}" for s in redrawn}}
+                given = {"seed": seed, **shared, **{f"seeds.{s}": v for s, v in new.items()}}
+                truths.append(Truth(given, np.exp(log_time(values))))
+    return truths
+
+
+def test_each_child_belongs_to_the_parent_whose_streams_it_keeps() -> None:
+    observations = simulate(branched(np.random.default_rng(0), 4, 2, {"all": 0.1}))
+    related = pairs(observations)
+    assert len(related) == 4 * 6 * 2 and related["child"].is_unique
+    seeds = observations.arithmetic["seed"]
+    assert (seeds[related["child"]].to_numpy() == seeds[related["parent"]].to_numpy()).all()
+    assert related["redrawn"].value_counts().eq(8).all() and related["generation"].eq(1).all()
+
+
+def test_children_of_a_child_are_a_second_generation() -> None:
+    shared = {"train.steps": 3000, "eval.every": 500}
+    truths = [
+        Truth({"seed": 5, **shared}, 6000),
+        Truth({"seed": 5, "seeds.order": 11, **shared}, 2000),
+        Truth({"seed": 5, "seeds.order": 11, "seeds.init": 12, **shared}, 2500),
+        Truth({"seed": 5, "seeds.order": 13, **shared}, 2600),
+    ]
+    related = pairs(simulate(truths))
+    # the third run keeps the split of seed 5, too: the nearer parent is the one it shares two streams with
+    assert sorted(zip(related["redrawn"], related["generation"], strict=True)) == [
+        (("init",), 2), (("order",), 1), (("order",), 1)
+    ]  # fmt: skip
+
+
+def test_what_a_pair_carries_is_recovered() -> None:
+    variance = {"init": 0.02, "split+init": 0.05, "order": 0.01, "all": 0.02}
+    study = ask("branching", with_sweep(branched(np.random.default_rng(3), 30, 3, variance)))
+    truth = {("order",): 0.7, ("init",): 0.1, ("split",): 0.3, ("split", "order"): 0.2, ("init", "order"): 0.0}
+    for redrawn, share in truth.items():
+        found = study.slopes[redrawn]
+        assert found.low <= share <= found.high and found.high - found.low < 1.2
+
+
+def with_sweep(truths: list[Truth]):  # type: ignore[no-untyped-def]
+    observations = simulate(truths)
+    observations.sweeps = [{"argv": ["python", "-m", "sweeps.branch", "--best", "3", "--at", "1500"]}]
+    return observations
+
+
+def test_the_best_by_early_loss_are_told_from_random_parents() -> None:
+    truths = branched(np.random.default_rng(4), 8, 2, {"split+init": 0.05, "all": 0.01}, census=16)
+    study = ask("branching", with_sweep(truths))
+    kinds = study.families[0].rows.groupby("kind")["parent"].nunique()
+    assert set(kinds.index) <= {"best", "random"} and kinds.sum() == 8
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["random parents", "extreme parents"])
+@pytest.mark.parametrize("handed_on", [0.0, 0.5])
+def test_the_slope_covers_whoever_chose_the_parents(chosen: bool, handed_on: float) -> None:
+    rng = np.random.default_rng(7)
+    covered, families, size, draws = 0, 12, 4, 400
+    for _ in range(draws):
+        many = rng.normal(size=60)
+        parents = np.sort(many)[[*range(6), *range(54, 60)]] if chosen else many[:families]
+        kin = handed_on * parents + np.sqrt(handed_on * (1 - handed_on)) * rng.normal(size=families)
+        x = np.repeat(parents, size)
+        y = np.repeat(kin, size) + np.sqrt(1 - handed_on) * rng.normal(size=families * size)
+        found = slope(x, y, np.repeat(np.arange(families), size))
+        covered += found.low <= handed_on <= found.high
+    assert covered / draws > 0.92
+
+
+def test_a_share_among_siblings_is_wider_than_among_strangers_and_covers() -> None:
+    rng = np.random.default_rng(8)
+    for alike in (0.0, 0.8):
+        covered, draws, families, size = 0, 400, 15, 4
+        cut = 1.2816  # one child in ten
+        for _ in range(draws):
+            kin = np.repeat(np.sqrt(alike) * rng.normal(size=families), size)
+            y = kin + np.sqrt(1 - alike) * rng.normal(size=families * size)
+            found = related_share(y > cut, y, np.repeat(np.arange(families), size))
+            covered += found.low <= 0.1 <= found.high
+        assert covered / draws > 0.93
+    strangers = related_share(y > cut, y, np.arange(len(y)))
+    assert strangers.high <= found.high
+
+
+def test_likeness_is_that_of_the_analysis_of_variance() -> None:
+    rng = np.random.default_rng(9)
+    groups = np.repeat(np.arange(400), 5)
+    y = np.sqrt(0.6) * np.repeat(rng.normal(size=400), 5) + np.sqrt(0.4) * rng.normal(size=2000)
+    assert likeness(y, groups) == pytest.approx(0.6, abs=0.06)
+    assert np.isnan(likeness(y[:1], groups[:1]))
