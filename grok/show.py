@@ -1,0 +1,215 @@
+"""``python -m grok.show RUN --store STORE [--out FILE.png]``: one stored run, its events and its curves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from grok.cli.textplot import Line, draw
+from grok.config import MODES, flatten
+from grok.config.fields import settings_of
+from grok.errors import ConfigError, GrokError
+from grok.execute.estimate import duration
+from grok.store import Store, open_store
+from grok.streams import STREAMS, derive_seed
+
+WIDTH: Final = 78
+HEIGHT: Final = 10
+PICTURES: Final = (".png", ".svg", ".pdf")
+MEASURED: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all")
+COLOURS: Final = {"train": "#E69F00", "val": "#0072B2", "norm": "#009E73", "event": "#666666"}
+"""Okabe and Ito's, which colour-blind readers tell apart."""
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """One run as it is shown."""
+
+    row: Mapping[str, Any]
+    """Its row, plain values by column name."""
+    curves: pd.DataFrame
+
+    @classmethod
+    def read(cls, store: Store, prefix: str) -> ShownRun:
+        """Return the run whose run_id begins with ``prefix``.
+
+        Raises:
+            StoreError: none, or several do.
+        """
+        run_id = str(store.run(prefix)["run_id"])
+        return cls(store.table("runs", [run_id], None).to_pylist()[0], store.curves([run_id]))
+
+    @cached_property
+    def events(self) -> dict[str, int]:
+        """The steps of the events that happened, in their order, by the name of their column without ``_step``."""
+        names = [name for name in self.row if name.endswith("_step") and name != "branch_step"]
+        steps = {name.removesuffix("_step"): self.row[name] for name in names if self.row[name] is not None}
+        return dict(sorted(steps.items(), key=lambda item: item[1]))
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """The events by the letter that stands for them below a plot."""
+        return dict(zip("abcdefghijklmnopqrstuvwxyz", self.events.values(), strict=False))
+
+    def condition(self) -> dict[str, Any]:
+        """Return the settings that can move a result and are not the mode's defaults."""
+        mode = MODES[self.row["mode"]]
+        defaults = flatten(mode())
+        names = [name for name, (_, rule) in settings_of(mode).items() if rule.role != "none" and name != "replicate"]
+        return {n: self.row[f"config.{n}"] for n in names if self.row[f"config.{n}"] != defaults[n] and n != "mode"}
+
+    def line(self, column: str) -> Line:
+        """Return one measurement over the steps."""
+        return Line(column, _floats(self.curves["step"]), _floats(self.curves[column]))
+
+    def panels(self) -> Iterator[tuple[str, list[Line], bool]]:
+        """Yield what is drawn: a title, curves (the last one on top), whether the scale is logarithmic."""
+        panels = (
+            ("accuracy", ("train_acc", "val_acc"), False),
+            ("loss", ("train_loss", "val_loss"), self.row["mode"] == "arithmetic"),
+            ("weight norm", ("weight_norm",), False),
+        )
+        for title, columns, log in panels:
+            lines = [line for line in map(self.line, columns) if np.isfinite(line.values).any()]
+            if lines:
+                yield title, lines, log
+
+
+def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = False) -> Iterator[str]:
+    """Yield the lines that say what a run is, what it came to and when what happened."""
+    row = run.row
+    yield f"run {row['run_id']}  {row['mode']}, {row['status']}{_ended(row)} after {row['steps']:,} steps"
+    if row["error"]:
+        yield f"error       {row['error']}"
+    if row["parent_run_id"]:
+        yield f"branch      of {row['parent_run_id']} from step {row['branch_step']:,}"
+    experiment = f"experiment={row['config.experiment']}: " if row["config.experiment"] else ""
+    condition = ", ".join(f"{name}={value}" for name, value in run.condition().items())
+    yield f"condition   {experiment}{condition or 'all settings are the defaults'}"
+    replicate = f", replicate {row['replicate']}" if row["replicate"] else ""
+    yield f"seed        {row['seed']}{replicate}"
+    for stream in STREAMS:
+        seed = row[f"seed_{stream}"]
+        yield f"  {stream:9} {seed}{'' if seed == derive_seed(row['seed'], stream) else '  (given)'}"
+    for name, seed in json.loads(row["layers"]).items():
+        yield f"  layer     {name}: {seed}"
+    final = [f"{name} {row[name]:.4g}" for name in MEASURED if row[name] is not None]
+    yield f"at the end  {', '.join(final) or 'nothing was measured'}"
+    events = [f"{letter} {name} {step:,}" for letter, (name, step) in zip(run.marks, run.events.items(), strict=False)]
+    yield f"events      {', '.join(events) or 'none'}"
+    yield f"weights     {row['weights_hash'] or 'no hash'}"
+    yield f"numerics    {row['numerics']}"
+    yield f"code        {row['git_commit'] or 'no commit'}{' with uncommitted changes' if row['git_dirty'] else ''}"
+    started = f"{row['started_at']:%Y-%m-%d %H:%M} UTC" if row["started_at"] else "an unknown time"
+    spent = f", {duration(row['seconds'])}" if row["seconds"] is not None else ""
+    yield f"trained     {started} on {row['host']} ({row['device']}){spent}"
+    if row["data_hash"]:
+        yield f"data        {row['config.data.path']} (hash {row['data_hash']})"
+    for title, lines, log in run.panels():
+        names = " and ".join(_legend(line.name, i == len(lines) - 1, ascii_only) for i, line in enumerate(lines))
+        yield ""
+        yield f"{title}: {names}{', logarithmic' if log else ''}"
+        yield from draw(
+            lines,
+            width=width,
+            height=HEIGHT,
+            log=log,
+            limits=(0.0, 1.0) if title == "accuracy" else None,
+            marks=run.marks,
+            ascii_only=ascii_only,
+        )
+    yield ""
+    yield f"trains it: {row['rerun']}"
+    yield f"compares its bits: python -m grok.run --again {row['run_id'][:12]} --store {shlex.quote(store)}"
+
+
+def _ended(row: Mapping[str, Any]) -> str:
+    return f" ({row['stop_reason']})" if row["stop_reason"] not in (None, "steps") else ""
+
+
+def _legend(name: str, on_top: bool, ascii_only: bool) -> str:
+    sign = ("*" if ascii_only else "⠒⠒") if on_top else ("." if ascii_only else "··")
+    return f"{sign} {name}"
+
+
+def picture(run: ShownRun, path: Path) -> None:
+    """Draw the run's curves and events into ``path``.
+
+    Raises:
+        ConfigError: the file's ending names no format, or it cannot be written.
+    """
+    if path.suffix.lower() not in PICTURES:
+        raise ConfigError(f"--out {path}: expected a file that ends in {', '.join(PICTURES)}")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = list(run.panels())
+    figure = Figure(figsize=(8, 2.4 * max(1, len(panels)) + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    row = run.row
+    figure.suptitle(f"run {row['run_id'][:10]}, seed {row['seed']}: {row['status']} after {row['steps']:,} steps")
+    axes = figure.subplots(max(1, len(panels)), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (title, lines, log) in zip(axes, panels, strict=False):
+        for line in lines:
+            known = line.known()
+            colour = COLOURS["train" if "train" in line.name else "val" if "val" in line.name else "norm"]
+            axis.plot(known.steps, known.values, color=colour, label=line.name, linewidth=1.4)
+        for step in run.events.values():
+            axis.axvline(step, color=COLOURS["event"], linewidth=0.8, linestyle=":")
+        axis.set_ylabel(title)
+        axis.set_yscale("log" if log and all((line.known().values > 0).all() for line in lines) else "linear")
+        axis.legend(loc="best", frameon=False, fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    if panels:
+        for letter, step in run.marks.items():
+            axes[0].annotate(
+                letter, (step, 1), xycoords=("data", "axes fraction"), xytext=(2, 1), textcoords="offset points",
+                fontsize=8, color=COLOURS["event"],
+            )  # fmt: skip
+    names = [f"{letter} {name} {step:,}" for letter, (name, step) in zip(run.marks, run.events.items(), strict=False)]
+    axes[-1].set_xlabel("step" + (f"    ({', '.join(names)})" if names else ""))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"--out {path}: cannot be written ({error.strerror})") from error
+
+
+def _floats(column: pd.Series) -> NDArray[np.float64]:
+    return np.asarray(column.to_numpy(dtype=float, na_value=np.nan), dtype=np.float64)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit status (0 shown, 2 refused)."""
+    parser = argparse.ArgumentParser(prog="python -m grok.show", description=__doc__)
+    parser.add_argument("run", metavar="RUN", help="the beginning of one run_id")
+    parser.add_argument("--store", metavar="STORE", default="results/store", help="its store (default: %(default)s)")
+    parser.add_argument("--out", metavar="FILE.png", type=Path, help="draw the curves into a file, too")
+    words = parser.parse_args(argv)
+    try:
+        run = ShownRun.read(open_store(words.store), words.run)
+        encoding = (sys.stdout.encoding or "ascii").lower()
+        for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):
+            print(line)
+        if words.out:
+            picture(run, words.out)
+            print(f"picture: {words.out}")
+    except GrokError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
