@@ -6,7 +6,7 @@ EXTRAS ?= dev,readers,gpt,hf,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup sweep test test-slow check golden bench clean
+.PHONY: setup sweep test test-slow check golden bench results clean
 
 setup: $(VENV)/.installed
 
@@ -41,6 +41,10 @@ golden: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.seeds
+
+# Every page of results/ that has a store of its own, rebuilt from it.
+results: setup
+	$(BIN)/python -m analysis.pages $(dir $(wildcard results/*/page.md.j2))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,45 @@
+"""Pages of results are what their committed stores give, to the last digit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.pages import Page, main, markdown
+from tests.analysis.simulate import Truth, write
+
+RESULTS = Path(__file__).parents[2] / "results"
+PAGES = sorted(path.parent for path in RESULTS.glob("*/page.md.j2") if (path.parent / "store").is_dir())
+
+
+@pytest.mark.parametrize("folder", PAGES, ids=lambda p: p.name)
+def test_a_committed_page_is_what_its_store_gives(folder: Path) -> None:
+    assert Page(folder).text() == (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path) -> None:
+    truths = [
+        Truth({"seed": seed, "train.steps": 3000, "eval.every": 500}, 2000.0 if seed else 9000) for seed in range(8)
+    ]
+    write(truths, tmp_path / "store")
+    text = '{{ shown("census", "super seeds") }}|{{ shown("crossed", "x") }}\n{{ table("census", "shares") }}\n'
+    (tmp_path / "page.md.j2").write_text(text)
+    assert main([str(tmp_path)]) == 0
+    page = (tmp_path / "README.md").read_text()
+    assert page.startswith("88% (47 to 100)|not answered yet (needs ") and "| super | 7 | 8 |" in page
+    assert list((tmp_path / "figures").glob("*.csv")) and (tmp_path / "tables" / "shares.csv").is_file()
+
+
+def test_what_is_no_page_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert "page.md.j2" in capsys.readouterr().err
+    (tmp_path / "page.md.j2").write_text('{{ shown("censos", "x") }}')
+    write([Truth({"seed": 0, "train.steps": 300, "eval.every": 100}, 200)], tmp_path / "store")
+    assert main([str(tmp_path)]) == 2
+    assert "did you mean 'census'" in capsys.readouterr().err
+
+
+def test_cells_are_escaped_and_nulls_are_empty() -> None:
+    assert markdown(pd.DataFrame({"a": ["x|y", None]})).splitlines()[2:] == ["| x\\|y |", "|  |"]
