@@ -225,6 +225,15 @@ def differing_settings(row: pd.Series, names: Sequence[str] = CONDITION_SETTINGS
     return found
 
 
+def as_text(value: object) -> str:
+    """Return a setting's value as it is typed on the command line."""
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return "null"
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _same(value: object, default: object) -> bool:
     if value is None or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
         return default is None

@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import Observations, describe_task, differing_settings, floats
+from analysis.observations import Observations, as_text, describe_task, differing_settings, floats
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.multiplicity import holm
 from analysis.statistics.prediction import spearman
@@ -23,7 +23,7 @@ from analysis.statistics.proportions import ratio
 from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import judged
-from analysis.studies.families import FEWEST, Family, as_text, decay_families, other_families, triples
+from analysis.studies.families import FEWEST, Family, decay_families, other_families, triples
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from analysis.observations import CONDITION_SETTINGS, Observations, default_settings, varying_columns
+from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings, varying_columns
 
 FEWEST = 5
 """Runs of a value below which it is not compared."""
@@ -77,14 +76,6 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     return list(rows[SEEDS].itertuples(index=False, name=None))
-
-
-def as_text(value: object) -> str:
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
-        return "null"
-    if isinstance(value, bool | np.bool_):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, COUPLING))

@@ -1,0 +1,305 @@
+"""The populations of a store: sets of runs that draw some streams anew in each run and hold everything else.
+
+A sweep over master seeds is one population, a scan of init seeds at one order another, and
+so is a scan of one layer's seed. A store may hold several: of other conditions, or of other
+streams. Every section that counts seeds counts them population by population and names each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.observations import (
+    Observations,
+    as_text,
+    default_settings,
+    describe_task,
+    differing_settings,
+    varying_columns,
+)
+from grok.streams import derive_seed
+
+STREAMS: Final = ("split", "init", "order")
+"""Streams that decide a run without dropout; a population varies some of them."""
+FEWEST: Final = 5
+"""Runs below which a scan is no population, and below which another group is left out beside larger ones."""
+PARALLEL: Final = 20
+"""Runs that each of several parallel scans needs: shorter ones are lines of a crossed design, which has its section."""
+COUPLING: Final = "config.eval.couple_order"
+"""Runs with a coupled order stream are no draws of an order: they have a section of their own."""
+LAYERS: Final = "layers."
+"""Prefix of the streams that are a layer's own: ``layers.head``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Runs of one condition that differ in the seeds of ``varies`` alone, no two of them with a drawn seed in common.
+
+    That a population is judged by its thresholds, or has enough runs for a study, is not said here.
+    """
+
+    rows: pd.DataFrame
+    """One row per run, indexed by run_id."""
+    varies: tuple[str, ...]
+    """Streams drawn anew in each run: of ``split``, ``init``, ``order``, or ``layers.NAME``."""
+    fixed: Mapping[str, int]
+    """The other streams and their seeds."""
+    condition: Mapping[str, str]
+    """Settings that take several values among the populations of the store: the value here, as text."""
+    name: str = ""
+    """What tells this population from the others of the store; empty where it is the only one."""
+    masters: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Which master seed derives a fixed stream's seed, where one of the store's does."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def from_masters(self) -> bool:
+        """Whether the drawn streams come from a master seed that differs from run to run."""
+        return len(self.varies) > 1
+
+    @property
+    def seeds(self) -> pd.Series:
+        """The seed that names each run: of its master, or of the one stream that is drawn."""
+        if self.from_masters:
+            return self.rows["seed"]
+        (stream,) = self.varies
+        if stream.startswith(LAYERS):
+            name = stream.removeprefix(LAYERS)
+            return self.rows["layers"].map(lambda text: int(json.loads(text)[name])).astype("int64")
+        return self.rows[f"seed_{stream}"]
+
+    @property
+    def is_default(self) -> bool:
+        """Whether every setting is the default: the diary's regime."""
+        return not differing_settings(self.rows.iloc[0])
+
+    @property
+    def task(self) -> str:
+        """The task in words."""
+        return describe_task(self.rows.iloc[0])
+
+    @property
+    def unit(self) -> str:
+        """What is drawn, in words: ``seeds``, ``init seeds``, ``seeds of head``."""
+        if self.from_masters:
+            return "seeds"
+        (stream,) = self.varies
+        return f"seeds of layer {stream.removeprefix(LAYERS)}" if stream.startswith(LAYERS) else f"{stream} seeds"
+
+    @property
+    def held(self) -> str:
+        """The fixed streams and their values in words, by the master seed that derives them where one does."""
+        named: dict[str, list[str]] = {}
+        plain = []
+        for stream, seed in self.fixed.items():
+            master = self.masters.get((stream, seed))
+            if master is None:
+                plain.append(f"{stream} seed {seed}")
+            else:
+                named.setdefault(f"seed {master}", []).append(stream)
+        return ", ".join([f"{listed(streams)} of {name}" for name, streams in named.items()] + plain)
+
+    @property
+    def scope(self) -> str:
+        """One sentence: how many runs, which streams vary, which stay and at which values, under which settings."""
+        n = len(self)
+        drawn = f"{listed(self.varies)} drawn anew in each" if self.from_masters else "one per run"
+        streams = f"{drawn}, {self.held} fixed" if self.fixed else drawn
+        unit = self.unit if n > 1 else self.unit.replace("seeds", "seed", 1)
+        return f"{n:,} {unit} ({streams}); {self.task}; {settings_in_words(self.rows.iloc[0])}."
+
+
+def listed(words: Sequence[str], joint: str = "and") -> str:
+    """Return ``a``, ``a and b`` or ``a, b and c``."""
+    *first, last = words
+    return f"{', '.join(first)} {joint} {last}" if first else last
+
+
+def settings_in_words(row: pd.Series) -> str:
+    """Return the settings of a run that are not the default, the task left out."""
+    changed = {k: v for k, v in differing_settings(row).items() if k not in TASK_SETTINGS}
+    if changed:
+        return ", ".join(f"{k}={as_text(v)}" for k, v in changed.items())
+    return "the default settings otherwise" if differing_settings(row) else "the default settings (the diary's regime)"
+
+
+TASK_SETTINGS: Final = ("task.operation", "task.modulus", "task.train_fraction")
+"""Settings that :func:`describe_task` says."""
+
+
+@dataclass(frozen=True)
+class Populations:
+    """The populations of a store, the reference first."""
+
+    every: tuple[Population, ...]
+    beside: int
+    """Runs in groups too small to be counted beside the others."""
+    settings: tuple[str, ...]
+    """Settings that take several values among them."""
+
+    def __len__(self) -> int:
+        return len(self.every)
+
+
+def populations(observations: Observations) -> Populations:
+    """Return the populations of the arithmetic runs of a store.
+
+    Runs that repeat a seed under a perturbation, exchange layers for a transplant or couple the
+    order stream belong to no population. Where two populations share most of their runs, as the
+    rows and columns of a crossed design do, the larger is kept.
+    """
+    rows = observations.arithmetic
+    if len(rows):
+        rows = rows[rows["config.perturb.ulps"].fillna(0) == 0]
+        if COUPLING in rows:
+            rows = rows[~rows[COUPLING].fillna(False).astype(bool)]
+    if rows.empty:
+        return Populations((), 0, ())
+    rows = rows.assign(_condition=observations.conditions(rows))
+    seeds = ["_condition", *(f"seed_{s}" for s in STREAMS), "layers"]
+    plain = rows[rows["layers"] == "{}"].drop_duplicates(seeds)
+    candidates = [*_drawn_from_masters(plain), *_scans(plain), *_layer_scans(rows.drop_duplicates(seeds))]
+    taken = _not_contained(candidates)
+    kept = [c for c in taken if len(c.rows) >= FEWEST] or taken
+    columns = varying_columns(pd.DataFrame([p.rows.iloc[0] for p in kept])) if kept else []
+    settings = tuple(c.removeprefix("config.") for c in columns)
+    masters = {
+        (s, derive_seed(int(seed), s)): int(seed)
+        for s in STREAMS
+        for seed in sorted(observations.arithmetic["seed"].unique(), reverse=True)
+    }
+    ordered = _in_order([_finished(p, settings, masters) for p in kept], settings)
+    named = tuple(replace(p, name=n) for p, n in zip(ordered, _names(ordered), strict=True))
+    counted = set().union(*(set(p.rows.index) for p in named))
+    beside = sum(len(set(c.rows.index) - counted) for c in taken if c not in kept)
+    return Populations(named, beside, settings)
+
+
+def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
+    """Return the groups whose runs draw two or three streams from a master seed of their own."""
+    derived = {
+        s: plain[f"seed_{s}"].to_numpy() == np.array([derive_seed(int(m), s) for m in plain["seed"]]) for s in STREAMS
+    }
+    found = []
+    for fixed in ((), *((s,) for s in STREAMS)):
+        varies = tuple(s for s in STREAMS if s not in fixed)
+        rows = plain[np.all([derived[s] for s in varies], axis=0)]
+        for _, group in rows.groupby(["_condition", *(f"seed_{s}" for s in fixed)], sort=True):
+            once = group.drop_duplicates("seed")
+            if not fixed or len(once) >= FEWEST:
+                found.append(_population(once, varies, fixed))
+    return found
+
+
+def _scans(plain: pd.DataFrame) -> list[Population]:
+    """Return the groups in which one stream's seed is drawn and the others stay."""
+    found = []
+    for stream in STREAMS:
+        fixed = tuple(s for s in STREAMS if s != stream)
+        cell = ["_condition", *(f"seed_{s}" for s in fixed)]
+        # Thousands of cells hold one run each: the few scans among them are picked out before any is cut out.
+        size = plain.groupby(cell)[f"seed_{stream}"].transform("nunique")
+        large = plain[size >= FEWEST]
+        groups = [
+            (condition, group.drop_duplicates(f"seed_{stream}")) for (condition, *_), group in large.groupby(cell)
+        ]
+        alone = Counter(condition for condition, _ in groups)
+        found += [
+            _population(group, (stream,), fixed) for c, group in groups if len(group) >= PARALLEL or alone[c] == 1
+        ]
+    return found
+
+
+def _layer_scans(rows: pd.DataFrame) -> list[Population]:
+    """Return the groups in which the seed of one layer is drawn, everything else held."""
+    rows = rows[rows["layers"] != "{}"]
+    if rows.empty:
+        return []
+    maps = rows["layers"].map(json.loads)
+    found = []
+    for layer in sorted({name for layers in maps for name in layers}):
+        mine = rows[[layer in layers for layers in maps]]
+        others = mine["layers"].map(lambda text, layer=layer: _without(text, layer))
+        cell = [mine["_condition"], *(mine[f"seed_{s}"] for s in STREAMS), others]
+        groups = [g.drop_duplicates("layers") for _, g in mine.groupby(cell, sort=True) if len(g) >= FEWEST]
+        for group in groups:
+            if len(group) >= PARALLEL or len(groups) == 1:
+                held = json.loads(_without(str(group["layers"].iloc[0]), layer))
+                fixed = {s: int(group[f"seed_{s}"].iloc[0]) for s in STREAMS}
+                fixed |= {f"{LAYERS}{name}": int(seed) for name, seed in held.items()}
+                found.append(Population(group, (f"{LAYERS}{layer}",), fixed, {}))
+    return found
+
+
+def _without(text: str, layer: str) -> str:
+    return json.dumps({k: v for k, v in json.loads(text).items() if k != layer}, sort_keys=True)
+
+
+def _population(group: pd.DataFrame, varies: tuple[str, ...], fixed: tuple[str, ...]) -> Population:
+    return Population(group, varies, {s: int(group[f"seed_{s}"].iloc[0]) for s in fixed}, {})
+
+
+def _not_contained(candidates: list[Population]) -> list[Population]:
+    """Return the candidates of which at least half of the runs are in no larger one."""
+    covered: set[str] = set()
+    taken = []
+    for candidate in sorted(candidates, key=lambda c: (-len(c), -len(c.varies))):
+        runs = set(candidate.rows.index)
+        if len(runs - covered) >= 0.5 * len(runs):
+            taken.append(candidate)
+            covered |= runs
+    return taken
+
+
+def _finished(p: Population, settings: tuple[str, ...], masters: dict[tuple[str, int], int]) -> Population:
+    first = p.rows.iloc[0]
+    condition = {s: as_text(first[f"config.{s}"]) for s in settings}
+    rows = p.rows.drop(columns="_condition").loc[p.seeds.sort_values(kind="stable").index]
+    return replace(p, rows=rows, condition=condition, masters=masters)
+
+
+def _in_order(found: list[Population], settings: tuple[str, ...]) -> list[Population]:
+    """Return the reference first (fewest changed settings, then most streams drawn, then most runs), then by value."""
+    if not found:
+        return []
+    defaults = {s: as_text(default_settings()[s]) for s in settings}
+    reference = min(
+        found, key=lambda p: (sum(p.condition[s] != defaults[s] for s in settings), -len(p.varies), -len(p))
+    )
+
+    def place(p: Population) -> tuple[Any, ...]:
+        first = p.rows.iloc[0]
+        values = tuple(_sortable(first[f"config.{s}"]) for s in settings)
+        return (-len(p.varies), p.varies, values, tuple(p.fixed.values()))
+
+    return [reference, *sorted((p for p in found if p is not reference), key=place)]
+
+
+def _sortable(value: Any) -> tuple[int, float, str]:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and not np.isnan(value)
+    return (0, float(value), "") if number else (1, 0.0, as_text(value))
+
+
+def _names(found: list[Population]) -> list[str]:
+    """Return what tells each population from the others: its values, and its streams where those differ, too."""
+    if len(found) < 2:
+        return [""] * len(found)
+    kinds = {(p.varies, tuple(p.fixed.items())) for p in found}
+    defaults = default_settings()
+    names = []
+    for p in found:
+        values = [f"{s}={v}{' (default)' if v == as_text(defaults[s]) else ''}" for s, v in p.condition.items()]
+        streams = []
+        if len(kinds) > 1:
+            streams = [f"{p.unit}, {p.held} fixed" if p.fixed else "seeds, every stream drawn"]
+        names.append("; ".join([*values, *streams]))
+    return names

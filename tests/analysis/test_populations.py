@@ -1,0 +1,126 @@
+"""Which runs of a store are counted together, and what is said of their streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.observations import Observations
+from analysis.populations import FEWEST, STREAMS, Populations, populations
+from grok.streams import derive_seed
+from tests.analysis.simulate import Truth, census, crossed, simulate
+
+
+def of(truths: Sequence[Truth]) -> Populations:
+    return populations(simulate(truths))
+
+
+def scan(stream: str, n: int, **overrides: object) -> list[Truth]:
+    given_ = {k.replace("__", "."): v for k, v in overrides.items()}
+    return [Truth({f"seeds.{stream}": i, **given_}, 900 + i) for i in range(n)]
+
+
+def test_master_seeds_are_one_population_that_draws_every_stream() -> None:
+    (p,) = of(census(12, np.random.default_rng(0))).every
+    assert p.varies == STREAMS
+    assert p.fixed == {}
+    assert p.name == ""
+    assert list(p.seeds) == list(range(12))
+    assert p.scope == (
+        "12 seeds (split, init and order drawn anew in each); x/y mod 223, 50% of the table; "
+        "the default settings (the diary's regime)."
+    )
+
+
+def test_init_at_one_order_says_which_streams_stay_and_at_which_seeds() -> None:
+    (p,) = of(scan("init", 30, seeds__order=8)).every
+    assert p.varies == ("init",)
+    assert p.fixed == {"split": derive_seed(0, "split"), "order": 8}
+    assert list(p.seeds) == list(range(30))
+    assert "30 init seeds (one per run, split of seed 0, order seed 8 fixed)" in p.scope
+
+
+def test_master_seeds_at_one_order_draw_the_other_two_streams() -> None:
+    (p,) = of([Truth({"seed": i, "seeds.order": 8}, 900) for i in range(9)]).every
+    assert p.varies == ("split", "init")
+    assert p.fixed == {"order": 8}
+    assert "9 seeds (split and init drawn anew in each, order seed 8 fixed)" in p.scope
+
+
+def test_a_layers_seed_is_a_stream_of_its_own() -> None:
+    truths = [Truth({"seed": 3, "seeds.layers": {"head": 100 + i, "blocks.0": 7}}, 900) for i in range(8)]
+    (p,) = of(truths).every
+    assert p.varies == ("layers.head",)
+    assert p.fixed["layers.blocks.0"] == 7
+    assert list(p.seeds) == list(range(100, 108))
+    assert p.unit == "seeds of layer head"
+
+
+def test_every_value_of_a_setting_is_a_population_the_default_first() -> None:
+    truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 1.0, 0.1) for i in range(6)]
+    found = of(truths)
+    assert [p.name for p in found.every] == [
+        "optim.weight_decay=0.1 (default)",
+        "optim.weight_decay=0",
+        "optim.weight_decay=1",
+    ]
+    assert found.settings == ("optim.weight_decay",)
+
+
+def test_several_populations_of_one_condition_are_told_apart_by_their_streams() -> None:
+    truths = [*census(40, np.random.default_rng(0)), *scan("init", 30, seeds__order=8), *scan("order", 25)]
+    names = [p.name for p in of(truths).every]
+    assert names == [
+        "seeds, every stream drawn",
+        "init seeds, split of seed 0, order seed 8 fixed",
+        "order seeds, split and init of seed 0 fixed",
+    ]
+
+
+def test_lines_of_a_small_cross_are_no_populations_and_long_ones_are() -> None:
+    small = crossed((1, 8, 8), np.random.default_rng(0), {}, replicates=1)
+    for truth in small:
+        truth.overrides["perturb.ulps"] = 0
+    assert not of(small).every
+    large = [Truth({"seeds.init": i, "seeds.order": o}, 900) for i in range(3) for o in range(24)]
+    found = of(large).every
+    assert [(p.varies, len(p), p.fixed["init"]) for p in found] == [(("order",), 24, i) for i in range(3)]
+
+
+def test_repeats_coupled_runs_and_small_groups_stay_outside() -> None:
+    truths = census(20, np.random.default_rng(0))
+    truths += [Truth({"seed": 1, "perturb.ulps": 1, "seeds.perturb": i}, 900) for i in range(9)]
+    truths += [Truth({"seed": i, "eval.couple_order": True}, 900) for i in range(9)]
+    truths += [Truth({"seed": i, "optim.lr": 0.01}, 900) for i in range(3)]
+    found = of(truths)
+    assert [len(p) for p in found.every] == [20]
+    assert found.beside == 3
+
+
+def test_an_empty_store_has_no_population() -> None:
+    nothing = simulate([Truth({"seed": 0}, 900, status="failed")])
+    assert isinstance(nothing, Observations)
+    assert not populations(nothing).every
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 8), st.integers(0, 8), st.sampled_from([0.0, 0.1])),
+        min_size=1,
+        max_size=60,
+        unique=True,
+    )
+)
+def test_no_two_runs_of_a_population_share_a_drawn_seed(cells: list[tuple[int, int, int, float]]) -> None:
+    truths = [
+        Truth({"seed": s, "seeds.init": i, "seeds.order": o, "optim.weight_decay": wd}, 900) for s, i, o, wd in cells
+    ]
+    for p in of(truths).every:
+        assert len(p) >= FEWEST
+        for stream in STREAMS:
+            assert p.rows[f"seed_{stream}"].nunique() == (len(p) if stream in p.varies else 1)
+        assert p.rows["config.optim.weight_decay"].nunique() == 1
