@@ -13,15 +13,22 @@ TERMS: Final[dict[str, str]] = {
     "diverged": "A run whose loss or weights stopped being finite numbers.",
     "epoch": "One pass over the training examples.",
     "fast seed": "A seed that is neither super nor normal at the horizon.",
-    "generalised": "The run's validation accuracy reached the threshold and stayed there (grokked).",
+    "generalised": "Validation accuracy of at least 0.95 at two evaluations in a row, dated by the first of them "
+    "(grokked). A later fall under 0.95 does not undo it: it is counted as a dip.",
+    "generalised for good": "From this evaluation on, validation accuracy was at least 0.95 at every one up to the "
+    "run's last. A run that ends under 0.95 has reached it, but not for good.",
     "grokking": "Generalising long after the training examples have been memorised.",
     "horizon": "The step at which seeds are judged: 3,000 in the diary's regime.",
     "lane": "One training run inside a batch of runs that are computed side by side.",
-    "memorised": "The run's training loss reached (almost) zero and stayed there.",
+    "memorised": "Accuracy on the training mini-batches of at least 0.95 at two evaluations in a row; by loss: a "
+    "training loss of at most 0.2.",
     "negative control": "A factor that cannot have an effect; a method that finds one there is broken.",
     "normal seed": "A seed whose validation accuracy is below 0.25 at the horizon.",
     "numerics tag": "What decides a run's bits besides its settings: device, product path, compilation, precision, "
     "threads, torch version.",
+    "norm's fall": "The first evaluation after its peak at which the weight norm is 1% below the peak.",
+    "population": "Runs of one condition that draw some streams anew in each run and hold the others: master seeds, a "
+    "scan of init seeds at one order, or a scan of one layer's seed.",
     "regime": "Slow: validation loss climbs and falls, and the weight norm falls before the run generalises. "
     "Fast: validation loss stays flat, then drops, and the run generalises before the norm falls.",
     "repeatability": "How far a seed's speed carries over when the run is repeated under other conditions.",

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.events import with_event_times
 from analysis.statistics.survival import Times
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
@@ -65,7 +66,7 @@ class Observations:
         searches: Sequence[dict[str, Any]] = (),
         sweeps: Sequence[dict[str, Any]] = (),
     ) -> None:
-        self.all_runs = runs
+        self.all_runs = with_event_times(runs, curves)
         self._curves = curves
         self.steps = steps
         self.path = path

@@ -84,9 +84,15 @@ class RunResult:
     weights_hash: str | None = None
     """SHA-256 of the final parameters' bytes in name order; null where there are none."""
     memorised_step: int | None = None
+    """This and the other event times: ``grok.arithmetic.outcome``; null where the event did not happen."""
+    memorised_loss_step: int | None = None
     grokked_step: int | None = None
+    grokked_for_good_step: int | None = None
+    val_acc_dips: int | None = None
+    """Falls under the threshold after ``grokked_step``; null: not counted (another mode, an older version)."""
     val_loss_peak_step: int | None = None
     weight_norm_peak_step: int | None = None
+    weight_norm_fall_step: int | None = None
     seconds: float = NAN
     device: str = "cpu"
     lane_width: int | None = None

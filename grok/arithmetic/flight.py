@@ -135,7 +135,7 @@ class Flight:
         return by_steps or by_time
 
     def decide(self, val_acc: float) -> None:
-        """Note one early-stop decision; generalised for good is ``PERSISTENCE`` of them in a row, after the horizon."""
+        """Note one early-stop decision; the run stops after ``PERSISTENCE`` good ones in a row."""
         self._good_in_a_row = self._good_in_a_row + 1 if val_acc >= GENERALISED_VAL_ACC else 0
         if self._good_in_a_row >= PERSISTENCE and self.step >= self.config.train.stop_horizon:
             self.stop_reason = "generalised"
@@ -163,8 +163,7 @@ class Flight:
     def result(self, *, weights_hash: str, device: str, numerics: str) -> RunResult:
         """Return the finished run's record."""
         assert self.stop_reason is not None
-        events = event_times(self.curve)
-        return RunResult(
+        result = RunResult(
             run_id=self.job.run_id,
             status="diverged" if self.diverged else "completed",
             stop_reason=self.stop_reason,
@@ -175,8 +174,7 @@ class Flight:
             numerics=" | ".join(self.all_tags(numerics)),
             started_at=self.started_at,
             curve=self.curve,
-            memorised_step=events["memorised_step"],
-            grokked_step=events["grokked_step"],
-            val_loss_peak_step=events["val_loss_peak_step"],
-            weight_norm_peak_step=events["weight_norm_peak_step"],
         )
+        for name, step in event_times(self.curve).items():
+            setattr(result, name, step)
+        return result

@@ -167,7 +167,9 @@ class TrainConfig:
         neutral="softmax",
     )
     stop_when_generalised: bool = setting(
-        False, "Stop a run once it has generalised for good, never before `stop_horizon`.", role="schedule"
+        False,
+        "Stop a run once two decisions in a row see it generalised, never before `stop_horizon`.",
+        role="schedule",
     )
     stop_horizon: int = setting(
         3000, "Step at which seeds are judged; no run stops before it.", role="schedule", minimum=1

@@ -26,8 +26,9 @@ from grok.records import StepPoint
 SCHEMA_VERSION: Final = 1
 """Raised when a column changes its name, type or meaning; a step in ``grok.store.migrate`` goes with it.
 
-A setting that is only *added* needs no new number: ``store.json`` lists the columns,
-and ``migrate`` fills in the new one.
+A column that is only *added* needs no new number: ``store.json`` lists the columns, and ``migrate``
+fills in the new one, a setting with its neutral value, an event time with null (readers that want
+it go to the curves).
 """
 
 KINDS: Final = ("runs", "curves", "steps")
@@ -74,6 +75,10 @@ _RUNS: Final = (
     ("git_dirty", FLAG, False),
     ("torch_version", TEXT, False),
     ("started_at", pa.timestamp("us"), False),
+    ("memorised_loss_step", INT, False),
+    ("grokked_for_good_step", INT, False),
+    ("val_acc_dips", INT, False),
+    ("weight_norm_fall_step", INT, False),
 )
 _PROVENANCE: Final = (
     ("seed_dropout", INT, True),

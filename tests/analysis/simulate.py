@@ -103,7 +103,6 @@ def row(truth: Truth) -> Row:
     if truth.status == "diverged":
         points = points[: len(points) // 2 + 1]
         points[-1].val_loss = points[-1].val_acc = float("nan")
-    events = event_times(points) if truth.status == "completed" else {}
     result = RunResult(
         run_id=identity.run_id,
         status=truth.status,
@@ -115,7 +114,7 @@ def row(truth: Truth) -> Row:
         started_at=1.7e9,
         curve=points,
     )
-    for name, step in events.items():
+    for name, step in (event_times(points) if truth.status == "completed" else {}).items():
         setattr(result, name, step)
     return Row(result, config, identity, MACHINE)
 
