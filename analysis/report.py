@@ -69,6 +69,8 @@ def write_report(report: Report, out: Path) -> Path:
         for study in report.studies:
             for table in study.tables:
                 table.frame.to_csv(tables / f"{study.name}_{table.name}.csv", index=False)
+            for name, frame in study.files.items():
+                frame.to_csv(out / name, index=False)
         text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
         (out / "report.json").write_text(text + "\n", encoding="utf-8")
         page = out / "report.html"

@@ -1,8 +1,6 @@
-"""The shortest command that trains a stored run again."""
+"""The shortest commands that train stored runs again."""
 
 from __future__ import annotations
-
-import shlex
 
 import pandas as pd
 
@@ -11,6 +9,18 @@ from grok.streams import STREAMS, derive_seed
 
 def rerun_command(row: pd.Series) -> str:
     """Return the store's ``rerun`` command without the seeds that the master seed gives anyway."""
-    derived = {f"seeds.{stream}={derive_seed(int(row['seed']), stream)}" for stream in STREAMS}
-    words = [word for word in shlex.split(row["rerun"]) if word not in derived]
-    return " ".join(shlex.quote(word) for word in words)
+    return _shortened(str(row["rerun"]), int(row["seed"]))
+
+
+def rerun_commands(runs: pd.DataFrame) -> pd.Series:
+    """Return :func:`rerun_command` of every row."""
+    pairs = zip(runs["rerun"], runs["seed"], strict=True)
+    return pd.Series([_shortened(str(command), int(seed)) for command, seed in pairs], index=runs.index, dtype=object)
+
+
+def _shortened(command: str, seed: int) -> str:
+    # the store writes these words bare, one space before and after; in quotes stands no setting's name
+    padded = f"{command} "
+    for stream in STREAMS:
+        padded = padded.replace(f" seeds.{stream}={derive_seed(seed, stream)} ", " ", 1)
+    return padded[:-1]

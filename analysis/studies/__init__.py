@@ -20,6 +20,7 @@ from analysis.studies import (
     repeatability,
     scans,
     search,
+    seeds,
     survival,
     val_shuffle,
 )
@@ -43,6 +44,7 @@ QUESTIONS: tuple[Question, ...] = (
     val_shuffle.QUESTION,
     mechanism.QUESTION,
     gpt.QUESTION,
+    seeds.QUESTION,
 )
 """Every question of the report, in its order."""
 

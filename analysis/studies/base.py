@@ -58,6 +58,8 @@ class Study:
     findings: list[Finding] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    files: dict[str, pd.DataFrame] = field(default_factory=dict)
+    """Tables too large for the page, by their csv file's name in the report's folder."""
 
     @property
     def headlines(self) -> list[Finding]:
@@ -72,6 +74,7 @@ class Study:
             "question": self.question,
             "findings": [f.as_json() for f in self.findings],
             "tables": [t.name for t in self.tables],
+            **({"files": list(self.files)} if self.files else {}),
             "notes": self.notes,
         }
 

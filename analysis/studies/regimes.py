@@ -78,13 +78,16 @@ def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
         },
         index=rows.index,
     )
-    return events.assign(order=[_order(row) for _, row in events[list(EVENTS)].iterrows()])
+    return events.assign(order=[_order(row) for row in events[list(EVENTS)].to_numpy(dtype=float).tolist()])
 
 
-def _order(steps: pd.Series) -> str:
+def _order(steps: list[float]) -> str:
     """Return the events that happened in their order; those seen at one evaluation stand together, with an =."""
-    happened = steps[np.isfinite(steps.to_numpy(dtype=float))]
-    return " → ".join(" = ".join(EVENTS[str(e)] for e in group.index) for _, group in happened.groupby(happened))
+    at: dict[float, list[str]] = {}
+    for name, step in zip(EVENTS.values(), steps, strict=True):
+        if np.isfinite(step):
+            at.setdefault(step, []).append(name)
+    return " → ".join(" = ".join(at[step]) for step in sorted(at))
 
 
 def clusters(events: pd.DataFrame) -> NDArray[np.int64]:

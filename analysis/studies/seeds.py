@@ -1,0 +1,208 @@
+"""Every run of a store in one table: seeds, condition, classes, regime, event times, numbers, re-run command.
+
+The table is written whole as ``seeds.csv`` beside the page; the page shows what a reader sorts by.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria import UNJUDGED, judge_by_time
+from analysis.observations import COUNTED, Observations, as_text, differing_settings, floats, varying_columns
+from analysis.rerun import rerun_commands
+from analysis.statistics.estimate import NotEnoughData
+from analysis.studies.base import Question, Study, Table
+from analysis.studies.census import judged
+from analysis.studies.regimes import events_of
+from grok.config import MODES
+from grok.config.fields import settings_of
+from grok.streams import derive_seed
+
+FILE: Final = "seeds.csv"
+ALWAYS: Final = ("split", "init", "order")
+OPTIONAL: Final = ("dropout", "eval", "sample", "perturb")
+"""Streams that are listed where something reads them or a run was given a seed of its own."""
+MOST_LAYERS: Final = 24
+"""Layers with a seed of their own above which they have no column each (``layers`` holds all of them)."""
+SHOWN_SEED: Final = 10**9
+"""Seeds from here on are hashes of a master seed: in the page they are text."""
+MEASURED: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
+
+
+def seed_table(observations: Observations) -> pd.DataFrame:
+    """Return one row for every run of the store, ordered by condition and seeds; indexed by nothing.
+
+    Classes and regime are those of arithmetic runs that ended by themselves; a run is judged by time
+    against the median of the plain runs of its condition. Steps are those of evaluations.
+    """
+    runs = observations.all_runs.set_index("run_id")
+    table = pd.DataFrame({"mode": runs["mode"], "status": runs["status"], "condition": conditions(runs)})
+    table["seed"] = runs["seed"]
+    for stream in (*ALWAYS, *_used(runs)):
+        table[f"seed_{stream}"] = runs[f"seed_{stream}"]
+    if (runs["replicate"] > 0).any():
+        table["replicate"] = runs["replicate"]
+    table = table.join(_layers(runs)).join(_classes(observations, runs, table["condition"]))
+    events = [str(c) for c in runs if str(c).endswith("_step") and c != "branch_step"]
+    table[events] = runs[events]
+    numbers = [c for c in ("val_acc_dips", "stop_reason", "steps", *MEASURED, "weights_hash", "numerics") if c in runs]
+    table[numbers] = runs[numbers]
+    table["rerun"] = rerun_commands(runs)
+    order = ["mode", "condition", "seed", *(f"seed_{s}" for s in ALWAYS), "run_id"]
+    return table.reset_index().sort_values(order, kind="stable").reset_index(drop=True)
+
+
+def conditions(runs: pd.DataFrame) -> pd.Series:
+    """Return each run's condition in words: the value of every setting that varies within its mode.
+
+    Where none does: the settings that are not the default.
+    """
+    found = pd.Series("", index=runs.index, dtype=object)
+    for mode, rows in runs.groupby("mode"):
+        names = [n for n, (_, rule) in settings_of(MODES[str(mode)]).items() if rule.role in ("result", "length")]
+        varying = varying_columns(rows, names)
+        if not varying:
+            found[rows.index] = _in_words(differing_settings(rows.iloc[0])) or "default"
+            continue
+        for values, group in rows.groupby(varying, dropna=False, sort=False):
+            settings = dict(zip(varying, values, strict=True))
+            found[group.index] = _in_words({c.removeprefix("config."): v for c, v in settings.items()})
+    return found
+
+
+def _in_words(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={as_text(value)}" for name, value in settings.items())
+
+
+def _used(runs: pd.DataFrame) -> list[str]:
+    """Return the optional streams of which some run was given a seed, or that some run draws from."""
+    drawn = {
+        "dropout": [str(c) for c in runs if str(c).startswith("config.model.dropout")],
+        "eval": [c for c in ("config.eval.shuffle", "config.eval.couple_order") if c in runs],
+        "sample": [c for c in ("config.eval.sample_tokens",) if c in runs],
+        "perturb": [c for c in ("config.perturb.ulps",) if c in runs],
+    }
+    masters = runs["seed"].unique()
+    found = []
+    for stream in OPTIONAL:
+        derived = runs["seed"].map({seed: derive_seed(int(seed), stream) for seed in masters})
+        reads = any((floats(runs[column]) > 0).any() for column in drawn[stream])
+        if reads or (derived != runs[f"seed_{stream}"]).any():
+            found.append(stream)
+    return found
+
+
+def _layers(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``layers`` (JSON) and a column for each layer with a seed of its own, where a run has any."""
+    if (runs["layers"] == "{}").all():
+        return pd.DataFrame(index=runs.index)
+    maps = {text: json.loads(text) for text in runs["layers"].unique()}
+    names = sorted({name for layers in maps.values() for name in layers})
+    columns = {"layers": runs["layers"]}
+    for name in names if len(names) <= MOST_LAYERS else ():
+        columns[f"layers.{name}"] = runs["layers"].map({t: m.get(name) for t, m in maps.items()}).astype("Int64")
+    return pd.DataFrame(columns, index=runs.index)
+
+
+def _classes(observations: Observations, runs: pd.DataFrame, condition: pd.Series) -> pd.DataFrame:
+    """Return class_accuracy, judged_at_step, judged_val_acc, class_time and regime of the runs that can have them."""
+    counted = runs[(runs["mode"] == "arithmetic") & runs["status"].isin(COUNTED)]
+    parts = []
+    for _, rows in counted.groupby(condition[counted.index], sort=False):
+        labelled, horizon = judged(observations, rows)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "class_accuracy": labelled["label"],
+                    "judged_at_step": horizon,
+                    "judged_val_acc": labelled["accuracy"],
+                    "class_time": _by_time(observations, rows),
+                }
+            )
+        )
+    if not parts:
+        return pd.DataFrame(index=runs.index)
+    regime = events_of(observations, counted)["regime"]
+    return pd.concat(parts).assign(regime=regime).reindex(runs.index).astype({"judged_at_step": "Int64"})
+
+
+def _by_time(observations: Observations, rows: pd.DataFrame) -> pd.Series:
+    """Return ``super``, ``not super`` or why there is no saying, against the median of the plain runs of ``rows``."""
+    plain = rows[(rows["layers"] == "{}") & (floats(rows["config.perturb.ulps"]) == 0)]
+    plain = plain.drop_duplicates("trajectory_id") if len(plain) else rows.drop_duplicates("trajectory_id")
+    try:
+        threshold = judge_by_time(observations.times(plain), floats(plain["config.train.steps"])).threshold
+    except NotEnoughData:
+        return pd.Series("no median", index=rows.index)
+    times, known = observations.times(rows), floats(rows["config.train.steps"]) >= threshold
+    words = np.select([~known, times.right <= threshold], [UNJUDGED, "super"], "not super")
+    return pd.Series(words, index=rows.index)
+
+
+def compact(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of :func:`seed_table` that the page shows: what differs between runs, by the page's words."""
+    shown: dict[str, str] = {
+        "mode": "mode",
+        "condition": "condition",
+        "seed": "seed",
+        **{f"seed_{s}": s for s in (*ALWAYS, *OPTIONAL)},
+        **{str(c): str(c) for c in table if str(c).startswith("layers.")},
+        "status": "status",
+        "class_accuracy": "class by accuracy",
+        "class_time": "class by time",
+        "regime": "regime",
+        "grokked_step": "generalised",
+        "steps": "steps",
+        "val_acc": "val accuracy",
+        "val_loss": "val loss",
+        "weight_norm": "weight norm",
+    }
+    frame = pd.DataFrame({"run": table["run_id"].str[:10]})
+    for column, name in shown.items():
+        if column not in table or (column not in ("seed", "grokked_step", "val_acc") and _is_constant(table[column])):
+            continue
+        if column.startswith("seed_") and _follows(table, column):
+            continue
+        values = table[column]
+        hashed = column.startswith("seed") and bool((values >= SHOWN_SEED).any())
+        frame[name] = values.astype(str) if hashed else values.round(4) if values.dtype.kind == "f" else values
+    return frame
+
+
+def _is_constant(column: pd.Series) -> bool:
+    return column.nunique(dropna=False) <= 1
+
+
+def _follows(table: pd.DataFrame, column: str) -> bool:
+    """Return whether a stream's seed is a function of the master seed alone: then the master seed says it."""
+    return bool((table.groupby("seed")[column].nunique() <= 1).all()) and not _is_constant(table["seed"])
+
+
+def analyse(observations: Observations, question: Question) -> Study:
+    """Return the table: whole as a file, compact for the page.
+
+    Raises:
+        NotEnoughData: there is no run.
+    """
+    if observations.all_runs.empty:
+        raise NotEnoughData("at least one finished run")
+    table = seed_table(observations)
+    caption = f"All {len(table):,} runs (seeds.csv has every column, with the command that trains each again)"
+    study = Study(name=question.name, title=question.title, question=question.question)
+    study.tables.append(Table("every", caption, compact(table), open=False, code=("run",)))
+    study.files[FILE] = table
+    return study
+
+
+QUESTION = Question(
+    "seeds",
+    "Every seed",
+    "Which run had which seeds, and what became of it?",
+    "python -m grok.run -m 'seed=range(0,64)'",
+    analyse,
+    lambda observations: not observations.all_runs.empty,
+)

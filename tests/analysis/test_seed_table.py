@@ -1,0 +1,105 @@
+"""Every run is listed with its seeds, whatever was scanned, and the page's table says the same in fewer columns."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.observations import Observations
+from analysis.report import compile_report, write_report
+from analysis.rerun import rerun_command, rerun_commands
+from analysis.studies import ask, seeds
+from grok.config import identify, load_config
+from grok.records import CurvePoint, RunResult
+from grok.store import Row, StoreWriter, open_store
+from grok.store.rerun import rerun_command as full_command
+from grok.store.testing import failed
+from grok.streams import STREAMS, derive_seed
+from tests.analysis.simulate import MACHINE, Truth, census, row, simulate, write
+
+RNG = np.random.default_rng
+
+
+def language_model(seed: int) -> Row:
+    settings = {"mode": "gpt", "experiment": "gpt/shakespeare_char", "seed": seed, "data": {"path": "d"}}
+    config = load_config({**settings, "train": {"steps": 20}})
+    identity = identify(config, "data")
+    result = RunResult(run_id=identity.run_id, status="completed", stop_reason="steps", steps=20, numerics="cpu")
+    result.curve = [CurvePoint(step=20, val_loss=2.5, train_loss=2.4)]
+    return Row(result, config, identity, MACHINE, "data")
+
+
+def test_the_table_agrees_with_the_census() -> None:
+    observations = simulate(census(60, RNG(1), steps=12_000))
+    table, study = seeds.seed_table(observations).set_index("run_id"), ask("census", observations)
+    assert len(table) == 60
+    assert table.loc[study.rows.index, "class_accuracy"].tolist() == study.rows["label"].tolist()
+    assert (table["judged_at_step"] == study.horizon).all()
+    supers = set(study.rows.index[study.by_time.is_super])
+    assert set(table.index[table["class_time"] == "super"]) == supers and supers
+    assert set(table["regime"]) <= {"slow", "fast", "mixed", "not yet"}
+
+
+SCANS = {
+    "init": [Truth({"seed": 4, "seeds.order": 8, "seeds.init": i}, 2000.0) for i in range(5)],
+    "layers.head": [Truth({"seed": 4, "seeds.layers": {"head": i}}, 2000.0) for i in range(5)],
+    "perturb": [Truth({"seed": 4, "perturb.ulps": 1, "seeds.perturb": i}, 2000.0) for i in range(5)],
+}
+
+
+@pytest.mark.parametrize("scanned", SCANS)
+def test_a_scan_is_listed_by_what_it_scans(scanned: str) -> None:
+    table = seeds.seed_table(simulate(SCANS[scanned]))
+    column = scanned if scanned.startswith("layers") else f"seed_{scanned}"
+    assert sorted(table[column]) == list(range(5))
+    assert {"seed_split", "seed_init", "seed_order"} < set(table)
+    assert sorted(seeds.compact(table)[scanned]) == list(range(5))
+    assert "order" not in seeds.compact(table), "what all runs share is not repeated in every row"
+
+
+def test_conditions_name_every_value_the_default_too() -> None:
+    runs = census(3, RNG(1)) + census(3, RNG(2), optim__weight_decay=0.0)
+    table = seeds.seed_table(simulate(runs))
+    assert table["condition"].value_counts().to_dict() == {"optim.weight_decay=0": 3, "optim.weight_decay=0.1": 3}
+    assert set(seeds.seed_table(simulate(census(3, RNG(1))))["condition"]) == {"default"}
+    other = seeds.seed_table(simulate(census(3, RNG(1), task__modulus=97)))
+    assert set(other["condition"]) == {"task.modulus=97"}
+
+
+def test_every_run_of_a_mixed_store_is_in_the_file(tmp_path: Path) -> None:
+    store = write(census(6, RNG(3)), tmp_path / "S")
+    with StoreWriter(store) as writer:
+        writer.commit([failed(row(Truth({"seed": 77}, 100.0))), language_model(1), language_model(2)])
+    page = write_report(compile_report(Observations.read(store)), tmp_path / "out")
+    table = pd.read_csv(page.parent / "seeds.csv")
+    assert set(table["run_id"]) == open_store(store).run_ids()
+    assert table["status"].value_counts().to_dict() == {"completed": 8, "failed": 1}
+    assert table.loc[table["mode"] == "gpt", ["class_accuracy", "regime"]].isna().all(axis=None)
+    assert table.loc[table["status"] == "failed", "class_accuracy"].isna().all()
+    assert (table["seed_init"] == [derive_seed(s, "init") for s in table["seed"]]).all(), "no seed went through a float"
+    assert table["rerun"].str.startswith("python -m grok.run").all()
+    assert "Every seed" in page.read_text(encoding="utf-8")
+
+
+def test_a_large_seed_is_text_in_the_page() -> None:
+    runs = [Truth({"seed": 4, "seeds.init": 2**62 + i}, 2000.0) for i in range(3)]
+    compact = seeds.compact(seeds.seed_table(simulate(runs)))
+    assert sorted(compact["init"]) == [str(2**62 + i) for i in range(3)]
+
+
+def test_short_commands_leave_out_what_the_master_seed_gives() -> None:
+    configs = [
+        load_config({"seed": 3}),
+        load_config({"seed": 3, "seeds": {"order": 8, "layers": {"head": 5}}}),
+        load_config({"seed": 9, "task": {"operation": "x/y if y odd else x-y"}, "model": {"init_scale": 0.5}}),
+    ]
+    runs = pd.DataFrame({"rerun": [full_command(c) for c in configs], "seed": [c.seed for c in configs]})
+    for config, command in zip(configs, rerun_commands(runs), strict=True):
+        derived = {f"seeds.{s}={derive_seed(config.seed, s)}" for s in STREAMS}
+        words = shlex.split(full_command(config))
+        assert shlex.split(command) == [word for word in words if word not in derived]
+    assert rerun_command(runs.iloc[0]) == "python -m grok.run seed=3"
