@@ -9,45 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from analysis.answers import Report, compile_report
 from analysis.observations import Observations
-from analysis.provenance import Provenance, provenance
-from analysis.studies import QUESTIONS, Missing, Study
 from grok.errors import GrokError, StoreError
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything that the page says."""
-
-    store: str
-    """Name of its folder: a page that is shown around says nothing of the machine that it was made on."""
-    provenance: Provenance
-    studies: list[Study]
-    missing: list[Missing]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return report.json."""
-        return {
-            "store": self.store,
-            "provenance": self.provenance.as_json(),
-            "studies": [study.as_json() for study in self.studies],
-            "missing": [gap.as_json() for gap in self.missing],
-        }
-
-
-def compile_report(observations: Observations) -> Report:
-    """Ask every question of the store."""
-    answers = [question.ask(observations) for question in QUESTIONS]
-    return Report(
-        observations.path.resolve().name if observations.path else "",
-        provenance(observations),
-        [a for a in answers if isinstance(a, Study)],
-        [a for a in answers if isinstance(a, Missing) and (a.started or a.command)],
-    )
 
 
 def write_report(report: Report, out: Path) -> Path:

@@ -20,7 +20,8 @@ import json, sys, time
 marks = [time.perf_counter()]
 import analysis.figures, analysis.page
 from analysis.observations import Observations
-from analysis.report import compile_report, write_report
+from analysis.answers import compile_report
+from analysis.report import write_report
 from pathlib import Path
 marks.append(time.perf_counter())
 store = Observations.read(sys.argv[1])

@@ -7,7 +7,22 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
-from analysis.figures.style import AMBER, BLUE, GREY, INK, LIGHT, ROSE, SERIES, SOFT, TEAL, Drawing, canvas, steps_axis
+from analysis.figures import chart
+from analysis.figures.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    LIGHT,
+    ROSE,
+    SERIES,
+    SMALL,
+    SOFT,
+    TEAL,
+    Drawing,
+    canvas,
+    steps_axis,
+)
 from analysis.statistics.variance_shares import CHAOS
 from analysis.studies.crossed import Crossed
 from analysis.studies.layers import Layers
@@ -116,7 +131,7 @@ def layer_shares(study: Layers) -> Drawing:
             xytext=(0, 4 + 12 * (k - 1 - i)),
             textcoords="offset points",
             color=SERIES[i],
-            fontsize=8.5,
+            fontsize=SMALL,
         )
     axes.set_yticks(np.arange(n)[::-1], size.index.tolist())
     axes.tick_params(axis="y", labelcolor=INK)
@@ -184,10 +199,10 @@ def repeat_scores(study: Repeats) -> Drawing:
     axes.scatter(x[found], score[found], s=12, color=TEAL, edgecolors="none", zorder=3)
     if found.any():
         axes.annotate(
-            "reliably faster than the typical one", (0.02, 0.05), xycoords="axes fraction", color=TEAL, fontsize=8.5
+            "reliably faster than the typical one", (0.02, 0.05), xycoords="axes fraction", color=TEAL, fontsize=SMALL
         )
     axes.annotate(
-        "dashed: by chance alone", (0.98, 0.93), xycoords="axes fraction", ha="right", fontsize=8.5, color=SOFT
+        "dashed: by chance alone", (0.98, 0.93), xycoords="axes fraction", ha="right", fontsize=SMALL, color=SOFT
     )
     axes.set_ylim(0, 1.02)
     axes.set_xlim(0, len(score) + 1)
@@ -209,10 +224,16 @@ def prediction_curve(study: Prediction) -> Drawing:
     axes.plot(looks["step"], looks["auroc"], color=BLUE, marker="o", markersize=4)
     axes.axhline(0.5, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
     axes.annotate("chance", (1, 0.5), xycoords=("axes fraction", "data"), xytext=(-2, 4),
-                  textcoords="offset points", ha="right", fontsize=8.5, color=SOFT)  # fmt: skip
+                  textcoords="offset points", ha="right", fontsize=SMALL, color=SOFT)  # fmt: skip
     axes.set_ylim(min(0.4, float(looks["low"].min()) - 0.02), 1.02)
     axes.set_xlim(0, float(looks["step"].max()) * 1.04)
     axes.set_ylabel("AUROC")
     steps_axis(axes, "step of the prediction")
     caption = f"Out-of-fold AUROC with 95% intervals for seeds {study.meaning}."
-    return Drawing("prediction", "How early the winners can be told", caption, figure, looks)
+    band = chart.Band("AUROC", BLUE, looks.rename(columns={"step": "x", "auroc": "value"}))
+    answer = chart.Chart(
+        chart.Axis("step of the prediction", 0, float(looks["step"].max()) * 1.04),
+        chart.Axis("AUROC", min(0.4, float(looks["low"].min()) - 0.02), 1.02),
+        (chart.Rule("y", 0.5, "chance"), band),
+    )
+    return Drawing("prediction", "How early the winners can be told", caption, figure, looks, charts=(answer,))

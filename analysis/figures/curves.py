@@ -9,11 +9,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
+from analysis.figures.chart import Axis, Chart, Lines, Points, Rule
 from analysis.figures.style import (
     BLUE,
     CLASS_COLOURS,
     GREY,
     INK,
+    SMALL,
     SOFT,
     TEAL,
     VIOLET,
@@ -49,6 +51,15 @@ def lines(axes: Axes, curves: pd.DataFrame, x: str, y: str, **given: Any) -> Non
     axes.add_collection(LineCollection(paths, **given))
 
 
+def bounds(values: pd.Series) -> tuple[float, float]:
+    """Return the ends of an axis that holds ``values`` with a little room."""
+    finite = values.to_numpy(dtype=float)
+    finite = finite[np.isfinite(finite)]
+    first, last = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    room = 0.04 * (last - first) or 1.0
+    return first - room, last + room
+
+
 def seed_curves(census: Census) -> Drawing | None:
     """Draw validation accuracy and loss over steps, super seeds picked out."""
     if census.curves.empty:
@@ -60,7 +71,7 @@ def seed_curves(census: Census) -> Drawing | None:
         fastest = census.by_time.is_super if census.by_time is not None else np.zeros(len(seen), dtype=bool)
         label, styles = pd.Series(np.where(fastest, "super", seen), index=label.index), TIME_STYLES
     figure, (top, bottom) = canvas(height=4.6, rows=2, sharex=True)
-    drawn = []
+    drawn, layers = [], []
     for z, (name, (colour, alpha, width)) in enumerate(styles.items(), 1):
         ids = spread(label.index[label == name])
         chosen = census.curves[census.curves["run_id"].isin(ids)]
@@ -70,6 +81,9 @@ def seed_curves(census: Census) -> Drawing | None:
         lines(top, chosen, "step", "val_acc", **style)
         lines(bottom, chosen, "step", "val_loss", **style)
         drawn.append(chosen.assign(label=name))
+        members = label.index[label == name]
+        frame = census.curves[census.curves["run_id"].isin(members)]
+        layers.append((f"{name} ({len(members):,})", colour, frame, frozenset(ids), alpha, width))
     if not drawn:
         return None
     data = pd.concat(drawn)[["run_id", "label", "step", "val_acc", "val_loss"]]
@@ -77,7 +91,8 @@ def seed_curves(census: Census) -> Drawing | None:
     top.set_xlim(0, last)
     top.set_ylim(-0.02, 1.03)
     top.set_ylabel("validation accuracy")
-    bottom.set_ylim(0, float(np.nanquantile(data["val_loss"].to_numpy(dtype=float), 0.999)) * 1.08)
+    most_loss = float(np.nanquantile(data["val_loss"].to_numpy(dtype=float), 0.999)) * 1.08
+    bottom.set_ylim(0, most_loss)
     bottom.set_ylabel("validation loss")
     steps_axis(bottom)
     for i, name in enumerate(n for n in reversed(styles) if (data["label"] == n).any()):
@@ -89,16 +104,33 @@ def seed_curves(census: Census) -> Drawing | None:
             textcoords="offset points",
             ha="right",
             color=INK if styles[name][0] == GREY else styles[name][0],
-            fontsize=8.5,
+            fontsize=SMALL,
         )
     caption = f"Up to {MOST} seeds of each class, evenly picked from {len(label):,}; the counts are of all seeds."
-    return Drawing("seed_curves", "Accuracy and loss of single seeds", caption, figure, data)
+    charts = tuple(
+        Chart(
+            Axis("step", 0, last),
+            axis,
+            tuple(
+                Lines(group, colour, frame, "step", y, ids, alpha, width)
+                for group, colour, frame, ids, alpha, width in layers
+            ),
+        )
+        for y, axis in (
+            ("val_acc", Axis("validation accuracy", -0.02, 1.03)),
+            ("val_loss", Axis("validation loss", 0, most_loss)),
+        )
+    )
+    count = f"{len(label):,} seeds"
+    return Drawing("seed_curves", "Accuracy and loss of single seeds", caption, figure, data, count, charts)
 
 
 def phase_portrait(regimes: Regimes) -> Drawing | None:
     """Draw validation loss against weight norm, one line per run from start to end, by regime."""
     figure, axes = canvas(height=3.6)
     drawn, notes = [], []
+    layers: list[Lines] = []
+    ends: list[Points] = []
     curves = regimes.curves[regimes.curves["step"] > 0].dropna(subset=["weight_norm", "val_loss"])
     curves = curves[curves["val_loss"] > 0]
     for name in ("slow", "mixed", "fast"):
@@ -121,6 +153,10 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
         axes.scatter(at["weight_norm"], at["val_loss"], s=14, color=REGIME_COLOURS[name], edgecolors="none", zorder=4)
         drawn.append(chosen.assign(regime=name)[["run_id", "regime", "step", "weight_norm", "val_loss"]])
         notes.append((name, len(every)))
+        colour = REGIME_COLOURS[name]
+        layers.append(
+            Lines(f"{name} ({len(every):,})", colour, drawn[-1], "weight_norm", "val_loss", frozenset(ids), 0.5)
+        )
     if not drawn:
         return None
     data = pd.concat(drawn)
@@ -137,13 +173,20 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
             xytext=(4 + 70 * i, 4),
             textcoords="offset points",
             color=REGIME_COLOURS[name],
-            fontsize=8.5,
+            fontsize=SMALL,
         )
     caption = (
         f"Each line is one of {sum(n for _, n in notes):,} generalised seeds (up to 30 a regime) on its way from the "
         "first evaluation to the last; the dot is where it generalised."
     )
-    return Drawing("phase_portrait", "Weight norm against validation loss", caption, figure, data)
+    loss = data["val_loss"]
+    chart = Chart(
+        Axis("weight norm (embeddings left out)", *bounds(data["weight_norm"])),
+        Axis("validation loss", 0.9 * float(loss.min()), 1.1 * float(loss.max()), log=True),
+        (*layers, *ends),
+    )
+    count = f"{sum(n for _, n in notes):,} seeds"
+    return Drawing("phase_portrait", "Weight norm against validation loss", caption, figure, data, count, (chart,))
 
 
 def order_of_events(regimes: Regimes) -> Drawing | None:
@@ -173,7 +216,7 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         xycoords="axes fraction",
         ha="right",
         color=REGIME_COLOURS["slow"],
-        fontsize=8.5,
+        fontsize=SMALL,
     )
     axes.annotate(
         "generalises first",
@@ -182,10 +225,22 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         xytext=(4, 4),
         textcoords="offset points",
         color=REGIME_COLOURS["fast"],
-        fontsize=8.5,
+        fontsize=SMALL,
     )
     missing = int((~np.isfinite(done["fall"])).sum())
     caption = f"{len(done):,} generalised seeds; on the dashed line both happen at one step. "
     caption += f"{missing} seeds at the upper edge never lost 1% of their norm." if missing else ""
     data = done[["grokked", "fall", "climb", "lag", "regime"]].rename_axis("run_id").reset_index()
-    return Drawing("order_of_events", "Which comes first", caption.strip(), figure, data)
+    places = pd.DataFrame({"run_id": done.index, "x": x, "y": y})
+    layers = tuple(
+        Points(f"{name} ({int(here.sum()):,})", REGIME_COLOURS[name], places[here])
+        for name in ("slow", "fast", "mixed")
+        if (here := (done["regime"] == name).to_numpy()).any()
+    )
+    chart = Chart(
+        Axis("step of generalisation", low, never, log=True),
+        Axis("step at which the norm began to fall", low, never * 1.15, log=True),
+        (Rule("diagonal", 0.0), *layers),
+    )
+    count = f"{len(done):,} seeds"
+    return Drawing("order_of_events", "Which comes first", caption.strip(), figure, data, count, (chart,))

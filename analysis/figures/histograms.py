@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from analysis.criteria import DIARY, UNJUDGED
-from analysis.figures.style import BLUE, CLASS_COLOURS, GREY, INK, SOFT, Drawing, canvas, steps_axis
+from analysis.figures.chart import Axis, Bars, Chart, Layer, Rule
+from analysis.figures.style import BLUE, CLASS_COLOURS, GREY, INK, SMALL, SOFT, Drawing, canvas, steps_axis
 from analysis.studies.census import Census
 
 _LOW, _HIGH = DIARY.normal_accuracy, DIARY.super_accuracy
@@ -48,7 +49,7 @@ def accuracy_histogram(census: Census) -> Drawing:
             xycoords=("data", "axes fraction"),
             ha="right" if name == "super" else "center",
             va="top",
-            fontsize=8.5,
+            fontsize=SMALL,
             color=INK if name == "normal" else CLASS_COLOURS[name],
             xytext=(-10 if name == "super" else 0, -2),
             textcoords="offset points",
@@ -62,7 +63,23 @@ def accuracy_histogram(census: Census) -> Drawing:
         f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,}. Dashed: the diary's thresholds "
         f"({DIARY.normal_accuracy} and {DIARY.super_accuracy}{made_for}). {above}: {lead.percent()}, n = {lead.n:,}."
     )
-    return Drawing("accuracy_histogram", "Where the seeds stand at the horizon", caption, figure, data)
+    layers = [
+        Bars(
+            f"{name if census.is_diary_regime else words[name]} ({int(data[name].sum()):,})",
+            CLASS_COLOURS[name],
+            pd.DataFrame({"low": data["accuracy from"], "high": data["accuracy to"], "count": data[name]}),
+        )
+        for name in places
+    ]
+    rules = [Rule("x", threshold, f"{threshold}") for threshold in (_LOW, _HIGH)]
+    chart = Chart(
+        Axis(f"validation accuracy at step {census.horizon:,}", 0, 1.005),
+        Axis("seeds", 0, max(1.0, 1.08 * float(bottom.max())), whole=True),
+        (*layers, *rules),
+        rows["accuracy"],
+    )
+    title = "Where the seeds stand at the horizon"
+    return Drawing("accuracy_histogram", title, caption, figure, data, f"{len(rows):,} seeds", (chart,))
 
 
 def time_histogram(census: Census) -> Drawing:
@@ -85,7 +102,7 @@ def time_histogram(census: Census) -> Drawing:
         xycoords="axes fraction",
         ha="right",
         va="top",
-        fontsize=8.5,
+        fontsize=SMALL,
         color=SOFT,
     )
     if census.by_time:
@@ -97,7 +114,7 @@ def time_histogram(census: Census) -> Drawing:
             xycoords=("data", "axes fraction"),
             xytext=(-4, 0),
             textcoords="offset points",
-            fontsize=8.5,
+            fontsize=SMALL,
             ha="right",
             va="top",
         )
@@ -109,7 +126,29 @@ def time_histogram(census: Census) -> Drawing:
     if census.by_time:
         caption += f" Median {census.by_time.median.plain()}"
         caption += "; green: at least three times faster than that." if census.by_time.is_super.any() else "."
-    return Drawing("time_histogram", "When the seeds generalised", caption, figure, data)
+    bins = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": count})
+    fast = bins["high"] <= threshold
+    last = pd.DataFrame({"low": [budget + 1.7 * bar], "high": [budget + 2.7 * bar], "count": [never]})
+    parts = (
+        ("three times faster", CLASS_COLOURS["super"], bins[fast]),
+        ("generalised", BLUE, bins[~fast]),
+        ("not by their last step", GREY, last),
+    )
+    layers: list[Layer] = [
+        Bars(f"{name} ({int(part['count'].sum()):,})", colour, part)
+        for name, colour, part in parts
+        if part["count"].sum()
+    ]
+    if census.by_time:
+        layers.append(Rule("x", census.by_time.median.value, f"median {census.by_time.median.value:,.0f}"))
+    chart = Chart(
+        Axis("step at which the seed generalised", 0, budget + 3.5 * bar),
+        Axis("seeds", 0, 1.08 * float(max(count.max(initial=0), never, 1)), whole=True),
+        tuple(layers),
+        pd.Series(times.right[times.seen], index=census.rows.index[times.seen]),
+    )
+    title = "When the seeds generalised"
+    return Drawing("time_histogram", title, caption, figure, data, f"{len(times):,} seeds", (chart,))
 
 
 def _count_axis(axes: Axes, counts: np.ndarray) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.figures.style import BLUE, SOFT, Drawing, canvas, log_axis
+from analysis.figures.style import BLUE, SMALL, SOFT, Drawing, canvas, log_axis
 from analysis.studies.mechanism import MEANINGS, Mechanism
 
 LOG_FROM = 30.0
@@ -25,10 +25,11 @@ def _one(name: str, frame: pd.DataFrame) -> Drawing:
         log_axis(axes.yaxis)
     axes.axvline(1, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
     axes.annotate("generalises", (1, 1), xycoords=("data", "axes fraction"), xytext=(4, -1),
-                  textcoords="offset points", va="top", fontsize=8.5, color=SOFT)  # fmt: skip
+                  textcoords="offset points", va="top", fontsize=SMALL, color=SOFT)  # fmt: skip
     axes.set_xlim(0, float(frame["clock"].max()))
     axes.set_xlabel("step, over the step of generalisation")
     axes.set_ylabel(name)
     meaning = MEANINGS.get(name, name)
     caption = f"Median and middle half of {int(frame['runs'].iloc[0])} runs that generalised."
-    return Drawing(f"inside_{name}", f"{meaning[0].upper()}{meaning[1:]}", caption, figure, frame)
+    title, count = f"{meaning[0].upper()}{meaning[1:]}", f"{int(frame['runs'].iloc[0]):,} runs"
+    return Drawing(f"inside_{name}", title, caption, figure, frame, count)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.figures.curves import lines
-from analysis.figures.style import SERIES, SOFT, Drawing, canvas, steps_axis
+from analysis.figures.chart import Axis, Chart, Lines
+from analysis.figures.curves import bounds, lines, spread
+from analysis.figures.style import SERIES, SMALL, SOFT, Drawing, canvas, steps_axis
 from analysis.studies.gpt import Gpt
 
 
@@ -13,7 +14,8 @@ def loss_curves(study: Gpt) -> Drawing:
     """Draw training loss (thin) and validation loss (thick) of every run, one colour per preset and setting."""
     figure, axes = canvas(height=3.6)
     kinds = list(study.runs.groupby(["preset", "config_id", "data"], sort=True))
-    frames = []
+    frames: list[pd.DataFrame] = []
+    layers: list[Lines] = []
     for i, (_, group) in enumerate(kinds):
         colour = SERIES[i % len(SERIES)]
         train = study.steps[study.steps["run_id"].isin(group.index)]
@@ -29,15 +31,25 @@ def loss_curves(study: Gpt) -> Drawing:
             textcoords="offset points",
             ha="right",
             color=colour,
-            fontsize=8.5,
+            fontsize=SMALL,
         )
         frames.append(val[["run_id", "step", "val_loss"]].assign(preset=name))
         frames.append(train[["run_id", "step", "train_loss"]].assign(preset=name))
+        ids = frozenset(spread(group.index))
+        layers.append(Lines(f"{name}: training", colour, train, "step", "train_loss", ids, 0.3, 0.7))
+        layers.append(Lines(f"{name}: validation ({len(group):,})", colour, val, "step", "val_loss", ids, 1.0, 1.8))
     axes.autoscale_view()
     axes.set_xlim(left=0)
     axes.set_ylabel("loss (nats per token)")
     steps_axis(axes)
     axes.annotate("thick: validation, thin: training", (0, 1), xycoords="axes fraction", xytext=(2, 4),
-                  textcoords="offset points", fontsize=8, color=SOFT)  # fmt: skip
+                  textcoords="offset points", fontsize=SMALL, color=SOFT)  # fmt: skip
     caption = f"{len(study.runs)} runs; training loss is averaged over short stretches of steps."
-    return Drawing("loss_curves", "Loss of the GPT runs", caption, figure, pd.concat(frames))
+    data = pd.concat(frames)
+    losses = pd.concat([data["val_loss"], data["train_loss"]])
+    chart = Chart(
+        Axis("step", 0, float(data["step"].max())),
+        Axis("loss (nats per token)", *bounds(losses)),
+        tuple(layer for layer in layers if len(layer.frame)),
+    )
+    return Drawing("loss_curves", "Loss of the GPT runs", caption, figure, data, f"{len(study.runs):,} runs", (chart,))

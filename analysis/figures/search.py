@@ -9,7 +9,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from analysis.figures.causes import SEQUENTIAL
-from analysis.figures.style import AMBER, BLUE, GREY, INK, PAPER, ROSE, SOFT, TEAL, Drawing, canvas, log_axis
+from analysis.figures.style import AMBER, BLUE, GREY, INK, PAPER, ROSE, SMALL, SOFT, TEAL, Drawing, canvas, log_axis
 from analysis.studies.search import FINISHED, Floats, Searches, SearchResult
 
 GOLDEN = 0.618034
@@ -123,7 +123,7 @@ def _above(axes: Axes, x: float, text: str, colour: str) -> None:
     """Write ``text`` above the plot, where no point can be."""
     axes.annotate(
         text, (x, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points", ha="right", va="bottom",
-        color=colour, fontsize=8.5,
+        color=colour, fontsize=SMALL,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -23,19 +24,25 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from analysis.figures.chart import Chart
+
 PALETTE: Final[dict[str, tuple[str, str]]] = {
     "ink": ("#22262b", "#e6e8ea"),
     "soft": ("#6b7480", "#9aa4af"),
     "line": ("#d4d9de", "#3a424b"),
     "paper": ("#fefefd", "#15191e"),
-    "grey": ("#9aa5b1", "#6f7c8a"),
-    "blue": ("#3566a8", "#7aa7e0"),
-    "amber": ("#c77d1a", "#e9a94c"),
-    "teal": ("#12806f", "#4cc2ac"),
-    "rose": ("#b8405e", "#e8809a"),
-    "violet": ("#6f57a8", "#a995e0"),
+    "grey": ("#8a949f", "#66707b"),
+    "blue": ("#3061dd", "#8fb6fb"),
+    "amber": ("#a87200", "#f1c04f"),
+    "teal": ("#0a5a49", "#2db8a4"),
+    "rose": ("#c2447a", "#fb7050"),
+    "violet": ("#51297e", "#a172fc"),
 }
-"""Name of a colour: (light, dark)."""
+"""Name of a colour: (light, dark).
+
+The six colours of series stay apart also for eyes that lack one kind of cone, most of all
+by their lightness; a test holds them to it.
+"""
 
 LIGHT: Final = {name: light for name, (light, _) in PALETTE.items()}
 INK, SOFT, LINE, PAPER = LIGHT["ink"], LIGHT["soft"], LIGHT["line"], LIGHT["paper"]
@@ -50,16 +57,20 @@ CLASS_COLOURS: Final = {
     "not judged": LINE,
 }
 
-WIDTH, HEIGHT = 5.0, 3.2
+WIDTH, HEIGHT = 4.4, 3.2
 """Inches; small, so that text stays readable when a phone scales the figure down."""
 DPI: Final = 200
+SMALL: Final = 9.5
+"""Font size of labels inside a figure, in points."""
+TITLE_WIDTH: Final = 50
+"""Characters of a title's line."""
 
 RC: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 9,
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.labelsize": 10,
     "axes.labelcolor": SOFT,
     "axes.edgecolor": LINE,
     "axes.linewidth": 0.8,
@@ -72,8 +83,8 @@ RC: Any = {
     "grid.linewidth": 0.6,
     "xtick.color": SOFT,
     "ytick.color": SOFT,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
     "xtick.major.size": 3,
     "ytick.major.size": 0,
     "text.color": INK,
@@ -81,7 +92,7 @@ RC: Any = {
     "lines.solid_capstyle": "round",
     "patch.linewidth": 0,
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
+    "legend.fontsize": SMALL,
     "figure.facecolor": PAPER,
     "axes.facecolor": "none",
     "svg.fonttype": "none",
@@ -99,6 +110,15 @@ class Drawing:
     caption: str
     figure: Figure
     data: pd.DataFrame
+    count: str = ""
+    """What the figure counts, ``64 seeds``: its title ends with it, so that a picture alone says it."""
+    charts: tuple[Chart, ...] = ()
+    """The same numbers for a page that answers to the pointer; empty: the picture stands in the page."""
+
+    def __post_init__(self) -> None:
+        title = f"{self.title} (n = {self.count})" if self.count else self.title
+        with mpl.rc_context(RC):
+            self.figure.suptitle(fill(title, TITLE_WIDTH), x=0.01, ha="left", fontsize=10.5, fontweight="bold")
 
     def _repr_png_(self) -> bytes:
         """Return what a notebook shows."""
@@ -149,7 +169,7 @@ def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns:
 
 def direct_label(axes: Axes, x: float, y: float, text: str, colour: str, **given: Any) -> None:
     """Write ``text`` beside its line instead of in a legend."""
-    options = {"fontsize": 8.5, "va": "center", "ha": "left", **given}
+    options = {"fontsize": SMALL, "va": "center", "ha": "left", **given}
     box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
     axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, bbox=box, **options)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures.style import AMBER, BLUE, SERIES, SOFT, Drawing, canvas, direct_label, steps_axis
+from analysis.figures.chart import Axis, Band, Chart, Rule
+from analysis.figures.style import AMBER, BLUE, SERIES, SMALL, SOFT, Drawing, canvas, direct_label, steps_axis
 from analysis.statistics.survival import SurvivalCurve, kaplan_meier
 from analysis.studies.survival import Survival
 from analysis.studies.val_shuffle import ValShuffle
@@ -45,9 +46,21 @@ def cumulative(study: Survival) -> Drawing:
     steps_axis(axes)
     n, seen = len(study.times), int(study.times.seen.sum())
     caption = f"Kaplan-Meier with 95% bands: {seen:,} of {n:,} seeds generalised, {n - seen:,} are censored."
-    return Drawing(
-        "cumulative", "Share of seeds that have generalised by each step", caption, figure, pd.concat(frames)
-    )
+    bands = [("generalised", BLUE), ("memorised", AMBER)][: len(frames)]
+    chart = shares_chart([(name, colour, frame) for (name, colour), frame in zip(bands, frames, strict=True)], end)
+    data = pd.concat(frames)
+    title = "Share of seeds that have generalised by each step"
+    return Drawing("cumulative", title, caption, figure, data, f"{n:,}", (chart,))
+
+
+def shares_chart(curves: Sequence[tuple[str, str, pd.DataFrame]], end: float) -> Chart:
+    """Return the chart of cumulative curves: (name, colour, numbers as :func:`stairs` returns them)."""
+    bands = [
+        Band(name, colour, frame.rename(columns={"step": "x", "share": "value"}), stairs=True)
+        for name, colour, frame in curves
+    ]
+    half = Rule("y", 0.5)
+    return Chart(Axis("step", 0, end), Axis("share of seeds", 0, 1.03, percent=True), (half, *bands))
 
 
 def _name(axes: Axes, data: pd.DataFrame, height: float, text: str, colour: str) -> None:
@@ -79,11 +92,12 @@ def compare(
 ) -> Drawing:
     """Draw one cumulative curve per condition, labelled at the right edge; ``ends``: where each stops (``end``)."""
     figure, axes = canvas(height=3.4)
-    frames, labels = [], []
+    frames, labels, drawn = [], [], []
     for i, (label, curve) in enumerate(curves):
         colour = SERIES[i % len(SERIES)]
         data = stairs(axes, curve, ends[i] if ends else end, colour)
         frames.append(data.assign(condition=label))
+        drawn.append((label, colour, data))
         labels.append((float(data["share"].iloc[-1]), label, colour))
     labels.sort()
     for (_, label, colour), y in zip(labels, _apart([share for share, _, _ in labels]), strict=True):
@@ -94,7 +108,7 @@ def compare(
             xytext=(5, 0),
             textcoords="offset points",
             color=colour,
-            fontsize=8.5,
+            fontsize=SMALL,
             va="center",
             annotation_clip=False,
         )
@@ -103,7 +117,7 @@ def compare(
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
     axes.set_ylabel("share of seeds generalised")
     steps_axis(axes)
-    return Drawing(name, title, caption, figure, pd.concat(frames))
+    return Drawing(name, title, caption, figure, pd.concat(frames), charts=(shares_chart(drawn, end),))
 
 
 def coupled_curves(study: ValShuffle) -> Drawing:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from analysis import report
 from tests.analysis.test_report import store_of
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install selenium)")
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -54,16 +57,46 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     chrome.quit()
 
 
-@pytest.mark.parametrize("width", [1280, 375])
+def shown(driver: Any, page: Path) -> None:
+    driver.get(page.as_uri())
+    WebDriverWait(driver, 20).until(lambda d: d.execute_script("return document.documentElement.dataset.ready"))
+
+
+def point(driver: Any, chart: str, kind: str, x: float, y: float) -> None:
+    """Send a pointer event to a place of the plot, in shares of its width and height from the upper left."""
+    driver.execute_script(
+        """
+        const over = document.querySelector(arguments[0] + ' .u-over'), box = over.getBoundingClientRect();
+        over.dispatchEvent(new PointerEvent(arguments[1], {
+          bubbles: true, clientX: box.left + arguments[2] * box.width, clientY: box.top + arguments[3] * box.height }));
+        """,
+        chart, kind, x, y,
+    )  # fmt: skip
+
+
+def ink_above(driver: Any, chart: str) -> int:
+    """Return how many pixels of a chart the highlight covers."""
+    counted: int = driver.execute_script(
+        """
+        const above = document.querySelector(arguments[0] + ' canvas.above');
+        const { data } = above.getContext('2d').getImageData(0, 0, above.width, above.height);
+        return data.filter((value, i) => i % 4 === 3 && value).length;
+        """,
+        chart,
+    )
+    return counted
+
+
+@pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_opens_without_an_error(driver: Any, page: Path, width: int, scheme: str) -> None:
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    driver.get(page.as_uri())
+    shown(driver, page)
     assert driver.title.startswith("What does a seed decide?")
-    assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert driver.get_log("browser") == []
     asked = [
         line["message"]
         for line in driver.get_log("performance")
@@ -73,11 +106,23 @@ def test_opens_without_an_error(driver: Any, page: Path, width: int, scheme: str
     wide = driver.execute_script("return document.documentElement.scrollWidth")
     assert wide <= width, "the page scrolls sideways"
     figures = driver.execute_script(
-        "return [...document.querySelectorAll('figure svg')].map(s => [s.getBoundingClientRect().width, "
-        "s.getBoundingClientRect().height])"
+        "return [...document.querySelectorAll('figure:not(.live) svg, .plot .u-over')].map(s => "
+        "[s.getBoundingClientRect().width, s.getBoundingClientRect().height])"
     )
     assert len(figures) >= 8
     assert all(w > 250 and h > 80 for w, h in figures), figures
+    smallest = driver.execute_script(
+        """
+        const sizes = [];
+        for (const node of document.querySelectorAll('main *, header *')) {
+          const scale = node.closest('svg')?.getScreenCTM()?.a ?? 1;
+          const own = [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim());
+          if (own && node.getClientRects().length) sizes.push(parseFloat(getComputedStyle(node).fontSize) * scale);
+        }
+        return Math.min(...sizes);
+        """
+    )
+    assert smallest >= 10.5, "text too small to read"
     ink, paper = driver.execute_script(
         "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor].map("
         "c => c.match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b))"
@@ -85,18 +130,21 @@ def test_opens_without_an_error(driver: Any, page: Path, width: int, scheme: str
     assert (ink < paper) == (scheme == "light")
     # The figures follow: their text takes the page's ink, not a colour of its own.
     label = driver.execute_script(
-        "return getComputedStyle(document.querySelector('#figure-cumulative svg text')).fill.match(/\\d+/g)"
+        "return getComputedStyle(document.querySelector('#figure-variance_shares svg text')).fill.match(/\\d+/g)"
         ".slice(0, 3).map(Number).reduce((a, b) => a + b)"
     )
     assert abs(label - paper) > 150
 
 
 def test_no_text_of_a_figure_is_cut_off(driver: Any, page: Path) -> None:
-    driver.get(page.as_uri())
+    shown(driver, page)
+    driver.execute_script(
+        "for (const figure of document.querySelectorAll('figure.live')) figure.classList.remove('live')"
+    )
     outside = driver.execute_script(
         """
         const found = [];
-        for (const svg of document.querySelectorAll('figure svg')) {
+        for (const svg of document.querySelectorAll('figure > .svg > svg')) {
           const box = svg.getBoundingClientRect();
           for (const text of svg.querySelectorAll('text')) {
             const r = text.getBoundingClientRect();
@@ -112,10 +160,63 @@ def test_no_text_of_a_figure_is_cut_off(driver: Any, page: Path) -> None:
 
 def test_a_term_explains_itself_on_focus(driver: Any, page: Path) -> None:
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    driver.get(page.as_uri())
+    shown(driver, page)
     seen = driver.execute_script(
         "const t = document.querySelector('.term'); t.focus(); const tip = t.querySelector('.tip');"
         "return [getComputedStyle(tip).display, tip.textContent]"
     )
     assert seen[0] == "block"
     assert len(seen[1]) > 20
+
+
+def test_a_chart_says_which_run_is_under_the_pointer(driver: Any, page: Path) -> None:
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    shown(driver, page)
+    accuracy = "#figure-seed_curves .chart:first-child"
+    point(driver, accuracy, "pointermove", 0.9, 0.05)
+    said = driver.execute_script("return document.querySelector('.pointer-tip').innerText").split("\n")
+    assert said[0].startswith("seed ")
+    step = float(said[2].removeprefix("step ").replace(",", ""))
+    value = float(said[3].removeprefix("validation accuracy: "))
+    seed = int(said[0].removeprefix("seed "))
+    curves = pd.read_csv(page.parent / "figures" / "seed_curves.csv")
+    best = pd.read_csv(page.parent / "tables" / "census_best_seeds.csv")
+    here = curves[(curves["step"] == step) & (abs(curves["val_acc"] - value) < 1e-3)]["run_id"].str[:10]
+    known = best.loc[best["seed"] == seed, "run"]
+    assert len(here)
+    assert known.empty or known.iloc[0] in set(here)
+
+
+def test_a_run_that_is_chosen_in_a_chart_is_shown_everywhere(driver: Any, page: Path) -> None:
+    shown(driver, page)
+    charts = [f"#figure-seed_curves .chart:nth-child({i})" for i in (1, 2)]
+    charts += ["#figure-accuracy_histogram", "#figure-time_histogram", "#figure-order_of_events"]
+    row = "#census table tr.run"
+    assert [ink_above(driver, chart) for chart in charts] == [0] * 5
+    driver.execute_script(f"document.querySelector('{row}').click()")
+    assert all(ink_above(driver, chart) > 20 for chart in charts)
+    bar = driver.execute_script("return document.querySelector('#selected-run').innerText")
+    label = driver.execute_script(f"return document.querySelector('{row}').cells[0].innerText")
+    assert f"seed {label}" in bar
+    assert "copy" in bar
+    driver.execute_script("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+    assert [ink_above(driver, chart) for chart in charts] == [0] * 5
+    for kind in ("pointerdown", "pointerup", "pointerleave"):
+        point(driver, charts[0], kind, 0.9, 0.05)
+    assert driver.execute_script("return document.querySelector('#selected-run').hidden") is False
+    assert all(ink_above(driver, chart) > 20 for chart in charts[:3])
+    key = driver.execute_script("return location.hash")
+    driver.refresh()
+    shown(driver, Path(page))
+    assert key.startswith("#run=")
+
+
+def test_tables_are_sorted_and_filtered(driver: Any, page: Path) -> None:
+    shown(driver, page)
+    first = "#census details:nth-of-type(2) table"
+    column = f"return [...document.querySelectorAll('{first} tbody tr')].map(r => Number(r.cells[0].innerText))"
+    driver.execute_script(f"document.querySelector('{first} th button').click()")
+    seeds = driver.execute_script(column)
+    assert seeds == sorted(seeds)
+    driver.execute_script(f"document.querySelector('{first} th button').click()")
+    assert driver.execute_script(column) == sorted(seeds, reverse=True)

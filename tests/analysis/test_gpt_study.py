@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from analysis.answers import compile_report
 from analysis.figures import drawings
 from analysis.observations import Observations
-from analysis.report import compile_report, write_report
+from analysis.report import write_report
 from analysis.studies import ask
 from analysis.studies.published import WIKITEXT_103
 from grok.config import identify, load_config

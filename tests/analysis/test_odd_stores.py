@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.report import compile_report, write_report
+from analysis.answers import compile_report
+from analysis.report import write_report
 from tests.analysis.simulate import Truth, census, crossed, simulate
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shlex
@@ -14,11 +16,12 @@ import pandas as pd
 import pytest
 
 from analysis import factorial, glossary, histogram, layers, regimes, repeatability, report, super_seeds
+from analysis.answers import compile_report
 from analysis.figures.style import PALETTE
 from analysis.observations import Observations
 from analysis.page import cell, with_terms
 from analysis.provenance import pending
-from analysis.report import compile_report, write_report
+from analysis.report import write_report
 from analysis.studies import QUESTIONS
 from grok.store import StoreWriter
 from grok.store.testing import example_row, failed
@@ -75,14 +78,21 @@ def test_json_holds_the_numbers_of_the_page(made: Path) -> None:
     assert {g["name"] for g in data["missing"]} >= {"layers", "weight_decay", "gpt"}
 
 
-def test_the_page_loads_nothing_and_runs_nothing(made: Path) -> None:
+def test_the_page_loads_nothing_and_runs_only_its_own_script(made: Path) -> None:
     page = (made / "report.html").read_text()
-    assert "<script" not in page
-    assert "default-src 'none'" in page
-    links = re.findall(r'(?:src|href)="([^"]*)"', page)
-    assert all(link.startswith(("#", "figures/", "data:")) for link in links), links
+    assert re.findall(r"<script[^>]*>", page) == [
+        '<script type="application/octet-stream" id="page-data">',
+        "<script>",
+    ]
+    code = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert code is not None
+    digest = base64.b64encode(hashlib.sha256(code.group(1).encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'" in page
+    assert not re.search(r"\son\w+=", page[: code.start()]), "a handler inside a tag"
+    links = re.findall(r'(?:src|href)="([^"]*)"', page[: code.start()])
+    assert all(link.startswith(("#", "figures/", "tables/", "data:")) for link in links), links
     for link in links:
-        if link.startswith("figures/"):
+        if link.startswith(("figures/", "tables/")):
             assert (made / link).is_file()
     assert len(re.findall(r"url\(#", page)) == len(
         [u for u in re.findall(r"url\(#([^)]+)\)", page) if f'id="{u}"' in page]

@@ -36,6 +36,9 @@ def test_the_wheel_carries_every_setting_and_package(wheel: Path) -> None:
         f"grok/{file}" if file.startswith("conf/") else file for file in tracked if file.endswith((".py", ".yaml"))
     }
     assert expected <= names
+    beside = {file for file in tracked if file.startswith(("analysis/page/templates/", "analysis/page/vendor/"))}
+    assert any(file.endswith("uplot/LICENSE") for file in beside)
+    assert beside <= names
     assert not {name for name in names if name.startswith(("tests", "conf/", "docs"))}
 
 

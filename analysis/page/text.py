@@ -1,20 +1,16 @@
-"""From a report to one self-contained HTML page. Every text is escaped; nothing is loaded from anywhere."""
+"""Text of the page: glossary words explained, cells of tables."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from analysis.figures.style import PALETTE, Drawing
 from analysis.glossary import EVERYDAY, TERMS
-
-if TYPE_CHECKING:
-    from analysis.report import Report
 
 _TERM: Final = re.compile(
     r"\b(" + "|".join(re.escape(t) for t in sorted(TERMS.keys() - EVERYDAY, key=len, reverse=True)) + r")(s?)\b",
@@ -44,7 +40,7 @@ def cell(value: object) -> str:
     """Return a table cell as text."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 or value.is_integer() else f"{value:.4g}"
@@ -56,31 +52,3 @@ def cell(value: object) -> str:
 def is_numeric(column: pd.Series) -> bool:
     """Return whether a column is set flush right."""
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-
-
-def colours(dark: bool) -> str:
-    """Return the palette as CSS variables."""
-    return "".join(f"--f-{name}:{pair[int(dark)]};" for name, pair in PALETTE.items())
-
-
-def render(report: Report, drawn: dict[str, list[Drawing]]) -> str:
-    """Return the page of ``report`` with the figures of each study."""
-    environment = Environment(
-        loader=PackageLoader("analysis"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"terms": with_terms, "cell": cell}
-    environment.globals |= {"is_numeric": is_numeric}
-    figures = {name: [(d, Markup(d.svg)) for d in group] for name, group in drawn.items()}
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        figures=figures,
-        light=Markup(colours(False)),
-        dark=Markup(colours(True)),
-        started=[gap for gap in report.missing if gap.started],
-        absent=[gap for gap in report.missing if not gap.started],
-        terms=sorted(TERMS.items(), key=lambda item: item[0].lower()),
-    )

@@ -1,0 +1,48 @@
+"""The report as data: every question's answer, what is missing for the others, and where the numbers come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.heading import Fact, heading, run_labels
+from analysis.observations import Observations
+from analysis.provenance import Provenance, provenance
+from analysis.studies import QUESTIONS, Missing, Study
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the page says."""
+
+    store: str
+    """Name of its folder: a page that is shown around says nothing of the machine that it was made on."""
+    heading: list[Fact]
+    provenance: Provenance
+    studies: list[Study]
+    missing: list[Missing]
+    labels: dict[str, str]
+    """What a run is called, by ``run_id``: the seeds that it was told, ``seed 17``."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return report.json."""
+        return {
+            "store": self.store,
+            "heading": {fact.name: fact.text for fact in self.heading},
+            "provenance": self.provenance.as_json(),
+            "studies": [study.as_json() for study in self.studies],
+            "missing": [gap.as_json() for gap in self.missing],
+        }
+
+
+def compile_report(observations: Observations) -> Report:
+    """Ask every question of the store."""
+    answers = [question.ask(observations) for question in QUESTIONS]
+    return Report(
+        observations.path.resolve().name if observations.path else "",
+        heading(observations),
+        provenance(observations),
+        [a for a in answers if isinstance(a, Study)],
+        [a for a in answers if isinstance(a, Missing) and (a.started or a.command)],
+        run_labels(observations.all_runs),
+    )

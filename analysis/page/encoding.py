@@ -1,0 +1,197 @@
+"""The numbers behind the charts and the long tables, small enough to stand inside the page.
+
+Curves are thinned to ``POINTS`` evaluations a chart, and values are kept in 16 bits: no
+more than a screen shows. The csv files beside the page have every number.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.figures.chart import Axis, Band, Bars, Chart, Layer, Lines, Points, Rule
+from analysis.figures.style import LIGHT
+from analysis.page.text import cell, is_numeric
+
+POINTS: Final = 120_000
+"""Evaluations of one chart that are kept in the page."""
+FEWEST_POINTS: Final = 40
+"""Evaluations that a curve keeps at least; where that is too much, whole curves are left out."""
+KEY: Final = 10
+"""First characters of a ``run_id`` that name a run in the page."""
+LOG_FROM: Final = 100.0
+"""Ratio of largest to smallest value from which the 16 bits are spread over the logarithm."""
+MISSING: Final = 65535
+NAMES: Final = {light: name for name, light in LIGHT.items()}
+
+
+class Runs:
+    """The runs that the page knows, numbered in order of first use."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self.labels = labels
+        self.numbers: dict[str, int] = {}
+        self._by_key = {run[:KEY]: run for run in labels}
+
+    def number(self, run: str) -> int:
+        """Return the number of a run, given by its id or the beginning of it."""
+        return self.numbers.setdefault(str(run)[:KEY], len(self.numbers))
+
+    def as_json(self) -> dict[str, list[str]]:
+        """Return keys and labels in order of the numbers."""
+        names = [self.labels.get(self._by_key.get(key, ""), key) for key in self.numbers]
+        return {"keys": list(self.numbers), "labels": names}
+
+
+def quantised(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return ``values`` in 16 bits: base64 text, the ends of their range, whether it is spread over the logarithm."""
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    log = bool(low > 0 and high / low > LOG_FROM)
+    x, a, b = (np.log(np.where(values > 0, values, low)), np.log(low), np.log(high)) if log else (values, low, high)
+    unit = (x - a) / (b - a) if b > a else np.zeros_like(x)
+    code = np.where(np.isfinite(values), np.round(np.nan_to_num(unit) * (MISSING - 1)), MISSING)
+    text = base64.b64encode(code.astype("<u2").tobytes()).decode("ascii")
+    return {"low": low, "high": high, "log": log, "codes": text}
+
+
+def plain(values: Iterable[Any]) -> list[Any]:
+    """Return numbers as JSON can hold them, NaN as null, to six significant digits."""
+    return [None if not np.isfinite(v) else int(v) if float(v).is_integer() else float(f"{v:.6g}") for v in values]
+
+
+def kept_runs(layers: Sequence[Lines], points: int = POINTS) -> tuple[set[str], int]:
+    """Return the runs whose curves the page keeps, and how many evaluations each keeps at most.
+
+    All of them where ``FEWEST_POINTS`` each fit into ``points``; otherwise those that are
+    always drawn and others spread evenly over the order of ``run_id``.
+    """
+    every = sorted({str(r) for layer in layers for r in layer.frame["run_id"].unique()})
+    if not every:
+        return set(), FEWEST_POINTS
+    room = points // FEWEST_POINTS
+    chosen = set().union(*(layer.drawn for layer in layers)) & set(every)
+    if len(every) <= room:
+        chosen = set(every)
+    elif len(chosen) < room:
+        rest = [run for run in every if run not in chosen]
+        chosen |= {rest[i] for i in np.linspace(0, len(rest) - 1, room - len(chosen)).astype(int)}
+    return chosen, max(FEWEST_POINTS, points // len(chosen))
+
+
+def encode_chart(chart: Chart, runs: Runs) -> dict[str, Any]:
+    """Return a chart as JSON."""
+    lines = [layer for layer in chart.layers if isinstance(layer, Lines)]
+    kept, most = kept_runs(lines)
+    encoded: dict[str, Any] = {
+        "x": _axis(chart.x),
+        "y": _axis(chart.y),
+        "layers": [_layer(layer, runs, kept, most) for layer in chart.layers],
+    }
+    if lines:
+        encoded["curves"] = [len(kept), len({r for layer in lines for r in layer.frame["run_id"].unique()})]
+    if chart.marks is not None:
+        marks = chart.marks[np.isfinite(chart.marks.to_numpy(dtype=float))]
+        encoded["marks"] = {
+            "runs": [runs.number(r) for r in marks.index],
+            "x": quantised(marks.to_numpy(dtype=float)),
+        }
+    return encoded
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    return dict(vars(axis))
+
+
+def _layer(layer: Layer, runs: Runs, kept: set[str], most: int) -> dict[str, Any]:
+    if isinstance(layer, Rule):
+        return {"kind": "rule", "axis": layer.axis, "at": layer.at, "label": layer.label}
+    common = {"group": layer.group, "colour": NAMES.get(layer.colour, "blue")}
+    if isinstance(layer, Lines):
+        return common | {"kind": "lines", "alpha": layer.alpha, "width": layer.width} | _curves(layer, runs, kept, most)
+    frame = layer.frame
+    if isinstance(layer, Points):
+        return common | {
+            "kind": "points",
+            "runs": [runs.number(r) for r in frame["run_id"]],
+            "x": plain(frame["x"]),
+            "y": plain(frame["y"]),
+        }
+    columns = ("low", "high", "count") if isinstance(layer, Bars) else ("x", "value", "low", "high")
+    kind: dict[str, Any] = {"kind": "bars"} if isinstance(layer, Bars) else {"kind": "band"}
+    if isinstance(layer, Band):
+        kind["stairs"] = layer.stairs
+    return common | kind | {c: plain(frame[c].to_numpy(dtype=float)) for c in columns}
+
+
+def _curves(layer: Lines, runs: Runs, kept: set[str], most: int) -> dict[str, Any]:
+    columns = list(dict.fromkeys(["run_id", "step", layer.x, layer.y]))
+    frame = layer.frame[columns].dropna()
+    frame = frame[frame["run_id"].isin(kept)]
+    ids = frame["run_id"].to_numpy()
+    starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]]) if len(ids) else np.array([], dtype=int)
+    ends = [*starts[1:], len(ids)]
+    rows = [thinned(int(i), int(j), most) for i, j in zip(starts, ends, strict=True)]
+    place = np.concatenate(rows) if rows else np.array([], dtype=int)
+    steps = frame["step"].to_numpy(dtype=np.int64)
+    grids: dict[bytes, int] = {}
+    grid = [grids.setdefault(steps[r].tobytes(), len(grids)) for r in rows]
+    encoded = {
+        "runs": [runs.number(ids[i]) for i in starts],
+        "drawn": [int(ids[i] in layer.drawn) for i in starts],
+        "grid": grid,
+        "grids": [np.frombuffer(g, dtype=np.int64).tolist() for g in grids],
+        "y": quantised(frame[layer.y].to_numpy(dtype=float)[place]),
+    }
+    if layer.x != "step":
+        encoded["x"] = quantised(frame[layer.x].to_numpy(dtype=float)[place])
+    return encoded
+
+
+def thinned(start: int, end: int, most: int) -> NDArray[np.int64]:
+    """Return at most ``most`` places from ``start`` up to ``end``, the first and the last among them."""
+    if end - start <= most:
+        return np.arange(start, end)
+    return np.unique(np.linspace(start, end - 1, most).astype(np.int64))
+
+
+def encode_table(frame: pd.DataFrame, code: Sequence[str], runs: Runs) -> dict[str, Any]:
+    """Return a long table by columns; a column of run ids also says which runs the rows are."""
+    columns = []
+    for name in frame:
+        column = frame[name]
+        if is_numeric(column):
+            values = plain(column.astype("Float64").to_numpy(dtype=float, na_value=np.nan))
+            columns.append({"name": str(name), "kind": "number", "values": values})
+            continue
+        texts = [cell(v) for v in column]
+        known: dict[str, int] = {}
+        numbers = [known.setdefault(t, len(known)) for t in texts]
+        kind = "code" if name in code else "text"
+        if len(known) * 2 <= len(texts):
+            columns.append({"name": str(name), "kind": kind, "words": list(known), "values": numbers})
+        else:
+            columns.append({"name": str(name), "kind": kind, "values": texts})
+    encoded: dict[str, Any] = {"columns": columns, "rows": len(frame)}
+    key = run_column(frame)
+    if key is not None:
+        encoded["runs"] = [runs.number(r) for r in frame[key]]
+    return encoded
+
+
+def run_column(frame: pd.DataFrame) -> str | None:
+    """Return the column that holds run ids."""
+    return next((name for name in ("run_id", "run") if name in frame), None)
+
+
+def packed(data: dict[str, Any]) -> str:
+    """Return JSON as base64 of its gzip: the same bytes for the same data."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return base64.b64encode(gzip.compress(text.encode(), compresslevel=9, mtime=0)).decode("ascii")

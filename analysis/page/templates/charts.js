@@ -1,0 +1,274 @@
+// One chart: uPlot's axes, scales and zoom, the layers between them, and the highlighted run above them.
+
+function ticks(low, high, log) {
+  if (!log) return null;
+  const out = [];
+  for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
+    for (const k of [1, 2, 5]) {
+      const value = k * 10 ** decade;
+      if (value >= low * 0.999 && value <= high * 1.001) out.push(value);
+    }
+  return out.length > 7 ? out.filter(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6) : out;
+}
+
+function axisOf(spec, side) {
+  const isX = side === 2;
+  const axis = {
+    side,
+    stroke: () => colourOf("soft"),
+    font: "12px system-ui, sans-serif",
+    grid: { show: !isX, stroke: () => colourOf("line"), width: 1 },
+    ticks: { show: isX, stroke: () => colourOf("line"), width: 1, size: 4 },
+    gap: 5,
+    space: isX ? 60 : 32,
+    values: (_, splits) => splits.map(v => v === null ? null : spec.percent ? `${number(100 * v, 3)}%` : number(v)),
+    size: isX ? 28 : (_, values) => 14 + 7 * Math.max(2, ...(values ?? []).map(v => (v ?? "").length)),
+  };
+  if (spec.whole) axis.incrs = [1, 2, 5].flatMap(k => [...Array(8).keys()].map(e => k * 10 ** e)).sort((a, b) => a - b);
+  if (spec.log) {
+    axis.splits = (_u, _i, low, high) => ticks(low, high, true);
+    axis.filter = (_u, splits) => splits;
+  }
+  return axis;
+}
+
+class RunChart {
+  constructor(host, spec) {
+    this.spec = spec;
+    this.layers = spec.layers.map(decode);
+    this.host = host;
+    this.marks = new Map();
+    if (spec.marks) {
+      const x = dequantise(spec.marks.x);
+      spec.marks.runs.forEach((run, i) => this.marks.set(run, x[i]));
+    }
+    this.stack();
+    this.legend();
+    host.append(make("div", "axis-label", spec.y.label));
+    this.frame = host.appendChild(make("div", "plot"));
+    const ends = [[spec.x.low, spec.x.high], [spec.y.low, spec.y.high]];
+    const scale = (axis, [low, high]) => ({
+      time: false, auto: false, distr: axis.log ? 3 : 1,
+      range: (_, a, b) => [a ?? low, b ?? high], min: low, max: high,
+    });
+    this.plot = new uPlot({
+      ...this.size(),
+      scales: { x: scale(spec.x, ends[0]), y: scale(spec.y, ends[1]) },
+      axes: [axisOf(spec.x, 2), axisOf(spec.y, 3)],
+      series: [{}, { stroke: "transparent", points: { show: false }, paths: () => null }],
+      legend: { show: false },
+      cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: true, uni: 30 }, bind: { dblclick: () => () => this.reset() } },
+      hooks: { draw: [() => this.draw()], setSize: [() => this.overlay()], ready: [u => this.listen(u)] },
+    }, ends, this.frame);
+    host.append(make("div", "axis-label x", spec.x.label));
+    selection.listeners.push(() => this.highlight());
+    new ResizeObserver(() => {
+      const size = this.size();
+      if (size.width !== this.plot.width) this.plot.setSize(size);
+    }).observe(this.frame);
+  }
+
+  size() {
+    const width = Math.max(220, Math.floor(this.frame.clientWidth));
+    return { width, height: narrow() ? 250 : Math.round(Math.min(360, Math.max(250, 0.55 * width))) };
+  }
+
+  // Bars of one bin stand on each other.
+  stack() {
+    const base = new Map();
+    for (const layer of this.layers) {
+      if (layer.kind !== "bars") continue;
+      layer.base = layer.low.map((low, i) => {
+        const here = base.get(low) ?? 0;
+        base.set(low, here + layer.count[i]);
+        return here;
+      });
+    }
+  }
+
+  legend() {
+    const groups = this.layers.filter(layer => layer.group);
+    if (!groups.length) return;
+    const bar = this.host.appendChild(make("div", "legend"));
+    for (const layer of groups) {
+      const button = bar.appendChild(make("button", "", layer.group));
+      button.type = "button";
+      button.style.setProperty("--swatch", `var(--f-${layer.colour})`);
+      button.ariaPressed = "true";
+      button.title = "show or hide";
+      button.addEventListener("click", () => {
+        layer.hidden = !layer.hidden;
+        button.ariaPressed = String(!layer.hidden);
+        this.plot.redraw(false);
+      });
+    }
+  }
+
+  reset() {
+    this.plot.batch(() => {
+      this.plot.setScale("x", { min: this.spec.x.low, max: this.spec.x.high });
+      this.plot.setScale("y", { min: this.spec.y.low, max: this.spec.y.high });
+    });
+  }
+
+  // Functions from values to pixels: of the canvas (device) or of the plot's own box.
+  pixels(device) {
+    const u = this.plot, ratio = uPlot.pxRatio, box = u.bbox;
+    const one = (scale, axis, from, to) => {
+      const shape = axis.log ? Math.log10 : v => v;
+      const low = shape(scale.min), unit = (to - from) / (shape(scale.max) - low);
+      return v => from + (shape(v) - low) * unit;
+    };
+    const [left, top] = device ? [box.left, box.top] : [0, 0];
+    const [width, height] = device ? [box.width, box.height] : [box.width / ratio, box.height / ratio];
+    return {
+      x: one(u.scales.x, this.spec.x, left, left + width), y: one(u.scales.y, this.spec.y, top + height, top),
+      low: Math.max(u.scales.x.min, u.scales.y.min), high: Math.min(u.scales.x.max, u.scales.y.max),
+    };
+  }
+
+  draw() {
+    const context = this.plot.ctx, box = this.plot.bbox, to = this.pixels(true);
+    context.save();
+    context.beginPath();
+    context.rect(box.left, box.top, box.width, box.height);
+    context.clip();
+    for (const layer of this.layers) {
+      if (layer.hidden) continue;
+      context.globalAlpha = 1;
+      painters[layer.kind](context, layer, to, uPlot.pxRatio, box);
+    }
+    context.restore();
+    this.highlight();
+  }
+
+  overlay() {
+    if (!this.above) return;
+    const { width, height } = this.plot.bbox;
+    Object.assign(this.above, { width, height });
+    this.highlight();
+  }
+
+  // The run that is pointed at or selected, in ink with a halo of paper: no colour of its own.
+  highlight() {
+    if (!this.above) return;
+    const context = this.above.getContext("2d"), ratio = uPlot.pxRatio, to = this.pixels(false);
+    if (this.above.width !== Math.round(this.plot.bbox.width)) Object.assign(this.above, { width: this.plot.bbox.width, height: this.plot.bbox.height });
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const [width, height] = [this.above.width / ratio, this.above.height / ratio];
+    context.clearRect(0, 0, width, height);
+    const strokes = [[colourOf("paper"), 5], [colourOf("ink"), 2]];
+    for (const run of new Set([selection.selected, selection.hovered])) {
+      if (run === NOBODY) continue;
+      context.globalAlpha = run === selection.shown ? 1 : 0.55;
+      for (const layer of this.layers) {
+        if (layer.kind === "lines" && layer.byRun.has(run)) {
+          for (const [colour, thick] of strokes) {
+            Object.assign(context, { strokeStyle: colour, lineWidth: thick, lineJoin: "round" });
+            context.beginPath();
+            path(context, layer, layer.byRun.get(run), to);
+            context.stroke();
+          }
+        } else if (layer.kind === "points") {
+          const i = layer.runs.indexOf(run);
+          if (i < 0 || layer.x[i] === null || layer.y[i] === null) continue;
+          for (const [colour, thick] of strokes) {
+            Object.assign(context, { strokeStyle: colour, lineWidth: thick });
+            context.beginPath();
+            context.arc(to.x(layer.x[i]), to.y(layer.y[i]), 7, 0, 2 * Math.PI);
+            context.stroke();
+          }
+        }
+      }
+      if (this.marks.has(run)) {
+        const x = to.x(this.marks.get(run));
+        Object.assign(context, { strokeStyle: colourOf("ink"), fillStyle: colourOf("ink"), lineWidth: 2 });
+        context.beginPath();
+        context.moveTo(x, 0);
+        context.lineTo(x, height);
+        context.stroke();
+        context.beginPath();
+        context.moveTo(x - 6, 0);
+        context.lineTo(x + 6, 0);
+        context.lineTo(x, 8);
+        context.fill();
+      }
+    }
+  }
+
+  listen(u) {
+    this.plot = u;
+    this.above = u.over.appendChild(make("canvas", "above"));
+    this.overlay();
+    let down = null;
+    const at = event => {
+      const box = u.over.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    const point = event => {
+      const [px, py] = at(event);
+      const hit = nearest(this.layers, this.pixels(false), px, py, event.pointerType === "touch" ? 40 : 24);
+      selection.hover(hit ? hit.run : NOBODY, this);
+      const rows = hit ? this.describe(hit) : this.below(px);
+      if (rows) tooltip.show(event.clientX, event.clientY, hit ? selection.labels[hit.run] : rows.shift(), rows);
+      else tooltip.hide();
+      return hit;
+    };
+    u.over.addEventListener("pointermove", event => { if (event.pointerType !== "touch") point(event); });
+    u.over.addEventListener("pointerdown", event => { down = at(event); });
+    u.over.addEventListener("pointerup", event => {
+      const [x, y] = at(event);
+      if (!down || Math.hypot(x - down[0], y - down[1]) > 6) return;  // a drag zooms
+      const hit = point(event);
+      if (hit) selection.select(hit.run, this);
+    });
+    u.over.addEventListener("pointerleave", () => { selection.hover(NOBODY, this); tooltip.hide(); });
+    this.host.tabIndex = 0;
+    this.host.addEventListener("keydown", event => this.walk(event));
+  }
+
+  // Up and down go from run to run.
+  walk(event) {
+    const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!way) return;
+    const runs = this.layers.flatMap(layer => layer.kind === "lines" ? layer.curves.filter(c => c.drawn).map(c => c.run) : layer.kind === "points" ? layer.runs : []);
+    if (!runs.length) return;
+    event.preventDefault();
+    selection.select(runs.at((runs.indexOf(selection.selected) + way) % runs.length), this);
+  }
+
+  describe({ layer, i }) {
+    const { x, y } = this.spec;
+    const value = (axis, v) => axis.percent ? `${number(100 * v, 3)}%` : number(v);
+    const rows = [];
+    if (layer.group) rows.push(layer.group.replace(/ \([\d,]+\)$/, ""));
+    if (layer.kind === "lines") rows.push(`step ${number(layer.step[i])}`);
+    if (layer.kind === "points" || layer.x !== layer.step) rows.push(`${x.label}: ${value(x, layer.x[i])}`);
+    rows.push(`${y.label}: ${value(y, layer.y[i])}`);
+    return rows;
+  }
+
+  // What counts and shares say at a place of the x axis.
+  below(px) {
+    const u = this.plot, x = u.posToVal(px, "x");
+    const rows = [];
+    let title = "";
+    for (const layer of this.layers) {
+      if (layer.hidden) continue;
+      if (layer.kind === "bars") {
+        const i = layer.low.findIndex((low, k) => x >= low && x < layer.high[k]);
+        if (i < 0) continue;
+        title = `${this.spec.x.label}: ${number(layer.low[i])} to ${number(layer.high[i])}`;
+        rows.push(`${layer.group.replace(/ \([\d,]+\)$/, "")}: ${number(layer.count[i])}`);
+      } else if (layer.kind === "band") {
+        if (x < layer.x[0] || x > layer.x.at(-1)) continue;
+        let i = layer.x.findLastIndex(v => v <= x);
+        if (!layer.stairs && layer.x[i + 1] - x < x - layer.x[i]) i += 1;
+        const show = v => v === null ? "?" : this.spec.y.percent ? `${number(100 * v, 3)}%` : number(v);
+        title = `${this.spec.x.label} ${number(layer.stairs ? Math.round(x) : layer.x[i])}`;
+        rows.push(`${layer.group.replace(/ \([\d,]+\)$/, "")}: ${show(layer.value[i])} (${show(layer.low[i])} to ${show(layer.high[i])})`);
+      }
+    }
+    return rows.length ? [title, ...rows] : null;
+  }
+}

@@ -1,0 +1,57 @@
+"""Colours that stay apart for every eye; pictures that say what they are; charts that hold the same numbers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from analysis.figures.style import LIGHT, PALETTE
+
+# Machado, Oliveira and Fernandes (2009), full deficiency, on linear sRGB.
+EYES = {
+    "all cones": np.eye(3),
+    "no long": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no medium": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "no short": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+SERIES = ("grey", "blue", "amber", "teal", "rose", "violet")
+Floats = NDArray[np.float64]
+
+
+def linear(colour: str) -> Floats:
+    c = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.asarray(np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4))
+
+
+def oklab(rgb: Floats) -> Floats:
+    """Ottosson (2020): distances near what eyes tell apart, 0.02 being just visible."""
+    cones = np.array([[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+                      [0.0883024619, 0.2817188376, 0.6299787005]])  # fmt: skip
+    lab = np.array([[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+                    [0.0259040371, 0.7827717662, -0.8086757660]])  # fmt: skip
+    return np.asarray(lab @ np.cbrt(cones @ np.clip(rgb, 0, 1)))
+
+
+def contrast(a: str, b: str) -> float:
+    low, high = sorted(float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (a, b))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_of_series_stay_apart(eye: str, dark: bool) -> None:
+    seen = {name: oklab(np.asarray(EYES[eye]) @ linear(PALETTE[name][dark])) for name in SERIES}
+    for a, b in itertools.combinations(SERIES, 2):
+        assert np.linalg.norm(seen[a] - seen[b]) >= 0.065, (a, b)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_stand_out_from_the_paper(dark: bool) -> None:
+    paper = PALETTE["paper"][dark]
+    assert all(contrast(PALETTE[name][dark], paper) >= 3 for name in SERIES)
+    assert contrast(PALETTE["soft"][dark], paper) >= 4.5
+    assert contrast(PALETTE["ink"][dark], paper) >= 12
+    assert LIGHT["paper"] == PALETTE["paper"][0]
