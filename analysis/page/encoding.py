@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -136,9 +137,9 @@ def _curves(layer: Lines, runs: Runs, kept: set[str], most: int) -> dict[str, An
     frame = layer.frame[columns].dropna()
     frame = frame[frame["run_id"].isin(kept)]
     ids = frame["run_id"].to_numpy()
-    starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]]) if len(ids) else np.array([], dtype=int)
-    ends = [*starts[1:], len(ids)]
-    rows = [thinned(int(i), int(j), most) for i, j in zip(starts, ends, strict=True)]
+    edges = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1], True]) if len(ids) else np.array([0])
+    starts = edges[:-1]
+    rows = [thinned(int(i), int(j), most) for i, j in itertools.pairwise(edges)]
     place = np.concatenate(rows) if rows else np.array([], dtype=int)
     steps = frame["step"].to_numpy(dtype=np.int64)
     grids: dict[bytes, int] = {}
