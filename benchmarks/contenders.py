@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grok.arithmetic.engine import Lane
-from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.program import OneLaneProgram, dropout_noise
+from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config import ArithmeticConfig, load_config
@@ -147,7 +147,8 @@ class OurLanes:
         keep_freed_memory()
         use_large_pages()
         program = OneLaneProgram(config)
-        self.lanes = [Lane(Flight(Job(run_id=str(i), config=config)), program) for i in range(seed, seed + lanes)]
+        runs = [ArithmeticRun(Job(run_id=str(i), config=config)) for i in range(seed, seed + lanes)]
+        self.lanes = [Lane(run, program) for run in runs]
         self.phases: dict[str, float] = {"data": 0.0, "forward and backward": 0.0, "optimiser": 0.0}
         self.first_batch = self.lanes[0].batch(1)
 
@@ -156,18 +157,18 @@ class OurLanes:
             self.step_of(lane)
 
     def step_of(self, lane: Lane) -> None:
-        flight = lane.flight
-        step = flight.step + 1
+        run = lane.run
+        step = run.step + 1
         clock = time.perf_counter
         start = clock()
         batch = lane.batch(step)
         data = clock()
-        noise = dropout_noise(flight.config, flight.streams.dropout, step)
+        noise = dropout_noise(run.config, run.streams.dropout, step)
         _, _, gradients = lane.program.gradients(lane.parameters, batch, noise)
         gradient = clock()
         lane.optimizer.update(lane.changed(gradients, step), step)
         end = clock()
-        flight.step = step
+        run.step = step
         for phase, seconds in zip(self.phases, (data - start, gradient - data, end - gradient), strict=True):
             self.phases[phase] += seconds
 

@@ -27,13 +27,13 @@ from typing import Any
 import torch
 
 from benchmarks.counts import Counts, counts_of, update_bytes
-from grok.arithmetic.engine import never
 from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.stacked.engine import Seat, Stack
 from grok.arithmetic.stacked.width import USABLE, WIDTHS, lane_width, lanes_in, memory_of
 from grok.config import ArithmeticConfig, load_config
 from grok.numerics.precision import product_precision
 from grok.records import Job, RunResult
+from grok.runs import never
 
 SEEDS, STEPS = 2073, 3000
 TARGETS = {"float32": 10.0, "tf32": 5.0}
@@ -192,7 +192,7 @@ def measure(widths: list[int]) -> dict[str, Any]:
             step, floor = statistics.median(contender.times), statistics.median(floors[precision])
             evaluation = statistics.median(contender.evaluate() for _ in range(ROUNDS))
             orders = statistics.median(contender.orders() for _ in range(ROUNDS))
-            epochs = STEPS / contender.stack.seats[0].flight.order.batches_per_epoch  # type: ignore[union-attr]
+            epochs = STEPS / contender.stack.seats[0].run.order.batches_per_epoch  # type: ignore[union-attr]
             # everything one after the other: the engine makes seats ready while the device is at work
             wave = STEPS * step + STEPS / config.eval.every * evaluation + epochs * orders + width * contender.seat
             whole = waves(width) * wave

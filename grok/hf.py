@@ -67,10 +67,10 @@ def _import(given: argparse.Namespace) -> str:
     from grok.checkpoint import run_folder, save_checkpoint
     from grok.gpt.hf import load_hf_folder
     from grok.gpt.training.checkpoint import capture, to_checkpoint
-    from grok.gpt.training.engine import weights_hash
     from grok.gpt.training.history import History, copy_weights
     from grok.gpt.training.numerics import Numerics
     from grok.gpt.training.trainer import Trainer
+    from grok.runs import weights_hash
     from grok.store import StoreWriter
     from grok.text.corpus import open_corpus
 

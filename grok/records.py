@@ -23,6 +23,10 @@ STATUSES: Final = ("completed", "diverged", "failed", "rolled_back")
 NAN: Final = float("nan")
 
 
+FORMER_COMPONENTS: Final = {"embedding": "token_embedding", "positions": "position_embedding"}
+"""Names in ``block_norms`` that language models wrote at first, and the parameters' own, which both modes write now."""
+
+
 @dataclass(slots=True, kw_only=True)
 class CurvePoint:
     """One evaluation of one run."""
@@ -39,7 +43,7 @@ class CurvePoint:
     lr: float = NAN
     """Learning rate of update ``step``."""
     block_norms: dict[str, float] = field(default_factory=dict)
-    """L2 norm per component: ``embedding``, ``positions``, ``blocks.0`` ..., ``final_norm``, ``head``."""
+    """L2 norm per component, named as ``grok.runs.component`` does: ``token_embedding``, ``blocks.0`` ..., ``head``."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Optional further measurements by name."""
     sample: str | None = None

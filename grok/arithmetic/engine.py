@@ -13,22 +13,19 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import Parameters, initial_parameters
 from grok.arithmetic.interventions import NormClamp, orthogonal_gradients
-from grok.arithmetic.measure import norms, weights_hash
+from grok.arithmetic.measure import norms
 from grok.arithmetic.mechanism import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics
 from grok.arithmetic.optimizer import AdamW, SlowGradients, learning_rate
 from grok.arithmetic.program import OneLaneProgram, dropout_noise, dtype_of, evaluation_passes, program_key
 from grok.arithmetic.rows import Batch, shares, words_of
+from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import Equations, split
 from grok.errors import ConfigError
 from grok.records import Checkpoint, CurvePoint, Event, Job, RunResult, StopRequested
+from grok.runs import never, weights_hash
 from grok.streams import Stream
-
-
-def never() -> bool:
-    return False
 
 
 def train(
@@ -56,34 +53,34 @@ def train(
     while waiting or flying:
         while waiting and len(flying) < (lanes or 1):
             job = waiting.pop()
-            flight = Flight(job)
-            key = program_key(flight.config)
+            run = ArithmeticRun(job)
+            key = program_key(run.config)
             if key not in programs:
-                programs[key] = OneLaneProgram(flight.config)
-            flying.append(Lane(flight, programs[key]))
+                programs[key] = OneLaneProgram(run.config)
+            flying.append(Lane(run, programs[key]))
         for lane in list(flying):
-            lane.flight.go()
+            lane.run.go()
             for event in lane.advance(stop):
-                lane.flight.pause()
+                lane.run.pause()
                 yield event
-                lane.flight.go()
-            lane.flight.pause()
+                lane.run.go()
+            lane.run.pause()
             if stop():
-                yield from (other.checkpoint() for other in flying if not other.flight.ended())
+                yield from (other.checkpoint() for other in flying if not other.run.ended())
                 return
-            if lane.flight.ended():
+            if lane.run.ended():
                 flying.remove(lane)
 
 
 class Lane:
     """One run with its tensors."""
 
-    def __init__(self, flight: Flight, program: OneLaneProgram) -> None:
-        self.flight = flight
+    def __init__(self, run: ArithmeticRun, program: OneLaneProgram) -> None:
+        self.run = run
         self.program = program
-        config = flight.config
+        config = run.config
         dtype = dtype_of(config)
-        self.train_set, self.val_set = split(config.task, flight.streams.split)
+        self.train_set, self.val_set = split(config.task, run.streams.split)
         self._columns = words_of(self.train_set)
         self._shares: dict[int, Tensor] = {}
         self.parameters: Parameters = initial_parameters(config, dtype)
@@ -92,11 +89,11 @@ class Lane:
             p.requires_grad_()
         self.optimizer = AdamW(self.parameters, config.optim)
         self.filter = SlowGradients(config.optim)
-        flight.refuse_other_numerics(program.tag())
+        run.refuse_other_numerics(program.tag(), run.step)
         multiple = config.optim.norm_clamp
         self.clamp = None if multiple is None else NormClamp(self.parameters, multiple)
-        if flight.job.resume is not None:
-            self._restore(flight.job.resume.tensors)
+        if run.job.resume is not None:
+            self._restore(run.job.resume.tensors)
 
     @torch.no_grad()
     def _restore(self, tensors: dict[str, Tensor]) -> None:
@@ -109,7 +106,7 @@ class Lane:
 
     def batch(self, step: int) -> Batch:
         """Return the mini-batch of update ``step``, padded to the full size."""
-        index, size = self.flight.order.padded_batch(step)
+        index, size = self.run.order.padded_batch(step)
         rows = torch.from_numpy(index)
         if size not in self._shares:
             self._shares[size] = shares(len(index), size, self.program.dtype)
@@ -118,40 +115,40 @@ class Lane:
 
     def advance(self, stop: StopRequested) -> Iterator[Event]:
         """Train until this run's next evaluation, its end or a stop."""
-        flight, config = self.flight, self.flight.config
-        if flight.ended():  # resumed at its very end: killed before its row was written
+        run, config = self.run, self.run.config
+        if run.ended():  # resumed at its very end: killed before its row was written
             yield self.result()
             return
-        while not flight.ended() and not stop():
-            step = flight.step + 1
-            noise = dropout_noise(config, flight.streams.dropout, step)
+        while not run.ended() and not stop():
+            step = run.step + 1
+            noise = dropout_noise(config, run.streams.dropout, step)
             loss, accuracy, gradients = self.program.gradients(self.parameters, self.batch(step), noise)
             self.optimizer.update(self.changed(gradients, step), step)
             if self.clamp is not None:
                 self.clamp.apply(self.parameters)
-            flight.step = step
+            run.step = step
             if not math.isfinite(loss):
-                flight.diverge()
-            evaluated = flight.evaluation_due() or flight.diverged
-            deciding = flight.decision_due() and not flight.diverged
+                run.diverge()
+            evaluated = run.evaluation_due() or run.diverged
+            deciding = run.decision_due() and not run.diverged
             if evaluated or deciding:
                 val_loss, val_acc = self.evaluate()
                 if not math.isfinite(val_loss):  # the update itself broke the weights: the next loss would say so
-                    flight.diverge()
+                    run.diverge()
                     evaluated, deciding = True, False
                 if deciding:
-                    flight.decide(val_acc)
-                if evaluated or flight.ended():
+                    run.decide(val_acc)
+                if evaluated or run.ended():
                     point = self.point(loss, accuracy, val_loss, val_acc)
                     point.metrics = self.metrics(gradients)
-                    yield flight.observe(point)
+                    yield run.observe(point)
                     evaluated = True
-            if flight.ended():
-                if config.checkpoint.keep and flight.stop_reason == "steps":
+            if run.ended():
+                if config.checkpoint.keep and run.stop_reason == "steps":
                     yield self.checkpoint()  # what a longer run goes on from
                 yield self.result()
                 return
-            if flight.checkpoint_due():
+            if run.checkpoint_due(run.step):
                 yield self.checkpoint()
             if evaluated:
                 return
@@ -159,13 +156,13 @@ class Lane:
     def changed(self, gradients: dict[str, Tensor], step: int) -> dict[str, Tensor]:
         """Return the gradients after the interventions that act on them."""
         gradients = self.filter.filtered(gradients, step)
-        if self.flight.config.optim.orthogonal_gradient:
+        if self.run.config.optim.orthogonal_gradient:
             gradients = orthogonal_gradients(self.parameters, gradients)
         return gradients
 
     def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
         """Return the further measurements that ``eval.metrics`` asks for."""
-        wanted, task = self.flight.config.eval.metrics, self.flight.config.task
+        wanted, task = self.run.config.eval.metrics, self.run.config.task
 
         def logits(equations: Equations) -> Tensor:
             return self.program.logits(self.parameters, equations)
@@ -183,26 +180,26 @@ class Lane:
 
     def evaluate(self) -> tuple[float, float]:
         """Return (loss, accuracy) on the validation set; draws only from the eval stream, changes nothing."""
-        settings = self.flight.config.eval
-        stream = Stream("eval", self.flight.streams.eval)
+        settings = self.run.config.eval
+        stream = Stream("eval", self.run.streams.eval)
         for repeat in range(settings.passes):
             visit = None
             if settings.shuffle:
-                visit = stream.at(self.flight.step, repeat).permutation(evaluation_passes(len(self.val_set)))
+                visit = stream.at(self.run.step, repeat).permutation(evaluation_passes(len(self.val_set)))
             found = self.program.evaluate(self.parameters, self.val_set, visit)
         return found
 
     def point(self, train_loss: float, train_acc: float, val_loss: float, val_acc: float) -> CurvePoint:
         weight_norm, weight_norm_all, block_norms = norms(self.parameters)
         return CurvePoint(
-            step=self.flight.step,
+            step=self.run.step,
             train_loss=train_loss,
             train_acc=train_acc,
             val_loss=val_loss,
             val_acc=val_acc,
             weight_norm=weight_norm,
             weight_norm_all=weight_norm_all,
-            lr=learning_rate(self.flight.config.optim, self.flight.step),
+            lr=learning_rate(self.run.config.optim, self.run.step),
             block_norms=block_norms,
         )
 
@@ -216,18 +213,18 @@ class Lane:
         }
         tensors = {f"{group}.{n}": t.detach().clone() for group, named in groups.items() for n, t in named.items()}
         return Checkpoint(
-            run_id=self.flight.job.run_id,
-            step=self.flight.step,
+            run_id=self.run.job.run_id,
+            step=self.run.step,
             tensors=tensors,
-            state=self.flight.state(self.program.tag()),
+            state=self.run.state(self.program.tag()),
         )
 
     def result(self) -> RunResult:
         """Return the finished run, with the weights that ``save`` asks for."""
         final = {n: p.detach() for n, p in self.parameters.items()}
-        result = self.flight.result(weights_hash=weights_hash(final), device="cpu", numerics=self.program.tag())
-        if "init" in self.flight.config.save:
-            result.tensors["init"] = self.initial or initial_parameters(self.flight.config, self.program.dtype)
-        if "final" in self.flight.config.save:
+        result = self.run.result(weights_hash=weights_hash(final), device="cpu", numerics=self.program.tag())
+        if "init" in self.run.config.save:
+            result.tensors["init"] = self.initial or initial_parameters(self.run.config, self.program.dtype)
+        if "final" in self.run.config.save:
             result.tensors["final"] = final
         return result

@@ -17,6 +17,7 @@ from grok.store.rows import Shard, filter_runs
 from grok.store.schema import schema
 from grok.store.seal import SealBroken, check_seal
 from grok.store.shards import ShardDamaged, read_shard, read_whole
+from grok.store.versions import name_components
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,7 +109,7 @@ class Store:
                     raise StoreError(f"{kind} has no column {column!r}{nearest(column, names)}")
             names = [name for name in names if name in {*columns, *keys}]
         wanted = None if run_ids is None else pa.array(sorted(set(run_ids)), pa.string())
-        table = self._read(kind, wanted, names)
+        table = name_components(self._read(kind, wanted, names))
         order = [("run_id", "ascending")] if kind == "runs" else [("run_id", "ascending"), ("step", "ascending")]
         table = table.sort_by(order)
         return table if columns is None else table.select(list(dict.fromkeys([*keys, *columns])))

@@ -65,7 +65,7 @@ def example_point(trajectory_id: str, step: int) -> CurvePoint:
         weight_norm=float(u[4]) * 60,
         weight_norm_all=float(u[5]) * 90,
         lr=1e-3 if step else float("nan"),
-        block_norms={"embedding": float(u[4]), "blocks.0": float(u[5])},
+        block_norms={"token_embedding": float(u[4]), "blocks.0": float(u[5])},
     )
 
 

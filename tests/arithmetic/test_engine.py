@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from grok.arithmetic.engine import train
 from grok.arithmetic.initial import initial_parameters
-from grok.arithmetic.measure import weights_hash
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config import ArithmeticConfig
-from grok.errors import ConfigError
+from grok.errors import CheckpointError
 from grok.records import Job, Progress, RunResult
+from grok.runs import weights_hash
 from tests.arithmetic.cases import checkpoints, curve, jobs, results, tiny
 
 
@@ -34,9 +34,9 @@ def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, to
     )
     train_set, _ = split(config.task, config.stream_seeds().split)
     flight_order = jobs(config)[0]
-    from grok.arithmetic.flight import Flight
+    from grok.arithmetic.run import ArithmeticRun
 
-    order = Flight(flight_order).order
+    order = ArithmeticRun(flight_order).order
     losses = []
     for step in range(1, config.train.steps + 1):
         index = order.batch(step)
@@ -238,7 +238,7 @@ def test_a_resumed_run_says_what_computed_it_and_strict_refuses_another() -> Non
     ]
     first, second = mixed.numerics.split(" | ")
     assert "products=plain" in first and "products=onednn" in second
-    with pytest.raises(ConfigError, match=r"numerics\.strict"):
+    with pytest.raises(CheckpointError, match=r"numerics\.strict"):
         list(train([Job(run_id="run0", config=tiny(numerics={**other, "strict": True}), resume=saved)]))
     (same,) = [
         e

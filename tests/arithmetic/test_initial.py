@@ -10,6 +10,7 @@ from grok.arithmetic.initial import initial_parameters, move_by_ulps, parameter_
 from grok.arithmetic.measure import norms
 from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
+from grok.store.testing import example_point
 from grok.streams import Stream, layer_seeds
 from tests.arithmetic.cases import tiny
 
@@ -77,6 +78,13 @@ def test_laws_are_torch_defaults() -> None:
         assert math.isclose(ours[name].std().item(), tensor.std().item(), rel_tol=6 / math.sqrt(n))
         if "embedding" not in name:
             assert math.isclose(ours[name].abs().max(), tensor.abs().max(), rel_tol=12 / n + 1e-3 + 6 / n)
+
+
+def test_components_are_named_after_parameters() -> None:
+    """Both modes, the stores' examples and ``seeds.layers`` use these names."""
+    _, _, parts = norms(initial_parameters(tiny(model={"final_norm": True})))
+    assert set(parts) == {"token_embedding", "position_embedding", "blocks.0", "blocks.1", "final_norm", "head"}
+    assert example_point("a", 1).block_norms.keys() <= parts.keys()
 
 
 def test_the_default_starts_at_the_published_norm() -> None:

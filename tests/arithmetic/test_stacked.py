@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok.arithmetic.engine import never
-from grok.arithmetic.flight import Flight
+from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.stacked.engine import Stack
 from grok.config import ArithmeticConfig, identify
@@ -239,12 +239,12 @@ def test_the_next_due_step_is_the_first_at_which_anything_is_due(
         eval={"every": every, "schedule": schedule},
         checkpoint={"every": checkpoint_every, "minutes": 0},
     )
-    flight = Flight(jobs(config)[0])
-    while flight.step < steps:
-        expected = flight.next_due()
-        for flight.step in range(flight.step + 1, expected + 1):  # noqa: B020
-            due = flight.evaluation_due() or flight.decision_due() or flight.checkpoint_due()
-            assert (due or flight.step == steps) == (flight.step == expected)
+    run = ArithmeticRun(jobs(config)[0])
+    while run.step < steps:
+        expected = run.next_due()
+        for run.step in range(run.step + 1, expected + 1):  # noqa: B020
+            due = run.evaluation_due() or run.decision_due() or run.checkpoint_due(run.step)
+            assert (due or run.step == steps) == (run.step == expected)
 
 
 def test_precision_is_another_run_and_lanes_are_not() -> None:

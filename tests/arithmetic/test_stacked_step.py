@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from grok.arithmetic.flight import Flight
 from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.program import OneLaneProgram
+from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.stacked.backend import StackedLanes, group_rows, sum_grouped_rows, take_lane_rows
 from grok.arithmetic.stacked.captured import Captured
 from grok.arithmetic.stacked.engine import Seat, Stack
@@ -257,15 +257,15 @@ def test_an_evaluation_in_several_passes_is_that_in_one(passes: int, monkeypatch
 @pytest.mark.parametrize("seeds", [{}, {"order": 7}])
 def test_the_device_finds_the_batches_of_the_order(seeds: dict[str, int]) -> None:
     config = tiny(seeds=seeds)
-    flight = Flight(jobs(config)[0])
+    run = ArithmeticRun(jobs(config)[0])
     state = LaneState(config, 2, torch.device("cpu"))
     step = TrainingStep(state, compile=False)
     generator = torch.Generator().manual_seed(0)
     state.train_set.copy_(torch.randint(FIRST_NUMBER, FIRST_NUMBER + 11, state.train_set.shape, generator=generator))
     for k in range(1, 10):  # three epochs of 25, 25 and 10 examples
-        if (k - 1) % flight.order.batches_per_epoch == 0:
-            state.shuffle([(1, flight.order.stream((k - 1) // flight.order.batches_per_epoch))])
-        index, size = flight.order.padded_batch(k)
+        if (k - 1) % run.order.batches_per_epoch == 0:
+            state.shuffle([(1, run.order.stream((k - 1) // run.order.batches_per_epoch))])
+        index, size = run.order.padded_batch(k)
         batch = step.batch()
         expected = state.train_set[:, 1, torch.from_numpy(index)]
         assert torch.equal(torch.stack([batch.a[1], batch.b[1], batch.answer[1]])[:, :size], expected[:, :size])

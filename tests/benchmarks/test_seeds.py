@@ -26,11 +26,11 @@ def test_every_contender_steps() -> None:
     for kind, lanes in (("plain", 1), ("plain, our memory", 1), ("vmap", 2), ("ours", 2)):
         made = contender(kind, config, 0, lanes)
         made.step()
-    assert [lane.flight.step for lane in made.lanes] == [1, 1]
+    assert [lane.run.step for lane in made.lanes] == [1, 1]
     assert all(seconds > 0 for seconds in made.phases.values())
     made.forward()
     made.evaluate()
-    assert [lane.flight.step for lane in made.lanes] == [1, 1]
+    assert [lane.run.step for lane in made.lanes] == [1, 1]
 
 
 def test_phases_add_up_to_the_step() -> None:

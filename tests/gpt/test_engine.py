@@ -17,11 +17,11 @@ from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, DataError, TrainingError
 from grok.gpt.initial import build_model
 from grok.gpt.training import gradient
-from grok.gpt.training.history import evaluation_steps
 from grok.gpt.training.numerics import Compiled, Numerics
 from grok.gpt.training.optimizer import learning_rate
 from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, Progress, RunResult
+from grok.runs import evaluation_steps
 from grok.text.corpus import Corpus
 from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
 
@@ -39,7 +39,9 @@ def test_a_run_learns_and_says_so(settings: Build) -> None:
     assert "threads=1;engine=gpt;compiled=no;precision=float32;micro=6;torch=" in result.numerics
     assert [e.step for e in events if isinstance(e, Progress)][-1] == 60
     assert all(p.sample for p in result.curve)
-    assert set(result.curve[-1].block_norms) == {"embedding", "positions", "blocks.0", "blocks.1", "final_norm"}
+    assert set(result.curve[-1].block_norms) == {
+        "token_embedding", "position_embedding", "blocks.0", "blocks.1", "final_norm"
+    }  # fmt: skip
 
 
 def test_every_step_is_logged_with_every_number(settings: Build) -> None:
@@ -188,8 +190,8 @@ def test_early_stop_waits_for_so_many_evaluations(settings: Build) -> None:
 
 
 def test_evaluations_end_with_the_run() -> None:
-    assert evaluation_steps(5, 12) == {5, 10, 12}
-    assert evaluation_steps(100, 12) == {12}
+    assert evaluation_steps(12, every=5) == {5, 10, 12}
+    assert evaluation_steps(12, every=100) == {12}
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "float64", "tf32"])

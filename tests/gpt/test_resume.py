@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.gpt import head
 from grok.gpt.training.engine import train
+from grok.gpt.training.history import point_from_json
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, Job
+from grok.records import Checkpoint, CurvePoint, Job
 from tests.gpt.conftest import RUN, differences, result_of, run
 
 Build = Callable[..., GptConfig]
@@ -263,3 +265,8 @@ def test_the_compiled_gradient_is_the_gradient(
             assert g.stride() == p.stride() and g.dtype == p.dtype
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=10 * near, atol=near)
+
+
+def test_a_checkpoint_of_before_gets_the_present_names_of_components() -> None:
+    point = asdict(CurvePoint(step=1, block_norms={"embedding": 1.0, "positions": 2.0, "head": 3.0}))
+    assert point_from_json(point).block_norms == {"token_embedding": 1.0, "position_embedding": 2.0, "head": 3.0}

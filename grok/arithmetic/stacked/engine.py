@@ -17,12 +17,11 @@ from itertools import chain, starmap
 import numpy as np
 import torch
 
-from grok.arithmetic.flight import Flight
 from grok.arithmetic.initial import Parameters, initial_parameters
 from grok.arithmetic.interventions import NormClamp
-from grok.arithmetic.measure import norms_of, weights_hash
 from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.program import dtype_of, program_key
+from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.stacked.captured import Captured
 from grok.arithmetic.stacked.interventions import variant
 from grok.arithmetic.stacked.state import LaneState
@@ -34,6 +33,7 @@ from grok.errors import ConfigError
 from grok.numerics.compiled import allow_uncompiled, is_compile_error
 from grok.numerics.precision import product_precision
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested
+from grok.runs import norms_of, weights_hash
 
 EXPECTED_WARNINGS = (
     "TensorFloat32 tensor cores",  # float32 leaves them unused on purpose
@@ -70,9 +70,9 @@ class Seat:
     """A run and what it brings to a lane, made on the host while the device is at work."""
 
     def __init__(self, job: Job) -> None:
-        self.flight = Flight(job)
-        config = self.flight.config
-        self.train_set, self.val_set = split(config.task, self.flight.streams.split)
+        self.run = ArithmeticRun(job)
+        config = self.run.config
+        self.train_set, self.val_set = split(config.task, self.run.streams.split)
         self.initial: Parameters | None = None
         clamp = config.optim.norm_clamp
         if job.resume is None or "init" in config.save or clamp is not None:
@@ -81,7 +81,7 @@ class Seat:
 
     def start(self) -> tuple[Parameters, dict[str, Parameters]]:
         """Return the parameters to start from, and the moments (none for a new run)."""
-        resume = self.flight.job.resume
+        resume = self.run.job.resume
         if resume is None:
             assert self.initial is not None
             return self.initial, {}
@@ -175,17 +175,17 @@ class Stack:
 
     def _seat(self, lane: int, seat: Seat) -> Iterator[Event]:
         """Give a run the lane: its weights, its moments, its data."""
-        flight = seat.flight
-        flight.refuse_other_numerics(self.tag())
+        run = seat.run
+        run.refuse_other_numerics(self.tag(), run.step)
         parameters, moments = seat.start()
-        self.state.seat(lane, parameters, moments, flight.step)
-        if "init" not in flight.config.save:
+        self.state.seat(lane, parameters, moments, run.step)
+        if "init" not in run.config.save:
             seat.initial = None
-        if flight.ended():  # resumed at its very end: killed before its row was written
+        if run.ended():  # resumed at its very end: killed before its row was written
             self.state.rest(lane)
             yield from self._results([(lane, seat)])
             return
-        self.state.instruct(lane, flight.config.optim, dropout_seed=flight.streams.dropout, norm=seat.norm)
+        self.state.instruct(lane, run.config.optim, dropout_seed=run.streams.dropout, norm=seat.norm)
         self.state.show(lane, seat.train_set, seat.val_set)
         self._epoch[lane] = -1
         self.seats[lane] = seat
@@ -193,15 +193,15 @@ class Stack:
     def _shuffle(self, further: int = 0) -> None:
         """Queue the order of every lane that begins an epoch ``further`` steps beyond where it is."""
         seated = self._seated()
-        epochs = (np.array([seat.flight.step for _, seat in seated]) + further) // self._batches
+        epochs = (np.array([seat.run.step for _, seat in seated]) + further) // self._batches
         lanes = np.array([lane for lane, _ in seated])
         begun = np.flatnonzero(epochs != self._epoch[lanes])
         self._epoch[lanes] = epochs
-        self.state.shuffle([(seated[i][0], seated[i][1].flight.order.stream(int(epochs[i]))) for i in begun])
+        self.state.shuffle([(seated[i][0], seated[i][1].run.order.stream(int(epochs[i]))) for i in begun])
 
     def _queue(self) -> None:
         """Queue steps up to the nearest at which anything is due in any lane."""
-        steps = min(LOOK_EVERY, *[seat.flight.next_due() - seat.flight.step for _, seat in self._seated()])
+        steps = min(LOOK_EVERY, *[seat.run.next_due() - seat.run.step for _, seat in self._seated()])
         with product_precision(self.config.precision):
             for further in range(steps):
                 self._shuffle(further)
@@ -225,34 +225,32 @@ class Stack:
         seated = self._seated()
         share = (time.monotonic() - began) / len(seated)
         for lane, seat in seated:
-            seat.flight.step = at[lane]
+            seat.run.step = at[lane]
             if not alive[lane]:
-                seat.flight.diverge()
-            seat.flight.spend(share)
+                seat.run.diverge()
+            seat.run.spend(share)
         due = [
-            lane
-            for lane, seat in seated
-            if seat.flight.evaluation_due() or seat.flight.decision_due() or seat.flight.diverged
+            lane for lane, seat in seated if seat.run.evaluation_due() or seat.run.decision_due() or seat.run.diverged
         ]
         found = self._evaluate(due) if due else {}
         squares = self.state.squared_norms() if due else {}
         observed, kept, ended = [], [], []
         for lane, seat in seated:
-            flight = seat.flight
+            run = seat.run
             if lane in found:
                 val_loss, val_acc = found[lane]
                 if not math.isfinite(val_loss):
-                    flight.diverge()
-                if flight.decision_due() and not flight.diverged:
-                    flight.decide(val_acc)
-                if flight.evaluation_due() or flight.ended():
+                    run.diverge()
+                if run.decision_due() and not run.diverged:
+                    run.decide(val_acc)
+                if run.evaluation_due() or run.ended():
                     norms = {n: x[lane] for n, x in squares.items()}
-                    observed.append((flight, (losses[lane], accuracies[lane]), (val_loss, val_acc), norms))
-            if flight.ended():
+                    observed.append((run, (losses[lane], accuracies[lane]), (val_loss, val_acc), norms))
+            if run.ended():
                 ended.append((lane, seat))
-                if flight.config.checkpoint.keep and flight.stop_reason == "steps":
+                if run.config.checkpoint.keep and run.stop_reason == "steps":
                     kept.append((lane, seat))  # what a longer run goes on from
-            elif flight.checkpoint_due():
+            elif run.checkpoint_due(run.step):
                 kept.append((lane, seat))
         news: Iterator[Event] = chain(starmap(observe, observed), self._checkpoints(kept), self._results(ended))
         for lane, _ in ended:
@@ -275,10 +273,10 @@ class Stack:
     def _checkpoints(self, seated: Sequence[tuple[int, Seat]]) -> Iterator[Checkpoint]:
         """Fetch what a run goes on from, at once; return the checkpoints one by one."""
         held = self.state.lanes([lane for lane, _ in seated], ("parameters", *self.state.moments))
-        return (self._checkpoint(seat.flight, tensors) for (_, seat), tensors in zip(seated, held, strict=True))
+        return (self._checkpoint(seat.run, tensors) for (_, seat), tensors in zip(seated, held, strict=True))
 
-    def _checkpoint(self, flight: Flight, tensors: Parameters) -> Checkpoint:
-        return Checkpoint(run_id=flight.job.run_id, step=flight.step, tensors=tensors, state=flight.state(self.tag()))
+    def _checkpoint(self, run: ArithmeticRun, tensors: Parameters) -> Checkpoint:
+        return Checkpoint(run_id=run.job.run_id, step=run.step, tensors=tensors, state=run.state(self.tag()))
 
     def _results(self, ended: Sequence[tuple[int, Seat]]) -> Iterator[RunResult]:
         """Fetch what ended runs leave behind, at once; return their results one by one."""
@@ -287,30 +285,30 @@ class Stack:
 
     def _result(self, seat: Seat, tensors: Parameters) -> RunResult:
         final = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
-        result = seat.flight.result(weights_hash=weights_hash(final), device=self.device.type, numerics=self.tag())
+        result = seat.run.result(weights_hash=weights_hash(final), device=self.device.type, numerics=self.tag())
         result.lane_width = self.width
-        if "init" in seat.flight.config.save:
+        if "init" in seat.run.config.save:
             assert seat.initial is not None
             result.tensors["init"] = seat.initial
-        if "final" in seat.flight.config.save:
+        if "final" in seat.run.config.save:
             result.tensors["final"] = final
         return result
 
 
 def observe(
-    flight: Flight, train: tuple[float, float], val: tuple[float, float], squares: dict[str, float]
+    run: ArithmeticRun, train: tuple[float, float], val: tuple[float, float], squares: dict[str, float]
 ) -> Progress:
     """Add a point to a run's curve, from (loss, accuracy) of both sets and each parameter's sum of squares."""
     weight_norm, weight_norm_all, block_norms = norms_of(squares)
     point = CurvePoint(
-        step=flight.step,
+        step=run.step,
         train_loss=train[0],
         train_acc=train[1],
         val_loss=val[0],
         val_acc=val[1],
         weight_norm=weight_norm,
         weight_norm_all=weight_norm_all,
-        lr=learning_rate(flight.config.optim, flight.step),
+        lr=learning_rate(run.config.optim, run.step),
         block_norms=block_norms,
     )
-    return flight.observe(point)
+    return run.observe(point)

@@ -12,13 +12,12 @@ import sys
 import time
 from typing import Any
 
+import torch
+
 from grok.config.gpt import GptConfig
 from grok.gpt.logging.profiler import Profiler
 from grok.gpt.logging.sinks import Sink, open_sinks
-from grok.gpt.model import parameter_count
-from grok.gpt.training.history import History
-from grok.gpt.training.stability import Branch
-from grok.gpt.training.trainer import Trainer
+from grok.gpt.model import GPT, parameter_count
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.text.corpus import Corpus
 
@@ -31,26 +30,28 @@ SHOWN = 120
 class Log:
     """Prints plain lines to the error stream and hands every record to the sinks."""
 
-    def __init__(self, run_id: str, config: GptConfig, corpus: Corpus, trainer: Trainer, *, from_step: int) -> None:
-        self.run_id, self.config, self.corpus, self.trainer = run_id, config, corpus, trainer
+    def __init__(
+        self, run_id: str, config: GptConfig, corpus: Corpus, model: GPT, device: torch.device, *, from_step: int
+    ) -> None:
+        self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
         self.from_step, self.began = from_step, 0.0
-        self.profile = Profiler(config.log, trainer.numerics.device, from_step)
+        self.profile = Profiler(config.log, device, from_step)
         self.sinks: list[Sink] = open_sinks(run_id, config, from_step)
 
     def say(self, line: str, *, always: bool = False) -> None:
         if always or not self.config.log.quiet:
             print(f"{self.run_id[:8]} {line}", file=sys.stderr, flush=True)
 
-    def start(self, changes: list[str]) -> None:
+    def start(self, numerics: str, changes: list[str]) -> None:
         """Name the preset, its size against the published one, the data and how it reads (REQUIREMENTS S14, S6, T7)."""
-        config, model, tokens = self.config, self.trainer.model, self.corpus.tokens("train")
+        config, model, tokens = self.config, self.model, self.corpus.tokens("train")
         n = sum(p.numel() for p in model.parameters())
         per_step = config.train.batch_size * config.model.context
         epochs = config.train.steps * per_step / len(tokens)
         self.say(f"{config.experiment}: {n:,} parameters, vocabulary {model.vocab_size:,}{against_target(config, n)}")
         self.say(
             f"{config.train.steps:,} steps of {per_step:,} tokens are {epochs:.2f} epochs of {len(tokens):,} tokens; "
-            f"{self.trainer.numerics.tag()}"
+            f"{numerics}"
         )
         self.say(f"the data reads: {self.corpus.sample('train', 48)!r}")
         for change in changes:
@@ -71,21 +72,19 @@ class Log:
                 f"step {point.step}: {point.event}, loss {point.train_loss:.4f}, gradient norm {point.grad_norm:.3g}"
             )
 
-    def evaluation(self, point: CurvePoint, history: History) -> None:
-        """Say one evaluation."""
+    def evaluation(self, point: CurvePoint, *, best: bool, tokens_per_second: float) -> None:
+        """Say one evaluation; ``best``: no validation loss before it was lower."""
         self._tell("evaluation", point)
-        best = " (best)" if history.best_step == point.step else ""
-        speed = history.log[-1].tokens_per_second
         self.say(
-            f"step {point.step}: train {point.train_loss:.4f}, val {point.val_loss:.4f}{best}, "
-            f"perplexity {math.exp(min(point.val_loss, 700)):.2f}, lr {point.lr:.2e}, {speed:,.0f} tokens/s"
+            f"step {point.step}: train {point.train_loss:.4f}, val {point.val_loss:.4f}{' (best)' if best else ''}, "
+            f"perplexity {math.exp(min(point.val_loss, 700)):.2f}, lr {point.lr:.2e}, {tokens_per_second:,.0f} tokens/s"
         )
         if point.sample is not None:
             self.say(f"it writes: {point.sample[:SHOWN]!r}")
 
-    def rolled_back(self, onset: int, event: str, branch: Branch) -> None:
-        """Say a rollback, and let the sinks go on in a branch of their own."""
-        self.say(f"rolled back from step {onset} ({event}) to step {branch.step}: branch {branch.number}")
+    def rolled_back(self, onset: int, event: str, *, to_step: int, branch: int) -> None:
+        """Say a rollback, and let the sinks go on in a branch of their own; ``branch`` is its number."""
+        self.say(f"rolled back from step {onset} ({event}) to step {to_step}: branch {branch}")
         self._tell("branch", branch)
 
     def flush(self) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 from grok.config import flatten
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
-from grok.gpt.training.stability import Branch
 from grok.records import CurvePoint, RunResult, StepPoint
 
 STEP_NAMES: Final = {
@@ -53,7 +52,7 @@ class Sink(Protocol):
 
     def step(self, point: StepPoint) -> None: ...
     def evaluation(self, point: CurvePoint) -> None: ...
-    def branch(self, branch: Branch) -> None: ...
+    def branch(self, number: int) -> None: ...
     def flush(self) -> None: ...
     def finish(self, result: RunResult) -> None: ...
     def close(self) -> None: ...
@@ -113,9 +112,9 @@ class TensorBoard:
         if point.sample is not None:
             self.writer.add_text("val/sample", point.sample, point.step)
 
-    def branch(self, branch: Branch) -> None:
+    def branch(self, number: int) -> None:
         self.writer.close()
-        self.writer = self.open(str(self.folder / f"branch-{branch.number}"))
+        self.writer = self.open(str(self.folder / f"branch-{number}"))
 
     def flush(self) -> None:
         self.writer.flush()
@@ -156,8 +155,8 @@ class WeightsAndBiases:
     def evaluation(self, point: CurvePoint) -> None:
         self._write(numbers(point, EVALUATION_NAMES), point.step)
 
-    def branch(self, branch: Branch) -> None:
-        self.number = branch.number  # W&B's own step never goes back, so a branch has names of its own
+    def branch(self, number: int) -> None:
+        self.number = number  # W&B's own step never goes back, so a branch has names of its own
 
     def flush(self) -> None:
         """Nothing is held here: a process of W&B's own has every row already."""
@@ -210,10 +209,10 @@ class MLflow:
         self._write(numbers(point, EVALUATION_NAMES), point.step)
         self.flush()
 
-    def branch(self, branch: Branch) -> None:
+    def branch(self, number: int) -> None:
         self.flush()
         parent = self.run
-        self.run = self._open(f"{self.run_id}-branch-{branch.number}", {"mlflow.parentRunId": parent})
+        self.run = self._open(f"{self.run_id}-branch-{number}", {"mlflow.parentRunId": parent})
         self.client.set_terminated(parent, "KILLED")
 
     def flush(self) -> None:

@@ -1,13 +1,12 @@
 """The engine: trains GPT runs one after another and yields what happens. It does no store I/O.
 
-A run is a :class:`Flight`: updates, evaluations, snapshots and rollbacks, in that order, each due
+A run is a :class:`GptRun`: updates, evaluations, snapshots and rollbacks, in that order, each due
 by a fixed function of the step. Nothing that only looks at a run can change it.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
@@ -21,20 +20,17 @@ from grok.gpt.initial import build_model
 from grok.gpt.logging.log import Log
 from grok.gpt.logging.samples import sample_text
 from grok.gpt.training.checkpoint import Moment, capture, check_settings, from_checkpoint, put_back, to_checkpoint
-from grok.gpt.training.history import History, Weights, average_steps, copy_weights, evaluation_steps
+from grok.gpt.training.history import History, Weights, average_steps, copy_weights
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.stability import abandoned_id, return_step
 from grok.gpt.training.team import Team, open_team
 from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StepPoint, StopRequested
+from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream
 from grok.text.corpus import Corpus, open_corpus
 
 PROGRESS_SECONDS = 0.5
-
-
-def never() -> bool:
-    return False
 
 
 def train(
@@ -66,46 +62,44 @@ def train(
             corpus = open_data(job.config)  # refused here, before any follower is started
             team = open_team(job.config, numerics)
             try:
-                yield from Flight(job, job.config, corpus, numerics, team).fly(stop)
+                yield from GptRun(job, job.config, corpus, numerics, team).train(stop)
             finally:
                 if team is not None:
                     team.close()
 
 
-class Flight:
+class GptRun(TrainingRun):
     """One run from its job to its result."""
 
     def __init__(self, job: Job, config: GptConfig, corpus: Corpus, numerics: Numerics, team: Team | None) -> None:
-        self.job, self.config, self.numerics, self.team = job, config, numerics, team
+        super().__init__(job, evaluation_steps(config.train.steps, every=config.eval.every))
+        self.config, self.numerics, self.team = config, numerics, team
         self.corpus = corpus
         self.trainer = Trainer(config, self.corpus, numerics, team)
         self.history = History()
         self.moments: list[Moment] = []
         self.tries = 0
         self.changes: list[str] = []
-        self.tags: list[str] = []
-        """Numerics tags of earlier processes that trained this run."""
         self.saved_at: list[int] = []
         """Steps of this run's checkpoints in this process, and of the one that it goes on from."""
         self.steps = config.train.steps
-        self.due = evaluation_steps(config.eval.every, self.steps)
         self.keeps_weights = "final" in config.save
         share = config.eval.average_share if self.keeps_weights else 0.0
         self.averaged = average_steps(share, config.eval.average_points, self.steps)
-        self.started_at, self._seconds_before = time.time(), 0.0
-        self._clock = self._checkpointed = self._progressed = time.monotonic()
+        self._progressed = time.monotonic()
+        self.go()
         resume = job.resume or resumed_run(config)
         if resume is not None:
             self._restore(resume)
-        self.log = Log(job.run_id, config, self.corpus, self.trainer, from_step=self.step)
+        self.log = Log(job.run_id, config, self.corpus, self.trainer.model, numerics.device, from_step=self.step)
 
     @property
     def step(self) -> int:
         return self.trainer.counters.step
 
-    def fly(self, stop: StopRequested) -> Iterator[Event]:
+    def train(self, stop: StopRequested) -> Iterator[Event]:
         """Train to the end, or to a stop, and yield the run's events."""
-        self.log.start(self.changes)
+        self.log.start(self.numerics.tag(), self.changes)
         try:
             reason = None
             while reason is None and self.step < self.steps:
@@ -133,7 +127,7 @@ class Flight:
         if k in self.averaged:
             self.history.add_to_average(k, self.trainer.model)
         reason = self._evaluate(point, train_acc) if k in self.due else None
-        if reason is None and k < self.steps and self._checkpoint_due():
+        if reason is None and k < self.steps and self.checkpoint_due(k):
             yield self.checkpoint()
         yield from self._progress(point)
         return reason
@@ -149,7 +143,8 @@ class Flight:
                     self.trainer.model, self.corpus.tokenizer, self.config.eval, stream=stream
                 )
         self.history.observe(curve_point, self.trainer.model, keep=self.keeps_weights)
-        self.log.evaluation(curve_point, self.history)
+        best = self.history.best_step == point.step
+        self.log.evaluation(curve_point, best=best, tokens_per_second=point.tokens_per_second)
         patience = self.config.train.early_stop
         return "early_stop" if patience and self.history.worse >= patience else None
 
@@ -170,7 +165,8 @@ class Flight:
         skip = batch.consumed(k + stability.skip_steps) - batch.consumed(back_to)
         self.trainer.branch = now.next(stability, back_to=back_to, skip=skip)
         self.moments = [m for m in self.moments if m.step <= back_to]
-        self.log.rolled_back(k, event, self.trainer.branch)
+        branch = self.trainer.branch
+        self.log.rolled_back(k, event, to_step=branch.step, branch=branch.number)
         return None
 
     def _finish(self, reason: str) -> Iterator[Event]:
@@ -196,9 +192,9 @@ class Flight:
             stop_reason=reason,
             steps=updates,
             weights_hash=weights_hash(copy_weights(self.trainer.model)),
-            seconds=self._seconds(),
+            seconds=self.seconds(),
             device=self.numerics.device.type,
-            numerics=" | ".join(self._all_tags()),
+            numerics=" | ".join(self.all_tags(self._tag())),
             started_at=self.started_at,
             parent_run_id=parent[0] if parent else None,
             branch_step=parent[1] if parent else None,
@@ -226,21 +222,18 @@ class Flight:
         self.saved_at.append(self.step)
         rest = {
             "data": self.corpus.hash,
-            "numerics": self._all_tags(),
+            "numerics": self.all_tags(self._tag()),
             "tries": self.tries,
             "changes": self.changes,
-            "seconds": self._seconds(),
+            "seconds": self.seconds(),
             "started_at": self.started_at,
         }
         return to_checkpoint(self.job.run_id, self.config, capture(self.trainer, self.history), self.moments, rest)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         named = check_settings(checkpoint, self.config, self.corpus.hash)
-        self.tags, tag = checkpoint.state["numerics"], self.numerics.tag()
-        if self.config.numerics.strict and self.tags != [tag]:
-            raise CheckpointError(
-                f"numerics.strict=true: the checkpoint was computed by '{' | '.join(self.tags)}', this is '{tag}'"
-            )
+        self.tags = checkpoint.state["numerics"]
+        self.refuse_other_numerics(self.numerics.tag(), checkpoint.step)
         now, self.moments = from_checkpoint(checkpoint)
         for moment in (now, *self.moments):
             moment.history.keep_steps(self.due, self.averaged)
@@ -250,7 +243,8 @@ class Flight:
         if named:  # what the loss did under the old settings is no reason to end a run under the new ones
             self.trainer.watch.above = 0
         if checkpoint.run_id == self.job.run_id:
-            self._seconds_before, self.started_at = checkpoint.state["seconds"], checkpoint.state["started_at"]
+            self.spend(checkpoint.state["seconds"])
+            self.started_at = checkpoint.state["started_at"]
             self.saved_at.append(checkpoint.step)
 
     def _return_to(self, moment: Moment) -> History:
@@ -264,15 +258,6 @@ class Flight:
         due = stability.rolls_back() and self.step % stability.snapshot_every == 0
         if due and all(m.step != self.step for m in self.moments):
             self.moments = [*self.moments, capture(self.trainer, self.history)][-stability.snapshots :]
-
-    def _checkpoint_due(self) -> bool:
-        c, now = self.config.checkpoint, time.monotonic()
-        due = bool(c.every and self.step % c.every == 0) or bool(
-            c.minutes and now - self._checkpointed > 60 * c.minutes
-        )
-        if due:
-            self._checkpointed = now
-        return due
 
     def _progress(self, point: StepPoint) -> Iterator[Progress]:
         now = time.monotonic()
@@ -291,12 +276,9 @@ class Flight:
         resume = self.config.resume
         return (resume.run, resume.step) if resume.run is not None and resume.step is not None else None
 
-    def _all_tags(self) -> list[str]:
-        """Return every numerics tag that this run was computed under, in order."""
-        return list(dict.fromkeys([*self.tags, self.numerics.tag(compiled=self.trainer.gradient.compiled)]))
-
-    def _seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._clock
+    def _tag(self) -> str:
+        """Return the numerics tag of this process."""
+        return self.numerics.tag(compiled=self.trainer.gradient.compiled)
 
 
 def open_data(config: GptConfig) -> Corpus:
@@ -344,12 +326,3 @@ def resumed_run(config: GptConfig) -> Checkpoint | None:
             "(checkpoint.keep=true, or one that was interrupted or diverged)"
         )
     return load_checkpoint(folder, step=config.resume.step)
-
-
-def weights_hash(weights: Weights) -> str:
-    """Return the SHA-256 of all parameters' names and bytes, in name order."""
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        digest.update(name.encode())
-        digest.update(weights[name].contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grok.gpt.model import GPT
-from grok.records import CurvePoint, StepPoint
+from grok.records import FORMER_COMPONENTS, CurvePoint, StepPoint
 
 Weights = dict[str, Tensor]
 """Parameters by name on the CPU; never changed once made, so that states may share them."""
@@ -22,11 +22,6 @@ WHOLE: Final = frozenset({"step", "skipped_steps", "nan_steps", "consumed_sample
 def copy_weights(model: GPT) -> Weights:
     """Return a copy of the parameters on the CPU, a tied head once."""
     return {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()}
-
-
-def evaluation_steps(every: int, steps: int) -> frozenset[int]:
-    """Return the steps at which a run of ``steps`` updates is evaluated; the last one always is."""
-    return frozenset([*range(every, steps + 1, every), steps])
 
 
 def average_steps(share: float, points: int, steps: int) -> frozenset[int]:
@@ -152,4 +147,5 @@ def point_to_json(point: CurvePoint) -> dict[str, Any]:
 def point_from_json(values: dict[str, Any]) -> CurvePoint:
     """Return the evaluation of :func:`point_to_json`."""
     known: dict[str, Any] = {k: math.nan if v is None and k != "sample" else v for k, v in values.items()}
-    return CurvePoint(**known)
+    norms = {FORMER_COMPONENTS.get(part, part): norm for part, norm in known["block_norms"].items()}
+    return CurvePoint(**{**known, "block_norms": norms})

@@ -5,8 +5,8 @@ always. ``train.devices - 1`` followers hold the same weights, compute their sha
 micro-batches, and make the same update with the same summed gradient, so weights never travel. With
 two devices and two micro-batches the sum has two terms, and the bits are those of one device.
 
-The leader starts the followers (``python -m grok.gpt.training.team``) and talks to them over a local socket; a follower
-ends with its leader, however that ends.
+The leader starts the followers (``python -m grok.gpt.training.follower``) and talks to them over a local socket; a
+follower ends with its leader, however that ends.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed's own, where its types are declared
 
-from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
+from grok.gpt.training.numerics import Numerics
 
-if TYPE_CHECKING:
-    from grok.gpt.training.numerics import Numerics
-
+FOLLOWER: Final = "grok.gpt.training.follower"
 HOST = "127.0.0.1"
 PATIENCE = timedelta(minutes=30)
 """How long a follower waits for a word: an evaluation of the leader may take a while."""
@@ -96,7 +94,7 @@ def open_team(config: GptConfig, numerics: Numerics) -> Team | None:
     settings = json.dumps(asdict(config))
     followers = [
         subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, str(rank), str(size), str(store.port), numerics.device.type],
+            [sys.executable, "-m", FOLLOWER, str(rank), str(size), str(store.port), numerics.device.type],
             stdin=subprocess.PIPE,
         )
         for rank in range(1, size)
@@ -108,39 +106,3 @@ def open_team(config: GptConfig, numerics: Numerics) -> Team | None:
     team = Team(0, size, store)
     team.followers = followers
     return team
-
-
-def follow(rank: int, size: int, port: int, kind: str, config: GptConfig) -> None:
-    """Do a follower's part of a run until the leader ends it."""
-    from grok.gpt.training.checkpoint import put_back
-    from grok.gpt.training.numerics import Numerics
-    from grok.gpt.training.stability import Branch
-    from grok.gpt.training.trainer import Trainer
-    from grok.text.corpus import open_corpus
-
-    if kind == "cuda":
-        torch.cuda.set_device(rank)
-    numerics = Numerics.of(config, f"cuda:{rank}" if kind == "cuda" else kind)
-    with numerics.active():
-        team = Team(rank, size, TCPStore(HOST, port, size, is_master=False))
-        assert config.data.path is not None
-        trainer = Trainer(config, open_corpus(config.data.path), numerics, team)  # the leader has read it through
-        while True:
-            match team.hear():
-                case ("load", moment):
-                    put_back(trainer, moment)
-                case ("gradients", k, branch, scale):
-                    trainer.branch, trainer.counters.scale = Branch(**branch), scale
-                    trainer.gradients(k, *trainer.batch(k))
-                    trainer.unscale()
-                case ("apply", norm, rate):
-                    trainer.apply(torch.tensor(norm, dtype=numerics.dtype, device=numerics.device), rate)
-                case _:
-                    break
-        dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    given = load_config(json.load(sys.stdin))
-    assert isinstance(given, GptConfig)
-    follow(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], given)

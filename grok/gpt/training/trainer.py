@@ -22,6 +22,7 @@ from grok.gpt.training.optimizer import build_optimizer, learning_rate, second_m
 from grok.gpt.training.stability import Branch, Watch
 from grok.gpt.training.team import Team
 from grok.records import CurvePoint, StepPoint
+from grok.runs import EMBEDDINGS, component
 from grok.streams import Stream
 from grok.text.corpus import Corpus, check_vocabulary
 from grok.text.windows import gather
@@ -210,7 +211,7 @@ class Trainer:
             hits.append(hit.sum())
         n = len(self.validation) * self.config.model.context
         norms = component_norms(self.model)
-        outside = math.sqrt(sum(v * v for name, v in norms.items() if name not in ("embedding", "positions")))
+        outside = math.sqrt(sum(v * v for name, v in norms.items() if name not in EMBEDDINGS))
         return CurvePoint(
             step=self.counters.step,
             val_loss=float(torch.stack(losses).sum()) / n,
@@ -241,13 +242,9 @@ def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:
 
 
 def component_norms(model: GPT) -> dict[str, float]:
-    """Return the L2 norm of each component: embedding, positions, blocks.0 ..., final_norm, head (if its own)."""
+    """Return the L2 norm of each component; a tied head has none of its own."""
     squares: dict[str, list[Tensor]] = {}
     for name, p in model.named_parameters():
-        parts = name.split(".")
-        part = {"token_embedding": "embedding", "position_embedding": "positions"}.get(parts[0], parts[0])
-        if part == "blocks":
-            part = f"blocks.{parts[1]}"
-        squares.setdefault(part, []).append(p.detach().double().square().sum())
+        squares.setdefault(component(name), []).append(p.detach().double().square().sum())
     totals = torch.stack([torch.stack(s).sum() for s in squares.values()]).sqrt().tolist()
     return dict(zip(squares, totals, strict=True))

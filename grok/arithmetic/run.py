@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from grok.arithmetic.order import BatchOrder
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE, event_times
-from grok.config.arithmetic import ArithmeticConfig, EvalConfig
-from grok.errors import ConfigError
+from grok.config.arithmetic import ArithmeticConfig
 from grok.records import CurvePoint, Job, Progress, RunResult
+from grok.runs import TrainingRun, evaluation_steps
 
 
-def evaluation_steps(config: EvalConfig, steps: int) -> frozenset[int]:
-    """Return the steps at which a run of ``steps`` updates is evaluated; the last one always is."""
-    if config.schedule == "log":
-        points = np.unique(np.rint(np.geomspace(1, steps, config.points)).astype(int)).tolist()
-    else:
-        points = list(range(config.every, steps + 1, config.every))
-    return frozenset([*points, steps])
-
-
-class Flight:
-    """Bookkeeping of one run from its job to its result."""
+class ArithmeticRun(TrainingRun):
+    """One arithmetic run, apart from its tensors: what is due at which step, its data order, its curve, its end."""
 
     def __init__(self, job: Job) -> None:
         assert isinstance(job.config, ArithmeticConfig)
-        self.job = job
         self.config = job.config
+        schedule, points = job.config.eval, job.config.eval.points
+        log_points = points if schedule.schedule == "log" else None
+        super().__init__(job, evaluation_steps(job.config.train.steps, every=schedule.every, log_points=log_points))
         self.streams = job.config.stream_seeds()
         self.step = 0
         self.curve: list[CurvePoint] = []
         self.stop_reason: str | None = None
         self.diverged = False
         self._good_in_a_row = 0
-        self.started_at = time.time()
-        self._seconds = 0.0
-        self._running_since: float | None = None
-        self._last_checkpoint = time.monotonic()
-        self.tags: list[str] = []
-        """Numerics tags of earlier processes that trained this run."""
-        self._due = evaluation_steps(self.config.eval, self.config.train.steps)
-        self._steps = sorted(self._due)
+        self._steps = sorted(self.due)
         self.order = BatchOrder(
             self.config.task.train_examples(),
             self.config.train.batch_size,
@@ -58,31 +41,15 @@ class Flight:
     def _restore(self, step: int, state: dict[str, Any]) -> None:
         self.step = step
         # A run that is extended was evaluated at its old last step, which need not be on the new schedule.
-        self.curve = [CurvePoint(**point) for point in state["curve"] if point["step"] in self._due]
+        self.curve = [CurvePoint(**point) for point in state["curve"] if point["step"] in self.due]
         self._good_in_a_row = state["good_in_a_row"]
-        self._seconds = state["seconds"]
+        self.spend(state["seconds"])
         self.started_at = state["started_at"]
         self.tags = list(state["numerics"])
 
     def _evaluations_until(self, step: int) -> int:
         """Return how many passes over the validation set were made up to ``step``: a function of the schedule."""
-        return self.config.eval.passes * sum(1 for due in self._due if due <= step)
-
-    def refuse_other_numerics(self, tag: str) -> None:
-        """Refuse to go on from a checkpoint that other numerics computed, where ``numerics.strict`` asks for that.
-
-        Raises:
-            ConfigError: the tags differ.
-        """
-        if self.config.numerics.strict and self.tags and self.tags != [tag]:
-            raise ConfigError(
-                f"numerics.strict=true: the checkpoint at step {self.step} was computed by "
-                f"'{' | '.join(self.tags)}', this is '{tag}'; numerics.strict=false goes on and records both"
-            )
-
-    def all_tags(self, tag: str) -> list[str]:
-        """Return the tags of everything that trained this run, ``tag`` the present one."""
-        return list(dict.fromkeys([*self.tags, tag]))
+        return self.config.eval.passes * sum(1 for due in self.due if due <= step)
 
     def state(self, tag: str) -> dict[str, Any]:
         """Return the JSON-able part of a checkpoint made under the numerics ``tag``."""
@@ -94,29 +61,13 @@ class Flight:
             "started_at": self.started_at,
         }
 
-    def seconds(self) -> float:
-        """Return the time spent on this run alone: stops and the turns of other lanes are left out."""
-        return self._seconds + (0.0 if self._running_since is None else time.monotonic() - self._running_since)
-
-    def go(self) -> None:
-        """Start this run's clock."""
-        self._running_since = time.monotonic()
-
-    def pause(self) -> None:
-        """Stop this run's clock."""
-        self._seconds, self._running_since = self.seconds(), None
-
-    def spend(self, seconds: float) -> None:
-        """Add a share of time that lanes spent together."""
-        self._seconds += seconds
-
     def decision_due(self) -> bool:
         """Return whether the early stop looks at the validation set now, on its own cadence."""
         train = self.config.train
         return train.stop_when_generalised and self.step % train.stop_every == 0
 
     def evaluation_due(self) -> bool:
-        return self.step in self._due
+        return self.step in self.due
 
     def next_due(self) -> int:
         """Return the next step at which anything is due: an evaluation, a decision, a checkpoint or the end."""
@@ -124,15 +75,6 @@ class Flight:
         later = self._steps[bisect_right(self._steps, self.step) :][:1]
         cadences = [*([train.stop_every] if train.stop_when_generalised else []), *([every] if every > 0 else [])]
         return min([*later, max(train.steps, self.step + 1), *[(self.step // n + 1) * n for n in cadences]])
-
-    def checkpoint_due(self) -> bool:
-        """Return whether a checkpoint is due by steps or minutes, and start waiting for the next."""
-        checkpoint = self.config.checkpoint
-        by_steps = checkpoint.every > 0 and self.step % checkpoint.every == 0
-        by_time = checkpoint.minutes > 0 and time.monotonic() - self._last_checkpoint > 60 * checkpoint.minutes
-        if by_steps or by_time:
-            self._last_checkpoint = time.monotonic()
-        return by_steps or by_time
 
     def decide(self, val_acc: float) -> None:
         """Note one early-stop decision; the run stops after ``PERSISTENCE`` good ones in a row."""
