@@ -93,7 +93,7 @@ def test_an_extended_and_an_early_stopped_run_are_trained_from_their_first_step(
     assert "from the end of a shorter run" in door(*words, "train.steps=9").out
     longer = open_store("S").runs().set_index("steps").loc[9, "run_id"]
     assert verdict(door("--again", str(longer), "--store", "S").out) == "same bits"
-    monkeypatch.setattr("grok.arithmetic.flight.GENERALISED_VAL_ACC", 0.0)  # else it takes thousands of steps
+    monkeypatch.setattr("grok.arithmetic.run.GENERALISED_VAL_ACC", 0.0)  # else it takes thousands of steps
     stop = ("train.stop_when_generalised=true", "train.stop_horizon=3", "train.stop_every=2", "store.path=Q")
     assert door(*TINY, "executor=inline", *stop).status == 0
     assert open_store("Q").run(only_run("Q"))["stop_reason"] == "generalised"
