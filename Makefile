@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS ?= dev,readers,gpt,hf,sinks,notebooks,search,dask,ray,slurm
+EXTRAS ?= dev,docs,readers,gpt,hf,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup sweep test test-slow check golden bench results clean
+.PHONY: setup sweep test test-slow check coverage golden bench results clean
 
 setup: $(VENV)/.installed
 
@@ -29,6 +29,11 @@ check: setup
 
 test: check
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# Line and branch coverage of the fast tests, commands in subprocesses included; the page is .coverage/html/index.html.
+coverage: setup
+	rm -rf .coverage && mkdir .coverage
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term --cov-report=html
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 3600
