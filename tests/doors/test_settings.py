@@ -48,7 +48,7 @@ def test_the_files_say_what_the_code_defaults_to() -> None:
 
 
 def test_there_are_the_named_set_ups() -> None:
-    assert {"quickstart", "nanugpt", "openai", "mamay", "nanda", "grokfast"} <= set(EXPERIMENTS)
+    assert {"quickstart", "toy", "nanugpt", "openai", "mamay", "nanda", "grokfast"} <= set(EXPERIMENTS)
 
 
 def test_nanugpt_is_the_default() -> None:

@@ -44,7 +44,7 @@ def test_the_command_and_the_sweeper_make_the_same_trials(
     monkeypatch.chdir(tmp_path)
     assert main(["study=quickstart", *TINY, "store.path=command"]) == 0
     assert "3 of 3 trials finished" in capsys.readouterr().out
-    sweeper = ["-m", "hydra/sweeper=lanes_optuna", "+study=base", "study.name=quickstart", "experiment=quickstart"]
+    sweeper = ["-m", "hydra/sweeper=lanes_optuna", "+study=base", "study.name=quickstart", "experiment=toy"]
     space = [
         "optim.lr=tag(log,interval(5e-4,5e-2))",
         "optim.weight_decay=tag(log,interval(0.05,5))",
