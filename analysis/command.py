@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 
 from analysis.observations import Observations
 from analysis.studies.base import Missing, Question, Study
-from grok.errors import GrokError, StoreError
+from analysis.writing import FIGURES, write_studies
+from grok.cli.command import Main, Parser, add_store, command, program, store_of
 
 
-def answer(prog: str, question: Question, argv: list[str] | None, only: tuple[str, ...] | None = None) -> int:
-    """Print the study of ``question`` and write its figures; return the exit status (0 answered or not yet, 2 refused).
+def answering(name: str, question: Question, only: tuple[str, ...] | None = None) -> Main:
+    """Return the command that prints the study of ``question`` and writes its figures (0: answered, or not yet).
 
     ``only`` names the tables to print; None prints all.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m analysis.{prog}", description=question.question)
-    parser.add_argument("store", type=Path, help="folder of the store")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the figures (default: STORE/report)")
-    given = parser.parse_args(argv)
-    try:
-        study = question.ask(Observations.read(given.store))
+
+    @command()
+    def main(argv: list[str]) -> int:
+        """Print a study and write its figures."""
+        parser = reading_parser(name, question.question)
+        given = parser.parse_args(argv)
+        store = store_of(given)
+        study = question.ask(Observations.read(store))
         if isinstance(study, Missing):
             print(f"{question.title}: not enough data: needs {study.needs}\nget it with: {study.command}")
             return 0
         show(study, only)
-        for path in write_figures(study, given.out or given.store / "report"):
-            print(f"figure: {path}")
-    except GrokError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return error.exit_status
-    return 0
+        out = given.out or store / "report"
+        for drawing in write_studies([study], out)[study.name]:
+            print(f"figure: {out / FIGURES / drawing.name}.png")
+        return 0
+
+    return main
+
+
+def reading_parser(name: str, description: str) -> Parser:
+    """Return the arguments of a command that reads a store and writes below ``--out``."""
+    parser = Parser(prog=program(name, f"analysis.{name}"), description=description)
+    add_store(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")
+    return parser
 
 
 def show(study: Study, only: tuple[str, ...] | None = None) -> None:
@@ -44,26 +53,3 @@ def show(study: Study, only: tuple[str, ...] | None = None) -> None:
     for table in study.tables:
         if (only is None or table.name in only) and len(table.frame):
             print(f"\n{table.caption}\n{table.frame.to_string(index=False)}")
-
-
-def write_figures(study: Study, out: Path) -> list[Path]:
-    """Write a study's figures (png, svg, csv) and tables (csv) below ``out``; return the pictures' paths.
-
-    Raises:
-        StoreError: ``out`` cannot be written.
-    """
-    from analysis.figures import drawings
-
-    figures, tables = out / "figures", out / "tables"
-    made = []
-    try:
-        for folder in (figures, tables):
-            folder.mkdir(parents=True, exist_ok=True)
-        for drawing in drawings(study):
-            drawing.write(figures)
-            made.append(figures / f"{drawing.name}.png")
-        for table in study.tables:
-            table.frame.to_csv(tables / f"{study.name}_{table.name}.csv", index=False)
-    except OSError as error:
-        raise StoreError(f"--out {out}: cannot be written ({error.strerror}); give a folder that can") from error
-    return made

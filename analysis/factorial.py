@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from analysis.command import answer
+from analysis.command import answering
 from analysis.studies.crossed import QUESTION
 
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return answer("factorial", QUESTION, argv)
-
+main = answering("factorial", QUESTION)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,6 @@ A page has no number of its own: each is asked from a study of the store.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,8 @@ import pandas as pd
 
 from analysis.observations import Observations
 from analysis.studies import QUESTIONS, Missing, Study
-from grok.errors import ConfigError, GrokError, StoreError, nearest
+from grok.cli.command import Parser, command, program
+from grok.errors import ConfigError, StoreError, nearest
 
 TEMPLATE: Final = "page.md.j2"
 STORE: Final = "store"
@@ -121,17 +121,13 @@ def _cell(value: Any) -> str:
     return "" if pd.isna(value) else str(value).replace("|", "\\|")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status (0 written, 2 refused)."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.pages", description="Rebuild pages from their stores.")
+@command()
+def main(argv: list[str]) -> int:
+    """Rebuild the pages."""
+    parser = Parser(prog=program("pages", "analysis.pages"), description="Rebuild pages from their stores.")
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="folders below results/")
-    asked = parser.parse_args(argv)
-    try:
-        for folder in asked.folders:
-            print(Page(folder).write())
-    except GrokError as refusal:
-        print(f"error: {refusal}", file=sys.stderr)
-        return refusal.exit_status
+    for folder in parser.parse_args(argv).folders:
+        print(Page(folder).write())
     return 0
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from analysis.command import answer
+from analysis.command import answering
 from analysis.studies.regimes import QUESTION
 
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return answer("regimes", QUESTION, argv)
-
+main = answering("regimes", QUESTION)
 
 if __name__ == "__main__":
     sys.exit(main())

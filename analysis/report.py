@@ -6,14 +6,15 @@ tables/NAME.csv below DIR (default: STORE/report).
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
 from analysis.answers import Report, compile_report
+from analysis.command import reading_parser
 from analysis.observations import Observations
-from grok.errors import GrokError, StoreError
+from analysis.writing import write_studies, writing_below
+from grok.cli.command import Parser, command, store_of
 
 
 def write_report(report: Report, out: Path) -> Path:
@@ -22,46 +23,33 @@ def write_report(report: Report, out: Path) -> Path:
     Raises:
         StoreError: ``out`` cannot be written.
     """
-    from analysis.figures import drawings
     from analysis.page import render
 
-    figures, tables = out / "figures", out / "tables"
-    try:
-        for folder in (figures, tables):
-            folder.mkdir(parents=True, exist_ok=True)
-        drawn = {study.name: drawings(study) for study in report.studies}
-        for drawing in (d for group in drawn.values() for d in group):
-            drawing.write(figures)
-        for study in report.studies:
-            for table in study.tables:
-                table.frame.to_csv(tables / f"{study.name}_{table.name}.csv", index=False)
-            for name, frame in study.files.items():
-                frame.to_csv(out / name, index=False)
+    drawn = write_studies(report.studies, out)
+    with writing_below(out):
         text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
         (out / "report.json").write_text(text + "\n", encoding="utf-8")
         page = out / "report.html"
         page.write_text(render(report, drawn), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"--out {out}: cannot be written ({error.strerror}); give a folder that can") from error
     return page
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit status (0 written, 2 refused)."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Write the report of a store.")
-    parser.add_argument("store", type=Path, help="folder of the store")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the report (default: STORE/report)")
-    given = parser.parse_args(argv)
-    try:
-        report = compile_report(Observations.read(given.store))
-        page = write_report(report, given.out or given.store / "report")
-    except GrokError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return error.exit_status
+def parser() -> Parser:
+    """Return the command's arguments."""
+    return reading_parser("report", "Write the report of a store: one page, its figures, and the data behind them.")
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Write the report and print its headlines."""
+    given = parser().parse_args(argv)
+    store = store_of(given)
+    report = compile_report(Observations.read(store))
+    page = write_report(report, given.out or store / "report")
     if not report.provenance.runs:
-        print(f"{given.store} holds no finished run yet; train some: python -m grok.run -m 'seed=range(0,64)'")
+        print(f"{store} holds no finished run yet; train some: python -m grok.run -m 'seed=range(0,64)'")
     elif report.provenance.statuses.keys() == {"failed"}:
-        print(f"{given.store} holds no finished run: all of its runs failed; python -m grok.store status {given.store}")
+        print(f"{store} holds no finished run: all of its runs failed; python -m grok.store status {store}")
     for study in report.studies:
         for finding in study.findings:
             if finding.headline:

@@ -5,37 +5,46 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
+from grok.cli.command import Parser, command, program
 from grok.cli.output import refuse_unwritable, write_text
 from grok.cli.trained import MOMENTS, TrainedRun, device_of, find_run
-from grok.errors import ConfigError, GrokError
-from grok.gpt.evaluate import Score, score_split
+from grok.errors import ConfigError
 from grok.text.corpus import Corpus
 
-_AUTOCAST: Final[dict[str, torch.dtype | None]] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+if TYPE_CHECKING:
+    from grok.gpt.evaluate import Score
+
+_AUTOCAST: Final = {"float32": None, "bf16": "bfloat16", "fp16": "float16"}
+"""Names of torch's type for the matrix products."""
 _TOKENS_AT_ONCE: Final = 8192
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the scores and return the exit status."""
-    given = _parser().parse_args(argv)
-    try:
-        print(_evaluate(given))
-    except GrokError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_status
+_EXAMPLES: Final = """\
+examples:
+  python -m grok.evaluate 3f2a --store results/store
+  python -m grok.evaluate 3f2a --store results/store --split test --windows sliding --stride 256
+  python -m grok.evaluate results/store/checkpoints/3f2a... --data data/wikitext103 --out scores.json
+"""
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Print the scores."""
+    print(_evaluate(parser().parse_args(argv)))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grok.evaluate",
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("evaluate", "grok.evaluate"),
         description="Loss, perplexity per token and per word, and bits per byte of a trained language model.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or with --store the start of its run_id")
     parser.add_argument("--store", help="the store that RUN is in")
@@ -47,13 +56,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context", type=int, help="tokens of a window (default: the model's; ALiBi can take more)")
     parser.add_argument("--batch-size", type=int, help=f"windows at once (default: {_TOKENS_AT_ONCE:,} tokens)")
     parser.add_argument("--limit", type=int, metavar="TOKENS", help="score only the first so many tokens")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--precision", default="float32", choices=list(_AUTOCAST), help="of the matrix products")
+    parser.add_argument(
+        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): CUDA where there is one"
+    )
+    parser.add_argument("--precision", default="float32", choices=list(_AUTOCAST), help="of the matrix products ")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="also write the scores there")
     return parser
 
 
 def _evaluate(given: argparse.Namespace) -> str:
+    import torch
+
+    from grok.gpt.evaluate import score_split
+
     for name in ("stride", "context", "batch_size", "limit"):
         value = getattr(given, name)
         if value is not None and value < 1:
@@ -66,6 +81,7 @@ def _evaluate(given: argparse.Namespace) -> str:
     corpus = run.corpus(given.data)
     corpus.verify([given.split])
     device = device_of(given.device)
+    autocast = _AUTOCAST[given.precision]
     weights = run.weights(None if given.weights == "all" else given.weights)
     context = given.context or run.model_config.context
     stride = (given.stride or max(1, context // 2)) if given.windows == "sliding" else None
@@ -78,7 +94,7 @@ def _evaluate(given: argparse.Namespace) -> str:
             stride=stride,
             batch_size=given.batch_size or max(1, _TOKENS_AT_ONCE // context),
             limit=given.limit,
-            autocast=_AUTOCAST[given.precision],
+            autocast=None if autocast is None else getattr(torch, autocast),
         )
         for which, tensors in weights.items()
     }

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TextIO
 
 from grok.errors import GrokError, StoreError, disk_remedy
 from grok.processes import start_of
@@ -288,3 +288,10 @@ def remove_quietly(path: Path) -> None:
     """Remove a file that may be gone already."""
     with suppress(FileNotFoundError):
         path.unlink()
+
+
+def discard_output(stream: TextIO) -> None:
+    """Send what goes to ``stream`` nowhere, what it has buffered included: that would fail again at the very end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from grok.cli.presets import read_settings
+from grok.cli.command import Parser, command, program
+from grok.cli.presets import gpt_settings
 from grok.config.gpt import GptConfig
-from grok.errors import GrokError
+from grok.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,26 +25,44 @@ if TYPE_CHECKING:
     from grok.gpt.training.trainer import Trainer
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print what was found and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m grok.find", description=__doc__)
-    parser.add_argument("what", choices=("lr", "batch_size"))
+_EXAMPLES: Final = """\
+examples:
+  python -m grok.find lr experiment=gpt/shakespeare_char data.path=data/shakespeare --out results/lr
+  python -m grok.find batch_size experiment=gpt/shakespeare_char data.path=data/shakespeare
+"""
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Print what was found."""
+    given = parser().parse_intermixed_args(argv)
+    if not (0 < given.first < given.last and given.steps >= 10 and given.largest >= 1):
+        raise ConfigError("expected 0 < --first < --last, --steps of at least 10, --largest of at least 1")
+    config = gpt_settings(["mode=gpt", *given.overrides])
+    print(_rate(config, given) if given.what == "lr" else _batch_size(config, given))
+    return 0
+
+
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("find", "grok.find"),
+        description="Settings of a language model found by trying; nothing is trained or stored.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "what",
+        choices=("lr", "batch_size"),
+        help="lr: a learning-rate range test; batch_size: the time of micro-batches of doubling size",
+    )
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for grok.run: experiment=gpt/NAME ...")
     parser.add_argument("--steps", type=int, default=100, help="updates of the range test (default 100)")
     parser.add_argument("--first", type=float, default=1e-6, help="lowest rate tried (default 1e-6)")
     parser.add_argument("--last", type=float, default=1.0, help="highest rate tried (default 1)")
     parser.add_argument("--largest", type=int, default=512, help="largest micro-batch tried (default 512)")
     parser.add_argument("--out", type=Path, help="folder for the range test's figure and data")
-    given = parser.parse_intermixed_args(argv)
-    try:
-        if not (0 < given.first < given.last and given.steps >= 10 and given.largest >= 1):
-            parser.error("expected 0 < --first < --last, --steps of at least 10, --largest of at least 1")
-        config = read_settings(["mode=gpt", *given.overrides])
-        print(_rate(config, given) if given.what == "lr" else _batch_size(config, given))
-    except GrokError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_status
-    return 0
+    return parser
 
 
 def _rate(config: GptConfig, given: argparse.Namespace) -> str:

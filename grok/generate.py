@@ -7,36 +7,43 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from grok.cli.command import Parser, command, program
 from grok.cli.output import refuse_unwritable, write_text
 from grok.cli.trained import MOMENTS, device_of, find_run
-from grok.errors import ConfigError, DataError, GrokError
-from grok.gpt.generate import Sampler, generate
+from grok.errors import ConfigError, DataError
 from grok.streams import MAX_SEED
 from grok.text.tokenizers import Tokenizer
 
+_EXAMPLES: Final = """\
+examples:
+  python -m grok.generate 3f2a --store results/store --prompt "Once upon a time"
+  python -m grok.generate 3f2a --store results/store --prompt-file prompts.txt --samples 3 --out-file texts.jsonl
+"""
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print or write the texts and return the exit status."""
-    given = _parser().parse_args(argv)
-    try:
-        texts = _generate(given)
-        if given.out_file is None:
-            print(_plain(texts))
-        else:
-            as_lines = given.out_file.suffix == ".jsonl"
-            write_text("--out-file", given.out_file, _json_lines(texts) if as_lines else _plain(texts) + "\n")
-            print(f"{len(texts)} texts are in {given.out_file}", file=sys.stderr)
-    except GrokError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_status
+
+@command()
+def main(argv: list[str]) -> int:
+    """Print or write the texts."""
+    given = parser().parse_args(argv)
+    texts = _generate(given)
+    if given.out_file is None:
+        print(_plain(texts))
+    else:
+        as_lines = given.out_file.suffix == ".jsonl"
+        write_text("--out-file", given.out_file, _json_lines(texts) if as_lines else _plain(texts) + "\n")
+        print(f"{len(texts)} texts are in {given.out_file}", file=sys.stderr)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grok.generate", description="Sample text from a trained language model."
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("generate", "grok.generate"),
+        description="Sample text from a trained language model; the same seed gives the same text.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or with --store the start of its run_id")
     parser.add_argument("--store", help="the store that RUN is in")
@@ -57,11 +64,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-p", type=float, help="only the likeliest tokens that hold this much probability")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
     parser.add_argument("--batch-size", type=int, default=16, help="texts at once (default 16)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument(
+        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): CUDA where there is one"
+    )
     return parser
 
 
 def _generate(given: argparse.Namespace) -> list[dict[str, Any]]:
+    from grok.gpt.generate import Sampler, generate
+
     for name in ("tokens", "samples", "batch_size"):
         if getattr(given, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected a whole number, at least 1")

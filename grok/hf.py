@@ -13,38 +13,51 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from grok.errors import GrokError
+from grok.cli.command import Parser, command, program
 
 if TYPE_CHECKING:
     from grok.config.gpt import GptConfig
     from grok.gpt.model import GPT
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print what was written and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m grok.hf", description=__doc__)
+_EXAMPLES: Final = """\
+examples:
+  python -m grok.hf export 3f2a --store results/store --out gpt2-of-mine --weights best
+  python -m grok.hf import gpt2/ --data data/openwebtext --store results/store
+"""
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Print what was written."""
+    given = parser().parse_args(argv)
+    print(_export(given) if given.action == "export" else _import(given))
+    return 0
+
+
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("hf", "grok.hf"),
+        description="GPT-2 weights to and from Hugging Face's form.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     actions = parser.add_subparsers(dest="action", required=True)
     out = actions.add_parser("export", help="a run's weights as a folder of transformers")
     out.add_argument("run", metavar="RUN", help="the beginning of a run_id with --store, or a checkpoint folder")
     out.add_argument("--store", help="store that holds the run")
     out.add_argument("--out", type=Path, required=True, help="folder to write")
-    out.add_argument("--weights", default="last", choices=("last", "best", "average"))
+    out.add_argument("--weights", default="last", choices=("last", "best", "average"), help="default: last")
     out.add_argument("--data", help="corpus, where the run does not say where its own is")
     into = actions.add_parser("import", help="a folder of transformers as a run's checkpoint")
-    into.add_argument("folder", type=Path, metavar="DIR")
+    into.add_argument("folder", type=Path, metavar="DIR", help="a folder that transformers wrote")
     into.add_argument("--data", required=True, help="corpus prepared with --tokenizer gpt2 (or the model's own)")
     into.add_argument("--store", required=True, help="store whose checkpoints/ gets it")
-    given = parser.parse_args(argv)
-    try:
-        print(_export(given) if given.action == "export" else _import(given))
-    except GrokError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_status
-    return 0
+    return parser
 
 
 def _export(given: argparse.Namespace) -> str:

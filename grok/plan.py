@@ -5,30 +5,28 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
 
-from grok.cli.presets import read_settings
+from grok.cli.command import Parser, command, program
+from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
-from grok.errors import ConfigError, GrokError
+from grok.errors import ConfigError
 from grok.gpt.planning.planner import FITTED_FROM, MACHINES, Plan, chinchilla_loss, perplexity, plan
 from grok.gpt.planning.published import figures, table
 from grok.text.corpus import open_corpus
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the plan and return the exit status."""
-    given = _parser().parse_args(argv)
-    try:
-        print(table(figures()) if given.diary else _page(given))
-    except GrokError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_status
+@command()
+def main(argv: list[str]) -> int:
+    """Print the plan."""
+    given = parser().parse_intermixed_args(argv)
+    print(table(figures()) if given.diary else _page(given))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grok.plan",
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("plan", "grok.plan"),
         description="Parameters, FLOPs, time, memory, cost and Chinchilla tokens of a GPT run.",
         epilog="example: python -m grok.plan experiment=gpt/gpt2_117m --device H200 --mfu 0.4 --price 3",
     )
@@ -47,7 +45,7 @@ def _page(given: argparse.Namespace) -> str:
         raise ConfigError(f"--vocab-size {given.vocab_size}: expected a whole number, at least 1")
     if given.price is not None and not 0 <= given.price < math.inf:
         raise ConfigError(f"--price {given.price}: expected a price of 0 or more")
-    config = read_settings(["mode=gpt", *given.overrides])
+    config = gpt_settings(["mode=gpt", *given.overrides])
     corpus = open_corpus(config.data.path) if config.data.path else None
     vocab_size = given.vocab_size or config.model.vocab_size
     vocab_size = vocab_size or (corpus.vocab_size if corpus else config.target.vocab_size)

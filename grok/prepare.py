@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from grok.errors import DataError, GrokError
+from grok.cli.command import Parser, command, program
+from grok.errors import DataError
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 from grok.text.sources import FORMS
@@ -25,25 +25,20 @@ examples:
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prepare a corpus, print its report, and return the exit status."""
-    try:
-        request = _request(_parser().parse_args(argv))
-        corpus, was_there = prepare(request, say=lambda line: print(line, file=sys.stderr, flush=True))
-    except GrokError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:
-        print("interrupted: nothing was changed; the same command starts again", file=sys.stderr)
-        return 1
+@command(interrupted="nothing was changed; the same command starts again")
+def main(argv: list[str]) -> int:
+    """Prepare a corpus and print its report."""
+    request = _request(parser().parse_args(argv))
+    corpus, was_there = prepare(request, say=lambda line: print(line, file=sys.stderr, flush=True))
     print((corpus.path / "corpus.md").read_text(encoding="utf-8"))
     print(_summary(corpus, was_there))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grok.prepare",
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("prepare", "grok.prepare"),
         description="Prepare text for training: token ids, an index of documents, a manifest, a report.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

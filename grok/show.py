@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
@@ -16,10 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from grok.cli.command import Parser, command, program
 from grok.cli.textplot import Line, draw
 from grok.config import MODES, flatten
 from grok.config.fields import settings_of
-from grok.errors import ConfigError, GrokError
+from grok.errors import ConfigError
 from grok.execute.estimate import duration
 from grok.store import Store, open_store
 from grok.streams import STREAMS, derive_seed
@@ -190,24 +190,30 @@ def _floats(column: pd.Series) -> NDArray[np.float64]:
     return np.asarray(column.to_numpy(dtype=float, na_value=np.nan), dtype=np.float64)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit status (0 shown, 2 refused)."""
-    parser = argparse.ArgumentParser(prog="python -m grok.show", description=__doc__)
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("show", "grok.show"),
+        description="One stored run: its settings, seeds, events and curves.",
+        epilog="example: python -m grok.show 3f2a --store results/store --out run.png",
+    )
     parser.add_argument("run", metavar="RUN", help="the beginning of one run_id")
     parser.add_argument("--store", metavar="STORE", default="results/store", help="its store (default: %(default)s)")
     parser.add_argument("--out", metavar="FILE.png", type=Path, help="draw the curves into a file, too")
-    words = parser.parse_args(argv)
-    try:
-        run = ShownRun.read(open_store(words.store), words.run)
-        encoding = (sys.stdout.encoding or "ascii").lower()
-        for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):
-            print(line)
-        if words.out:
-            picture(run, words.out)
-            print(f"picture: {words.out}")
-    except GrokError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
+    return parser
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Print a run, and draw it where asked."""
+    words = parser().parse_args(argv)
+    run = ShownRun.read(open_store(words.store), words.run)
+    encoding = (sys.stdout.encoding or "ascii").lower()
+    for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):
+        print(line)
+    if words.out:
+        picture(run, words.out)
+        print(f"picture: {words.out}")
     return 0
 
 

@@ -23,12 +23,15 @@ from typing import Any, Final
 
 import pandas as pd
 
+from grok.cli.command import GO_ON, Parser, command, program
+from grok.cli.compose import Settings, compose
+from grok.cli.words import quoted
 from grok.config import ArithmeticConfig, identify
-from grok.errors import ConfigError, GrokError
+from grok.errors import ConfigError
 from grok.execute import execute
 from grok.store import Store, open_store
 from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
-from sweeps.settings import Settings, arithmetic, compose_settings
+from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
 ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
@@ -130,9 +133,12 @@ def seeds_of(text: str | None) -> range | None:
     return range(int(match[1]), int(match[2]))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m sweeps.branch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("branch", "sweeps.branch"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--store", required=True, help="the store that has the parents and gets the children")
     parser.add_argument("--parents", help="run_ids (or their beginnings), separated by commas, instead of a choice")
@@ -142,43 +148,41 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--at", type=int, default=1500, help="step at which the best are chosen (default 1500)")
     parser.add_argument("--redraw", default=ALL_REDRAWS, help=f"streams to redraw (default {ALL_REDRAWS})")
     parser.add_argument("--times", type=int, default=4, help="children for each (default 4)")
-    parser.add_argument("overrides", nargs="*", help="settings of the parents and children, as for grok.run")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="NAME=VALUE", help="settings of the parents and children, as for grok.run"
+    )
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line ``argv`` (without the program's name) and return its exit status."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    asked = _parser().parse_intermixed_args(given)
-    try:
-        for name, least in {"best": 0, "random": 0, "at": 1, "times": 1}.items():
-            if getattr(asked, name) < least:
-                raise ConfigError(f"--{name} {getattr(asked, name)}: expected at least {least}")
-        for word in asked.overrides:
-            if word.startswith(("seed=", "seeds.", "store.path=")):
-                raise ConfigError(f"{word}: the parents' streams are kept or redrawn, and --store names the store")
-        redraws = redraws_of(asked.redraw)
-        settings = compose_settings([*asked.overrides, f"store.path={asked.store}"])
-        config = arithmetic(settings)
-        store = open_store(asked.store)
-        if asked.parents is not None:
-            rows = [store.run(name) for name in asked.parents.split(",")]
-            for row in rows:
-                if row["config_id"] != identify(config).config_id:
-                    raise ConfigError(f"--parents: run {row['run_id']} has other settings than this command")
-            parents = pd.DataFrame(rows).set_index("run_id")
-        else:
-            runs = candidates(store, config, seeds_of(asked.seeds))
-            parents = choose(store, runs, best=asked.best, random=asked.random, at=asked.at)
-        runs_planned = [run for _, row in parents.iterrows() for run in children(row, settings, redraws, asked.times)]
-        print(
-            f"{len(parents)} parents (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
-            f"{len(redraws)} redraws, {asked.times} times: {len(runs_planned)} children"
-        )
-        return execute(runs_planned, argv=["python", "-m", "sweeps.branch", *given]).exit_status
-    except GrokError as refusal:
-        print(f"error: {refusal}", file=sys.stderr)
-        return refusal.exit_status
+@command(interrupted=GO_ON)
+def main(argv: list[str]) -> int:
+    """Choose parents and train their children."""
+    asked = parser().parse_intermixed_args(argv)
+    for name, least in {"best": 0, "random": 0, "at": 1, "times": 1}.items():
+        if getattr(asked, name) < least:
+            raise ConfigError(f"--{name} {getattr(asked, name)}: expected at least {least}")
+    for word in asked.overrides:
+        if word.startswith(("seed=", "seeds.", "store.path=")):
+            raise ConfigError(f"{word}: the parents' streams are kept or redrawn, and --store names the store")
+    redraws = redraws_of(asked.redraw)
+    settings = compose([*asked.overrides, f"store.path={quoted(asked.store)}"])
+    config = arithmetic(settings)
+    store = open_store(asked.store)
+    if asked.parents is not None:
+        rows = [store.run(name) for name in asked.parents.split(",")]
+        for row in rows:
+            if row["config_id"] != identify(config).config_id:
+                raise ConfigError(f"--parents: run {row['run_id']} has other settings than this command")
+        parents = pd.DataFrame(rows).set_index("run_id")
+    else:
+        runs = candidates(store, config, seeds_of(asked.seeds))
+        parents = choose(store, runs, best=asked.best, random=asked.random, at=asked.at)
+    runs_planned = [run for _, row in parents.iterrows() for run in children(row, settings, redraws, asked.times)]
+    print(
+        f"{len(parents)} parents (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
+        f"{len(redraws)} redraws, {asked.times} times: {len(runs_planned)} children"
+    )
+    return execute(runs_planned, argv=["python", "-m", "sweeps.branch", *argv]).exit_status
 
 
 if __name__ == "__main__":

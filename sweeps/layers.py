@@ -1,6 +1,6 @@
 """Layer transplants: ``python -m sweeps.layers --recipient SEED --donor SEED [overrides]``.
 
-Asks   Which layers' initial weights make a seed what it is? (REQUIREMENTS N8, C3)
+Asks   Which layers' initial weights make a seed what it is?
 How    Trains the recipient with every combination (or a sampled fraction) of layers drawn from
        the donor's init stream; split and order stay the recipient's. The final norm, which starts
        constant, goes along as a negative control: its share must be 0. Each combination is run
@@ -17,11 +17,14 @@ import itertools
 import sys
 from collections.abc import Sequence
 
+from grok.cli.command import GO_ON, Parser, command, program
+from grok.cli.compose import compose
+from grok.cli.words import store_as_setting
 from grok.config import ArithmeticConfig
-from grok.errors import ConfigError, GrokError
+from grok.errors import ConfigError
 from grok.execute import execute
 from grok.streams import Stream, derive_seed
-from sweeps.settings import arithmetic, compose_settings
+from sweeps.settings import arithmetic
 
 CONTROL = "final_norm"
 
@@ -65,9 +68,12 @@ def combinations(names: Sequence[str], wanted: int | None, seed: int) -> list[fr
     return chosen
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m sweeps.layers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("layers", "sweeps.layers"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--recipient", type=int, required=True, help="master seed whose split, order and weights are kept"
@@ -75,30 +81,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--donor", type=int, required=True, help="master seed whose initial weights are transplanted")
     parser.add_argument("--combinations", type=int, help="sample so many instead of the full design")
     parser.add_argument("--replicates", type=int, default=2, help="ulp-perturbed replicates of each combination")
-    parser.add_argument("overrides", nargs="*", help="settings, as for grok.run")
-    given = list(sys.argv[1:] if argv is None else argv)
-    asked = parser.parse_intermixed_args(given)
-    try:
-        if asked.replicates < 1:
-            raise ConfigError(f"--replicates {asked.replicates}: expected at least 1")
-        if asked.donor == asked.recipient:
-            raise ConfigError(f"--donor {asked.donor} is the recipient: transplants need two different seeds")
-        for word in asked.overrides:
-            if word.startswith(("seed=", "perturb.ulps=")):
-                raise ConfigError(f"{word}: --recipient is the master seed here, and perturb.ulps is 1")
-        settings = compose_settings([*asked.overrides, f"seed={asked.recipient}", "perturb.ulps=1"])
-        names = factors(arithmetic(settings))
-        donor = derive_seed(asked.donor, "init")
-        runs = [
-            arithmetic(settings, seeds__layers=dict.fromkeys(sorted(subset), donor), seeds__perturb=replicate)
-            for subset in combinations(names, asked.combinations, asked.recipient)
-            for replicate in range(asked.replicates)
-        ]
-        print(f"{len(names)} factors: {', '.join(names)}; {len(runs)} runs")
-        return execute(runs, argv=["python", "-m", "sweeps.layers", *given]).exit_status
-    except GrokError as refusal:
-        print(f"error: {refusal}", file=sys.stderr)
-        return refusal.exit_status
+    parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for grok.run")
+    return parser
+
+
+@command(interrupted=GO_ON)
+def main(argv: list[str]) -> int:
+    """Train the combinations."""
+    design = parser().parse_intermixed_args(store_as_setting(argv))
+    if design.replicates < 1:
+        raise ConfigError(f"--replicates {design.replicates}: expected at least 1")
+    if design.donor == design.recipient:
+        raise ConfigError(f"--donor {design.donor} is the recipient: transplants need two different seeds")
+    for word in design.overrides:
+        if word.startswith(("seed=", "perturb.ulps=")):
+            raise ConfigError(f"{word}: --recipient is the master seed here, and perturb.ulps is 1")
+    settings = compose([*design.overrides, f"seed={design.recipient}", "perturb.ulps=1"])
+    names = factors(arithmetic(settings))
+    donor = derive_seed(design.donor, "init")
+    runs = [
+        arithmetic(settings, seeds__layers=dict.fromkeys(sorted(subset), donor), seeds__perturb=replicate)
+        for subset in combinations(names, design.combinations, design.recipient)
+        for replicate in range(design.replicates)
+    ]
+    print(f"{len(names)} factors: {', '.join(names)}; {len(runs)} runs")
+    return execute(runs, argv=["python", "-m", "sweeps.layers", *argv]).exit_status
 
 
 if __name__ == "__main__":

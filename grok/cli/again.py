@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grok.cli.presets import refuse_bare_words
+from grok.cli.command import Parser, program
+from grok.cli.words import refuse_bare_words
 from grok.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         GrokError: there is no such run, or it cannot be trained here (exit status 2).
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m grok.run", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog=program("run", "grok.run"), description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--again", metavar="RUN", required=True, help="the beginning of one run_id")
     parser.add_argument("--store", metavar="STORE", required=True, help="the store that has it")

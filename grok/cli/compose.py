@@ -1,11 +1,116 @@
-"""Where the settings are, for every command that composes them."""
+"""Settings composed from ``conf/`` and the words of a command line, for every command. The only caller of Hydra.
+
+``compose`` gives one run's settings; ``run_application`` hands a command line, sweeps included, to Hydra's own
+application. Both read the same files, take the same words and refuse in the same lines.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from grok.cli.command import FULL_ERROR
+from grok.cli.refusals import explain
+from grok.cli.words import as_overrides
+from grok.errors import ConfigError
+
+VERSION_BASE: Final = "1.3"
+"""The version of Hydra whose rules the files in ``conf/`` are written for."""
+
+PRIMARY: Final = "config"
+"""The file of ``conf/`` that every command starts from."""
+
+Settings = dict[str, Any]
+"""Nested plain settings, interpolations resolved."""
 
 
 def conf_source() -> str:
     """Return where the settings are: inside an installed package, else beside it in the checkout."""
     package = Path(__file__).parents[1]
     return "pkg://grok.conf" if (package / "conf").is_dir() else str(package.parent / "conf")
+
+
+def compose(words: Sequence[str]) -> Settings:
+    """Return the settings of one run, given as ``NAME=VALUE`` words.
+
+    Raises:
+        ConfigError: what ``grok.run`` would refuse, too; or several values for one setting.
+    """
+    from hydra import compose as compose_by_hydra
+    from hydra import initialize_config_dir, initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
+    overrides = as_overrides(words)
+    source = conf_source()
+    running = GlobalHydra.instance().hydra  # the command's own, where this is asked while it runs
+    GlobalHydra.instance().clear()
+    where: Any = (
+        initialize_config_module(source.removeprefix("pkg://"), version_base=VERSION_BASE)
+        if source.startswith("pkg://")
+        else initialize_config_dir(source, version_base=VERSION_BASE)
+    )
+    try:
+        with _refusals(one_run=True), where:
+            settings = OmegaConf.to_container(compose_by_hydra(PRIMARY, overrides=overrides), resolve=True)
+    finally:
+        GlobalHydra.instance().hydra = running
+    assert isinstance(settings, dict)
+    return {str(name): value for name, value in settings.items()}
+
+
+def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
+    """Run Hydra's application on a command line: ``task`` is called with one run's settings.
+
+    A task that has ``run_plan`` takes all runs of a sweep (``-m``) at once.
+
+    Raises:
+        ConfigError: Hydra refuses the command line.
+        SystemExit: an option that prints something and ends was given (``--cfg``, ``--version`` ...).
+    """
+    from hydra import version
+    from hydra._internal.utils import _run_hydra, get_args_parser
+
+    version.setbase(VERSION_BASE)
+    parser = get_args_parser()
+    parser.error = _refuse_option  # type: ignore[method-assign]  # its own prints eight lines of Hydra's options
+    args = parser.parse_intermixed_args(list(words))  # options may stand behind overrides
+    if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
+        raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
+    modes = [f"--{name}" for name in ("run", "multirun", "cfg", "shell_completion", "info") if getattr(args, name)]
+    if len(modes) > 1:
+        raise ConfigError(f"{' and '.join(modes)} exclude each other: give one of them")
+    if args.resolve and not (args.cfg or args.help):
+        raise ConfigError("--resolve goes with --cfg: give both")
+    args.overrides = as_overrides(args.overrides)
+    before = os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"  # Hydra then raises instead of printing several lines and a traceback
+    try:
+        with _refusals(one_run=False):
+            _run_hydra(
+                args=args, args_parser=parser, task_function=task, config_path=conf_source(), config_name=PRIMARY
+            )
+    finally:
+        if before is None:
+            del os.environ[FULL_ERROR]
+        else:
+            os.environ[FULL_ERROR] = before
+
+
+def _refuse_option(message: str) -> NoReturn:
+    raise ConfigError(f"{message}: settings are given without dashes, as NAME=VALUE (seed=7); --help lists them")
+
+
+@contextmanager
+def _refusals(*, one_run: bool) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf refuse into a ConfigError of one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, one_run=one_run)) from error

@@ -6,19 +6,19 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-from torch import Tensor
-
-from grok.checkpoint import load_checkpoint, load_weights
 from grok.config.fields import build, settings_of
 from grok.config.gpt import ModelConfig
 from grok.errors import CheckpointError, ConfigError, DataError, StoreError
-from grok.gpt.model import GPT
-from grok.gpt.training.checkpoint import from_checkpoint
 from grok.store import open_store
 from grok.text.corpus import Corpus, open_corpus
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from grok.gpt.model import GPT
 
 MOMENTS: Final = {"last": "final", "best": "best", "average": "average"}
 """Which weights can be asked for, and the moment they are kept under."""
@@ -51,6 +51,8 @@ class TrainedRun:
         Raises:
             CheckpointError: there are none, or they are damaged.
         """
+        from grok.checkpoint import load_weights
+
         there = [which for which, moment in MOMENTS.items() if (self.folder / f"weights-{moment}").is_dir()]
         if not there:
             found = self._checkpoints_weights()
@@ -72,6 +74,9 @@ class TrainedRun:
             raise CheckpointError(f"run {self.run_id} kept no {asked} weights, but {', '.join(there)}")
 
     def _checkpoints_weights(self) -> dict[str, dict[str, Tensor]]:
+        from grok.checkpoint import load_checkpoint
+        from grok.gpt.training.checkpoint import from_checkpoint
+
         try:
             now, _ = from_checkpoint(load_checkpoint(self.folder))
         except CheckpointError as error:
@@ -108,6 +113,10 @@ class TrainedRun:
         Raises:
             DataError: its embedding was made for another vocabulary.
         """
+        import torch
+
+        from grok.gpt.model import GPT
+
         config = self.model_config
         vocab_size = config.vocab_size or vocab_size
         with torch.device("meta"):
@@ -133,6 +142,8 @@ def device_of(name: str) -> torch.device:
     Raises:
         ConfigError: CUDA is asked for and there is none.
     """
+    import torch
+
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: there is no CUDA device; give --device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
@@ -177,5 +188,7 @@ def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:
     if rows:
         settings = {name.removeprefix("config."): v for name, v in rows[0].items() if name.startswith("config.")}
         return TrainedRun(run_id, folder, settings, rows[0]["data_hash"], settings["data.path"])
+    from grok.checkpoint import load_checkpoint
+
     checkpoint = load_checkpoint(folder)
     return TrainedRun(run_id, folder, checkpoint.state["settings"], checkpoint.state["data"], None)

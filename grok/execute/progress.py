@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.execute.estimate import duration
 from grok.execute.live import LiveFolder
 from grok.execute.retry import Totals
+from grok.files import discard_output
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderable
@@ -29,9 +29,7 @@ def say(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # else what is buffered would fail again at the very end
-        os.close(nowhere)
+        discard_output(sys.stdout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from grok.cli.compose import conf_source
 from grok.config import ArithmeticConfig, flatten, load_config
 from grok.execute.plan import data_hash
-from grok.run import conf_source
 from grok.store import open_store
 from tests.doors.conftest import Door
 

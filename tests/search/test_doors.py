@@ -11,7 +11,7 @@ import pytest
 from grok import run
 from grok.config import load_config
 from grok.store import open_store
-from sweeps.search.__main__ import compose, main
+from sweeps.search.__main__ import compose_study, main
 from sweeps.search.carry_out import by_execution
 from sweeps.search.config import split_study
 from sweeps.search.driver import Search
@@ -64,7 +64,7 @@ def test_the_command_and_the_sweeper_make_the_same_trials(
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_named_study_is_sound(name: str) -> None:
     """Its space, its objectives and its default's settings go together, at both ends of every setting."""
-    study, raw, base = split_study(compose([f"study={name}"]))
+    study, raw, base = split_study(compose_study([f"study={name}"]))
     assert study.name == name
     space = read_space(raw, str(base["mode"]))
     search = Search(study, space, base, by_execution(()), print)

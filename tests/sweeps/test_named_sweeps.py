@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from grok.cli.compose import compose
 from grok.run import main
 from grok.store import open_store
 from sweeps.layers import combinations, factors
 from sweeps.layers import main as layers
-from sweeps.settings import arithmetic, compose_settings
+from sweeps.settings import arithmetic
 
 NAMED = sorted(Path("conf/sweep").glob("*.yaml"))
 TINY = [
@@ -47,7 +48,7 @@ def test_layer_transplants_write_a_full_design_with_replicates(tmp_path: Path) -
     store = tmp_path / "S"
     assert layers(["--recipient", "0", "--donor", "1", *TINY, f"store.path={store}"]) == 0
     runs = open_store(store).runs()
-    names = factors(arithmetic(compose_settings(TINY)))
+    names = factors(arithmetic(compose(TINY)))
     assert names == [
         "token_embedding", "position_embedding", "blocks.0.attention", "blocks.0.mlp", "head", "final_norm"
     ]  # fmt: skip

@@ -1,0 +1,129 @@
+"""What every command does around its work: one line for a refusal, a clean end on Ctrl-C, output that anyone can read.
+
+Exit status: 0 done, 1 something failed or was interrupted, 2 refused. With HYDRA_FULL_ERROR=1
+an error is raised with its traceback instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
+
+from grok.cli.terminal import readable_output
+from grok.config.common import StoreConfig
+from grok.errors import ConfigError, GrokError
+
+FULL_ERROR: Final = "HYDRA_FULL_ERROR"
+"""Environment variable: ``1`` shows tracebacks."""
+
+AGAIN: Final = "the same command starts again"
+GO_ON: Final = "what was finished is stored. The same command goes on where it stopped."
+
+
+class Main(Protocol):
+    """A command: takes the words behind its name (None: those of the process) and returns its exit status."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
+
+
+class Interrupted(KeyboardInterrupt):
+    """A request to end. A class of its own: Python ends with SIGINT after some KeyboardInterrupts that were caught."""
+
+
+def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]], Main]:
+    """Make a command of a function from words to an exit status.
+
+    ``interrupted`` says how to go on after Ctrl-C, SIGTERM or SIGUSR1.
+    """
+
+    def decorate(body: Callable[[list[str]], int]) -> Main:
+        @functools.wraps(body)
+        def main(argv: Sequence[str] | None = None) -> int:
+            words = list(sys.argv[1:] if argv is None else argv)
+            with readable_output(), _warnings_in_one_line():
+                try:
+                    with _interruptible():
+                        return body(words)
+                except SystemExit as end:  # --help
+                    return end.code if isinstance(end.code, int) else 0 if end.code is None else 2
+                except KeyboardInterrupt:
+                    print(f"Interrupted: {interrupted}", file=sys.stderr, flush=True)
+                    return 1
+                except GrokError as error:
+                    if os.environ.get(FULL_ERROR) == "1":
+                        raise
+                    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+                    return error.exit_status
+
+        return main
+
+    return decorate
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that refuses as every command does: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (`{self.prog} --help` says what is accepted)")
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Let a command that reads one store name it both ways; :func:`store_of` says which it is."""
+    default = StoreConfig().path
+    parser.add_argument("store", nargs="?", metavar="STORE", help=f"folder of the store (default: {default})")
+    parser.add_argument("--store", dest="named_store", metavar="STORE", help="the same, by name")
+
+
+def store_of(given: argparse.Namespace) -> Path:
+    """Return the store that a command's words name.
+
+    Raises:
+        ConfigError: they name two.
+    """
+    if given.store is not None and given.named_store not in (None, given.store):
+        raise ConfigError(f"two stores: {given.store} and --store {given.named_store}; give one of them")
+    return Path(given.store or given.named_store or StoreConfig().path)
+
+
+def program(name: str, module: str) -> str:
+    """Return how this command was called: ``grok NAME``, or ``python -m MODULE``."""
+    called = Path(sys.argv[0])
+    by_name = called.stem == "grok" or (called.parent.name, called.name) == ("grok", "__main__.py")
+    return f"grok {name}" if by_name else f"python -m {module}"
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does; training has its own way."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    here = threading.current_thread() is threading.main_thread()
+    requests = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) if here else ()
+    heard = [number for number in requests if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    def show(message: Warning | str, *where: object, **more: object) -> None:
+        print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

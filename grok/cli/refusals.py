@@ -1,0 +1,70 @@
+"""What Hydra refuses, said in one line: what was asked, what was given, what would do."""
+
+from __future__ import annotations
+
+import re
+
+from grok.config import MODES
+from grok.config.fields import settings_of
+from grok.config.gpt import PRESETS
+from grok.errors import nearest
+
+
+def explain(error: Exception, *, one_run: bool) -> str:
+    """Return one line on an error of Hydra or OmegaConf; ``one_run``: the command never takes several values."""
+    from hydra.errors import MissingConfigException, OverrideParseException
+
+    if isinstance(error, OverrideParseException):
+        reason = error.message.partition("See https://hydra.cc")[0].replace("^", " ")
+        return f"{error.override!r} cannot be read: {_joined(reason)} (quote values with special characters)"
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = (error.missing_cfg_file or "").rpartition("/")
+        if group == "experiment/gpt":
+            return unknown_preset(f"gpt/{name}")
+        known = sorted(error.options)
+        return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
+    text = str(error) or str(error.__cause__ or "")
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown:
+        return unknown_setting(unknown[1])
+    if "requires --multirun" in text or "Ambiguous value" in text:
+        several = re.search(r"'([^']+=.*?)'(?: requires|\s)", text)
+        remedy = "expected one value" if one_run else "several values are a sweep, give -m to run all of them"
+        return f"{several[1] if several else 'several values'}: {remedy}"
+    cause = f": {error.__cause__}" if str(error) and error.__cause__ is not None else ""
+    return _joined(text + cause)
+
+
+def unknown_setting(name: str) -> str:
+    """Return what is wrong with a setting that the mode does not have: it is another mode's, a group's name, or none.
+
+    >>> unknown_setting("task.modulus")
+    'task.modulus is a setting of mode=arithmetic, and this is mode=gpt'
+    >>> unknown_setting("optim.lrr")
+    "unknown setting 'optim.lrr', did you mean 'optim.lr'?"
+    """
+    of = {mode: [*settings_of(config), "experiment", "mode"] for mode, config in MODES.items()}
+    known = list(dict.fromkeys(n for names in of.values() for n in names))
+    if name in known:
+        without = [mode for mode, names in of.items() if name not in names]
+        having = next(mode for mode, names in of.items() if name in names)
+        if without:
+            return f"{name} is a setting of mode={having}, and this is mode={' or '.join(without)}"
+    if name in {n.rpartition(".")[0] for n in known} - {""}:
+        inside = ", ".join(n for n in known if n.startswith(f"{name}."))
+        return f"{name} is a group of settings, not a value: expected one of {inside}"
+    return f"unknown setting '{name}'{nearest(name, known)}"
+
+
+def unknown_preset(name: str) -> str:
+    """Return what is wrong with ``experiment=NAME`` where NAME looks like a preset's and is none.
+
+    >>> unknown_preset("gpt/shakespeare_chr").partition(": expected")[0]
+    "experiment=gpt/shakespeare_chr is not known, did you mean 'gpt/shakespeare_char'?"
+    """
+    known = [f"gpt/{preset}" for preset in PRESETS]
+    return f"experiment={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,183 @@
+"""``python -m grok.store {status|verify|compact|merge|migrate} STORE``.
+
+Exit status 0: done, all well; 1: something is wrong with the store, or stores disagree;
+2: refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from grok.cli.command import Parser, add_store, command, program, store_of
+from grok.errors import StoreError
+from grok.store.compact import compact
+from grok.store.layout import Layout, conflict_files, is_current, read_marker
+from grok.store.leases import Leases
+from grok.store.merge import merge
+from grok.store.migrate import migrate
+from grok.store.reader import DamagedShardWarning, open_store
+from grok.store.recovery import Recovered, unfinished_compaction
+from grok.store.schema import KINDS
+from grok.store.verify import verify
+
+_EXAMPLES: Final = """\
+examples:
+  python -m grok.store status results/store
+  python -m grok.store merge results/store other/store --into results/both
+"""
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Run one command."""
+    given = parser().parse_args(argv)
+    with warnings.catch_warnings(record=True, action="always") as noticed:
+        try:
+            status = _run(given)
+            damaged = any(issubclass(warning.category, DamagedShardWarning) for warning in noticed)
+            return 1 if damaged and given.command == "merge" else status  # the result lacks their runs
+        finally:
+            for warning in noticed:
+                print(f"warning: {warning.message}", file=sys.stderr)
+
+
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("store", "grok.store"),
+        description="Look after a store of runs.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, meaning in (
+        ("status", "what is in the store, and whether anything needs attention; writes nothing"),
+        ("verify", "read every byte of the tables and check every promise; writes nothing"),
+        ("compact", "merge small shards into large ones; readers never see less or double"),
+        ("migrate", "bring a store of an older version to the current columns"),
+    ):
+        add_store(commands.add_parser(name, help=meaning, description=meaning))
+    meaning = "merge stores; runs that should be equal and are not are reported, never chosen from"
+    merging = commands.add_parser("merge", help=meaning, description=meaning)
+    merging.add_argument("store", metavar="A", help="receives the others' runs, unless --into is given")
+    merging.add_argument("others", metavar="B", nargs="*", help="stores to add")
+    merging.add_argument("--into", metavar="STORE", help="a new or another store that receives all of them")
+    return parser
+
+
+def _run(given: argparse.Namespace) -> int:
+    if given.command == "merge":
+        if given.into is None and given.others and not Path(given.store).exists():
+            raise StoreError(f"no store at {given.store} (not there): for a new one give --into {given.store}")
+        return _merge(given.store, given.others, given.into)
+    commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate}
+    return commands[given.command](str(store_of(given)))
+
+
+def _status(path: str) -> int:
+    store = open_store(path)
+    layout, marker = store.layout, read_marker(store.layout)
+    table = store.table("runs", None, ["mode", "status", "numerics"])
+    print(f"{path}: {table.num_rows} runs, schema {marker['schema_version']}")
+    for mode in sorted(set(table["mode"].to_pylist())):
+        rows = [row for row in table.to_pylist() if row["mode"] == mode]
+        print(f"  {mode}: {_counted(row['status'] for row in rows)}")
+    tags = Counter(str(row["numerics"]) for row in table.to_pylist() if row["numerics"])
+    for tag, count in tags.most_common():
+        print(f"  numerics {tag}: {count}")
+    for kind in KINDS:
+        files = [layout.shard(kind, name) for name in layout.names(kind)]
+        print(f"  {kind}/: {len(files)} shards, {_size(sum(f.stat().st_size for f in files))}")
+    for folder, what in ((layout.checkpoints, "runs with checkpoints or weights"), (layout.sweeps, "sweeps recorded")):
+        print(f"  {folder.name}/: {_entries(folder)} {what}")
+    _print_leases(layout)
+    attention = []
+    if not is_current(marker):
+        attention.append(f"columns of an older version: run `python -m grok.store migrate {path}`")
+    if unfinished_compaction(layout) is not None:
+        attention.append("a compaction was cut short: the next command that writes finishes it")
+    if orphans := len((layout.names("curves") | layout.names("steps")) - layout.names("runs")):
+        attention.append(f"{orphans} unfinished commits: the next command that writes retires them")
+    if kept := _entries(layout.quarantine, ".json"):
+        attention.append(f"{kept} shards in quarantine/, each with its reason beside it")
+    if failed := table["status"].to_pylist().count("failed"):
+        attention.append(f"{failed} failed: their column error says why; retry_failed=true trains them again")
+    attention += [f"conflict on record: {file}" for file in conflict_files(layout)]
+    print("\n".join(f"  attention: {line}" for line in attention) or "  nothing needs attention")
+    return 0
+
+
+def _print_leases(layout: Layout) -> None:
+    words = {True: "alive", False: "dead, its runs are free", None: "on another machine"}
+    for owner, runs, alive in Leases(layout).owners() if layout.leases.is_dir() else []:
+        print(f"  {runs} runs leased to {owner}: {words[alive]}")
+
+
+def _verify(path: str) -> int:
+    problems = verify(path)
+    for problem in problems:
+        print(problem)
+    print(f"{path}: {len(problems)} problems" if problems else f"{path}: every promise holds")
+    return 1 if problems else 0
+
+
+def _compact(path: str) -> int:
+    done = compact(path)
+    _print_recovered(done.recovered)
+    print(f"{path}: {done}")
+    return 0
+
+
+def _migrate(path: str) -> int:
+    done = migrate(path)
+    _print_recovered(done.recovered)
+    print(f"{path}: from schema {done.from_version}, {done.shards} files rewritten")
+    return 0
+
+
+def _merge(first: str, others: list[str], into: str | None) -> int:
+    done = merge(first, others, into)
+    for conflict in done.conflicts:
+        print(f"conflict: {conflict}")
+    print(
+        f"{done.into}: {done.added} runs added, {done.replaced} failed ones replaced, {done.duplicates} were there "
+        f"already, {done.checkpoints} with checkpoints or weights"
+    )
+    if done.studies:
+        print(f"searches copied: {', '.join(done.studies)}")
+    if done.studies_left:
+        print(
+            f"searches left out: {', '.join(done.studies_left)}: {done.into} has others of these names "
+            "(their runs are merged; give one of them another study.name)"
+        )
+    if done.conflicts:
+        print(f"{len(done.conflicts)} conflicts, recorded in {done.into / 'conflicts'}: nothing was chosen")
+    return 1 if done.conflicts else 0
+
+
+def _print_recovered(recovered: list[Recovered]) -> None:
+    for line in recovered:
+        print(line)
+
+
+def _counted(values: object) -> str:
+    return ", ".join(f"{count} {value}" for value, count in Counter(values).most_common())  # type: ignore[call-overload]
+
+
+def _entries(folder: Path, suffix: str = "") -> int:
+    return (
+        sum(e.name.endswith(suffix) and not e.name.startswith(".") for e in folder.iterdir()) if folder.is_dir() else 0
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
