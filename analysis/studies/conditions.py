@@ -54,6 +54,9 @@ class Contrast:
     """That the slowdown is 1, two-sided; None where there is none."""
     logrank_p: float | None
     """None where nothing generalised."""
+    timed: pd.DataFrame
+    timed_base: pd.DataFrame
+    """The runs whose times are compared: all, or the pairs of the longest budget where the others end too early."""
 
     @property
     def label(self) -> str:
@@ -83,27 +86,53 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
     paired = len(both) >= FEWEST
     if paired:
         rows, base = rows.loc[[mine[t] for t in both]], base.loc[[theirs[t] for t in both]]
+    timed, timed_base = rows, base
+    log, log0, horizon, bound = _restricted_pair(observations, timed, timed_base)
+    if bound and paired and (longest := _longest(rows, base)) is not None:
+        timed, timed_base = longest
+        log, log0, horizon, bound = _restricted_pair(observations, timed, timed_base)
+    try:
+        logrank_p = logrank([observations.times(base), observations.times(rows)]).p
+    except NotEnoughData:
+        logrank_p = None
+    slowdown, p = (None, None) if bound == "no" else _slowdown(log, log0, paired)
+    return Contrast(
+        family.setting,
+        value,
+        family.reference,
+        rows,
+        base,
+        paired,
+        horizon,
+        slowdown,
+        bound,
+        p,
+        logrank_p,
+        timed,
+        timed_base,
+    )
+
+
+def _restricted_pair(
+    observations: Observations, rows: pd.DataFrame, base: pd.DataFrame
+) -> tuple[np.ndarray, np.ndarray, float, str]:
+    """Return both sides' log times up to the largest step to which all are known, that step, and the bound's word."""
     t, t0 = observations.times(rows), observations.times(base)
     budgets = np.concatenate([floats(r["config.train.steps"]) for r in (rows, base)])
     unseen = np.concatenate([x.left[~x.seen] for x in (t, t0)])
     horizon = float(unseen.min()) if len(unseen) else float(budgets.max())
     log, log0 = _restricted(t, horizon), _restricted(t0, horizon)
-    done, done0 = log < np.log(horizon), log0 < np.log(horizon)
-    try:
-        logrank_p = logrank([t0, t]).p
-    except NotEnoughData:
-        logrank_p = None
-    most, most0 = done.mean() >= 0.5, done0.mean() >= 0.5
+    most, most0 = ((x < np.log(horizon)).mean() >= 0.5 for x in (log, log0))
     if most and most0:
-        bound = ""
-    elif most0:
-        bound = "at least"
-    elif most:
-        bound = "at most"
-    else:
-        bound = "no"
-    slowdown, p = (None, None) if bound == "no" else _slowdown(log, log0, paired)
-    return Contrast(family.setting, value, family.reference, rows, base, paired, horizon, slowdown, bound, p, logrank_p)
+        return log, log0, horizon, ""
+    return log, log0, horizon, "at least" if most0 else "at most" if most else "no"
+
+
+def _longest(rows: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """Return the pairs of the longest budget, where some but not all pairs have it and they are enough to compare."""
+    budgets = np.minimum(*(floats(r["config.train.steps"]) for r in (rows, base)))
+    kept = budgets == budgets.max()
+    return (rows[kept], base[kept]) if FEWEST <= kept.sum() < len(kept) else None
 
 
 def _restricted(times: Times, horizon: float) -> np.ndarray:
@@ -268,9 +297,9 @@ FEWEST_RANKED = 10
 
 def _stay_fast(observations: Observations, c: Contrast) -> str:
     """Return the rank correlation over the same seeds, where there are enough of them with a time."""
-    if not c.paired or len(c.rows) < FEWEST_RANKED:
+    if not c.paired or len(c.timed) < FEWEST_RANKED:
         return ""
-    log, log0 = (_restricted(observations.times(r), c.horizon) for r in (c.rows, c.base))
+    log, log0 = (_restricted(observations.times(r), c.horizon) for r in (c.timed, c.timed_base))
     late = max(float((x >= np.log(c.horizon)).mean()) for x in (log, log0))
     if late > MOST_CENSORED or np.ptp(log) == 0 or np.ptp(log0) == 0:
         return ""
@@ -316,7 +345,9 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
         text = f"{what} at {c.label} are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}): {counts}."
     # The table holds the pace of every value; sentences are kept for rates that chance does not explain.
     clear = e.low > 1 or e.high < 1
-    return [*found, Finding(f"{seeds} at {c.label}", shown, text, e, listed=clear)]
+    if headline and a and b and e.value < 1:
+        text += f" That is {1 / e.value:.3g} times rarer ({1 / e.high:.3g} to {1 / e.low:.3g})."
+    return [*found, Finding(f"{seeds} at {c.label}", shown, text, e, headline=headline, listed=headline or clear)]
 
 
 def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:
@@ -326,6 +357,12 @@ def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:
     ]
     if all(c.paired for c in contrasts):
         notes.append("Each value is compared with the reference over the same seeds.")
+    notes += [
+        f"{c.label}: times are those of the {len(c.timed)} of {len(c.rows)} seeds that were run longest, up to step "
+        f"{c.horizon:,.0f}; rates are of all of them."
+        for c in contrasts
+        if len(c.timed) < len(c.rows)
+    ]
     held: dict[str, list[str]] = {}
     largest = max(found, key=lambda f: sum(map(len, f.groups.values())))
     usual = _held(largest)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from grok.store import open_store
 from sweeps.layers import combinations, factors
 from sweeps.layers import main as layers
 from sweeps.settings import arithmetic
+from tests.doors.conftest import Door
+from tests.doors.conftest import door as door  # runs grok.run in an empty folder
 
 NAMED = sorted(Path("conf/sweep").glob("*.yaml"))
 TINY = [
@@ -22,17 +26,29 @@ TINY = [
 
 
 @pytest.mark.parametrize("path", NAMED, ids=lambda p: p.stem)
-def test_a_named_sweep_opens_with_its_own_command_and_plans(
-    path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_every_command_of_a_sweeps_header_plans_as_it_stands(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lines = path.read_text().splitlines()
     assert lines[1].startswith(f"# python -m grok.run -m sweep={path.stem}")
-    text = "\n".join(lines)
-    assert all(f"# {word} " in text for word in ("Asks", "Costs", "Read"))
-    assert main(["-m", f"sweep={path.stem}", "dry_run=true", f"store.path={tmp_path / 'S'}"]) == 0
-    planned = int(capfd.readouterr().out.split(" planned")[0].split()[-1])
-    assert planned > 8
-    assert not (tmp_path / "S").exists()
+    assert all(f"# {word} " in "\n".join(lines) for word in ("Asks", "Costs", "Read"))
+    monkeypatch.chdir(tmp_path)
+    for i, command in enumerate(line[2:] for line in lines if line.startswith("# python -m ")):
+        _, _, door, *words = shlex.split(command)
+        status = importlib.import_module(door).main([*words, "dry_run=true"])
+        said = capfd.readouterr()
+        assert status == 0, said.err
+        assert int(said.out.split(" planned")[0].split()[-1]) > (8 if i == 0 else 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_short_runs_of_the_decay_rates_become_long_ones(door: Door) -> None:
+    words = ("-m", "sweep=weight_decay_rates", *TINY, "train.stop_horizon=7", "store.path=S")
+    assert door(*words, "seeds.init=range(0,3)").status == 0
+    assert set(open_store("S").runs()["stop_reason"]) == {"steps"}
+    longer = door(*words, "seeds.init=range(0,2)", "train.steps=12")
+    assert "4 to train (4 from the end of a shorter run)" in longer.out
+    assert longer.status == 0 and open_store("S").runs()["steps"].value_counts().to_dict() == {6: 6, 12: 4}
 
 
 def test_the_bug_sweep_trains_at_small_scale(tmp_path: Path) -> None:
