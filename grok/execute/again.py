@@ -13,11 +13,13 @@ from grok.config import GptConfig, RunConfig, identify
 from grok.config.fields import check, settings_of
 from grok.config.gpt import LogConfig
 from grok.errors import ConfigError, DataError, StoreError, TrainingError
-from grok.execute.plan import data_hash, refuse_unusable_data
-from grok.execute.planned import PlannedRun
-from grok.execute.sweep import visible_gpus
+from grok.execute.engines import train
+from grok.execute.planned import PlannedRun, data_hash
+from grok.execute.pool import visible_gpus
+from grok.execute.refusals import refuse_unusable_data
+from grok.execute.resume import named_checkpoint
 from grok.execute.worker import prepare_process
-from grok.records import Event, Job, Progress, RunResult
+from grok.records import Job, Progress, RunResult
 from grok.store import Provenance, Row, Store
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
 from grok.store.provenance import git_state
@@ -115,9 +117,10 @@ def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
     """Train and return the result under the stored run's name, as soon as there is one."""
     run = stored.planned
     device = prepare_process([run], run.config.device, slot=0)
-    jobs = [Job(run_id=run.run_id, config=run.config)]
+    parent = named_checkpoint(run.config, run.config.store.path)
+    jobs = [Job(run_id=run.run_id, config=run.config, resume=parent)]
     lanes = stored.row["lane_width"] if device == "cuda" else None
-    for event in _events(jobs, device, lanes):
+    for event in train(jobs, lanes=lanes, device=device, stop=lambda: False):
         if isinstance(event, Progress):
             watch(event)
         elif isinstance(event, RunResult) and event.run_id == stored.run_id:
@@ -125,16 +128,6 @@ def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
     raise TrainingError(
         f"training run {run.run_id} again did not come to {stored.run_id}: nothing was rolled back this time"
     )
-
-
-def _events(jobs: list[Job], device: str, lanes: int | None) -> Iterator[Event]:
-    if isinstance(jobs[0].config, GptConfig):
-        from grok.gpt.training import engine as gpt
-
-        return gpt.train(jobs, device=device)
-    from grok.arithmetic import engine as arithmetic
-
-    return arithmetic.train(jobs, lanes=lanes, device=device)
 
 
 def _whatever_the_numerics(trace: Trace) -> Trace:

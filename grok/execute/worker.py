@@ -9,20 +9,21 @@ import socket
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from grok.config import GptConfig, RunConfig
-from grok.errors import CheckpointError, ConfigError, GrokError
+from grok.errors import ConfigError, GrokError
 from grok.execute.allocation import keep_freed_memory, use_large_pages
+from grok.execute.engines import train
 from grok.execute.groups import Group
 from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
+from grok.execute.resume import checkpoint_to_resume
 from grok.numerics.machine import usable_cores
 from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreWriter
@@ -209,52 +210,14 @@ def engine_events(
     notes: list[str],
     lineage: Lineage,
 ) -> Iterator[Event]:
-    """Yield what the engine of the runs' mode says; ``notes`` gets what happened to checkpoints, ``lineage`` whence."""
+    """Yield the engine's events; ``notes`` gets what happened to checkpoints, ``lineage`` the code that made them."""
     jobs = [
-        Job(run_id=run.run_id, config=run.config, resume=resume_of(run, settings.store_path, notes)) for run in runs
+        Job(run_id=run.run_id, config=run.config, resume=checkpoint_to_resume(run, settings.store_path, notes))
+        for run in runs
     ]
     for job in jobs:
         lineage.go_on(job.run_id, job.resume)
-    if isinstance(runs[0].config, GptConfig):
-        from grok.gpt.training import engine as gpt
-
-        yield from gpt.train(jobs, lanes=settings.lanes, device=device, stop=stop)
-    else:
-        from grok.arithmetic import engine as arithmetic
-
-        yield from arithmetic.train(jobs, lanes=settings.lanes, device=device, stop=stop)
-
-
-def resume_of(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
-    """Return the checkpoint that ``run`` goes on from: its own, else the one that it extends or names.
-
-    Damaged checkpoints are passed over, and ``notes`` says so.
-    """
-    from grok.checkpoint import checkpoint_steps, has_checkpoint, load_checkpoint, run_folder
-
-    own = run_folder(store_path, run.run_id)
-    steps = checkpoint_steps(own)
-    if steps:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the note below says it where the user looks
-            try:
-                found = load_checkpoint(own)
-            except CheckpointError:
-                notes.append(f"Damaged: the checkpoint of run {run.run_id} at step {steps[0]}; it was trained anew")
-            else:
-                if found.step != steps[0]:
-                    notes.append(
-                        f"Damaged: the checkpoint of run {run.run_id} at step {steps[0]}; "
-                        f"it went on from step {found.step}"
-                    )
-                return found
-    if isinstance(run.config, GptConfig) and run.config.resume.run is not None:
-        return load_checkpoint(run_folder(store_path, run.config.resume.run), run.config.resume.step)
-    if run.extends is not None:
-        if has_checkpoint(run_folder(store_path, run.extends)):
-            return replace(load_checkpoint(run_folder(store_path, run.extends)), run_id=run.run_id)
-        notes.append(f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew")
-    return None
+    return train(jobs, lanes=settings.lanes, device=device, stop=stop)
 
 
 def checkpoints_of(config: RunConfig) -> int:

@@ -99,7 +99,7 @@ def _train(task: PlanTask) -> Any:
 
     def train(settings: Sequence[dict[str, Any]]) -> bool:
         from grok.config import load_config
-        from grok.execute.plan import name_runs
+        from grok.execute.planned import name_runs
         from grok.store import open_store
 
         task.run_plan(settings)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.config import RunConfig, flatten, load_config
 from grok.config.fields import walk
 from grok.errors import ConfigError
-from grok.execute.plan import name_runs
+from grok.execute.planned import name_runs
 from grok.store import StoreWriter, check_path, open_store
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import READ_AT_HORIZON, Objective, SeedOutcome, make_objectives, read_outcomes

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from grok.cli.compose import conf_source
 from grok.config import ArithmeticConfig, flatten, load_config
-from grok.execute.plan import data_hash
+from grok.execute.planned import data_hash
 from grok.store import open_store
 from tests.doors.conftest import Door
 

@@ -12,7 +12,7 @@ import grok.store.provenance
 from grok.execute import worker
 from grok.execute.groups import Group
 from grok.execute.lineage import Lineage
-from grok.execute.plan import name_runs
+from grok.execute.planned import name_runs
 from grok.execute.worker import WorkerSettings, run_group
 from grok.records import Checkpoint
 from grok.store import Provenance, open_store

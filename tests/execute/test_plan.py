@@ -17,9 +17,9 @@ from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
-from grok.execute.plan import make_plan, name_runs, shared_settings
-from grok.execute.planned import PlannedRun
-from grok.execute.sweep import Force
+from grok.execute.plan import make_plan, shared_settings
+from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.pool import WorkerPool
 from grok.numerics.machine import memory_limit, usable_cores, usable_memory
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
@@ -46,7 +46,7 @@ def test_a_plan_is_what_is_asked_for_minus_duplicates_minus_stored(tmp_path: Pat
     plan = make_plan([*PLANNED[:5], PLANNED[4], PLANNED[0]], store)
     assert plan.summary() == "7 planned, 3 stored, 2 duplicates, 2 to train"
     assert [run.config.seed for run in plan.to_train] == [3, 4]
-    assert len(plan.asked) == 7
+    assert len(plan.requested) == 7
 
 
 def test_failed_runs_are_tried_again_only_when_asked(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path:
         writer.record_sweep("20240101-000000-abcdef", [], {"forced": first.forced})
     store = stored(tmp_path / "S", list(first.to_train[:2]))
     again = make_plan(asked, store)
-    assert again.asked == first.asked and len(again.stored) == 2
-    assert [run.run_id for run in again.to_train] == [first.asked[2]]
-    assert make_plan(asked[:2], store).asked != first.asked[:2], "other runs are another command"
+    assert again.requested == first.requested and len(again.stored) == 2
+    assert [run.run_id for run in again.to_train] == [first.requested[2]]
+    assert make_plan(asked[:2], store).requested != first.requested[:2], "other runs are another command"
     store = stored(tmp_path / "S", list(again.to_train))
     assert [run.config.replicate for run in make_plan(asked, store).to_train] == [2, 2, 2]
 
@@ -92,7 +92,7 @@ def test_a_clock_that_jumped_does_not_begin_a_forced_command_anew(tmp_path: Path
         writer.record_sweep("20990101-000000-abcdef", [], {"forced": first.forced})
         writer.record_sweep("20010101-000000-abcdef", [], {"forced": second.forced})
     store = stored(tmp_path / "S", list(second.to_train[:1]))
-    assert [run.run_id for run in make_plan(asked, store).to_train] == [second.asked[1]]
+    assert [run.run_id for run in make_plan(asked, store).to_train] == [second.requested[1]]
 
 
 def test_a_damaged_record_of_a_sweep_is_no_condition(tmp_path: Path) -> None:
@@ -183,17 +183,17 @@ def test_the_estimate_cuts_an_evaluation_as_the_engine_does() -> None:
 def test_workers_are_as_many_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = name_runs([ArithmeticConfig(seed=s) for s in range(100)])
     shared = ArithmeticConfig(device="cpu")
-    monkeypatch.setattr("grok.execute.sweep.usable_cores", lambda: 64)
+    monkeypatch.setattr("grok.execute.pool.usable_cores", lambda: 64)
     each = bytes_per_worker(runs, 1)
     for memory, workers in ((100 * each, 64), (13.9 * each, 13), (0.5 * each, 1)):
-        monkeypatch.setattr("grok.execute.sweep.usable_memory", lambda memory=memory: int(memory))
-        force = Force.of(shared, runs)
+        monkeypatch.setattr("grok.execute.pool.usable_memory", lambda memory=memory: int(memory))
+        force = WorkerPool.of(shared, runs)
         assert force.workers == workers
         assert ("for more there is not enough memory" in str(force)) == (workers < 64)
     asked = ArithmeticConfig(device="cpu", workers=8)
-    assert Force.of(asked, runs).workers == 8, "who says so gets them"
+    assert WorkerPool.of(asked, runs).workers == 8, "who says so gets them"
     elsewhere = ArithmeticConfig(device="cpu", executor="slurm")
-    assert Force.of(elsewhere, runs).workers == 64, "other machines have memory of their own"
+    assert WorkerPool.of(elsewhere, runs).workers == 64, "other machines have memory of their own"
 
 
 @pytest.mark.parametrize(

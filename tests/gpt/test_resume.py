@@ -18,6 +18,7 @@ import torch
 from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
+from grok.execute.resume import named_checkpoint
 from grok.gpt import head
 from grok.gpt.training.engine import train
 from grok.gpt.training.history import point_from_json
@@ -107,6 +108,11 @@ def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: 
         assert all(torch.equal(w, resumed.tensors[moment][n]) for n, w in weights.items()), moment
 
 
+def branch_job(config: GptConfig) -> Job:
+    """Return the job of a new run that goes on from the checkpoint which ``resume.run`` names, as a worker does."""
+    return Job(run_id="b" * 20, config=config, resume=named_checkpoint(config, config.store.path))
+
+
 def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Path) -> None:
     """T11: `1e-05 and 3e-05 do not match` is said before anything is trained, and how to mean it."""
     config = settings(optim__lr=3e-5)
@@ -121,8 +127,7 @@ def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Pa
     store = tmp_path / "store"
     save_checkpoint(run_folder(store, RUN), checkpoint)
     branch: dict[str, Any] = {"store__path": str(store), "resume": {"run": RUN, "step": 6, "changes": ["optim.lr"]}}
-    events = list(train([Job(run_id="b" * 20, config=settings(optim__lr=1e-5, **branch))]))
-    result = events[-1]
+    result = list(train([branch_job(settings(optim__lr=1e-5, **branch))]))[-1]
     assert (result.parent_run_id, result.branch_step, result.steps) == (RUN, 6, 12)  # type: ignore[union-attr]
     rates = [p.lr for p in result.step_log]  # type: ignore[union-attr]
     before = [p.lr for p in result_of(run(config)).step_log]
@@ -131,11 +136,13 @@ def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Pa
 
     idle: dict[str, Any] = {**branch, "resume": {"run": RUN, "step": 6, "changes": ["optim.eps"]}}
     with pytest.raises(CheckpointError, match=r"names optim.eps, which does not differ.*nothing"):
-        list(train([Job(run_id="b" * 20, config=settings(optim__lr=3e-5, **idle))]))
+        list(train([branch_job(settings(optim__lr=3e-5, **idle))]))
     with pytest.raises(CheckpointError, match="step 7"):
-        list(train([Job(run_id="b" * 20, config=settings(store__path=str(store), resume={"run": RUN, "step": 7}))]))
+        branch_job(settings(store__path=str(store), resume={"run": RUN, "step": 7}))
     with pytest.raises(CheckpointError, match="no checkpoint in"):
-        list(train([Job(run_id="b" * 20, config=settings(store__path=str(store), resume={"run": "c", "step": 7}))]))
+        branch_job(settings(store__path=str(store), resume={"run": "c", "step": 7}))
+    with pytest.raises(CheckpointError, match="must come with the job"):
+        list(train([Job(run_id="b" * 20, config=settings(optim__lr=1e-5, **branch))]))
 
 
 def test_what_the_loss_did_before_does_not_end_a_run_under_other_settings(settings: Build, tmp_path: Path) -> None:
@@ -148,7 +155,7 @@ def test_what_the_loss_did_before_does_not_end_a_run_under_other_settings(settin
     assert (ended.status, ended.stop_reason, ended.steps) == ("diverged", "rising", 6)
     save_checkpoint(run_folder(tmp_path, RUN), checkpoint)
     branch: dict[str, Any] = {"store__path": str(tmp_path), "resume": {"run": RUN, "step": 6, "changes": ["optim.lr"]}}
-    *_, result = train([Job(run_id="b" * 20, config=settings(optim__lr=1e-3, **branch))])
+    *_, result = train([branch_job(settings(optim__lr=1e-3, **branch))])
     assert (result.status, result.steps) == ("completed", 12)  # type: ignore[union-attr]
 
 

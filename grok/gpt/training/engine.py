@@ -1,4 +1,4 @@
-"""The engine: trains GPT runs one after another and yields what happens. It does no store I/O.
+"""The engine: trains GPT runs one after another and yields what happens. It neither reads nor writes a store.
 
 A run is a :class:`GptRun`: updates, evaluations, snapshots and rollbacks, in that order, each due
 by a fixed function of the step. Nothing that only looks at a run can change it.
@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import torch
 
-from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, ConfigError
 from grok.gpt.initial import build_model
@@ -88,9 +87,10 @@ class GptRun(TrainingRun):
         self.averaged = average_steps(share, config.eval.average_points, self.steps)
         self._progressed = time.monotonic()
         self.go()
-        resume = job.resume or resumed_run(config)
-        if resume is not None:
-            self._restore(resume)
+        if job.resume is not None:
+            self._restore(job.resume)
+        elif config.resume.run is not None:
+            raise CheckpointError(f"resume.run={config.resume.run}: its checkpoint must come with the job")
         self.log = Log(job.run_id, config, self.corpus, self.trainer.model, numerics.device, from_step=self.step)
 
     @property
@@ -309,20 +309,3 @@ def _verify_once(path: str, data_hash: str, changed: tuple[int, ...]) -> None:
         DataError: a file was changed since it was written.
     """
     open_corpus(path).verify(("train", "val"))
-
-
-def resumed_run(config: GptConfig) -> Checkpoint | None:
-    """Return the checkpoint that ``resume.run`` and ``resume.step`` name, or None.
-
-    Raises:
-        CheckpointError: there is none, or it is at another step.
-    """
-    if config.resume.run is None:
-        return None
-    folder = run_folder(config.store.path, config.resume.run)
-    if not checkpoint_steps(folder):
-        raise CheckpointError(
-            f"resume.run={config.resume.run}: there is no checkpoint in {folder}; give a run whose checkpoint was kept "
-            "(checkpoint.keep=true, or one that was interrupted or diverged)"
-        )
-    return load_checkpoint(folder, step=config.resume.step)

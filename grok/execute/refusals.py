@@ -1,0 +1,84 @@
+"""What is refused before anything is written: settings, data and devices that no run could be trained with. No torch,
+but where a question needs the model's tensors or a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from grok.config import ArithmeticConfig, GptConfig, RunConfig
+from grok.config.fields import canonical_json
+from grok.errors import ConfigError
+from grok.execute.executors.base import refuse_unavailable
+from grok.execute.planned import PlannedRun
+from grok.execute.pool import visible_gpus
+from grok.execute.resume import refuse_unusable_parents
+from grok.store import Store
+from grok.streams import layer_seeds
+
+
+def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store: Store | None) -> None:
+    """Refuse what could not be trained; ``shared`` are the command's own settings, ``store`` what is stored, if any.
+
+    Raises:
+        ConfigError: a device or an executor that this machine lacks, a seed for a tensor that no model has.
+        DataError: a corpus that is damaged or does not fit the model.
+        CheckpointError: a run that cannot go on from the checkpoint that it names.
+    """
+    configs = [run.config for run in requested]
+    refuse_missing_device(shared)
+    refuse_unavailable(shared.executor)
+    refuse_unknown_tensors(configs)
+    refuse_unusable_data(configs)
+    refuse_unusable_parents(requested, store)
+
+
+def refuse_missing_device(shared: RunConfig) -> None:
+    """Refuse a device or a precision that this machine lacks, or that stacked lanes do not carry.
+
+    Raises:
+        ConfigError: names the setting, and what would do.
+    """
+    gpus = 0 if shared.device == "cpu" else visible_gpus()
+    local = shared.executor in ("inline", "loky")
+    if local and shared.device == "cuda" and not gpus:
+        raise ConfigError("device=cuda: this machine has no usable GPU, expected device=cpu or device=auto")
+    if shared.device == "cuda" and (bound := shared.only_on_cpu()):
+        raise ConfigError(f"device=cuda: stacked lanes do not carry {', '.join(bound)} yet, set device=cpu")
+    if local and shared.precision == "tf32" and not gpus:
+        raise ConfigError("precision=tf32 needs a GPU: expected float32, float64 or bf16 here")
+
+
+def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:
+    """Refuse ``seeds.layers`` that name no tensor, before anything is written.
+
+    The one question of planning that needs the model and with it torch: asked only of
+    configs that re-seed tensors. (A GPT's tensors depend on its corpus: its engine asks.)
+    """
+    seen = set()
+    for config in configs:
+        if isinstance(config, ArithmeticConfig) and config.seeds.layers:
+            key = canonical_json([asdict(config.model), asdict(config.task), sorted(config.seeds.layers)])
+            if key not in seen:
+                from grok.arithmetic.initial import parameter_shapes
+
+                layer_seeds(list(parameter_shapes(config)), config.seeds.layers, 0)
+                seen.add(key)
+
+
+def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
+    """Refuse a corpus that is damaged, or that the model cannot train on, before anything is written.
+
+    Raises:
+        DataError: tokens are missing or cut off, the tokeniser is another one, a split is shorter
+            than a block, or the model's vocabulary is too small.
+    """
+    seen = set()
+    for config in configs:
+        if isinstance(config, GptConfig) and config.data.path is not None:
+            key = (config.data.path, config.model.context, config.model.vocab_size)
+            if key not in seen:
+                from grok.text.corpus import check_fit, open_corpus
+
+                check_fit(open_corpus(key[0]), context=key[1], vocab_size=key[2])
+                seen.add(key)

@@ -1,0 +1,174 @@
+"""From which checkpoint a run goes on: the one owner of that rule, before a sweep and in its workers.
+
+A run goes on from its own checkpoint. Where it has none, a language model goes on from the one that ``resume.run``
+and ``resume.step`` name, and any run from the end of the stored, shorter run that the plan says it extends. Else it
+begins at step 0.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grok.config import MODES, GptConfig, RunConfig, flatten
+from grok.config.fields import settings_of
+from grok.errors import CheckpointError
+from grok.execute.planned import PlannedRun
+from grok.records import Checkpoint
+from grok.store import Store
+
+
+def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
+    """Return the checkpoint that ``run`` goes on from, or None; ``notes`` gets a line for each damaged one.
+
+    Raises:
+        CheckpointError: the checkpoint that ``resume.run`` names is missing or damaged.
+    """
+    from grok.checkpoint import has_checkpoint, load_checkpoint, run_folder
+
+    own = _own_checkpoint(run, store_path, notes)
+    if own is not None:
+        return own
+    named = named_checkpoint(run.config, store_path)
+    if named is not None or run.extends is None:
+        return named
+    if has_checkpoint(run_folder(store_path, run.extends)):
+        return replace(load_checkpoint(run_folder(store_path, run.extends)), run_id=run.run_id)
+    notes.append(f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew")
+    return None
+
+
+def named_checkpoint(config: RunConfig, store_path: str) -> Checkpoint | None:
+    """Return the checkpoint that ``resume.run`` and ``resume.step`` name, or None.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    if not isinstance(config, GptConfig) or config.resume.run is None:
+        return None
+    from grok.checkpoint import load_checkpoint
+
+    return load_checkpoint(_named_folder(config.resume.run, store_path), config.resume.step)
+
+
+def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None) -> None:
+    """Refuse ``resume.run`` where its checkpoint is missing or was made under settings that are not named.
+
+    Only for runs that are to begin from it: not for stored ones, nor for those that have a checkpoint of their own.
+
+    Raises:
+        CheckpointError: the new run cannot go on from it.
+    """
+    for run in requested:
+        config = run.config
+        if not isinstance(config, GptConfig) or config.resume.run is None or config.resume.step is None:
+            continue
+        from grok.checkpoint import checkpoint_steps, read_state, run_folder
+        from grok.gpt.training.checkpoint import check_settings
+
+        if store is not None and run.run_id in store.statuses():
+            continue
+        if not checkpoint_steps(run_folder(config.store.path, run.run_id)):
+            state = read_state(_named_folder(config.resume.run, config.store.path), config.resume.step)
+            check_settings(state, config, str(run.data_hash))
+
+
+def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
+    from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder
+
+    folder = run_folder(store_path, run.run_id)
+    steps = checkpoint_steps(folder)
+    if not steps:
+        return None
+    damaged = f"Damaged: the checkpoint of run {run.run_id} at step {steps[0]}; it"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the note says it where the user looks
+        try:
+            checkpoint = load_checkpoint(folder)
+        except CheckpointError:
+            notes.append(f"{damaged} was trained anew")
+            return None
+    if checkpoint.step != steps[0]:
+        notes.append(f"{damaged} went on from step {checkpoint.step}")
+    return checkpoint
+
+
+def _named_folder(run_id: str, store_path: str) -> Path:
+    from grok.checkpoint import checkpoint_steps, run_folder
+
+    folder = run_folder(store_path, run_id)
+    if not checkpoint_steps(folder):
+        raise CheckpointError(
+            f"resume.run={run_id}: there is no checkpoint in {folder}; give the whole run_id of a run "
+            "whose checkpoint was kept (checkpoint.keep=true, or one that was interrupted or diverged)"
+        )
+    return folder
+
+
+class ShorterRuns:
+    """Stored runs whose checkpoint was kept, by all that must be equal for another run to go on from them.
+
+    Besides the trajectory these are the settings of evaluation, early stop and replicate: the
+    longer run's row, and the weights it keeps, must be what they would be in an empty store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        kept = {folder.name for folder in store.layout.checkpoints.glob("*")}
+        self._ends: dict[tuple[Any, ...], list[tuple[int, str, str]]] = {}
+        if not kept:
+            return
+        alike = [name for cls in MODES.values() for name in _schedule_settings(cls)]
+        columns = [
+            "run_id",
+            "trajectory_id",
+            "mode",
+            "steps",
+            "stop_reason",
+            "config.save",
+            *(f"config.{n}" for n in dict.fromkeys(alike)),
+        ]
+        for row in store.table("runs", kept, columns).to_pylist():
+            if row["stop_reason"] == "steps":
+                values = (row[f"config.{name}"] for name in _schedule_settings(MODES[row["mode"]]))
+                self._ends.setdefault((row["trajectory_id"], *values), []).append(
+                    (row["steps"], row["run_id"], row["config.save"])
+                )
+
+    def longest_below(self, run: PlannedRun) -> str | None:
+        """Return the longest stored run that ``run`` goes on from, if there is one.
+
+        A log schedule spreads its points over the run's length, so it never is continued.
+        """
+        settings = flatten(run.config)
+        if not run.config.length_is_free() or settings.get("eval.schedule", "every") != "every":
+            return None
+        values = (settings[name] for name in _schedule_settings(type(run.config)))
+        ends = self._ends.get((run.identity.trajectory_id, *values), [])
+        shorter = [
+            (steps, run_id)
+            for steps, run_id, saved in ends
+            if steps < settings["train.steps"] and _leaves_no_trace(run.config, steps, saved)
+        ]
+        return max(shorter)[1] if shorter else None
+
+
+def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:
+    """Return whether a language model's run that went on from ``end`` keeps what it would have kept without it.
+
+    Its best weights and its early stop know of every evaluation, the shorter run's last one
+    too; its average begins after ``end``, or the shorter run has averaged other steps.
+    """
+    if not isinstance(config, GptConfig) or not ("final" in config.save or config.train.early_stop):
+        return True
+    if end % config.eval.every:
+        return False
+    if "final" not in config.save:
+        return True
+    return "final" in saved and end < (1 - config.eval.average_share) * config.train.steps
+
+
+def _schedule_settings(cls: type[RunConfig]) -> list[str]:
+    return [name for name, (_, rule) in settings_of(cls).items() if rule.role == "schedule"]
