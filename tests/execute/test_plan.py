@@ -71,7 +71,7 @@ def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path:
     first = make_plan(asked, store)
     assert [run.config.replicate for run in first.to_train] == [1, 1, 1]
     with StoreWriter(tmp_path / "S") as writer:
-        writer.record_sweep("20240101-000000-abcdef", [], {"forced": first.forced})
+        writer.record_sweep("20240101-000000-abcdef", [], {"forced": first.replicates})
     store = stored(tmp_path / "S", list(first.to_train[:2]))
     again = make_plan(asked, store)
     assert again.requested == first.requested and len(again.stored) == 2
@@ -89,8 +89,8 @@ def test_a_clock_that_jumped_does_not_begin_a_forced_command_anew(tmp_path: Path
     store = stored(tmp_path / "S", list(first.to_train))
     second = make_plan(asked, store)
     with StoreWriter(tmp_path / "S") as writer:
-        writer.record_sweep("20990101-000000-abcdef", [], {"forced": first.forced})
-        writer.record_sweep("20010101-000000-abcdef", [], {"forced": second.forced})
+        writer.record_sweep("20990101-000000-abcdef", [], {"forced": first.replicates})
+        writer.record_sweep("20010101-000000-abcdef", [], {"forced": second.replicates})
     store = stored(tmp_path / "S", list(second.to_train[:1]))
     assert [run.run_id for run in make_plan(asked, store).to_train] == [second.requested[1]]
 
