@@ -31,7 +31,8 @@ TERMS: Final[dict[str, str]] = {
     "scan of init seeds at one order, or a scan of one layer's seed.",
     "regime": "Slow: validation loss climbs and falls, and the weight norm falls before the run generalises. "
     "Fast: validation loss stays flat, then drops, and the run generalises before the norm falls.",
-    "repeatability": "How far a seed's speed carries over when the run is repeated under other conditions.",
+    "repeatability": "How often a seed that was super is super again when its run is repeated, against the rate of "
+    "other seeds.",
     "restricted mean": "The mean time up to a fixed step; runs that take longer count with that step.",
     "run": "One training of one model.",
     "seed": "The number that decides the random draws of a run.",

@@ -17,7 +17,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "regimes": (curves.phase_portrait, curves.order_of_events),
     "crossed": (causes.variance_bars, causes.heat_map),
     "layers": (causes.layer_shares,),
-    "repeatability": (causes.repeat_agreement, causes.repeat_scores),
+    "repeatability": (causes.repeat_candidates, causes.repeat_kinds),
     "weight_decay": (interventions.slowdowns, interventions.family_curves),
     "interventions": (interventions.slowdowns, interventions.family_curves),
     "val_shuffle": (survival.coupled_curves,),

@@ -27,7 +27,7 @@ from analysis.statistics.variance_shares import CHAOS
 from analysis.studies.crossed import Crossed
 from analysis.studies.layers import Layers
 from analysis.studies.prediction import Prediction
-from analysis.studies.repeatability import Repeats
+from analysis.studies.repeatability import MORE_OFTEN, MOST_REPEATS, Repeats
 
 SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "#c67e1b"])
 """Early to late. Near the palette's teal and amber but none of it, so that a dark page leaves the map as it is."""
@@ -159,61 +159,52 @@ def _factor_ticks(axes: Axes, low: float, high: float) -> None:
     axes.set_xticks(np.log(shown), [f"{r:g}" for r in shown])
 
 
-def repeat_agreement(study: Repeats) -> Drawing:
-    """Draw the rank correlation between conditions for each kind of repeat."""
+def repeat_kinds(study: Repeats) -> Drawing | None:
+    """Draw the share of repeats that hit again for each kind of repeat; None for a single kind."""
+    if len(study.tests) < 2:
+        return None
     frame = pd.DataFrame(
         [
-            {"name": t.name, "value": a.value, "low": a.low, "high": a.high, "candidates": a.n}
+            {"name": t.name, "value": e.value, "low": e.low, "high": e.high, "candidates": len(t.units), "repeats": e.n}
             for t in study.tests
-            for a in [t.result.agreement]
+            for e in [t.result.pooled]
         ]
     )
-    colours = [ROSE if not t.free else BLUE if len(t.fixed) == 1 else AMBER for t in study.tests]
+    colours = [ROSE if not t.free else BLUE if len(t.kind.fixed) == 1 else AMBER for t in study.tests]
     caption = (
-        "Rank correlation of the candidates' speed between two conditions, with 95% intervals: what is named is kept, "
-        "the other streams are redrawn. Red: all seeds kept, weights moved by a unit in the last place; amber: two "
-        "streams kept; blue: one. " + " ".join(f"{t.name}: {len(t.units)} candidates." for t in study.tests)
+        f"Share of the candidates' repeats that are {study.tests[0].kind.hit.words} again, with 95% intervals. Red: "
+        "all seeds kept, only the rounding differs; amber: the two streams that are named are kept, the third is "
+        "redrawn; blue: one is kept."
     )
-    made = _intervals(
-        "repeat_agreement",
-        "What carries the speed?",
-        caption,
-        frame,
-        colours,
-        "rank correlation between repeats",
-        False,
-    )
-    made.figure.axes[0].set_xlim(min(-0.05, float(frame["low"].min()) - 0.03), 1.03)
-    return made
+    return _intervals("repeat_kinds", "What carries it?", caption, frame, colours, "share of repeats", True)
 
 
-def repeat_scores(study: Repeats) -> Drawing:
-    """Draw the scores of the first kind of repeat's candidates, best first, beside what chance gives."""
+MOST_CANDIDATES = 30
+"""Candidates that are drawn; the data hold all."""
+
+
+def repeat_candidates(study: Repeats) -> Drawing:
+    """Draw, for the first kind of repeat, each candidate's share of hits beside that of other seeds."""
     test = study.tests[0]
-    frame = test.units.reset_index(drop=True).assign(chance=test.result.chance)
-    score, found = frame["score"].to_numpy(dtype=float), (frame["q"] <= 0.05).to_numpy()
-    x = np.arange(1, len(score) + 1)
-    figure, axes = canvas()
-    axes.plot(x, frame["chance"], color=SOFT, linewidth=1, linestyle=(0, (3, 3)))
-    axes.scatter(x[~found], score[~found], s=12, color=GREY, edgecolors="none")
-    axes.scatter(x[found], score[found], s=12, color=TEAL, edgecolors="none", zorder=3)
-    if found.any():
-        axes.annotate(
-            "reliably faster than the typical one", (0.02, 0.05), xycoords="axes fraction", color=TEAL, fontsize=SMALL
-        )
-    axes.annotate(
-        "dashed: by chance alone", (0.98, 0.93), xycoords="axes fraction", ha="right", fontsize=SMALL, color=SOFT
-    )
-    axes.set_ylim(0, 1.02)
-    axes.set_xlim(0, len(score) + 1)
-    axes.set_xlabel(f"candidates ({test.name}), best first")
-    axes.set_ylabel("score (1: always fastest)")
+    frame = test.units.assign(name=test.units["candidate"], value=test.units["share"])
+    shown = frame.head(MOST_CANDIDATES)
+    called = shown["verdict"].isin([MOST_REPEATS, MORE_OFTEN])
     caption = (
-        f"Mean rank of each of {len(score)} candidates ({test.name}) over its conditions (median "
-        f"{test.result.per_unit:.0f} each). Green: {int(found.sum())} candidates reliably faster than the typical one, "
-        "at a false-discovery rate of 5%."
+        f"How often each candidate was {test.kind.hit.words} again ({test.kind.change}), with exact 95% intervals. "
+        "Green: more often than other seeds, at a false-discovery rate of 5%. The run that chose a candidate is not "
+        "counted."
     )
-    return Drawing("repeat_scores", "Do fast seeds stay fast?", caption, figure, frame)
+    base = next((c.base for c in test.result.candidates if c.base is not None), None)
+    if base is not None:
+        caption += f" Band: other seeds, {base.percent()}."
+    colours = [TEAL if yes else GREY for yes in called]
+    label = f"share of repeats that are {test.kind.hit.words}"
+    made = _intervals("repeat_candidates", "Do they come back?", caption, shown, colours, label, True)
+    axes = made.figure.axes[0]
+    axes.set_xlim(-0.01, 1.02)
+    if base is not None:
+        axes.axvspan(base.low, base.high, color=BLUE, alpha=0.18, linewidth=0)
+    return Drawing(made.name, made.title, made.caption, made.figure, test.units)
 
 
 def prediction_curve(study: Prediction) -> Drawing:

@@ -7,18 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 
 def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
     """Return q-values: calling everything with q below a rate false keeps the false discoveries below that rate."""
-    values = np.asarray(p, dtype=np.float64)
-    n = len(values)
-    order = np.argsort(values)
-    ranked = values[order] * n / np.arange(1, n + 1)
-    q = np.minimum.accumulate(ranked[::-1])[::-1]
-    out = np.empty(n)
-    out[order] = np.minimum(q, 1.0)
-    return out
+    return np.asarray(stats.false_discovery_control(np.asarray(p, dtype=np.float64)), dtype=np.float64)
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:

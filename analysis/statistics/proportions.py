@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from scipy import special, stats
@@ -27,23 +27,18 @@ def _z(level: float) -> float:
 
 def wilson(hits: int, n: int, level: float = LEVEL) -> Estimate:
     """Return ``hits / n`` with Wilson's score interval, whose mean coverage is close to nominal."""
-    _check(hits, n)
-    z2 = _z(level) ** 2
-    p = hits / n
-    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-    half = math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    low = 0.0 if hits == 0 else max(0.0, centre - half)
-    high = 1.0 if hits == n else min(1.0, centre + half)
-    return Estimate(p, low, high, n, "Wilson", level)
+    return _interval(hits, n, "wilson", "Wilson", level)
 
 
 def clopper_pearson(hits: int, n: int, level: float = LEVEL) -> Estimate:
     """Return ``hits / n`` with the exact interval: coverage never below ``level``."""
+    return _interval(hits, n, "exact", "Clopper-Pearson", level)
+
+
+def _interval(hits: int, n: int, method: Literal["wilson", "exact"], name: str, level: float) -> Estimate:
     _check(hits, n)
-    tail = (1 - level) / 2
-    low = 0.0 if hits == 0 else float(special.betaincinv(hits, n - hits + 1, tail))
-    high = 1.0 if hits == n else float(special.betaincinv(hits + 1, n - hits, 1 - tail))
-    return Estimate(hits / n, low, high, n, "Clopper-Pearson", level)
+    ends = stats.binomtest(hits, n).proportion_ci(level, method)
+    return Estimate(hits / n, float(ends.low), float(ends.high), n, name, level)
 
 
 def share(hits: int, n: int, level: float = LEVEL) -> Estimate:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from analysis.observations import Observations
+from analysis.statistics.replication import Verdict
 from analysis.statistics.resampling import generator
 from analysis.studies import QUESTIONS, Missing
 from analysis.studies.regimes import clusters
+from analysis.studies.repeatability import verdict
 from analysis.studies.val_shuffle import variance_ratio
 from tests.analysis.questions import ask, needs
-from tests.analysis.simulate import Truth, census, crossed, simulate
+from tests.analysis.simulate import Truth, census, crossed, mixture_times, simulate
 
 
 @pytest.fixture(scope="module")
@@ -200,11 +202,78 @@ def test_a_scan_of_another_task_is_judged_by_time_and_coupled_orders_are_none() 
     assert "10% " in finding.shown or "10.0%" in finding.shown
 
 
-def test_repeatability_of_a_seed_that_is_and_one_that_is_not() -> None:
+def again(truths: list[Truth], times: int, spread: float, rng: np.random.Generator) -> list[Truth]:
+    """Repeats of ``truths`` with weights moved by an ulp, whose log times spread by ``spread``."""
+    return [
+        Truth(
+            {**t.overrides, "perturb.ulps": 1, "seeds.perturb": r},
+            t.time * float(np.exp(rng.normal(0, spread))),
+            t.fast,
+        )
+        for t in truths
+        for r in range(times)
+    ]
+
+
+def afresh(truths: list[Truth], times: int, rng: np.random.Generator, **redrawn: int) -> list[Truth]:
+    """Repeats of ``truths`` whose time is drawn as any seed's; ``redrawn`` stream: its first seed."""
+    return [
+        Truth({**t.overrides, **{f"seeds.{s}": first + r for s, first in redrawn.items()}}, time, bool(fast))
+        for t in truths
+        for r, (time, fast) in enumerate(zip(*mixture_times(times, rng), strict=True))
+    ]
+
+
+def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_are_not() -> None:
     rng = np.random.default_rng(11)
+    seeds = census(300, rng)
+    winners, ordinary = [t for t in seeds if t.time < 2000][:6], [t for t in seeds if not t.fast][:6]
+    store = simulate(seeds + again(winners + ordinary, 8, 0.01, rng) + afresh(winners + ordinary, 8, rng, order=5000))
+    study = ask("repeatability", store)
+    ulp, order = study.tests
+    assert (ulp.name, order.name) == ("ulp", "split + init")
+    assert (ulp.result.pooled.value, ulp.result.pooled.n) == (1, 48)
+    assert "a property of the seed's streams" in study.findings[0].text
+    assert ulp.controls is not None and (ulp.controls.value, ulp.controls.n) == (0, 6)
+    assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
+    assert "no sign" in verdict(order)
+    assert ulp.agreement is None  # chosen seeds rank unlike all seeds
+
+
+def test_candidates_by_name_one_candidate_and_the_run_that_chose_it() -> None:
+    rng = np.random.default_rng(12)
+    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
+    winner = seeds[-1]
+    (one,) = ask("repeatability", simulate(seeds + again([winner], 8, 0.01, rng))).tests
+    assert (one.result.pooled.value, one.result.pooled.n) == (1, 8)
+    named = ask("repeatability", simulate(again([winner], 8, 0.01, rng)))
+    assert named.tests[0].result.candidates[0].base is None
+    assert "no census" in named.findings[0].text
+    # a candidate out of a scan is compared with its scan
+    scan = [Truth({"seed": 3, "seeds.order": 900 + i}, t.time, t.fast) for i, t in enumerate(seeds)]
+    best = min(scan, key=lambda t: t.time)
+    (found,) = ask("repeatability", simulate(scan + again([best], 8, 0.01, rng))).tests
+    assert [u.others_words for u in found.kind.candidates] == ["seeds of the order scan"]
+    assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
+
+
+def test_equal_bits_are_no_repeat_and_another_processor_is_one() -> None:
+    rng = np.random.default_rng(13)
+    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
+    winner = seeds[-1]
+    other = [Truth({**winner.overrides, "replicate": 1}, winner.time, True, numerics="device=cpu;model=other")]
+    shard = simulate([*seeds, *other])
+    (found,) = ask("repeatability", shard).tests
+    assert (found.name, found.result.pooled.n) == ("processor", 1)
+    runs = shard.all_runs.assign(weights_hash="equal")
+    assert "the store has none" in needs("repeatability", Observations(runs, shard.curves))
+
+
+def test_seeds_that_were_not_chosen_are_ranked_and_their_own_first_run_chooses() -> None:
+    rng = np.random.default_rng(14)
 
     def repeats(share: float) -> Observations:
-        base = rng.normal(np.log(3000), 0.4 * np.sqrt(share), 25)
+        base = rng.normal(np.log(3000), 0.4 * np.sqrt(share), 40)
         truths = [
             Truth(
                 {"seed": i, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000},
@@ -215,14 +284,12 @@ def test_repeatability_of_a_seed_that_is_and_one_that_is_not() -> None:
         ]
         return simulate(truths)
 
-    real = next(t for t in ask("repeatability", repeats(0.8)).tests if t.name == "whole seed")
-    assert [t.name for t in ask("repeatability", repeats(0.8)).tests] == ["whole seed"]
-    assert real.result.agreement.low > 0.4
-    assert (real.units["q"] <= 0.05).any()
-    chance = next(t for t in ask("repeatability", repeats(0.0)).tests if t.name == "whole seed")
-    assert chance.result.agreement.low <= 0.05
-    assert chance.confirmation is not None
-    assert chance.confirmation.found - chance.confirmation.confirmed.value > 0.15
+    (real,) = ask("repeatability", repeats(0.95)).tests
+    assert real.agreement is not None and real.agreement.low > 0.6
+    assert all(len(u.repeats) == 3 for u in real.kind.candidates)
+    (chance,) = ask("repeatability", repeats(0.0)).tests
+    assert chance.agreement is not None and chance.agreement.low <= 0.05
+    assert chance.result.verdict is not Verdict.MOST
 
 
 def val_shuffle(early: float, late: float, shift: float, rng: np.random.Generator, ways: int = 2) -> list[Truth]:

@@ -1,0 +1,145 @@
+"""A seed did something rare: does it do it again? Hits among fresh repeats, against the rate of other seeds.
+
+A candidate was chosen for a hit; its repeats are runs that had no part in choosing it. If
+the hit was luck, its repeats hit as often as any other seed does. The rate of other seeds
+is itself a count of runs, so the two counts are compared by Fisher's exact test: the
+p-value is valid for one candidate, for any rate and for any number of runs.
+
+Sources: Clopper and Pearson 1934; Fisher 1935; Benjamini and Hochberg 1995; Hoeffding 1956
+(a sum of hits at unlike rates spreads no more than one at their mean rate, so the exact
+interval holds for it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+from scipy import stats
+
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.statistics.multiplicity import benjamini_hochberg
+from analysis.statistics.proportions import clopper_pearson
+
+RATE: Final = 0.05
+"""False-discovery rate of what is said about single candidates."""
+MOST: Final = 0.5
+"""A candidate whose repeats hit more often than this hits in most of them."""
+
+Counts = tuple[int, int]
+"""Hits and runs."""
+
+
+class Verdict(Enum):
+    """What repeats say."""
+
+    MOST = "most repeats"
+    MORE = "more often than other seeds"
+    NO_SIGN = "no sign of it"
+    UNKNOWN = "too few repeats to tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One candidate's repeats."""
+
+    again: Estimate
+    """Share of its repeats that hit, with the exact interval."""
+    base: Estimate | None
+    """Share of other seeds that hit; None where too few of them were run."""
+    p_more: float | None
+    """One-sided: that it hits no more often than other seeds."""
+    p_most: float
+    """One-sided: that it hits in no more than half of its repeats."""
+    verdict: Verdict
+    """MOST: it hits in most repeats. MORE: more often than other seeds. NO_SIGN: neither, and not in most repeats.
+    p-values are corrected for the number of candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What the repeats of all candidates say together."""
+
+    candidates: tuple[Candidate, ...]
+    pooled: Estimate
+    """Share of all repeats that hit: about these candidates."""
+    mean: Estimate | None
+    """Mean over candidates, with an interval about candidates like these; None for a single one."""
+    verdict: Verdict
+
+    def count(self, *verdicts: Verdict) -> int:
+        """Return how many candidates have one of these verdicts."""
+        return sum(candidate.verdict in verdicts for candidate in self.candidates)
+
+
+def mean_share(counts: Sequence[Counts], level: float = LEVEL) -> Estimate:
+    """Return the mean over units of their shares of hits, with an interval about units like these.
+
+    The unit is one draw, however many runs were made of it: a mean of shares spreads no more
+    than that of one run each, whose interval is Clopper and Pearson's.
+
+    Raises:
+        NotEnoughData: no unit.
+    """
+    n = len(counts)
+    if not n:
+        raise NotEnoughData("at least one repeated seed")
+    total = sum(hits / runs for hits, runs in counts)
+    tail = (1 - level) / 2
+    low = float(stats.beta.ppf(tail, total, n - total + 1)) if total > 0 else 0.0
+    high = float(stats.beta.isf(tail, total + 1, n - total)) if total < n else 1.0
+    return Estimate(total / n, low, high, n, "exact, one draw a seed", level)
+
+
+def replication(counts: Sequence[Counts], bases: Sequence[Counts | None]) -> Replication:
+    """Judge each candidate's hits among its repeats against those among the other seeds that it is compared with.
+
+    Raises:
+        NotEnoughData: no candidate.
+    """
+    if not counts:
+        raise NotEnoughData("at least one repeated candidate")
+    hits, runs = np.array(counts).T
+    p_most = np.asarray(stats.binom.sf(hits - 1, runs, MOST)).tolist()
+    p_more = [None if base is None else more_often(count, base) for count, base in zip(counts, bases, strict=True)]
+    compared = np.array([p is not None for p in p_more])
+    q_more = np.ones(len(counts))
+    if compared.any():
+        q_more[compared] = benjamini_hochberg([p for p in p_more if p is not None])
+    q_most = benjamini_hochberg(p_most)
+    others = {base: clopper_pearson(*base) for base in set(bases) if base is not None}
+    candidates = []
+    for i, (count, base) in enumerate(zip(counts, bases, strict=True)):
+        again = clopper_pearson(*count)
+        verdict = _verdict(again, base is not None, bool(q_more[i] <= RATE), bool(q_most[i] <= RATE))
+        candidates.append(Candidate(again, others.get(base) if base else None, p_more[i], p_most[i], verdict))
+    pooled = clopper_pearson(int(hits.sum()), int(runs.sum()))
+    mean = mean_share(counts) if len(counts) > 1 else None
+    return Replication(tuple(candidates), pooled, mean, _together(candidates, pooled))
+
+
+def more_often(count: Counts, base: Counts) -> float:
+    """Return the one-sided p-value of Fisher's exact test that the hits of ``count`` come at the rate of ``base``."""
+    (hits, runs), (other_hits, other_runs) = count, base
+    return float(stats.hypergeom.sf(hits - 1, runs + other_runs, hits + other_hits, runs))
+
+
+def _verdict(again: Estimate, has_base: bool, more: bool, most: bool) -> Verdict:
+    if most and (more or not has_base):
+        return Verdict.MOST
+    if more:
+        return Verdict.MORE
+    return Verdict.NO_SIGN if again.high <= MOST else Verdict.UNKNOWN
+
+
+def _together(candidates: Sequence[Candidate], pooled: Estimate) -> Verdict:
+    verdicts = [candidate.verdict for candidate in candidates]
+    called = [v for v in verdicts if v in (Verdict.MOST, Verdict.MORE)]
+    if verdicts.count(Verdict.MOST) > len(verdicts) / 2 or (called and pooled.low > MOST):
+        return Verdict.MOST
+    if called:
+        return Verdict.MORE
+    return Verdict.NO_SIGN if pooled.high <= MOST else Verdict.UNKNOWN

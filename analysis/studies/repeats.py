@@ -1,0 +1,351 @@
+"""Which runs repeat which: candidates, ordinary controls, and the other seeds that they are compared with.
+
+A seed's *own run* is the one that can have drawn attention to it: nothing perturbed, its streams
+those of a random seed or of a scan. If that was a hit (super, or what is rare in the store) the
+seed is a *candidate*, otherwise a *control*; its own run is never counted among its repeats.
+A seed that was repeated without one was *named*: it is a candidate with all its repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
+from analysis.observations import (
+    CONDITION_SETTINGS,
+    Observations,
+    differing_settings,
+    floats,
+    is_random_seed,
+    varying_columns,
+)
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.replication import Counts
+
+STREAMS: Final = ("split", "init", "order")
+SEEDS: Final = [f"seed_{stream}" for stream in STREAMS]
+KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
+"""Streams that are kept while the others are redrawn."""
+COMPUTATIONS: Final = {
+    "ulp": "initial weights moved by a unit in the last place",
+    "processor": "on another processor",
+    "lane width": "at another lane width",
+    "path": "on another numerics path",
+    "version": "with another version or number of threads",
+    "precision": "in another precision",
+}
+"""Kinds of repeat that keep all streams, and what they change."""
+TAG_PARTS: Final = {
+    "processor": ("device", "model", "isa"),
+    "lane width": ("width",),
+    "path": ("rows", "products", "compiled", "compiler"),
+}
+"""Parts of the numerics tag whose change makes a repeat one of these kinds."""
+FEWEST_OTHERS: Final = 20
+"""Runs of other seeds below which they have no rate to compare with."""
+FEWEST_CONTROLS: Final = 5
+"""Controls, one run each, below which they give none either."""
+RARE: Final = 0.1
+"""Share of the seeds that is sought where none is super: the fastest tenth."""
+MOST_FREQUENT: Final = 0.5
+"""Share of hits above which a hit is nothing rare."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What is sought in the runs of one condition."""
+
+    words: str
+    """``super``, ``among the fastest tenth``: for a sentence."""
+    definition: str
+    flags: pd.Series
+    """Per run: 1 a hit, 0 none, NaN not known."""
+
+    def counts(self, runs: Sequence[str]) -> Counts:
+        """Return hits and judged runs."""
+        known = self.flags.reindex(list(runs)).dropna()
+        return int(known.sum()), len(known)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One repeated seed."""
+
+    name: str
+    seeds: dict[str, int]
+    """The kept streams' seeds."""
+    own: str | None
+    """Its own run; None: it was named."""
+    repeats: list[str]
+    """Its judged repeats, which have no redrawn seed in common and no two of them equal bits."""
+    others: list[str]
+    """One run of each other seed that it is compared with."""
+    others_words: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All candidates that were repeated in one way under one condition, and the controls."""
+
+    name: str
+    fixed: tuple[str, ...]
+    change: str
+    """What a repeat changes."""
+    condition: str
+    """The settings that tell it from the store's other conditions."""
+    hit: Hit
+    candidates: list[Unit]
+    controls: list[Unit]
+    rows: pd.DataFrame = field(repr=False)
+    """All runs of the condition."""
+
+
+def kinds(observations: Observations) -> list[Kind]:
+    """Return every kind of repeat with a candidate, those of the condition with most runs first."""
+    rows = observations.computations
+    rows = rows[rows["layers"] == "{}"]
+    if rows.empty:
+        return []
+    varying = varying_columns(rows, [name for name in CONDITION_SETTINGS if name != "precision"])
+    label = rows.groupby(varying, dropna=False).ngroup() if varying else pd.Series(0, index=rows.index)
+    found: list[Kind] = []
+    for condition in label.value_counts().sort_index().sort_values(ascending=False, kind="stable").index:
+        group = rows[label == condition]
+        name = ", ".join(f"{c.removeprefix('config.')}={group.iloc[0][c]}" for c in varying)
+        found += _Condition(observations, group, name).kinds()
+    return found
+
+
+def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which rows of ``codes`` (n, streams) to keep so that no two, nor one and ``taken``, share a seed."""
+    used = [set(column.tolist()) for column in taken.T]
+    kept = np.zeros(len(codes), dtype=bool)
+    for i, row in enumerate(codes.tolist()):
+        if not any(seed in column for seed, column in zip(row, used, strict=True)):
+            kept[i] = True
+            for seed, column in zip(row, used, strict=True):
+                column.add(seed)
+    return kept
+
+
+Repeated = tuple[pd.Series, str | None, list[str]]
+"""A run of a repeated seed, its own run, and its repeats."""
+
+
+class _Condition:
+    """The runs of one condition, in one precision or several."""
+
+    def __init__(self, observations: Observations, rows: pd.DataFrame, name: str) -> None:
+        self.observations, self.rows, self.name = observations, rows, name
+        self.kicked = rows["config.perturb.ulps"].fillna(0) > 0
+        plain = rows[~self.kicked]
+        self.precision = str((plain if len(plain) else rows)["config.precision"].mode().iloc[0])
+        self.usual = rows["config.precision"] == self.precision
+
+    @cached_property
+    def own(self) -> pd.DataFrame:
+        """The own run of each triple of seeds.
+
+        Where every run is perturbed and there are seeds enough for a rate, the first run of each stands for it.
+        """
+        plain = self._first(self.rows[~self.kicked & self.usual])
+        perturbed = self._first(self.rows[self.usual])
+        return plain if len(plain) or len(perturbed) < FEWEST_OTHERS else perturbed
+
+    @staticmethod
+    def _first(rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.sort_values(["seed_perturb", "started_at"], kind="stable").drop_duplicates(SEEDS)
+
+    @cached_property
+    def random(self) -> pd.DataFrame:
+        """The own runs of random seeds, all streams derived from the master seed."""
+        return self.own[is_random_seed(self.own.assign(**{"config.perturb.ulps": 0}))]
+
+    @cached_property
+    def scans(self) -> list[tuple[str, pd.DataFrame]]:
+        """The own runs of each scan of one stream, and its name."""
+        found = []
+        for stream in STREAMS:
+            others = [s for s in SEEDS if s != f"seed_{stream}"]
+            large = self.own[self.own.groupby(others)["seed"].transform("size") >= FEWEST_OTHERS]
+            found += [(f"seeds of the {stream} scan", group) for _, group in large.groupby(others, sort=True)]
+        return found
+
+    @cached_property
+    def population(self) -> pd.DataFrame:
+        """The own runs that say what is rare: random seeds, else the largest scan, else all there are."""
+        groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [group for _, group in self.scans]
+        return max(groups, key=len, default=self.own if len(self.own) else self._first(self.rows[self.usual]))
+
+    @cached_property
+    def hit(self) -> Hit:
+        """Super by accuracy in the diary's regime, by time elsewhere; what is next rarest where no seed is that."""
+        options: list[Callable[[], Hit | None]] = [lambda: self._by_accuracy("super"), lambda: self._by_time(None)]
+        if differing_settings(self.rows.iloc[0]):
+            options.reverse()
+        options += [lambda: self._by_accuracy("super", "fast"), lambda: self._by_time(RARE)]
+        found = [hit for option in options if (hit := option()) is not None]
+        for hit in found:
+            hits, n = hit.counts(list(self.population.index))
+            if hits and (hits <= MOST_FREQUENT * n or n < FEWEST_OTHERS):  # named seeds may all be super
+                return hit
+        return found[0]
+
+    def _by_accuracy(self, *classes: str) -> Hit:
+        horizon = DIARY.horizon_of(self.population)
+        accuracy = accuracy_at(self.observations.curves_of(self.rows.index), self.rows.index, horizon)
+        label = DIARY.classify(accuracy, self.rows["status"] == "diverged")
+        least = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
+        flags = label.isin(classes).astype(float).where(label != UNJUDGED)
+        return Hit(" or ".join(classes), f"validation accuracy above {least:.0%} at step {horizon:,}", flags)
+
+    def _by_time(self, rare: float | None) -> Hit | None:
+        """Return the hit of being three times faster than the median seed, or among the fastest share ``rare``."""
+        times = self.observations.times(self.population)
+        if rare is not None and len(times) < FEWEST_OTHERS:
+            return None
+        if rare is not None:
+            words, threshold = (
+                "among the fastest tenth",
+                float(np.sort(times.right)[max(0, int(rare * len(times)) - 1)]),
+            )
+        else:
+            try:
+                judged = judge_by_time(times, floats(self.population["config.train.steps"]))
+            except NotEnoughData:
+                return None
+            words, threshold = "super by time", judged.threshold
+        if not np.isfinite(threshold):
+            return None
+        early = self.observations.times(self.rows).right <= threshold
+        long = floats(self.rows["config.train.steps"]) >= threshold
+        flags = pd.Series(np.where(long, early.astype(float), np.nan), index=self.rows.index)
+        return Hit(words, f"generalised by step {threshold:,.0f}", flags)
+
+    def kinds(self) -> list[Kind]:
+        """Return the kinds of repeat that have a candidate with something to compare it with, or with itself alone."""
+        found = []
+        for change, units in self._computed_again().items():
+            found.append(self._kind(change, STREAMS, COMPUTATIONS[change], units))
+        told: set[str] = set()
+        for fixed in KEPT:
+            free = " and ".join(s for s in STREAMS if s not in fixed)
+            kind = self._kind(" + ".join(fixed), fixed, f"{free} redrawn", self._redrawn(fixed, told))
+            found.append(kind)
+            told |= {run for unit in kind.candidates if unit.own and len(unit.repeats) > 1 for run in unit.repeats}
+        return [kind for kind in found if kind.candidates]
+
+    def _kind(self, name: str, fixed: tuple[str, ...], change: str, found: list[Repeated]) -> Kind:
+        judged = [(row, own, [r for r in runs if pd.notna(self.hit.flags[r])]) for row, own, runs in found]
+        judged = [unit for unit in judged if unit[2]]
+        ordinary = [own is not None and bool(self.hit.flags[own] == 0) for _, own, _ in judged]
+        control_runs = self._one_each([unit for unit, o in zip(judged, ordinary, strict=True) if o], fixed)
+        units: tuple[list[Unit], list[Unit]] = ([], [])
+        for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
+            others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
+            if not is_control and not others and len(fixed) < len(STREAMS):
+                continue  # a cell of a crossed design, with nothing beside it to be compared with
+            seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
+            units[is_control].append(Unit(self._name(row, own, seeds), seeds, own, runs, others, words))
+        return Kind(name, fixed, change, self.name, self.hit, units[0], units[1], self.rows)
+
+    def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
+        if own in self.random.index or (own is None and len(seeds) == len(STREAMS) and self._is_random(row)):
+            return f"seed {int(row['seed'])}"
+        return ", ".join(f"{stream} {seed}" for stream, seed in seeds.items())
+
+    @staticmethod
+    def _is_random(row: pd.Series) -> bool:
+        return bool(is_random_seed(row.to_frame().T.assign(**{"config.perturb.ulps": 0})).iloc[0])
+
+    def _others(
+        self, name: str, fixed: tuple[str, ...], own: str | None, control_runs: list[str]
+    ) -> tuple[list[str], str]:
+        """Return one run of each seed that a candidate is to be compared with, and what they are."""
+        from_scan = next(((group, words) for words, group in self.scans if own in group.index), None)
+        random = (list(self.random.index), "random seeds") if len(self.random) >= FEWEST_OTHERS else ([], "")
+        controls = (control_runs, "ordinary controls") if len(control_runs) >= FEWEST_CONTROLS else ([], "")
+        if name == "precision":  # another precision may have another rate
+            return controls
+        if from_scan is None or own in self.random.index:
+            return random
+        if len(fixed) == len(STREAMS):
+            return list(from_scan[0].index), from_scan[1]
+        return controls if controls[0] else random
+
+    def _one_each(self, controls: list[Repeated], fixed: tuple[str, ...]) -> list[str]:
+        """Return one repeat of each control, no two with a redrawn seed in common."""
+        free = [f"seed_{s}" for s in STREAMS if s not in fixed]
+        if not free:
+            return [runs[0] for _, _, runs in controls]
+        chosen: list[str] = []
+        for _, _, runs in controls:
+            taken = self.rows.loc[chosen, free].to_numpy(dtype=np.int64)
+            fresh = np.flatnonzero(distinct(self.rows.loc[runs, free].to_numpy(dtype=np.int64), taken))
+            chosen += [runs[fresh[0]]] if len(fresh) else []
+        return chosen
+
+    def _computed_again(self) -> dict[str, list[Repeated]]:
+        """Return, by what a repeat changes, each repeated triple: a row of it, its own run, its repeats."""
+        found: dict[str, list[Repeated]] = {kind: [] for kind in COMPUTATIONS}
+        triple = self.rows.groupby(SEEDS, sort=True).ngroup()
+        own = dict(zip(triple[self.own.index], self.own.index, strict=True))
+        repeated = triple[(triple.map(triple.value_counts()) > 1) | ~triple.isin(list(own))]
+        for number, places in repeated.groupby(repeated, sort=True):
+            group = self.rows.loc[places.index].sort_values("started_at", kind="stable")
+            mine = own.get(number)
+            its = group[group.index == mine].iloc[0] if mine is not None else None
+            seen = set() if its is None else {its["weights_hash"]}
+            repeats: dict[str, list[str]] = {kind: [] for kind in COMPUTATIONS}
+            for run, row in group.iterrows():
+                if row["weights_hash"] in seen:
+                    continue  # equal bits are the same run, not another one
+                seen.add(row["weights_hash"])
+                repeats[self._change(row, its)].append(str(run))
+            for kind, runs in repeats.items():
+                if runs:
+                    found[kind].append((group.iloc[0], mine, runs))
+        return found
+
+    def _change(self, row: pd.Series, own: pd.Series | None) -> str:
+        if row["config.precision"] != self.precision:
+            return "precision"
+        if row["config.perturb.ulps"] > 0 or own is None:
+            return "ulp"
+        mine, its = (dict(part.partition("=")[::2] for part in str(r["numerics"]).split(";")) for r in (row, own))
+        for kind, parts in TAG_PARTS.items():
+            if any(mine.get(part) != its.get(part) for part in parts):
+                return kind
+        return "version"
+
+    def _redrawn(self, fixed: tuple[str, ...], told: set[str]) -> list[Repeated]:
+        """Return each seed that keeps the ``fixed`` streams while the others are redrawn, as above.
+
+        A seed that was drawn only to repeat others (their repeats: ``told``) is no candidate itself.
+        """
+        columns, free = [f"seed_{s}" for s in fixed], [f"seed_{s}" for s in STREAMS if s not in fixed]
+        runs = self.rows[self.usual].assign(_kicked=self.kicked[self.usual])
+        runs = runs.sort_values(["_kicked", "started_at"], kind="stable").drop_duplicates(SEEDS)
+        runs = runs[runs.groupby(columns)["seed"].transform("size") > 1]
+        scanned = self.own.index[:0].append([group.index for _, group in self.scans])
+        found = []
+        for _, group in runs.groupby(columns, sort=True):
+            own = group.index.intersection(self.random.index)
+            own = own if len(own) else group.index.intersection(scanned)
+            mine = str(own[0]) if len(own) == 1 else None
+            rest = group.drop(index=[mine] if mine else [])
+            taken = group.loc[[mine] if mine else [], free].to_numpy(dtype=np.int64)
+            kept = rest[distinct(rest[free].to_numpy(dtype=np.int64), taken)]
+            if mine is None and (kept.index.isin(scanned).all() or kept.index.isin(list(told)).any()):
+                continue  # a scan of the redrawn stream has a section of its own
+            if len(kept):
+                first = group[group.index == mine].iloc[0] if mine else group.iloc[0]
+                found.append((first, mine, [str(run) for run in kept.index]))
+        return found

@@ -1,0 +1,251 @@
+"""Repeats: ``python -m sweeps.repeat --best 12 --store STORE [settings]``.
+
+Asks   Is being super a property of a seed, or of one lucky trajectory?
+How    Takes candidates from the runs of a store: the best, or named ones. Beside them come as many ordinary
+       controls, drawn without looking at what became of them. Each is repeated in the ways of --kinds:
+         ulp               all streams kept, initial weights moved by a unit in the last place
+         split, init, order  that stream redrawn, the others kept (init+order: both)
+         again             all streams kept, computed as this command says: on this machine, with
+                           numerics.path=..., device=..., lanes=... (path, processor, lane width)
+         precision         all streams kept, in the precision=... of this command
+       The run that chose a candidate is never judged; only its repeats are.
+Costs  (candidates + controls) x kinds x times. The plan is printed first; dry_run=true prints nothing else.
+Read   The section "Is it the seed?" of the report: super again k of n, against the rate of other seeds.
+
+Settings that can move a result choose among the store's runs (optim.weight_decay=0); the others say how to train.
+
+Example: python -m sweeps.repeat --best 2 --store results/store --times 4 --kinds ulp,order
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from grok.cli.command import GO_ON, Parser, command, program
+from grok.cli.compose import compose
+from grok.cli.words import quoted
+from grok.config import ArithmeticConfig, RunConfig, load_config
+from grok.config.fields import walk
+from grok.errors import ConfigError
+from grok.execute import execute
+from grok.store import Store, open_store
+from grok.store.rerun import stored_config
+from grok.streams import Stream, derive_seed
+from sweeps.settings import arithmetic
+
+REDRAWABLE: Final = ("split", "init", "order")
+COMPUTED: Final = ("ulp", "again", "precision")
+FIRST_MACHINE: Final = 1000
+"""Replicates from here on are the same run on another machine."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The runs to repeat."""
+
+    candidates: pd.DataFrame
+    controls: pd.DataFrame
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        return pd.concat([self.candidates, self.controls])
+
+
+def eligible(store: Store, only: dict[str, Any], scan: str | None) -> pd.DataFrame:
+    """Return the finished runs that candidates are chosen from: of one condition, nothing perturbed or exchanged.
+
+    Of several conditions the one with most runs. ``only`` are settings that they must have. ``scan``: only the
+    runs that differ from each other in the seed of this stream. Best first: by the step of generalisation, then
+    by validation accuracy at the end.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    runs = store.runs()
+    runs = runs[(runs["mode"] == "arithmetic") & (runs["status"] == "completed") & (runs["layers"] == "{}")]
+    runs = runs[
+        (runs["config.perturb.ulps"].fillna(0) == 0) & ~runs["config.eval.couple_order"].fillna(False).astype(bool)
+    ]
+    for name, value in only.items():
+        runs = runs[[_equal(stored, value) for stored in runs[f"config.{name}"]]]
+    if runs.empty:
+        asked = " ".join(f"{name}={value}" for name, value in only.items())
+        raise ConfigError(
+            f"{store.layout.root} has no finished run to choose from{f' with {asked}' if asked else ''}: train a "
+            "census first, python -m grok.run -m sweep=census"
+        )
+    runs = runs[runs["config_id"] == runs["config_id"].value_counts().index[0]]
+    if scan is not None:
+        cell = runs.groupby([f"seed_{s}" for s in REDRAWABLE if s != scan], sort=True).ngroup()
+        runs = runs[cell == cell.value_counts().index[0]]
+    else:
+        derived = [
+            all(r[f"seed_{s}"] == derive_seed(int(r["seed"]), s) for s in REDRAWABLE) for _, r in runs.iterrows()
+        ]
+        runs = runs[derived] if any(derived) else runs
+    runs = runs.sort_values(["replicate", "run_id"]).drop_duplicates("trajectory_id")
+    by = ["grokked_step", "val_acc", "val_loss", "run_id"]
+    best_first: pd.DataFrame = runs.sort_values(by, ascending=[True, False, True, True], na_position="last")
+    return best_first.set_index("run_id")
+
+
+def _equal(stored: Any, value: Any) -> bool:
+    if isinstance(value, list | dict):
+        return bool(json.loads(stored) == value)
+    return bool(pd.isna(stored)) if value is None else bool(stored == value)
+
+
+def choose(store: Store, runs: pd.DataFrame, *, best: int, names: Sequence[str], controls: int | None) -> Choice:
+    """Return the ``best`` of ``runs`` or those that ``names`` begin with or seed, and controls drawn from the others.
+
+    Raises:
+        ConfigError: a name that is no run of ``runs``, or too few of them.
+    """
+    if names:
+        chosen = []
+        for name in names:
+            of_seed = runs.index[runs["seed"] == int(name)] if name.isdigit() else runs.index[:0]
+            run = str(of_seed[0]) if len(of_seed) else str(store.run(name)["run_id"])
+            if run not in runs.index:
+                raise ConfigError(f"--seeds {name}: its run {run} is not among the {len(runs)} runs to choose from")
+            chosen.append(run)
+        candidates = runs.loc[list(dict.fromkeys(chosen))]
+    else:
+        candidates = runs.head(best)
+    others = runs.drop(index=candidates.index).sort_index()
+    wanted = min(len(candidates), len(others)) if controls is None else controls
+    if (not names and len(runs) < best) or len(others) < wanted:
+        raise ConfigError(f"the store has {len(runs)} runs to choose from: ask for fewer (--best, --controls)")
+    drawn = Stream("sweep", 0).at("repeat", "controls", str(candidates.index[0])).permutation(len(others))[:wanted]
+    return Choice(candidates, others.iloc[np.sort(drawn)])
+
+
+def repeats(row: Mapping[str, Any], how: ArithmeticConfig, kinds: Sequence[str], times: int) -> Iterator[RunConfig]:
+    """Yield the configs that repeat a stored run, computed and kept as ``how`` says.
+
+    ``row`` holds plain values by column of ``runs``.
+    Redrawn seeds are a function of the run, the streams and the count: the same command gives the same
+    repeats, and two candidates share none.
+    """
+    stored = {name: value for name, value, _ in walk(stored_config(row))}
+    plain = {
+        name: stored[name] if rule.role != "none" or name.startswith("seed") else value
+        for name, value, rule in walk(how)
+    }
+    address = int(str(row["trajectory_id"])[:15], 16)
+    for kind in kinds:
+        for count in range(times if kind not in ("again", "precision") else 1):
+            changed = dict(plain)
+            if kind == "ulp":
+                changed |= {"perturb.ulps": 1, "seeds.perturb": count}
+            elif kind == "again":
+                changed["replicate"] = FIRST_MACHINE + _machine(how)
+            elif kind == "precision":
+                changed["precision"] = how.precision
+            else:
+                fresh = Stream("sweep", address).at("repeat", kind, count)
+                changed |= {f"seeds.{s}": int(fresh.at(s).integers(1, 2**31)[0]) for s in kind.split("+")}
+            yield load_config(_nested(changed))
+
+
+def _machine(how: ArithmeticConfig) -> int:
+    about = (platform.node(), how.device, how.lanes, how.numerics.path, how.numerics.compile)
+    return zlib.crc32(repr(about).encode()) % 1_000_000
+
+
+def _nested(values: dict[str, Any]) -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for name, value in values.items():
+        *groups, last = name.split(".")
+        inner = root
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = value
+    return root
+
+
+def kinds_of(text: str) -> list[str]:
+    """Return the kinds of repeat that ``--kinds`` names.
+
+    Raises:
+        ConfigError: an unknown one.
+
+    >>> kinds_of("ulp,init+order")
+    ['ulp', 'init+order']
+    """
+    kinds = list(dict.fromkeys(text.split(",")))
+    for kind in kinds:
+        streams = kind.split("+")
+        redraw = set(streams) <= set(REDRAWABLE) and len(set(streams)) == len(streams) <= 2
+        if kind not in COMPUTED and not redraw:
+            raise ConfigError(
+                f"--kinds {text}: {kind!r} is not one of {', '.join(COMPUTED)}, nor one or two of split, init, order "
+                "joined by +"
+            )
+    return kinds
+
+
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog=program("repeatability", "sweeps.repeat"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
+    parser.add_argument("--best", type=int, default=12, help="candidates: so many of the best runs (default 12)")
+    parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")
+    parser.add_argument("--scan", choices=REDRAWABLE, help="choose among the runs that differ in this stream alone")
+    parser.add_argument("--controls", type=int, help="ordinary controls (default: as many as candidates)")
+    parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
+    parser.add_argument("--times", type=int, default=8, help="repeats of each kind (default 8)")
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for grok.run")
+    return parser
+
+
+@command(interrupted=GO_ON)
+def main(argv: list[str]) -> int:
+    """Choose candidates and controls, and repeat them."""
+    asked = parser().parse_intermixed_args(argv)
+    for name, least in {"best": 1, "times": 1, "controls": 0}.items():
+        if (value := getattr(asked, name)) is not None and value < least:
+            raise ConfigError(f"--{name} {value}: expected at least {least}")
+    for word in asked.overrides:
+        if word.startswith(("seed=", "seeds.", "perturb.", "replicate=")):
+            raise ConfigError(f"{word}: --seeds names candidates, and --kinds says what a repeat changes")
+    kinds = kinds_of(asked.kinds)
+    how = arithmetic(compose([*asked.overrides, *([f"store.path={quoted(asked.store)}"] if asked.store else [])]))
+    names = {word.partition("=")[0].lstrip("+") for word in asked.overrides}
+    if "precision" in kinds and "precision" not in names:
+        raise ConfigError("--kinds precision needs the precision to repeat in, for example precision=float64")
+    only = {
+        name: value
+        for name, value, rule in walk(how)
+        if name in names and rule.role != "none" and not (name == "precision" and "precision" in kinds)
+    }
+    store = open_store(how.store.path)
+    runs = eligible(store, only, asked.scan)
+    wanted = asked.seeds.split(",") if asked.seeds else []
+    choice = choose(store, runs, best=asked.best, names=wanted, controls=asked.controls)
+    rows = store.table("runs", list(choice.rows.index), None).to_pylist()
+    planned = [run for row in rows for run in repeats(row, how, kinds, asked.times)]
+    chosen = ", ".join(str(seed) for seed in choice.candidates[f"seed_{asked.scan}" if asked.scan else "seed"])
+    print(
+        f"{len(choice.candidates)} candidates (seeds {chosen}) of {len(runs)} runs, {len(choice.controls)} "
+        f"ordinary controls; {', '.join(kinds)}: {len(planned)} repeats"
+    )
+    return execute(planned, argv=["python", "-m", "sweeps.repeat", *argv]).exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
