@@ -17,6 +17,8 @@ class Report:
 
     store: str
     """Name of its folder: a page that is shown around says nothing of the machine that it was made on."""
+    place: str
+    """The store in a command: its path below the folder that it was read from, else ``STORE``."""
     heading: list[Fact]
     provenance: Provenance
     studies: list[Study]
@@ -38,8 +40,10 @@ class Report:
 def compile_report(observations: Observations) -> Report:
     """Ask every question of the store."""
     answers = [question.ask(observations) for question in QUESTIONS]
+    path = observations.path
     return Report(
-        observations.path.resolve().name if observations.path else "",
+        path.resolve().name if path else "",
+        "STORE" if path is None or path.is_absolute() else str(path),
         heading(observations),
         provenance(observations),
         [a for a in answers if isinstance(a, Study)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,7 @@ def with_event_times(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     columns = {name: mine[name].to_numpy(dtype=float, na_value=np.nan) for name in MEASURES}
     steps = mine["step"].to_numpy(dtype=np.int64)
     found = {}
-    for run, i, j in zip(ids, starts, [*starts[1:], len(mine)], strict=True):
+    for run, (i, j) in zip(ids, pairwise([*starts, len(mine)]), strict=True):
         found[run] = events(steps[i:j].tolist(), **{name: values[i:j].tolist() for name, values in columns.items()})
     for name in ADDED:
         computed = old["run_id"].map({run: happened[name] for run, happened in found.items()}).astype("Int64")

@@ -1,42 +1,28 @@
-"""``python -m analysis.report STORE [--out DIR]``: one page that answers, with its figures and their data.
+"""``python -m analysis.report STORE [--out DIR] [--watch]``: one page that answers, with its figures and their data.
 
-Writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv} and
-tables/NAME.csv below DIR (default: STORE/report).
+Writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv}, tables/NAME.csv
+and seeds.csv below DIR (default: STORE/report). With ``--watch`` it does so again whenever the
+store has grown, and the page loads itself again, until Ctrl-C.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
-from analysis.answers import Report, compile_report
+from analysis.answers import compile_report
 from analysis.command import reading_parser
 from analysis.observations import Observations
-from analysis.writing import write_studies, writing_below
+from analysis.watch import EVERY, watch
+from analysis.writing import write_report
 from grok.cli.command import Parser, command, store_of
-
-
-def write_report(report: Report, out: Path) -> Path:
-    """Write the report below ``out``; return the page's path.
-
-    Raises:
-        StoreError: ``out`` cannot be written.
-    """
-    from analysis.page import render
-
-    drawn = write_studies(report.studies, out)
-    with writing_below(out):
-        text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
-        (out / "report.json").write_text(text + "\n", encoding="utf-8")
-        page = out / "report.html"
-        page.write_text(render(report, drawn), encoding="utf-8")
-    return page
 
 
 def parser() -> Parser:
     """Return the command's arguments."""
-    return reading_parser("report", "Write the report of a store: one page, its figures, and the data behind them.")
+    made = reading_parser("report", "Write the report of a store: one page, its figures, and the data behind them.")
+    made.add_argument("--watch", action="store_true", help="again whenever the store has grown, until Ctrl-C")
+    made.add_argument("--every", type=int, default=EVERY, metavar="SECONDS", help="of --watch (default: %(default)s)")
+    return made
 
 
 @command()
@@ -44,8 +30,11 @@ def main(argv: list[str]) -> int:
     """Write the report and print its headlines."""
     given = parser().parse_args(argv)
     store = store_of(given)
+    out = given.out or store / "report"
+    if given.watch:
+        return watch(store, out, max(1, given.every))
     report = compile_report(Observations.read(store))
-    page = write_report(report, given.out or store / "report")
+    page = write_report(report, out)
     if not report.provenance.runs:
         print(f"{store} holds no finished run yet; train some: python -m grok.run -m 'seed=range(0,64)'")
     elif report.provenance.statuses.keys() == {"failed"}:

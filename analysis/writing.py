@@ -1,7 +1,8 @@
-"""Studies on disk: figures (png, svg and the csv behind them) and tables (csv), below one folder."""
+"""Studies and reports on disk: the page, figures (png, svg and the csv behind them), tables (csv), in one folder."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from analysis.studies.base import Study
 from grok.errors import StoreError
+from grok.files import move, unique, write_flushed
 
 if TYPE_CHECKING:
+    from analysis.answers import Report
     from analysis.figures.style import Drawing
 
-FIGURES, TABLES = "figures", "tables"
+FIGURES, TABLES, PAGE = "figures", "tables", "report.html"
 
 
 def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing]]:
@@ -36,6 +39,49 @@ def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing
             for name, frame in study.files.items():
                 frame.to_csv(out / name, index=False)
     return drawn
+
+
+def write_report(report: Report, out: Path) -> Path:
+    """Write the report below ``out``; return the page's path.
+
+    Raises:
+        StoreError: ``out`` cannot be written.
+    """
+    return write_page(report, write_answers(report, out), out)
+
+
+def write_answers(report: Report, out: Path) -> dict[str, list[Drawing]]:
+    """Write all of a report but the page: report.json and the studies; return their drawings by the study's name.
+
+    Raises:
+        StoreError: ``out`` cannot be written.
+    """
+    drawn = write_studies(report.studies, out)
+    with writing_below(out):
+        text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
+        (out / "report.json").write_text(text + "\n", encoding="utf-8")
+    return drawn
+
+
+def write_page(report: Report, drawn: dict[str, list[Drawing]], out: Path, reload_seconds: int | None = None) -> Path:
+    """Write report.html below ``out`` at once, so that a browser never reads half of it; return its path.
+
+    ``reload_seconds``: the page loads itself again that often (None: never).
+
+    Raises:
+        StoreError: ``out`` cannot be written.
+    """
+    from analysis.page import render
+
+    data = render(report, drawn, reload_seconds).encode()
+    staged = out / f".report.{unique()}"
+    with writing_below(out):
+        try:
+            write_flushed(staged, lambda file: file.write(data))
+            move(staged, out / PAGE)
+        finally:
+            staged.unlink(missing_ok=True)
+    return out / PAGE
 
 
 @contextmanager

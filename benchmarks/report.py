@@ -21,7 +21,7 @@ marks = [time.perf_counter()]
 import analysis.figures, analysis.page
 from analysis.observations import Observations
 from analysis.answers import compile_report
-from analysis.report import write_report
+from analysis.writing import write_report
 from pathlib import Path
 marks.append(time.perf_counter())
 store = Observations.read(sys.argv[1])

@@ -21,6 +21,8 @@ class Axis:
     percent: bool = False
     whole: bool = False
     """Counts: no ticks between whole numbers."""
+    linear_until: float | None = None
+    """From here on the axis is logarithmic, below it linear; None: it is what ``log`` says."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from analysis.studies.census import Census
 _LOW, _HIGH = DIARY.normal_accuracy, DIARY.super_accuracy
 ACCURACY_BINS = np.concatenate([np.linspace(0, _LOW, 11), np.linspace(_LOW, _HIGH, 30)[1:], [1.0]])
 """Bins about 0.025 wide whose edges include the thresholds, so that a bar has one class."""
+LINEAR_UNTIL = 10.0
+"""Seeds in a bin above which a logarithmic axis of counts begins."""
 
 
 def accuracy_histogram(census: Census) -> Drawing:
@@ -74,7 +76,7 @@ def accuracy_histogram(census: Census) -> Drawing:
     rules = [Rule("x", threshold, f"{threshold}") for threshold in (_LOW, _HIGH)]
     chart = Chart(
         Axis(f"validation accuracy at step {census.horizon:,}", 0, 1.005),
-        Axis("seeds", 0, max(1.0, 1.08 * float(bottom.max())), whole=True),
+        _counts(bottom),
         (*layers, *rules),
         rows["accuracy"],
     )
@@ -143,7 +145,7 @@ def time_histogram(census: Census) -> Drawing:
         layers.append(Rule("x", census.by_time.median.value, f"median {census.by_time.median.value:,.0f}"))
     chart = Chart(
         Axis("step at which the seed generalised", 0, budget + 3.5 * bar),
-        Axis("seeds", 0, 1.08 * float(max(count.max(initial=0), never, 1)), whole=True),
+        _counts(np.append(count, never)),
         tuple(layers),
         pd.Series(times.right[times.seen], index=census.rows.index[times.seen]),
     )
@@ -151,12 +153,28 @@ def time_histogram(census: Census) -> Drawing:
     return Drawing("time_histogram", title, caption, figure, data, f"{len(times):,} seeds", (chart,))
 
 
+def _is_uneven(counts: np.ndarray) -> bool:
+    """Return whether a few seeds stand beside thousands, so that a linear axis hides them."""
+    top = float(np.max(counts, initial=0))
+    return top > 50 * float(np.min(counts[counts > 0], initial=max(1.0, top)))
+
+
+def _counts(counts: np.ndarray) -> Axis:
+    """Return the axis of counts."""
+    top = max(1.0, float(np.max(counts, initial=0)))
+    if _is_uneven(counts):
+        return Axis(
+            f"seeds (logarithmic above {LINEAR_UNTIL:.0f})", 0, 1.5 * top, whole=True, linear_until=LINEAR_UNTIL
+        )
+    return Axis("seeds", 0, 1.08 * top, whole=True)
+
+
 def _count_axis(axes: Axes, counts: np.ndarray) -> None:
     """Scale the axis of counts: logarithmic above 10 where a few seeds stand beside thousands."""
     top = max(1.0, float(np.max(counts)))
-    if top > 50 * float(np.min(counts[counts > 0], initial=top)):
-        axes.set_yscale("symlog", linthresh=10, linscale=0.6)
-        axes.set_ylabel("seeds (log above 10)")
+    if _is_uneven(counts):
+        axes.set_yscale("symlog", linthresh=LINEAR_UNTIL, linscale=0.6)
+        axes.set_ylabel(f"seeds (log above {LINEAR_UNTIL:.0f})")
         axes.set_ylim(0, top * 3)
     else:
         axes.set_ylabel("seeds")

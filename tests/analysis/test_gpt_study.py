@@ -11,9 +11,9 @@ import pytest
 from analysis.answers import compile_report
 from analysis.figures import drawings
 from analysis.observations import Observations
-from analysis.report import write_report
 from analysis.studies import ask
 from analysis.studies.published import WIKITEXT_103
+from analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.store import Row

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.answers import compile_report
-from analysis.report import write_report
+from analysis.writing import write_report
 from tests.analysis.simulate import Truth, census, crossed, simulate
 
 

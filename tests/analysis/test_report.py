@@ -21,8 +21,8 @@ from analysis.figures.style import PALETTE
 from analysis.observations import Observations
 from analysis.page import cell, with_terms
 from analysis.provenance import pending
-from analysis.report import write_report
 from analysis.studies import QUESTIONS
+from analysis.writing import write_report
 from grok.store import StoreWriter
 from grok.store.testing import example_row, failed
 from tests.analysis.simulate import Truth, census, crossed, row, simulate, write

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.answers import compile_report
 from analysis.observations import Observations
-from analysis.report import compile_report, write_report
 from analysis.rerun import rerun_command, rerun_commands
 from analysis.studies import ask, seeds
+from analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult
 from grok.store import Row, StoreWriter, open_store

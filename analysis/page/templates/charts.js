@@ -11,6 +11,12 @@ function ticks(low, high, log) {
   return out.length > 7 ? out.filter(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6) : out;
 }
 
+// How a value is spread along its axis.
+function shapeOf(axis) {
+  if (axis.log) return Math.log10;
+  return axis.linear_until ? v => Math.asinh(v / axis.linear_until) : v => v;
+}
+
 function axisOf(spec, side) {
   const isX = side === 2;
   const axis = {
@@ -27,6 +33,10 @@ function axisOf(spec, side) {
   if (spec.whole) axis.incrs = [1, 2, 5].flatMap(k => [...Array(8).keys()].map(e => k * 10 ** e)).sort((a, b) => a - b);
   if (spec.log) {
     axis.splits = (_u, _i, low, high) => ticks(low, high, true);
+    axis.filter = (_u, splits) => splits;
+  }
+  if (spec.linear_until) {
+    axis.splits = (_u, _i, low, high) => [0, ...[...Array(8).keys()].map(e => spec.linear_until * 10 ** e)].filter(v => v >= low && v <= high);
     axis.filter = (_u, splits) => splits;
   }
   return axis;
@@ -48,7 +58,7 @@ class RunChart {
     this.frame = host.appendChild(make("div", "plot"));
     const ends = [[spec.x.low, spec.x.high], [spec.y.low, spec.y.high]];
     const scale = (axis, [low, high]) => ({
-      time: false, auto: false, distr: axis.log ? 3 : 1,
+      time: false, auto: false, distr: axis.log ? 3 : axis.linear_until ? 4 : 1, asinh: axis.linear_until ?? 1,
       range: (_, a, b) => [a ?? low, b ?? high], min: low, max: high,
     });
     this.plot = new uPlot({
@@ -115,7 +125,7 @@ class RunChart {
   pixels(device) {
     const u = this.plot, ratio = uPlot.pxRatio, box = u.bbox;
     const one = (scale, axis, from, to) => {
-      const shape = axis.log ? Math.log10 : v => v;
+      const shape = shapeOf(axis);
       const low = shape(scale.min), unit = (to - from) / (shape(scale.max) - low);
       return v => from + (shape(v) - low) * unit;
     };

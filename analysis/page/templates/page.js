@@ -1,6 +1,14 @@
 // The page as a whole: navigation, copied commands, the selected run's line, and loading itself again.
 
 const tables = [];
+const quoted = word => /^[\w./=+-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
+
+function said(button, word) {
+  const before = button.textContent;
+  if (before === word) return;
+  button.textContent = word;
+  setTimeout(() => { button.textContent = before; }, 1500);
+}
 
 function copying() {
   document.addEventListener("click", async event => {
@@ -10,15 +18,14 @@ function copying() {
     const text = button.dataset.copy ?? button.parentElement.querySelector("code").textContent;
     try {
       await navigator.clipboard.writeText(text);
-      button.textContent = "copied";
+      said(button, "copied");
     } catch {
       const area = document.body.appendChild(make("textarea"));
       area.value = text;
       area.select();
-      button.textContent = document.execCommand("copy") ? "copied" : "failed";
+      said(button, document.execCommand("copy") ? "copied" : "failed");
       area.remove();
     }
-    setTimeout(() => { button.textContent = "copy"; }, 1500);
   });
 }
 
@@ -48,10 +55,15 @@ function selectedLine() {
     const known = tables.map(table => table.rowOf(run)).find(Boolean) ?? rowOf(run) ?? [];
     for (const [column, text] of known) {
       if (!text || ["run", "run_id", "seed"].includes(column.name)) continue;
-      if (column.kind === "code") { if (text.startsWith("python ")) buttons.append(copyButton(text)); continue; }
+      if (column.kind === "code") continue;
       const fact = facts.appendChild(make("span", "", `${column.name} `));
       fact.append(make("b", "", text));
     }
+    const words = `${selection.keys[run]} --store ${quoted(bar.dataset.store)}`;
+    buttons.append(
+      copyButton(`python -m grok.run --again ${words}`, "copy: train again"),
+      copyButton(`python -m grok.show ${words}`, "copy: show"),
+    );
     const clear = make("button", "", "clear");
     clear.type = "button";
     clear.addEventListener("click", () => selection.select(run));

@@ -32,8 +32,8 @@ function filterOf(text, names) {
   return (row, all) => tests.every(test => test(row, all));
 }
 
-function copyButton(text) {
-  const button = make("button", "copy", "copy");
+function copyButton(text, words = "copy") {
+  const button = make("button", "copy", words);
   button.type = "button";
   button.title = "copy the command";
   button.dataset.copy = text;

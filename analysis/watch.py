@@ -1,0 +1,73 @@
+"""Keeping the page of a store fresh while a sweep runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from analysis.answers import Report, compile_report
+from analysis.observations import Observations
+from analysis.writing import write_answers, write_page
+from grok.errors import StoreError
+from grok.store import check_path
+
+if TYPE_CHECKING:
+    from analysis.figures.style import Drawing
+
+EVERY: Final = 10
+"""Seconds between two looks at the store."""
+FOLDERS: Final = ("runs", "sweeps", "search")
+"""What changes when a store grows: a finished run, a planned sweep, a search's trials."""
+PATIENCE: Final = 3
+"""Failed readings in a row after which the store is held to be damaged rather than being written."""
+
+
+def watch(store: Path, out: Path, every: int) -> int:
+    """Write the report of ``store`` whenever it has grown, looking every ``every`` seconds; return 0 on Ctrl-C.
+
+    A store that is not there yet is waited for.
+
+    Raises:
+        StoreError: ``store`` is no store, or stays unreadable, or ``out`` cannot be written.
+    """
+    seen: object = None
+    failures = 0
+    written: tuple[Report, dict[str, list[Drawing]]] | None = None
+    print(f"watching {store}: looks every {every} s, Ctrl-C ends it", flush=True)
+    try:
+        while True:
+            now = state(store) if check_path(store) else None
+            if now is not None and now != seen:
+                try:
+                    report = compile_report(Observations.read(store))
+                except StoreError:
+                    # A shard can be merged into another one between listing and reading it.
+                    failures += 1
+                    if failures >= PATIENCE:
+                        raise
+                else:
+                    failures, seen = 0, now
+                    written = report, write_answers(report, out)
+                    page = write_page(*written, out, reload_seconds=every)
+                    print(f"{time.strftime('%H:%M:%S')}  {report.provenance.runs:,} runs  {page}", flush=True)
+            time.sleep(every)
+    except KeyboardInterrupt:
+        if written is None:
+            print(f"\nstopped: {store} held nothing yet")
+        else:
+            print(f"\nstopped: {written[0].provenance.runs:,} runs in {write_page(*written, out)}")
+    return 0
+
+
+def state(store: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return name, size and time of every file that a new run, sweep or search adds or changes."""
+    found = []
+    for folder in FOLDERS:
+        for file in sorted((store / folder).glob("*.*")):
+            try:
+                stat = file.stat()
+            except FileNotFoundError:  # merged into another one meanwhile
+                continue
+            found.append((f"{folder}/{file.name}", stat.st_size, stat.st_mtime_ns))
+    return tuple(found)

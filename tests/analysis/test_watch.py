@@ -1,0 +1,81 @@
+"""The page of a growing store: written anew when there is something new, whole at every moment, ended by Ctrl-C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis import report, watch
+from grok.errors import StoreError
+from tests.analysis.simulate import census, write
+
+
+def sleeping(*acts: Callable[[], object]) -> Callable[[float], None]:
+    """Return a ``sleep`` that does one act a call, then Ctrl-C."""
+    left = list(acts)
+
+    def sleep(seconds: float) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop(0)()
+
+    return sleep
+
+
+def test_a_page_follows_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truths = census(4, np.random.default_rng(0))
+    store, page = tmp_path / "store", tmp_path / "out" / "report.html"
+    pages: list[str] = []
+    acts = [
+        lambda: write(truths[:2], store),
+        lambda: pages.append(page.read_text()),
+        lambda: write(truths, store),
+        lambda: pages.append(page.read_text()),
+    ]
+    monkeypatch.setattr(watch.time, "sleep", sleeping(*acts))
+    assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch", "--every", "7"]) == 0
+    assert ["2 trajectories" in text for text in pages] == [True, False]
+    assert "4 trajectories" in pages[1]
+    assert all('data-reload="7"' in text for text in pages)
+    assert "data-reload" not in page.read_text()
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 5, said  # what it does, two pages, the line that Ctrl-C breaks, the last words
+    assert said[-1].startswith("stopped: 4 runs in ")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir() if p.name.startswith(".")) == []
+
+
+def test_nothing_new_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = write(census(2, np.random.default_rng(0)), tmp_path / "store")
+    page = tmp_path / "out" / "report.html"
+    times: list[int] = []
+    look = lambda: times.append(page.stat().st_mtime_ns)  # noqa: E731
+    monkeypatch.setattr(watch.time, "sleep", sleeping(look, look, look))
+    assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch"]) == 0
+    assert len(set(times)) == 1
+
+
+def test_a_store_that_is_being_merged_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = write(census(2, np.random.default_rng(0)), tmp_path / "store")
+    read, failures = watch.Observations.read, iter([StoreError("a shard is gone"), StoreError("a shard is gone")])
+
+    def flaky(path: Path) -> object:
+        error = next(failures, None)
+        if error:
+            raise error
+        return read(path)
+
+    monkeypatch.setattr(watch.Observations, "read", flaky)
+    monkeypatch.setattr(watch.time, "sleep", sleeping(lambda: None, lambda: None, lambda: None))
+    assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch"]) == 0
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_what_stays_unreadable_ends_the_watch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("no store")
+    assert report.main([str(tmp_path / "file"), "--watch"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
