@@ -198,8 +198,24 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
             raise refuse()
         _, item = typing.get_args(kind)
         entry = Rule(doc="", minimum=rule.minimum, maximum=rule.maximum)
-        return {str(k): check(f"{name}.{k}", v, item, entry) for k, v in value.items()}
+        return {k: check(f"{name}.{k}", v, item, entry) for k, v in _dotted(name, value).items()}
     raise AssertionError(f"no rule for a setting of type {kind!r}")
+
+
+def _dotted(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a map by dotted names: ``{"blocks": {"0": 7}}`` is how a command line gives ``{"blocks.0": 7}``.
+
+    Raises:
+        ConfigError: a name is given twice.
+    """
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        entries = {f"{key}.{k}": v for k, v in _dotted(name, inner).items()} if isinstance(inner, Mapping) else {}
+        for k, v in (entries or {str(key): inner}).items():
+            if k in flat:
+                raise ConfigError(f"{name}.{k} is given twice: {flat[k]} and {v}")
+            flat[k] = v
+    return flat
 
 
 def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
