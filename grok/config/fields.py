@@ -24,7 +24,7 @@ from grok.streams import MAX_SEED
 Role = Literal["result", "length", "schedule", "none"]
 """What a setting can change: the trajectory, only its length, only when it is looked at, or nothing.
 
-See DESIGN decision 1: ``result`` settings are in run_id and trajectory_id, ``length``
+``result`` settings are in run_id and trajectory_id, ``length``
 (``train.steps``) and ``schedule`` (evaluation) only in run_id, ``none`` in neither.
 """
 
@@ -230,6 +230,21 @@ def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
     )
     if outside:
         raise ConfigError(f"{name}={value!r} is out of range: {_accepts(kind, rule)}")
+
+
+def accepted(hint: Any, rule: Rule) -> str:
+    """Return what a setting of type ``hint`` takes, in words.
+
+    >>> accepted(int | None, Rule("Width.", minimum=1))
+    'a whole number, at least 1; or null'
+    >>> accepted(str, Rule("Place.", choices=("pre", "post")))
+    'pre | post'
+    """
+    kind = _without_none(hint)
+    text = _accepts(kind, rule).removeprefix("expected ")
+    if rule.choices is not None:
+        text = " | ".join(map(str, rule.choices))
+    return f"{text}; or null" if kind is not hint else text
 
 
 def _accepts(kind: Any, rule: Rule) -> str:

@@ -212,7 +212,7 @@ def test_hydras_own_options_work(door: Door) -> None:
     assert "modulus: 113" in settings.out
     text = door("--help")
     assert text.status == 0
-    assert "experiment: " in text.out
+    assert "experiment=" in text.out
     assert "quickstart" in text.out
     assert "train_fraction" in text.out
 
