@@ -7,7 +7,6 @@ in the provenance); diverged ones stay, as seeds that did not generalise.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.documents import searches, sweeps
 from analysis.events import with_event_times
 from analysis.statistics.survival import Times
 from grok.config import ArithmeticConfig
@@ -86,8 +86,7 @@ class Observations:
         from grok.store import open_store
 
         store = open_store(path)
-        kept = [_documents(Path(path) / folder) for folder in ("search", "sweeps")]
-        return cls(store.runs(), store.curves(), store.steps(), Path(path), *kept)
+        return cls(store.runs(), store.curves(), store.steps(), Path(path), searches(Path(path)), sweeps(Path(path)))
 
     @cached_property
     def arithmetic(self) -> pd.DataFrame:
@@ -175,19 +174,6 @@ class Observations:
         label = rows.groupby(varying, dropna=False, sort=True).ngroup()
         rank = {old: new for new, old in enumerate(label.value_counts(sort=False).sort_values(ascending=False).index)}
         return label.map(rank)
-
-
-def _documents(folder: Path) -> list[dict[str, Any]]:
-    """Return a folder's JSON files in order of name; one that is being written or damaged is left out."""
-    found = []
-    for file in sorted(folder.glob("*.json")):
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(data, dict):
-            found.append(data)
-    return found
 
 
 def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTINGS) -> list[str]:

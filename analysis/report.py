@@ -13,14 +13,13 @@ from analysis.answers import compile_report
 from analysis.command import reading_parser
 from analysis.observations import Observations
 from analysis.watch import EVERY, watch
-from analysis.writing import write_report
-from grok.cli.command import Parser, command, program, store_of
+from analysis.writing import default_folder, write_report
+from grok.cli.command import Parser, command, store_of
 
 
 def parser() -> Parser:
     """Return the command's arguments."""
-    description = "Write the report of a store: one page, its figures, and the data behind them."
-    made = reading_parser(Parser(prog=program("report", "analysis.report"), description=description))
+    made = reading_parser("report", "Write the report of a store: one page, its figures, and the data behind them.")
     made.add_argument("--watch", action="store_true", help="again whenever the store has grown, until Ctrl-C")
     made.add_argument("--every", type=int, default=EVERY, metavar="SECONDS", help="of --watch (default: %(default)s)")
     return made
@@ -31,7 +30,7 @@ def main(argv: list[str]) -> int:
     """Write the report and print its headlines."""
     given = parser().parse_args(argv)
     store = store_of(given)
-    out = given.out or store / "report"
+    out = given.out or default_folder(store)
     if given.watch:
         return watch(store, out, max(1, given.every))
     report = compile_report(Observations.read(store))

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from analysis.studies.base import Study
 from grok.errors import StoreError
 from grok.files import move, unique, write_flushed
+from grok.untrusted import refuse_links, unlinked
 
 if TYPE_CHECKING:
     from analysis.answers import Report
     from analysis.figures.style import Drawing
 
-FIGURES, TABLES, PAGE = "figures", "tables", "report.html"
+REPORT, FIGURES, TABLES, PAGE = "report", "figures", "tables", "report.html"
 
 
 def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing]]:
@@ -28,6 +29,7 @@ def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing
     from analysis.figures import drawings
 
     with writing_below(out):
+        refuse_links([out / FIGURES, out / TABLES], [])
         for folder in (FIGURES, TABLES):
             (out / folder).mkdir(parents=True, exist_ok=True)
         drawn = {study.name: list(drawings(study)) for study in studies}
@@ -35,9 +37,9 @@ def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing
             drawing.write(out / FIGURES)
         for study in studies:
             for table in study.tables:
-                table.frame.to_csv(out / TABLES / f"{study.name}_{table.name}.csv", index=False)
+                table.frame.to_csv(unlinked(out / TABLES / f"{study.name}_{table.name}.csv"), index=False)
             for name, frame in study.files.items():
-                frame.to_csv(out / name, index=False)
+                frame.to_csv(unlinked(out / name), index=False)
     return drawn
 
 
@@ -59,7 +61,7 @@ def write_answers(report: Report, out: Path) -> dict[str, list[Drawing]]:
     drawn = write_studies(report.studies, out)
     with writing_below(out):
         text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
-        (out / "report.json").write_text(text + "\n", encoding="utf-8")
+        unlinked(out / "report.json").write_text(text + "\n", encoding="utf-8")
     return drawn
 
 
@@ -82,6 +84,16 @@ def write_page(report: Report, drawn: dict[str, list[Drawing]], out: Path, reloa
         finally:
             staged.unlink(missing_ok=True)
     return out / PAGE
+
+
+def default_folder(store: Path) -> Path:
+    """Return where a store's report is written unless ``--out`` names another folder.
+
+    Raises:
+        StoreError: it is a link: whoever made the store chose where it leads.
+    """
+    refuse_links([store / REPORT], [])
+    return store / REPORT
 
 
 @contextmanager

@@ -29,12 +29,12 @@ from safetensors.torch import load_file, save_file
 from grok.errors import CheckpointError
 from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, write_folder
 from grok.records import Checkpoint
+from grok.untrusted import is_folder, plain_name, read_json_object, refuse_links
 
 FORMAT: Final = 1
 TENSORS: Final = "tensors.safetensors"
 MANIFEST: Final = "manifest.json"
 _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -47,7 +47,7 @@ def run_folder(store: str | Path, run_id: str) -> Path:
     Raises:
         CheckpointError: ``run_id`` is not a plain name, so it could point elsewhere.
     """
-    return Path(store) / "checkpoints" / _plain_name(run_id, "run_id")
+    return Path(store) / "checkpoints" / plain_name(run_id, "run_id", CheckpointError)
 
 
 def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None = 1) -> Path:
@@ -125,6 +125,8 @@ def checkpoint_steps(folder: str | Path) -> list[int]:
 def remove_checkpoints(folder: str | Path) -> None:
     """Remove the run's checkpoints; kept weights stay."""
     folder = Path(folder)
+    if not is_folder(folder):  # a link's target is somebody else's
+        return
     for _, _, path in _saved(folder):
         _discard(path)
     with suppress(OSError):  # not there, not empty: kept weights stay, and so does what another process writes
@@ -138,7 +140,7 @@ def save_weights(folder: str | Path, moment: str, tensors: Mapping[str, torch.Te
     Raises:
         CheckpointError: the disk refuses, or ``moment`` is not a plain name.
     """
-    target = Path(folder) / f"weights-{_plain_name(moment, 'moment')}"
+    target = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
     _commit(target, tensors, {"moment": moment})
     return target
 
@@ -149,7 +151,7 @@ def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
     Raises:
         CheckpointError: none were kept, or they are damaged.
     """
-    path = Path(folder) / f"weights-{_plain_name(moment, 'moment')}"
+    path = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
     if not path.is_dir():
         kept = sorted(p.name.removeprefix("weights-") for p in Path(folder).glob("weights-*") if not is_unfinished(p))
         raise CheckpointError(
@@ -193,6 +195,7 @@ def _commit(target: Path, tensors: Mapping[str, torch.Tensor], about: dict[str, 
 
     with _disk_errors(f"writing {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
+        refuse_links([target.parent, target], [], CheckpointError)
         clear_unfinished(target.parent)
         # only kept weights are replaced; their run has no row before they are there
         write_folder(target, write)
@@ -241,7 +244,7 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 def _intact_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json_object(path / MANIFEST, follow=True)
         said = manifest.pop("manifest_sha256")
         written_by = manifest["format"]
         whole = said == _fingerprint(manifest) and _sha256(path / TENSORS) == manifest["sha256"]
@@ -278,12 +281,6 @@ def _dtype(tensor: torch.Tensor) -> str:
 def _discard(path: Path) -> None:
     with _disk_errors(f"removing {path}"):
         discard_folder(path)
-
-
-def _plain_name(name: str, what: str) -> str:
-    if not _NAME.fullmatch(name) or is_unfinished(Path(name)):
-        raise CheckpointError(f"{what}={name!r}: expected a name of letters, digits, '.', '_' and '-', not a path")
-    return name
 
 
 def _check_plain(value: Any, where: str) -> None:

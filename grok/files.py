@@ -16,7 +16,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Final, TextIO
 
 from grok.errors import GrokError, StoreError, disk_remedy
-from grok.processes import start_of
+from grok.processes import host_in_names, start_of
 
 TRIES: Final = 3
 """Times to write a folder that another process clears away meanwhile: it has no reason to do so twice."""
@@ -118,8 +117,8 @@ def staged_folder(target: Path) -> Iterator[Path]:
         OSError: the disk refuses.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    host, pid = socket.gethostname(), os.getpid()
-    folder = _beside(target, f"{host}+{pid}+{start_of(pid) or ''}+{os.urandom(4).hex()}")
+    pid = os.getpid()
+    folder = _beside(target, f"{host_in_names()}+{pid}+{start_of(pid) or ''}+{os.urandom(4).hex()}")
     try:
         folder.mkdir()
         yield folder
@@ -186,7 +185,7 @@ def _is_being_written(name: str) -> bool:
     writer = _WRITER.fullmatch(name.partition(_UNFINISHED)[2])
     if writer is None:
         return False
-    return writer[1] != socket.gethostname() or (start_of(int(writer[2])) or "") == writer[3]
+    return writer[1] != host_in_names() or (start_of(int(writer[2])) or "") == writer[3]
 
 
 def _put_in_place(folder: Path, target: Path) -> None:
@@ -233,7 +232,7 @@ def locked(path: Path, patience: float = LOCK_PATIENCE) -> Iterator[None]:
     Raises:
         StoreError: the lock stayed with another process for ``patience`` seconds.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
         start, pause = time.monotonic(), 0.001
         while True:

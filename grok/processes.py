@@ -7,10 +7,12 @@ machine and boot, so that a number that was given out again keeps nothing alive.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,23 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Owner:
-        host = socket.gethostname()
-        return cls(
-            f"{host}-{os.getpid()}-{os.urandom(8).hex()}", machine(), os.getpid(), start_of(os.getpid()) or "", host
-        )
+        pid = os.getpid()
+        name = f"{host_in_names()}-{pid}-{os.urandom(8).hex()}"
+        return cls(name, machine(), pid, start_of(pid) or "", socket.gethostname())
+
+    @classmethod
+    def from_json(cls, content: Any) -> Owner:
+        """Return the owner that a file names.
+
+        Raises:
+            ValueError: it names none.
+        """
+        known = {f.name: int if f.name == "pid" else str for f in fields(cls)}
+        if not isinstance(content, dict) or content.keys() != known.keys():
+            raise ValueError("it does not name a process")
+        if any(type(content[name]) is not kind for name, kind in known.items()):
+            raise ValueError("it does not name a process")
+        return cls(**content)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -41,6 +56,11 @@ def alive_here(owner: Owner) -> bool | None:
     if owner.machine != machine():
         return None
     return start_of(owner.pid) == owner.started
+
+
+def host_in_names() -> str:
+    """Return this machine's name as the names of files may hold it."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).lstrip(".-")[:60] or "host"
 
 
 def machine() -> str:

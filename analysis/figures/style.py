@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis.figures.chart import Chart
+from grok.untrusted import unlinked
 
 PALETTE: Final[dict[str, tuple[str, str]]] = {
     "ink": ("#22262b", "#e6e8ea"),
@@ -88,6 +89,7 @@ RC: Any = {
     "xtick.major.size": 3,
     "ytick.major.size": 0,
     "text.color": INK,
+    "text.parse_math": False,  # a dollar sign in a name is one: half a formula would end the drawing
     "lines.linewidth": 1.6,
     "lines.solid_capstyle": "round",
     "patch.linewidth": 0,
@@ -134,9 +136,9 @@ class Drawing:
 
     def write(self, folder: Path) -> None:
         """Write NAME.png, NAME.svg and NAME.csv into ``folder``."""
-        (folder / f"{self.name}.png").write_bytes(self.png())
-        (folder / f"{self.name}.svg").write_text(self.standalone_svg(), encoding="utf-8")
-        self.data.to_csv(folder / f"{self.name}.csv", index=False)
+        unlinked(folder / f"{self.name}.png").write_bytes(self.png())
+        unlinked(folder / f"{self.name}.svg").write_text(self.standalone_svg(), encoding="utf-8")
+        self.data.to_csv(unlinked(folder / f"{self.name}.csv"), index=False)
 
     @cached_property
     def svg(self) -> str:

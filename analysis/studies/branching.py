@@ -128,6 +128,9 @@ def chosen_parents(observations: Observations) -> dict[str, str]:
         if MODULE not in words:
             continue
         said = {w: words[i + 1] for i, w in enumerate(words[:-1]) if w.startswith("--")}
+        numbers = [*said.get("--seeds", "0:0").split(":"), said.get("--at", "0"), said.get("--best", "0")]
+        if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
+            continue  # no command of this project's: the record may be anybody's
         if "--parents" in said:
             for name in said["--parents"].split(","):
                 kinds.update(dict.fromkeys(rows.index[rows.index.str.startswith(name)], "named"))

@@ -123,7 +123,11 @@ def analyse(observations: Observations, question: Question) -> Searches:
     pinned = {d["study"]: d for d in observations.searches if "pinned_at" in d}
     for result in results:
         _best(study, result)
-        _comparison(study, result, compared.get(result.name), pinned.get(result.name))
+        mine = compared.get(result.name)
+        if mine is not None and not set(mine["pinned"]["default"]) <= set(result.settings):
+            study.notes.append(f"{result.name}: its comparison is of other settings than it searched, and is left out.")
+            mine = None
+        _comparison(study, result, mine, pinned.get(result.name))
         _importance(study, result)
     return study
 

@@ -1,4 +1,4 @@
-"""``python -m grok.store {status|verify|compact|merge|migrate} STORE``.
+"""``python -m grok.store {status|verify|compact|merge|migrate|restore} STORE``.
 
 Exit status 0: done, all well; 1: something is wrong with the store, or stores disagree;
 2: refused.
@@ -16,13 +16,16 @@ from typing import Final
 from grok.cli.command import Parser, add_store, command, program, store_of
 from grok.errors import StoreError
 from grok.store.compact import compact
-from grok.store.layout import Layout, conflict_files, is_current, read_marker
+from grok.store.conflicts import conflict_files
+from grok.store.layout import Layout, is_current, read_marker
 from grok.store.leases import Leases
 from grok.store.merge import merge
 from grok.store.migrate import migrate
+from grok.store.quarantine import Recovered
 from grok.store.reader import DamagedShardWarning, open_store
-from grok.store.recovery import Recovered, unfinished_compaction
+from grok.store.restore import restore
 from grok.store.schema import KINDS
+from grok.store.unfinished import unfinished_compaction
 from grok.store.verify import verify
 
 _EXAMPLES: Final = """\
@@ -60,6 +63,7 @@ def parser() -> Parser:
         ("verify", "read every byte of the tables and check every promise; writes nothing"),
         ("compact", "merge small shards into large ones; readers never see less or double"),
         ("migrate", "bring a store of an older version to the current columns"),
+        ("restore", "bring back what quarantine/ holds and is whole"),
     ):
         add_store(commands.add_parser(name, help=meaning, description=meaning))
     meaning = "merge stores; runs that should be equal and are not are reported, never chosen from"
@@ -75,7 +79,7 @@ def _run(given: argparse.Namespace) -> int:
         if given.into is None and given.others and not Path(given.store).exists():
             raise StoreError(f"no store at {given.store} (not there): for a new one give --into {given.store}")
         return _merge(given.store, given.others, given.into)
-    commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate}
+    commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate, "restore": _restore}
     return commands[given.command](str(store_of(given)))
 
 
@@ -104,7 +108,10 @@ def _status(path: str) -> int:
     if orphans := len((layout.names("curves") | layout.names("steps")) - layout.names("runs")):
         attention.append(f"{orphans} unfinished commits: the next command that writes retires them")
     if kept := _entries(layout.quarantine, ".json"):
-        attention.append(f"{kept} shards in quarantine/, each with its reason beside it")
+        attention.append(
+            f"{kept} shards in quarantine/, each with its reason beside it; `python -m grok.store restore {path}` "
+            "brings back those that are whole"
+        )
     if failed := table["status"].to_pylist().count("failed"):
         attention.append(f"{failed} failed: their column error says why; retry_failed=true trains them again")
     attention += [f"conflict on record: {file}" for file in conflict_files(layout)]
@@ -138,6 +145,17 @@ def _migrate(path: str) -> int:
     _print_recovered(done.recovered)
     print(f"{path}: from schema {done.from_version}, {done.shards} files rewritten")
     return 0
+
+
+def _restore(path: str) -> int:
+    done = restore(path)
+    _print_recovered(done.recovered)
+    for line in done.left:
+        print(f"left in quarantine: {line}")
+    for conflict in done.conflicts:
+        print(f"conflict: {conflict}")
+    print(f"{path}: {len(done.runs)} runs restored, {done.stored} were stored anyway, {len(done.left)} files left")
+    return 1 if done.conflicts else 0
 
 
 def _merge(first: str, others: list[str], into: str | None) -> int:

@@ -7,8 +7,9 @@ from grok.store.compare import Conflict
 from grok.store.layout import check_path
 from grok.store.leases import Claim
 from grok.store.provenance import Provenance, without_passwords
+from grok.store.quarantine import Recovered
 from grok.store.reader import DamagedShardWarning, Store, open_store
-from grok.store.recovery import Recovered
+from grok.store.recovery import ForeignFileWarning
 from grok.store.rows import Row
 from grok.store.writer import CommitReport, StoreWriter
 
@@ -17,6 +18,7 @@ __all__ = [
     "CommitReport",
     "Conflict",
     "DamagedShardWarning",
+    "ForeignFileWarning",
     "Provenance",
     "Recovered",
     "Row",

@@ -15,17 +15,22 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from grok.errors import StoreError
 from grok.files import disk_errors, exchange, flush_folder, locked, unique, write_flushed
-from grok.store.layout import EMPTY, Layout, make_store, read_marker, refuse_older, shard_names
-from grok.store.recovery import COMPACTION, READY, Recovered, finish_compaction, recover
+from grok.store.damage import ForeignFile, refuse_without_threads
+from grok.store.layout import EMPTY, Layout, make_store, read_marker, refuse_older, shard_names, strangers
+from grok.store.quarantine import Recovered
+from grok.store.recovery import recover
 from grok.store.rows import Shard, with_partners
 from grok.store.schema import KINDS, schema
 from grok.store.shards import concat, open_shard, read_whole, write_parquet
+from grok.store.unfinished import COMPACTION, READY, exchange_tables
+from grok.untrusted import is_folder
 
 SHARD_ROWS: Final = 1_000_000
 """Rows after which a compacted shard is closed: bounds memory, and the loss when one is damaged."""
@@ -62,6 +67,7 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
     layout = Layout(Path(path))
     read_marker(layout)
     make_store(path)
+    refuse_without_threads(layout.root)
     with disk_errors(f"compacting {path}"), locked(layout.lock):
         refuse_older(layout)
         recovered = recover(layout, thorough=True)
@@ -71,8 +77,17 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
                 f"{path}: this file system cannot exchange two folders in one step, so compacting here would show "
                 f"readers less or double for a moment: run `python -m grok.store merge {path} --into NEW` instead"
             )
+        _refuse_folders(layout)
         merge_shards(layout, before, shard_rows)
         return Compaction(len(before), len(layout.names("runs")), recovered)
+
+
+def _refuse_folders(layout: Layout) -> None:
+    """Refuse to exchange tables that hold folders, which cannot be carried over."""
+    for kind in KINDS:
+        for path in strangers(layout.table(kind)):
+            if is_folder(path):
+                raise StoreError(f"{path} is a folder among shards: move it away, then compact again")
 
 
 def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD_ROWS) -> None:
@@ -91,14 +106,17 @@ def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    finish_compaction(layout)
+    exchange_tables(layout, folder)
 
 
 def _groups(layout: Layout, names: Collection[str], shard_rows: int) -> Iterator[list[str]]:
     """Yield the names of shards to merge into one, the smallest first."""
     group: list[str] = []
     rows = 0
-    sizes = {name: _rows(layout, name) for name in names}
+    sizes = {}
+    for name in names:
+        with suppress(ForeignFile):  # stays as it is
+            sizes[name] = _rows(layout, name)
     for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
         if group and rows + size > shard_rows:
             yield group
@@ -114,7 +132,7 @@ def _rows(layout: Layout, name: str) -> int:
     for kind in KINDS:
         path = layout.shard(kind, name)
         if path.exists():
-            with open_shard(path) as file:
+            with open_shard(path, kind) as file:
                 total += file.metadata.num_rows
     return total
 
@@ -124,8 +142,9 @@ def _make_ready(layout: Layout, folder: Path, groups: list[list[str]]) -> None:
         (folder / kind).mkdir(parents=True)
     for group in groups:
         _write(folder, unique(), concat([read_whole(layout, name) for name in group]))
-    for name in layout.names("runs") - {name for group in groups for name in group}:
-        _link(layout, folder, name)
+    merged = {name for group in groups for name in group}
+    for kind in KINDS:
+        _link_others(layout.table(kind), folder / kind, merged | {EMPTY})
     for kind in KINDS:
         if not shard_names(folder / kind):
             empty = schema(kind).empty_table()
@@ -138,10 +157,11 @@ def _make_ready(layout: Layout, folder: Path, groups: list[list[str]]) -> None:
     flush_folder(layout.tmp)
 
 
-def _link(layout: Layout, folder: Path, name: str) -> None:
-    for kind in KINDS:
-        if layout.shard(kind, name).exists():
-            os.link(layout.shard(kind, name), folder / kind / f"{name}.parquet")
+def _link_others(table: Path, folder: Path, merged: Collection[str]) -> None:
+    """Link what stays as it is into the new table: large shards, and whatever else lies there."""
+    for entry in os.scandir(table):
+        if entry.name.removesuffix(".parquet") not in merged or not entry.name.endswith(".parquet"):
+            os.link(entry.path, folder / entry.name, follow_symlinks=False)
 
 
 def _write(folder: Path, name: str, shard: Shard) -> None:

@@ -9,6 +9,8 @@ STORE/
   conflicts/      equal runs with different bits, one JSON each
   quarantine/     damaged and orphaned shards, each with its reason
   leases/         which running sweep trains what
+  live/           progress of running sweeps
+  search/         searches over settings
   tmp/            files being written; nothing in it is ever needed
   lock            held while a process commits
 ```
@@ -16,9 +18,8 @@ STORE/
 
 from __future__ import annotations
 
-import json
+import errno
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,10 +27,23 @@ from typing import Any, Final
 from grok.errors import StoreError
 from grok.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
 from grok.store.schema import KINDS, SCHEMA_VERSION, columns_of, newer
+from grok.untrusted import is_folder, read_json_object, refuse_links
 
 PRODUCT: Final = "grok-lab"
 EMPTY: Final = "empty"
 """Name of the shard without rows that keeps a table readable until it has a real one."""
+
+
+class StoreGone(StoreError):
+    """The store was removed or moved while it was in use."""
+
+    exit_status = 1
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(
+            f"{root} was removed or moved while it was in use: put it back and the same command goes on, "
+            "or give the command again to begin a new store"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,11 @@ class Layout:
         """Journals of searches over settings; there only once there was one."""
         return self.root / "search"
 
+    @property
+    def live(self) -> Path:
+        """What running sweeps say; there only while there is one."""
+        return self.root / "live"
+
     def table(self, kind: str) -> Path:
         return self.root / kind
 
@@ -97,9 +116,29 @@ class Layout:
         )
 
 
+def missing_tables(layout: Layout) -> list[str]:
+    """Return the names of the tables' folders that are not there."""
+    return [f"{kind}/" for kind in KINDS if not layout.table(kind).is_dir()]
+
+
 def shard_names(folder: Path) -> set[str]:
-    """Return the names, without suffix, of the parquet files in ``folder``."""
-    return {e.name.removesuffix(".parquet") for e in os.scandir(folder) if e.name.endswith(".parquet")}
+    """Return the names, without suffix, of the parquet files in ``folder``; also of links to files, as data sets
+    that are kept under version control have them."""
+    return {e.name.removesuffix(".parquet") for e in os.scandir(folder) if _may_be_shard(e)}
+
+
+def strangers(folder: Path) -> list[Path]:
+    """Return what lies in a table's folder and can be no shard: folders, files of another kind, links to nothing."""
+    return sorted(Path(e.path) for e in os.scandir(folder) if not _may_be_shard(e))
+
+
+def _may_be_shard(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.name.endswith(".parquet") and entry.is_file()
+    except OSError:
+        if entry.is_symlink():  # to itself
+            return False
+        raise
 
 
 def check_path(path: str | Path) -> bool:
@@ -117,11 +156,26 @@ def check_path(path: str | Path) -> bool:
     return exists
 
 
+def refuse_unusable_name(path: Path) -> None:
+    """Raise StoreError where no store can be at ``path`` whatever is there: its name is no text."""
+    text = str(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"store.path={os.fsencode(path)!r} is not UTF-8, which parquet files cannot be opened by: rename the folder"
+        ) from None
+    if "\0" in text:
+        raise StoreError(f"store.path={text!r} holds a character that no path can have")
+
+
 def _check_place(layout: Layout) -> bool:
     """Return whether there is a store, of whatever older schema; refuse what can be none."""
+    refuse_unusable_name(layout.root)
     if layout.marker.is_file():
         read_marker(layout)
         _refuse_unwritable(layout)
+        refuse_linked(layout)
         return True
     if layout.root.exists():
         if not layout.root.is_dir():
@@ -139,6 +193,11 @@ def _check_place(layout: Layout) -> bool:
     return False
 
 
+def refuse_linked(layout: Layout) -> None:
+    """Refuse to write into a store whose own files and folders are links, or something else than they should be."""
+    refuse_links([*layout.folders(), layout.tmp, layout.search, layout.live], [layout.marker, layout.lock])
+
+
 def _lost_marker(layout: Layout) -> str:
     """Return what to do where everything of a store is there but its marker."""
     if not all(layout.table(kind).is_dir() for kind in KINDS):
@@ -148,7 +207,7 @@ def _lost_marker(layout: Layout) -> str:
 
 def _is_half_made(entry: Path) -> bool:
     """Whether ``entry`` is what a store killed while being made leaves behind."""
-    return entry.name == "tmp" and entry.is_dir() and all(e.name.startswith("store.json.") for e in entry.iterdir())
+    return entry.name == "tmp" and is_folder(entry) and all(e.name.startswith("store.json.") for e in entry.iterdir())
 
 
 def _refuse_unwritable(layout: Layout) -> None:
@@ -169,15 +228,21 @@ def read_marker(layout: Layout) -> dict[str, Any]:
     Raises:
         StoreError: no store, an unreadable marker, or a newer schema.
     """
+    refuse_unusable_name(layout.root)
     try:
-        marker = json.loads(layout.marker.read_text(encoding="utf-8"))
+        marker = read_json_object(layout.marker, follow=True)
         version, columns = marker["schema_version"], marker["columns"]
-        if marker["store"] != PRODUCT or not isinstance(version, int):
+        if marker["store"] != PRODUCT or type(version) is not int or version < 0:
             raise ValueError(f"it is not {PRODUCT}'s")
+        if not isinstance(columns, dict) or not all(isinstance(columns.get(kind, {}), dict) for kind in KINDS):
+            raise ValueError("its columns are not listed by table")
     except (FileNotFoundError, NotADirectoryError):
         found = "is a file" if layout.root.is_file() else "has no store.json" if layout.root.exists() else "not there"
         raise StoreError(f"no store at {layout.root} ({found}): give the folder of a store") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
+            with disk_errors(f"reading {layout.marker}"):
+                raise
         raise StoreError(
             f"{layout.marker} cannot be read as a store's marker ({error}): copy store.json from any other store of "
             "the same version, they are all alike"
@@ -189,12 +254,12 @@ def read_marker(layout: Layout) -> dict[str, Any]:
             unknown = [name for name in columns.get(kind, {}) if name not in columns_of(kind)]
             if unknown:
                 raise StoreError(newer(layout.root, f"the column {unknown[0]!r} of {kind}"))
-    return dict(marker)
+    return marker
 
 
 def is_current(marker: dict[str, Any]) -> bool:
     """Return whether the marker names exactly the columns of this version, in their order."""
-    return marker["schema_version"] == SCHEMA_VERSION and all(
+    return bool(marker["schema_version"] == SCHEMA_VERSION) and all(
         list(marker["columns"].get(kind, {}).items()) == list(columns_of(kind).items()) for kind in KINDS
     )
 
@@ -259,13 +324,6 @@ def renew_empty(layout: Layout) -> None:
 
 def _has_rows(layout: Layout) -> bool:
     return any(layout.table(kind).is_dir() and layout.names(kind) for kind in KINDS)
-
-
-def conflict_files(layout: Layout) -> list[Path]:
-    """Return the recorded conflicts, by name."""
-    with suppress(FileNotFoundError):
-        return sorted(layout.conflicts.glob("*.json"))
-    return []
 
 
 def staged(layout: Layout, name: str) -> Path:

@@ -23,6 +23,7 @@ from typing import Final
 from grok.files import disk_errors, locked, remove_quietly, replace_text
 from grok.processes import Owner, alive_here
 from grok.store.layout import Layout
+from grok.untrusted import is_file, is_folder, is_plain, plain_name, read_json_object
 
 STALE_AFTER: Final = 120.0
 """Seconds without a heartbeat, as seen from here, after which a sweep on another machine counts as dead."""
@@ -124,7 +125,7 @@ class Leases:
             return not here
         beat = ""
         with suppress(FileNotFoundError):
-            beat = self._beat(owner.name).read_text()
+            beat = self._beat(owner.name).read_text(errors="replace") if is_file(self._beat(owner.name)) else ""
         now = self._clock()
         last, since = self._watched.get(owner.name, (None, now))
         if beat != last:
@@ -136,11 +137,17 @@ class Leases:
         for path in sorted(self._folder.glob("*.json")):
             with suppress(FileNotFoundError):
                 try:
-                    content = json.loads(path.read_text(encoding="utf-8"))
-                    yield Owner(**content["owner"]), list(content["run_ids"])
-                except (ValueError, KeyError, TypeError):
-                    if remove_damaged:  # unreadable, so nobody's
+                    content = read_json_object(path)
+                    owner, runs = Owner.from_json(content.get("owner")), content.get("run_ids")
+                    if owner.name != path.stem or not isinstance(runs, list) or not all(map(is_plain, runs)):
+                        raise ValueError("not a lease")
+                except (ValueError, OSError) as error:
+                    if isinstance(error, FileNotFoundError):
+                        raise
+                    if remove_damaged and not is_folder(path):  # unreadable, so nobody's
                         remove_quietly(path)
+                    continue
+                yield owner, runs
 
     def _write(self) -> None:
         if self._me is None:
@@ -152,10 +159,10 @@ class Leases:
         replace_text(self._lease(self._me.name), json.dumps(content))
 
     def _lease(self, owner: str) -> Path:
-        return self._folder / f"{owner}.json"
+        return self._folder / f"{plain_name(owner, 'owner')}.json"
 
     def _beat(self, owner: str) -> Path:
-        return self._folder / f"{owner}.beat"
+        return self._folder / f"{plain_name(owner, 'owner')}.beat"
 
     def _forget(self, owner: str) -> None:
         remove_quietly(self._lease(owner))

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import filecmp
 import itertools
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
 from grok.errors import StoreError
 from grok.files import disk_errors, flush_folder, locked, move, unique
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
+from grok.store.conflicts import origin, record_conflict
 from grok.store.layout import Layout, check_path
 from grok.store.reader import Store, open_store
 from grok.store.rows import Shard
 from grok.store.shards import concat, without_runs
-from grok.store.writer import StoreWriter, origin, record_conflict
+from grok.store.writer import StoreWriter
+from grok.untrusted import is_file, is_folder, is_plain, plain_name
 
 MERGED_ROWS = 1_000_000
 """Rows gathered from the source's shards before they are written as one."""
@@ -55,6 +59,9 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         StoreError: one of them is no store, the target is one of the others, or the
             disk refuses.
     """
+    for named in (first, *others, *([] if into is None else [into])):
+        if not str(named):
+            raise StoreError("merge: an empty name is no store: name the folder of one")
     target = Path(first if into is None else into)
     sources = [Path(p) for p in others] if into is None else [Path(first), *(Path(p) for p in others)]
     check_path(target)
@@ -62,14 +69,27 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
     if not sources:
         raise StoreError(f"merge {first}: name at least one more store")
     for path in sources:
-        if target.resolve() == path.resolve():
+        if _is_same(target, path):
             raise StoreError(f"merge: {path} cannot be merged into itself: name two different stores")
+    for store in stores:
+        _refuse_odd_names(store)
     with StoreWriter(target) as writer, disk_errors(f"merging into {target}"):
         report = MergeReport(target)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
         for source, left_out in zip(stores, barred, strict=True):
             _merge_one(writer, source, left_out, report)
     return report
+
+
+def _is_same(a: Path, b: Path) -> bool:
+    """Return whether two paths lead to one folder."""
+    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+
+
+def _refuse_odd_names(store: Store) -> None:
+    """Refuse a source whose runs have names that lead elsewhere, before anything is written."""
+    for run_id in store.table("runs", None, ["run_id"])["run_id"].to_pylist():
+        plain_name(run_id, f"{store.layout.root}: run_id")
 
 
 def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: MergeReport) -> list[set[str]]:
@@ -156,33 +176,54 @@ def _traces_of(store: Store, facts: pa.Table, wanted: set[tuple[str, str | None]
 
 
 def _copy_folder(source: Path, target: Path, name: str) -> int:
-    """Copy ``source/name`` to ``target/name`` at once, unless it is there; return how many were copied (0 or 1)."""
-    if not (source / name).is_dir() or (target / name).exists():
+    """Copy ``source/name`` to ``target/name`` at once, unless it is there; return how many were copied (0 or 1).
+
+    Only files and folders are copied: what a link points to may lie anywhere.
+    """
+    plain_name(name, "run_id")
+    if not (is_folder(source) and is_folder(source / name)) or os.path.lexists(target / name):
         return 0
+
+    def odd(folder: str, names: list[str]) -> list[str]:
+        return [n for n in names if not (is_file(Path(folder, n)) or is_folder(Path(folder, n)))]
+
     with disk_errors(f"copying {source / name}"):
         staged = target / f".{name}.{unique()}"
-        shutil.copytree(source / name, staged)
-        staged.rename(target / name)
+        try:
+            shutil.copytree(source / name, staged, symlinks=True, ignore=odd)
+            staged.rename(target / name)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
         flush_folder(target)
     return 1
 
 
+STUDY_FILES: Final = (".comparison.json", ".compared.json", ".journal", ".json")
+"""What a search leaves in ``search/``, behind its name."""
+
+
+def _studies(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of every search by its name; links and what bears no search's name are left out."""
+    studies: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()) if is_folder(folder) else []:
+        suffix = next((suffix for suffix in STUDY_FILES if path.name.endswith(suffix)), None)
+        if suffix is not None and is_file(path) and is_plain(path.name):
+            studies.setdefault(path.name.removesuffix(suffix), []).append(path)
+    return studies
+
+
 def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
     """Copy the searches whose names are free: two journals of one name are two studies, which nothing can join."""
-    files = [path for path in sorted(source.search.glob("*")) if path.is_file() and path.suffix != ".lock"]
-    for name in dict.fromkeys(path.name.partition(".")[0] for path in files):
-        mine = [path for path in files if path.name.partition(".")[0] == name]
-        theirs = list(target.search.glob(f"{name}.*"))
-        if theirs:
-            same = all((target.search / p.name).exists() and _equal(p, target.search / p.name) for p in mine)
+    taken = _studies(target.search)
+    for name, mine in _studies(source.search).items():
+        if name in taken:
+            same = all(is_file(target.search / p.name) and _equal(p, target.search / p.name) for p in mine)
             report.studies_left += [] if same else [name]
             continue
         with disk_errors(f"copying the search {name}"):
             target.search.mkdir(exist_ok=True)
             for path in mine:
-                copy = target.search / f".{path.name}.{unique()}"
-                shutil.copy(path, copy)
-                move(copy, target.search / path.name)
+                _copy_file(path, target.search)
         report.studies.append(name)
 
 
@@ -191,9 +232,16 @@ def _equal(a: Path, b: Path) -> bool:
 
 
 def _copy_sweeps(source: Layout, target: Layout) -> None:
-    for path in sorted(source.sweeps.glob("*.json")) if source.sweeps.is_dir() else []:
-        if not (target.sweeps / path.name).exists():
+    for path in sorted(source.sweeps.glob("*.json")) if is_folder(source.sweeps) else []:
+        if is_file(path) and is_plain(path.name) and not os.path.lexists(target.sweeps / path.name):
             with disk_errors(f"copying {path}"):
-                copy = target.sweeps / f".{path.name}.{unique()}"
-                shutil.copy(path, copy)
-                move(copy, target.sweeps / path.name)
+                _copy_file(path, target.sweeps)
+
+
+def _copy_file(path: Path, folder: Path) -> None:
+    copy = folder / f".{path.name}.{unique()}"
+    try:
+        shutil.copy(path, copy, follow_symlinks=False)
+        move(copy, folder / path.name)
+    finally:
+        copy.unlink(missing_ok=True)

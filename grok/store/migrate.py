@@ -13,10 +13,13 @@ import pyarrow as pa
 
 from grok.errors import StoreError
 from grok.files import disk_errors, locked, write_json
+from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
 from grok.store.layout import EMPTY, Layout, current_marker, is_current, make_store, read_marker, shard_names
-from grok.store.recovery import Recovered, finish_compaction, quarantine, recover
+from grok.store.quarantine import Recovered, quarantine
+from grok.store.recovery import recover
 from grok.store.schema import KINDS
-from grok.store.shards import ShardDamaged, check_shard, open_shard, read_shard, replace_table
+from grok.store.shards import check_shard, open_shard, read_shard, replace_table
+from grok.store.unfinished import finish_compaction
 from grok.store.versions import upgrade
 
 
@@ -44,6 +47,7 @@ def migrate(path: str | Path) -> Migration:
     layout = Layout(Path(path))
     marker = read_marker(layout)
     done = Migration(marker["schema_version"])
+    refuse_without_threads(layout.root)
     _refuse_unknown(layout)
     make_store(path)
     with disk_errors(f"migrating {path}"), locked(layout.lock):
@@ -52,10 +56,14 @@ def migrate(path: str | Path) -> Migration:
             for name in sorted(shard_names(layout.table(kind))):
                 shard = layout.shard(kind, name)
                 try:
-                    if not shard.exists() or check_shard(shard, kind, thorough=False):
+                    if check_shard(shard, kind, thorough=False).current:
                         continue
                     replace_table(layout, kind, name, read_shard(shard, kind))
                     done.shards += 1
+                except FileNotFoundError:  # put aside with its runs
+                    continue
+                except ForeignFile:
+                    continue  # stays as it is
                 except ShardDamaged as damage:
                     if name == EMPTY:
                         shard.unlink()
@@ -72,10 +80,10 @@ def _refuse_unknown(layout: Layout) -> None:
     for kind in KINDS:
         for name in sorted(shard_names(layout.table(kind))) if layout.table(kind).is_dir() else []:
             try:
-                with open_shard(layout.shard(kind, name)) as file:
+                with open_shard(layout.shard(kind, name), kind) as file:
                     columns = file.schema_arrow.with_metadata(file.metadata.metadata)
                 upgrade(kind, columns.empty_table())
-            except ShardDamaged:
-                continue  # goes to quarantine
+            except NotAShard:
+                continue  # goes to quarantine, or stays as it is
             except (pa.ArrowException, KeyError) as error:
                 raise StoreError(f"{layout.shard(kind, name)} cannot be migrated: {error}") from error

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grok.errors import StoreError, nearest
-from grok.store.layout import Layout, is_current, read_marker
-from grok.store.recovery import unfinished_compaction
+from grok.store.damage import NotAShard, refuse_without_threads
+from grok.store.layout import Layout, StoreGone, is_current, missing_tables, read_marker
 from grok.store.rows import Shard, filter_runs
 from grok.store.schema import schema
-from grok.store.seal import SealBroken, check_seal
-from grok.store.shards import ShardDamaged, read_shard, read_whole
+from grok.store.shards import current_digest, read_shard, read_whole
+from grok.store.unfinished import unfinished_compaction
 from grok.store.versions import name_components
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def open_store(path: str | Path) -> Store:
     """
     layout = Layout(Path(path))
     read_marker(layout)
+    refuse_without_threads(layout.root)
     return Store(layout)
 
 
@@ -111,16 +113,32 @@ class Store:
         wanted = None if run_ids is None else pa.array(sorted(set(run_ids)), pa.string())
         table = name_components(self._read(kind, wanted, names))
         order = [("run_id", "ascending")] if kind == "runs" else [("run_id", "ascending"), ("step", "ascending")]
-        table = table.sort_by(order)
+        table = self._once(kind, table.sort_by(order), [key for key, _ in order])
         return table if columns is None else table.select(list(dict.fromkeys([*keys, *columns])))
+
+    def _once(self, kind: str, table: pa.Table, keys: list[str]) -> pa.Table:
+        """Return the sorted table with every key once: somebody may have copied a shard into the folder."""
+        if table.num_rows < 2:
+            return table
+        again = None
+        for key in keys:
+            column = table[key].combine_chunks()
+            equal = pc.equal(column[1:], column[:-1])
+            again = equal if again is None else pc.and_(again, equal)
+        count = pc.sum(again).as_py()
+        if not count:
+            return table
+        where = f"{self.layout.table(kind)}: {count} rows are there more than once"
+        warnings.warn(f"{where}: one of each is counted; the next writer puts copies aside", DamagedShardWarning, 2)
+        return table.filter(pa.concat_arrays([pa.array([True]), pc.invert(again)]))
 
     def shards(self) -> Iterator[Shard]:
         """Yield every shard whole, current columns whatever version wrote it; damaged ones are left out."""
         for name in sorted(self._consistent(lambda: self.layout.names("runs"))):
             try:
                 yield read_whole(self.layout, name)
-            except ShardDamaged as damage:
-                _warn(self.layout.shard("runs", name), damage)
+            except NotAShard as problem:
+                _warn(self.layout.shard("runs", name), problem)
 
     def _read(self, kind: str, wanted: pa.Array | None, columns: list[str]) -> pa.Table:
         def once() -> pa.Table:
@@ -130,8 +148,8 @@ class Store:
                     return _read_together(kind, paths, wanted, columns)
                 except FileNotFoundError:
                     raise
-                except (pa.ArrowException, OSError, SealBroken):
-                    pass  # one of them is damaged: find out which
+                except (pa.ArrowException, OSError, ValueError, NotAShard):
+                    pass  # one of them is damaged or foreign: find out which
             return _read_one_by_one(kind, paths, wanted, columns)
 
         return self._consistent(once)
@@ -152,21 +170,34 @@ class Store:
         for _ in range(_TRIES):
             try:
                 return read()
+            except MemoryError as error:
+                raise StoreError(f"reading {self.layout.root}: not enough memory; nothing was changed") from error
             except FileNotFoundError:
                 if not self.layout.marker.exists():
-                    break
+                    raise StoreGone(self.layout.root) from None
                 time.sleep(0.01)
-        raise StoreError(f"{self.layout.root} changes faster than it can be read, or was removed: try again")
+        if missing := missing_tables(self.layout):
+            raise StoreError(
+                f"{self.layout.root} lacks its folders {', '.join(missing)}, and all rows in them: put them back"
+            )
+        raise StoreError(f"{self.layout.root} changes faster than it can be read: try again")
 
 
 def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
     """Read all shards in parallel, skipping what the filter rules out by its statistics."""
     import pyarrow.dataset as ds  # imports pandas, which planning can do without
 
+    digests: dict[bytes, str] = {}
+    read = []
     for path in paths:
-        check_seal(Path(path), thorough=False)  # a footer that is not what it was may hide rows, or end this process
+        # a footer that is not what it was may hide rows, or end this process
+        digest = current_digest(Path(path), kind)
+        if digest is not None and digests.setdefault(digest, path) != path:
+            warnings.warn(f"left out {path}: a copy of {digests[digest]}", DamagedShardWarning, stacklevel=2)
+            continue
+        read.append(path)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
-    dataset = ds.dataset(paths, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
+    dataset = ds.dataset(read, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
     return dataset.to_table(columns=columns, filter=None if wanted is None else ds.field("run_id").isin(wanted))
 
 
@@ -176,16 +207,16 @@ def _read_one_by_one(kind: str, paths: list[str], wanted: pa.Array | None, colum
     for path in paths:
         try:
             table = read_shard(Path(path), kind, columns).replace_schema_metadata(None)
-        except ShardDamaged as damage:
-            _warn(Path(path), damage)
+        except NotAShard as problem:
+            _warn(Path(path), problem)
             continue
         table = table if wanted is None else filter_runs(table, wanted)
         tables.append(table.cast(tables[0].schema))
     return pa.concat_tables(tables)
 
 
-def _warn(path: Path, damage: ShardDamaged) -> None:
-    warnings.warn(f"left out {path}: {damage}", DamagedShardWarning, stacklevel=2)
+def _warn(path: Path, problem: NotAShard) -> None:
+    warnings.warn(f"left out {path}: {problem}", DamagedShardWarning, stacklevel=2)
 
 
 def to_pandas(kind: str, table: pa.Table) -> pd.DataFrame:

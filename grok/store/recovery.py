@@ -1,118 +1,180 @@
 """What opening a store for writing puts right after a kill, a crash or a damaged disk.
 
 All of it happens under the store's lock, in an order in which a second kill at any
-point leaves a state that the next opening can put right.
+point leaves a state that the next opening can put right. Only what is proven to be
+damaged is moved; what cannot be read just now ends the command before that.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
+import warnings
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+
+import pyarrow as pa
 
 from grok.errors import StoreError
-from grok.files import exchange, flush_folder, remove_quietly, write_json
-from grok.store.layout import EMPTY, Layout, shard_names
+from grok.files import remove_quietly
+from grok.store.compare import difference, traces
+from grok.store.conflicts import origin, record_conflict
+from grok.store.damage import ForeignFile, NotAShard, ShardDamaged
+from grok.store.layout import EMPTY, Layout, shard_names, strangers
+from grok.store.quarantine import Recovered, keep_copy, quarantine
+from grok.store.rows import Shard
 from grok.store.schema import KINDS
-from grok.store.shards import ShardDamaged, check_shard, ensure_readable, partners
-
-READY: Final = "ready.json"
-"""In a compaction's folder in ``tmp/``: its tables are complete, the exchange has begun or may begin."""
-
-COMPACTION: Final = "compaction."
-"""Prefix of a compaction's folder in ``tmp/``."""
+from grok.store.shards import check_shard, ensure_readable, read_shard, read_whole, remove_runs
+from grok.store.unfinished import LEFT, finish_compaction
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """One thing that was put right."""
-
-    name: str
-    """Name of the shard, without table and suffix."""
-    reason: str
-    orphan: bool = False
-    """The rest of a commit that a kill cut short: nothing was lost, no run was finished."""
-
-    def __str__(self) -> str:
-        if self.orphan:
-            return f"retired an unfinished commit ({self.name}): {self.reason}"
-        return f"quarantined shard {self.name}: {self.reason}; its runs count as not done"
+class ForeignFileWarning(UserWarning):
+    """A file among the shards is none of this store's; it is left where it is and counts for nothing."""
 
 
 def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
-    """Finish an interrupted compaction, quarantine damaged shards, retire orphans, empty ``tmp/``.
+    """Finish an interrupted compaction, quarantine damaged shards, retire orphans, drop copies, empty ``tmp/``.
 
-    The caller holds the lock. ``thorough`` reads every page, otherwise footers only.
+    The caller holds the lock. ``thorough`` reads every page, otherwise footers only;
+    then copies are not looked for, and foreign files are not named.
 
     Raises:
-        StoreError: a shard of another schema: newer, or in need of ``migrate``.
+        StoreError: a shard of another schema (newer, or in need of ``migrate``), or one
+            that cannot be read just now; nothing was moved.
     """
-    finish_compaction(layout)
-    damaged = find_damaged(layout, thorough=thorough)
-    done = [quarantine(layout, name, reason) for name, reason in sorted(damaged.items())]
+    done = [Recovered(name, LEFT) for name in finish_compaction(layout)]
+    survey = look(layout, thorough=thorough)
+    done += [quarantine(layout, name, reason) for name, reason in sorted(survey.damaged.items())]
     done += retire_orphans(layout)
+    if thorough:
+        for line in survey.foreign:
+            warnings.warn(f"left alone {line}", ForeignFileWarning, stacklevel=2)
+        done += drop_copies(layout, {n: runs for n, runs in survey.run_ids.items() if n not in survey.damaged})
     _empty_tmp(layout)
     ensure_readable(layout)
     return done
 
 
-def find_damaged(layout: Layout, *, thorough: bool) -> dict[str, str]:
-    """Return the names of damaged shards, each with its reasons.
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is in the tables' folders."""
+
+    damaged: dict[str, str]
+    """Names of damaged shards, each with its reasons."""
+    foreign: list[str]
+    """Files that are no shards of this store, one line each."""
+    run_ids: dict[str, list[str]]
+    """The runs of every shard, if it was looked at thoroughly."""
+
+
+def look(layout: Layout, *, thorough: bool) -> Survey:
+    """Return what is in the tables' folders; moves nothing.
 
     Raises:
-        StoreError: a shard has the columns of another version.
+        StoreError: a shard has the columns of another version, or cannot be read just now.
     """
     reasons: dict[str, list[str]] = defaultdict(list)
+    run_ids: dict[str, list[str]] = {}
+    foreign = [f"{path}: not a parquet file" for kind in KINDS for path in strangers(layout.table(kind))]
     for kind in KINDS:
         for name in sorted(shard_names(layout.table(kind))):
             path = layout.shard(kind, name)
             try:
-                current = check_shard(path, kind, thorough)
-                if kind == "runs":
-                    missing = [k for k in partners(path) if not layout.shard(k, name).exists()]
-                    reasons[name] += [f"its {k} are missing" for k in missing]
+                facts = check_shard(path, kind, thorough)
+                if name == EMPTY and read_shard(path, kind, ["run_id"]).num_rows:
+                    reasons[name].append(f"{kind}: a shard with rows by the name of the one without")
             except ShardDamaged as damage:
                 if name == EMPTY:
                     remove_quietly(path)  # holds nothing; it is made again
                 else:
                     reasons[name].append(f"{kind}: {damage}")
                 continue
-            if not current:
+            except ForeignFile as stranger:
+                foreign.append(f"{path}: {stranger}")
+                continue
+            if not facts.current:
                 raise StoreError(
                     f"{path} has the columns of another version: run `python -m grok.store migrate {layout.root}` first"
                 )
-    return {name: "; ".join(why) for name, why in reasons.items() if why}
-
-
-def quarantine(layout: Layout, name: str, reason: str, *, orphan: bool = False) -> Recovered:
-    """Move the shard's tables to ``quarantine/`` with the reason beside them; runs first: they make it count."""
-    layout.quarantine.mkdir(exist_ok=True)
-    for kind in KINDS:
-        source = layout.shard(kind, name)
-        if source.exists():
-            source.replace(_free(layout.quarantine / f"{kind}-{name}.parquet"))
-            flush_folder(layout.table(kind))
-    write_json(_free(layout.quarantine / f"{name}.json"), {"shard": name, "reason": reason}, layout.tmp)
-    return Recovered(name, reason, orphan)
+            if kind == "runs" and name != EMPTY:
+                missing = [k for k in facts.partners if not os.path.lexists(layout.shard(k, name))]
+                reasons[name] += [f"its {k} are missing" for k in missing]
+                run_ids[name] = facts.run_ids
+    return Survey({name: "; ".join(why) for name, why in reasons.items() if why}, foreign, run_ids)
 
 
 def retire_orphans(layout: Layout) -> list[Recovered]:
     """Move tables without their runs table to quarantine: the commit was cut short. The caller holds the lock."""
-    orphans = (layout.names("curves") | layout.names("steps")) - layout.names("runs")
     reason = "its runs were never committed; they are trained again"
-    return [quarantine(layout, name, reason, orphan=True) for name in sorted(orphans)]
+    orphans = (layout.names("curves") | layout.names("steps")) - layout.names("runs")
+    return [
+        quarantine(layout, name, reason, orphan=True)
+        for name in sorted(orphans)
+        if not os.path.lexists(layout.shard("runs", name)) and _is_ours(layout, name)
+    ]
 
 
-def _free(path: Path) -> Path:
-    serial, free = 1, path
-    while free.exists():
-        serial += 1
-        free = path.with_name(f"{path.stem}.{serial}{path.suffix}")
-    return free
+def _is_ours(layout: Layout, name: str) -> bool:
+    """Return whether one of the tables of this name is a shard, whole or damaged."""
+    for kind in ("curves", "steps"):
+        if layout.shard(kind, name).exists():
+            try:
+                check_shard(layout.shard(kind, name), kind, thorough=False)
+            except ForeignFile:
+                continue
+            except ShardDamaged:
+                pass
+            return True
+    return False
+
+
+def drop_copies(layout: Layout, by_shard: Mapping[str, list[str]]) -> list[Recovered]:
+    """Take runs that several shards hold out of all but one; what is taken out stays in ``quarantine/``.
+
+    A failed row goes before any other, otherwise the first shard's stays. Rows of other
+    bits are a conflict, and recorded. A shard that cannot be read goes to quarantine, and
+    that is all: ask again. The caller holds the lock.
+    """
+    holders: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(by_shard):
+        for run_id in by_shard[name]:
+            holders[run_id].append(name)
+    doubled = {run_id: names for run_id, names in holders.items() if len(names) > 1}
+    if not doubled:
+        return []
+    shards: dict[str, Shard] = {}
+    for name in sorted({n for names in doubled.values() for n in names}):
+        try:
+            shards[name] = read_whole(layout, name)
+        except NotAShard as damage:
+            return [quarantine(layout, name, str(damage))]
+    gone: dict[str, dict[str, str]] = defaultdict(dict)
+    for run_id, names in doubled.items():
+        rows = {name: shards[name].only({run_id}) for name in dict.fromkeys(names)}
+        keep = min(rows, key=lambda name: (_status(rows[name].runs) == "failed", name))
+        for name in rows:
+            if name == keep:
+                continue
+            gone[name][run_id] = keep
+            a, b = (traces(*rows[side].for_comparison())[run_id] for side in (keep, name))
+            if (conflict := difference(a, b)) is not None:
+                sides = {side: origin(rows[side].runs, run_id) for side in (keep, name)}
+                record_conflict(layout, conflict, sides)
+    done = []
+    for name, runs in sorted(gone.items()):
+        reason = f"{len(runs)} of its runs are in shard {', '.join(sorted(set(runs.values())))} as well"
+        if len(runs) == len(set(by_shard[name])):
+            done.append(quarantine(layout, name, reason, copy=True))
+        else:
+            keep_copy(layout, name, reason)
+            remove_runs(layout, name, shards[name], set(runs))
+            done.append(Recovered(name, reason, copy=True))
+    return done
+
+
+def _status(runs: pa.Table) -> str:
+    return str(runs["status"].to_pylist()[0])
 
 
 def _empty_tmp(layout: Layout) -> None:
@@ -122,26 +184,3 @@ def _empty_tmp(layout: Layout) -> None:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             remove_quietly(entry)
-
-
-def unfinished_compaction(layout: Layout) -> Path | None:
-    """Return the folder of a compaction that was ready and has not been finished, if there is one."""
-    with suppress(FileNotFoundError):
-        for folder in sorted(layout.tmp.glob(f"{COMPACTION}*")):
-            if (folder / READY).exists():
-                return folder
-    return None
-
-
-def finish_compaction(layout: Layout) -> None:
-    """Carry a compaction that is ready to its end: exchange what is not yet exchanged. The caller holds the lock."""
-    folder = unfinished_compaction(layout)
-    if folder is None:
-        return
-    contents = json.loads((folder / READY).read_text(encoding="utf-8"))
-    for kind in ("curves", "steps", "runs"):
-        if shard_names(folder / kind) == set(contents[kind]):  # the new table still waits here
-            exchange(folder / kind, layout.table(kind))
-    (folder / READY).unlink()
-    flush_folder(folder)
-    shutil.rmtree(folder, ignore_errors=True)

@@ -16,9 +16,10 @@ from grok.config.fields import canonical_json
 from grok.errors import StoreError
 from grok.records import STATUSES, CurvePoint, RunResult, StepPoint
 from grok.store.compare import FACTS, MEASUREMENTS
-from grok.store.provenance import Provenance
+from grok.store.provenance import Provenance, without_passwords, without_secrets
 from grok.store.rerun import rerun_command
 from grok.store.schema import CONFIG, PARTNERS_KEY, schema, to_table
+from grok.untrusted import plain_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def to_shard(rows: Sequence[Row]) -> Shard:
 def _check(result: RunResult) -> None:
     if not result.run_id:
         raise StoreError("a result without a run_id cannot be stored")
+    plain_name(result.run_id, "run_id")
     if result.status not in STATUSES:
         raise StoreError(f"run {result.run_id}: status {result.status!r}, expected one of {', '.join(STATUSES)}")
     points: Sequence[Sequence[CurvePoint | StepPoint]] = (result.curve, result.step_log)
@@ -105,7 +107,7 @@ def run_row(
     seeds = config.stream_seeds()
     last = max(result.curve, key=lambda point: point.step, default=CurvePoint(step=0))
     row: dict[str, Any] = dict.fromkeys(schema("runs").names)
-    row |= {CONFIG + name: value for name, value in flatten(config).items()}
+    row |= {CONFIG + name: without_secrets(value) for name, value in flatten(config).items()}
     row |= asdict(identity)
     row |= {f"seed_{stream}": seed for stream, seed in asdict(seeds).items()}
     row |= {
@@ -121,13 +123,13 @@ def run_row(
         "layers": canonical_json(config.seeds.layers),
         "data_hash": data_hash,
         "numerics_version": NUMERICS_VERSION,
-        "rerun": rerun_command(config),
+        "rerun": without_passwords(rerun_command(config)),
     }
     row |= {f.name: getattr(result, f.name) for f in fields(result) if f.name not in {"curve", "step_log", "tensors"}}
     row |= asdict(provenance)
     if result.lane_width is not None:  # what a device's table chose, not what was asked for
         row["lane_width"] = result.lane_width
-    row["error"] = None if result.error is None else _storable(result.error)
+    row["error"] = None if result.error is None else without_passwords(_storable(result.error))
     row["started_at"] = _time(result.started_at)
     return row
 

@@ -12,8 +12,11 @@ Shards of versions before this have no seal, and are read as they are.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
+
+from grok.untrusted import open_file
 
 SEAL_KEY: Final = b"grok.seal"
 _DIGITS: Final = 32
@@ -42,28 +45,50 @@ def seal(file: IO[bytes]) -> None:
     file.seek(0, 2)
 
 
-def check_seal(path: Path, thorough: bool) -> bool:
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A shard's checksums and the footer that they stand in, which is proven to be as it was written."""
+
+    digest: bytes
+    """Of all its bytes: two shards of one digest are copies."""
+    footer: bytes
+
+    def note(self, key: bytes) -> bytes | None:
+        """Return a short note (of up to 127 bytes) from the footer, or None where there is none."""
+        at = self.footer.find(bytes([len(key)]) + key)
+        if at < 0:
+            return None
+        at += 1 + len(key) + _BEFORE_VALUE
+        return self.footer[at : at + self.footer[at - 1]]
+
+
+def check_seal(path: Path, thorough: bool) -> Seal | None:
     """Compare the checksums with the file's bytes: of the footer, and of the rest if ``thorough``.
 
-    Returns whether there is a seal at all.
+    Returns the seal, or None where there is none.
 
     Raises:
         SealBroken: the bytes are not those that were written, or no parquet file's.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        start, footer = _footer(file)
-        found = footer.find(SEAL_KEY)
-        if found < 0:
-            return False
-        at = found + len(SEAL_KEY) + _BEFORE_VALUE
-        said = footer[at : at + len(BLANK)]
-        blank = footer[:at] + BLANK + footer[at + len(BLANK) :]
-        if said[_DIGITS:] != _footer_checksum(blank, said[:_DIGITS]):
-            raise SealBroken("the bytes of its footer are not those that were written")
-        if thorough and said[:_DIGITS] != _body_checksum(file, start):
-            raise SealBroken("its bytes are not those that were written")
-    return True
+    with open_file(path, follow=True) as file:
+        return check_open(file, thorough)
+
+
+def check_open(file: IO[bytes], thorough: bool) -> Seal | None:
+    """Do what :func:`check_seal` does with a file that is open for reading."""
+    start, footer = _footer(file)
+    found = footer.find(SEAL_KEY)
+    if found < 0:
+        return None
+    at = found + len(SEAL_KEY) + _BEFORE_VALUE
+    said = footer[at : at + len(BLANK)]
+    blank = footer[:at] + BLANK + footer[at + len(BLANK) :]
+    if said[_DIGITS:] != _footer_checksum(blank, said[:_DIGITS]):
+        raise SealBroken("the bytes of its footer are not those that were written")
+    if thorough and said[:_DIGITS] != _body_checksum(file, start):
+        raise SealBroken("its bytes are not those that were written")
+    return Seal(said, footer)
 
 
 def _footer(file: IO[bytes]) -> tuple[int, bytes]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+import functools
+import io
+import itertools
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grok.errors import StoreError
-from grok.files import disk_errors, move, write_flushed
+from grok.files import flush_folder, move, remove_quietly, write_flushed
+from grok.store.damage import ForeignFile, ShardDamaged, one_line, reading
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
-from grok.store.schema import KINDS, PARTNERS_KEY, schema, schema_version
-from grok.store.seal import BLANK, SEAL_KEY, check_seal, seal
+from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, schema, schema_version
+from grok.store.seal import BLANK, SEAL_KEY, check_open, check_seal, seal
 from grok.store.versions import upgrade
 
 ROWS_PER_GROUP: Final = 65_536
@@ -24,38 +27,6 @@ ROWS_PER_GROUP: Final = 65_536
 
 FEW_ROWS: Final = 1_000
 """Up to here zstd costs more time per column than it saves bytes."""
-
-
-REFUSED: Final = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
-)
-"""Errors that tell of this process or of a connection, not of the file: it may be as good as ever."""
-
-
-class ShardDamaged(Exception):
-    """A file among the shards that is not a whole shard; the message says why."""
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Tell a damaged file from one that cannot be read just now, which must never be put aside.
-
-    Raises:
-        ShardDamaged: the bytes are not those of a shard.
-        StoreError: no permission, no memory, too many open files, a file server that is away.
-        FileNotFoundError: gone since it was listed.
-    """
-    try:
-        yield
-    except (FileNotFoundError, StoreError, ShardDamaged):
-        raise
-    except MemoryError as error:  # Arrow's own is one of its parsing errors too
-        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in REFUSED:
-            with disk_errors(f"reading {path}"):
-                raise
-        raise ShardDamaged(_one_line(error)) from error
 
 
 def write_parquet(table: pa.Table, file: IO[bytes]) -> None:
@@ -109,6 +80,25 @@ def replace_table(layout: Layout, kind: str, name: str, table: pa.Table) -> None
     move(path, layout.shard(kind, name))
 
 
+def remove_runs(layout: Layout, name: str, whole: Shard, gone: Collection[str]) -> None:
+    """Take runs out of a shard (read as ``whole``), the rest of which stays readable at every moment.
+
+    Curves go first: a kill in between leaves a run without a curve, never points that a
+    later commit of the run would double.
+    """
+    rest = without_runs(whole, gone)
+    if rest.runs.num_rows == 0:
+        for kind in KINDS:  # runs first: curves alone are an orphan, which the next writer retires
+            remove_quietly(layout.shard(kind, name))
+            flush_folder(layout.table(kind))
+        return
+    for kind in ("curves", "steps"):
+        if whole.table(kind).num_rows > rest.table(kind).num_rows:
+            # stays as a file even without rows: the runs shard beside it still names it
+            replace_table(layout, kind, name, rest.table(kind))
+    replace_table(layout, "runs", name, with_partners(rest.runs, whole))
+
+
 def ensure_readable(layout: Layout) -> None:
     """Keep every table readable as a whole: a shard without rows stands in where there is no other."""
     for kind in KINDS:
@@ -119,19 +109,34 @@ def ensure_readable(layout: Layout) -> None:
             replace_table(layout, kind, EMPTY, schema(kind).empty_table())
 
 
-def open_shard(path: Path) -> pq.ParquetFile:
-    """Open a shard after reading its footer.
+def open_shard(path: Path, kind: str) -> pq.ParquetFile:
+    """Open a shard of this table after reading its footer.
 
     Raises:
-        ShardDamaged: truncated, not parquet, or not a shard of a store.
+        ShardDamaged: truncated, or not the bytes that were written.
+        ForeignFile: not a shard of a store, or of another table.
         StoreError: written by a newer schema, or the system refuses to read it.
         FileNotFoundError: gone since it was listed.
     """
     with reading(path):
         check_seal(path, thorough=False)  # before the library sees it: some damage to a footer would end the process
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        schema_version(file.metadata.metadata, path)
+        try:
+            _check_notes(file.metadata.metadata or {}, kind, path)
+        except BaseException:
+            file.close()
+            raise
     return file
+
+
+def _check_notes(notes: Mapping[bytes, bytes], kind: str, path: Path) -> None:
+    try:
+        schema_version(notes, path)
+    except ValueError as error:
+        raise ForeignFile(one_line(error)) from error
+    table = notes.get(KIND_KEY, kind.encode()).decode(errors="replace")
+    if table != kind:
+        raise ForeignFile(f"a shard of {table!r}, not of {kind}")
 
 
 def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -139,7 +144,7 @@ def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> p
 
     Raises: see :func:`open_shard`.
     """
-    with open_shard(path) as file:
+    with open_shard(path, kind) as file:
         current = file.schema_arrow.equals(schema(kind))
         with reading(path):
             if current and columns is not None:
@@ -147,28 +152,84 @@ def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> p
             table = file.read().replace_schema_metadata(file.metadata.metadata)
     try:
         table = upgrade(kind, table)
-    except (pa.ArrowException, KeyError) as error:
-        raise ShardDamaged(f"not a table of {kind}: {_one_line(error)}") from error
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise ForeignFile(f"not a table of {kind}: {one_line(error)}") from error
     return table if columns is None else table.select(list(columns))
 
 
-def check_shard(path: Path, kind: str, thorough: bool) -> bool:
-    """Check the footer, or with ``thorough`` every byte; return whether its columns are this version's.
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a look at one shard tells."""
+
+    current: bool
+    """Whether its columns are this version's."""
+    partners: tuple[str, ...]
+    """The tables that must have a shard of the same name (of a runs shard)."""
+    run_ids: list[str]
+    """Of a runs shard, if it was looked at thoroughly."""
+
+
+def check_shard(path: Path, kind: str, thorough: bool) -> Facts:
+    """Check the footer, or with ``thorough`` every byte.
 
     Raises: see :func:`open_shard`.
     """
-    with open_shard(path) as file, reading(path):
+    run_ids: list[str] = []
+    with open_shard(path, kind) as file, reading(path):
         if thorough and not check_seal(path, thorough=True):
             for group in range(file.num_row_groups):
                 file.read_row_group(group)
-        return bool(file.schema_arrow.equals(schema(kind)))
+        if thorough and kind == "runs" and "run_id" in file.schema_arrow.names:
+            run_ids = file.read(columns=["run_id"])["run_id"].to_pylist()
+        return Facts(bool(file.schema_arrow.equals(schema(kind))), _partners(file), run_ids)
 
 
-def partners(path: Path) -> list[str]:
+def _partners(file: pq.ParquetFile) -> tuple[str, ...]:
+    text = (file.metadata.metadata or {}).get(PARTNERS_KEY, b"").decode(errors="replace")
+    return tuple(kind for kind in text.split(",") if kind in ("curves", "steps"))
+
+
+def current_digest(path: Path, kind: str) -> bytes | None:
+    """Return the digest of a shard with this version's columns, None where it carries no seal; reads the footer only.
+
+    Raises:
+        ForeignFile: another table, or columns of another version.
+        Otherwise: see :func:`open_shard`.
+    """
+    with reading(path):
+        seal = check_seal(path, thorough=False)
+    if seal is not None and seal.note(KIND_KEY) == kind.encode() and seal.footer.startswith(_columns_as_written(kind)):
+        return seal.digest
+    with open_shard(path, kind) as file:
+        if not file.schema_arrow.equals(schema(kind)):
+            raise ForeignFile("its columns are those of another version")
+    return None if seal is None else seal.digest
+
+
+@functools.cache
+def _columns_as_written(kind: str) -> bytes:
+    """Return the bytes that a footer with this version's columns begins with, as this library writes it.
+
+    Comparing them costs nothing; having the library read the columns of some hundred
+    shards costs more than reading their rows. What differs is read by the library.
+    """
+    one = {pa.string(): "", pa.int64(): 0, pa.float64(): 0.0, pa.bool_(): False, pa.timestamp("us"): 0}
+    row = pa.Table.from_arrays([pa.array([one[field.type]], field.type) for field in schema(kind)], schema=schema(kind))
+    footers = []
+    for table in (row, schema(kind).empty_table()):
+        file = io.BytesIO()
+        write_parquet(table, file)
+        seal = check_open(file, thorough=False)
+        assert seal is not None
+        footers.append(seal.footer)
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*footers, strict=False))
+    return bytes(byte for byte, _ in same)  # up to the number of rows, which comes right behind the columns
+
+
+def partners(path: Path) -> tuple[str, ...]:
     """Return the tables that must have a shard of the same name as this runs shard."""
-    with open_shard(path) as file:
-        text = (file.metadata.metadata or {}).get(PARTNERS_KEY, b"").decode()
-    return [kind for kind in text.split(",") if kind]
+    with open_shard(path, "runs") as file:
+        return _partners(file)
 
 
 def read_whole(layout: Layout, name: str) -> Shard:
@@ -181,9 +242,10 @@ def read_whole(layout: Layout, name: str) -> Shard:
     needed = partners(layout.shard("runs", name))
     for kind in ("curves", "steps"):
         path = layout.shard(kind, name)
-        if kind in needed and not path.exists():
+        there = os.path.lexists(path)
+        if kind in needed and not there:
             raise ShardDamaged(f"its {kind} are missing")
-        tables[kind] = read_shard(path, kind) if path.exists() else schema(kind).empty_table()
+        tables[kind] = read_shard(path, kind) if there else schema(kind).empty_table()
     return Shard(**tables)
 
 
@@ -200,10 +262,3 @@ def concat(shards: Sequence[Shard]) -> Shard:
 def without_runs(shard: Shard, run_ids: Collection[str]) -> Shard:
     """Return the shard without these runs."""
     return shard.only(set(shard.runs["run_id"].to_pylist()) - set(run_ids))
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, StoreError):
-        return str(error)
-    words = "".join(c if c.isprintable() else " " for c in str(error)).split()  # damaged bytes may be quoted
-    return " ".join(words)[:200] or type(error).__name__

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
-from grok.store.layout import EMPTY, Layout, conflict_files, is_current, read_marker, shard_names
-from grok.store.recovery import unfinished_compaction
+from grok.store.conflicts import conflict_files
+from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
+from grok.store.layout import EMPTY, Layout, is_current, missing_tables, read_marker, shard_names, strangers
 from grok.store.schema import KINDS, schema
-from grok.store.shards import ShardDamaged, check_shard, partners, read_shard
+from grok.store.shards import check_shard, partners, read_shard
+from grok.store.unfinished import unfinished_compaction
 
 
 def verify(path: str | Path) -> list[str]:
@@ -32,6 +34,9 @@ def verify(path: str | Path) -> list[str]:
     marker = read_marker(layout)
     if not is_current(marker):
         return [f"the columns are those of an older version: run `python -m grok.store migrate {path}`"]
+    refuse_without_threads(layout.root)
+    if missing := missing_tables(layout):
+        return [f"{path}: its folders {', '.join(missing)} are missing, and all rows in them"]
     unfinished = unfinished_compaction(layout) is not None
     problems = [] if not unfinished else ["a compaction was cut short: the next command that writes finishes it"]
     problems += _damage(layout)
@@ -49,13 +54,17 @@ def verify(path: str | Path) -> list[str]:
 
 def _damage(layout: Layout) -> Iterator[str]:
     for kind in KINDS:
+        for path in strangers(layout.table(kind)):
+            yield f"{path}: not a parquet file; it counts for nothing, and other readers of the folder may stop at it"
         for name in sorted(shard_names(layout.table(kind))):
             path = layout.shard(kind, name)
             try:
-                if not check_shard(path, kind, thorough=True):
+                if not check_shard(path, kind, thorough=True).current:
                     yield f"{path}: its columns are not the full schema"
             except ShardDamaged as damage:
                 yield f"{path}: {damage}"
+            except ForeignFile as stranger:
+                yield f"{path}: not of this store ({stranger}); it counts for nothing, but other readers see its rows"
             except FileNotFoundError:
                 yield f"{path}: gone while verifying; verify again when no sweep is writing"
 
@@ -68,7 +77,7 @@ def _partners(layout: Layout) -> Iterator[str]:
     for name in sorted(runs):
         try:
             missing = [kind for kind in partners(layout.shard("runs", name)) if not layout.shard(kind, name).exists()]
-        except ShardDamaged:
+        except NotAShard:
             continue  # said already
         for kind in missing:
             yield f"{layout.shard(kind, name)}: missing, its runs are there"
@@ -85,7 +94,7 @@ def _read_raw(layout: Layout, kind: str) -> pa.Table:
     for name in sorted(shard_names(layout.table(kind)) - {EMPTY}):
         try:
             table = read_shard(layout.shard(kind, name), kind, needed)
-        except (ShardDamaged, FileNotFoundError):
+        except (NotAShard, FileNotFoundError):
             continue  # said already
         tables.append(table.replace_schema_metadata(None).cast(tables[0].schema))
     return pa.concat_tables(tables)

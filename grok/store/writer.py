@@ -9,28 +9,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from grok.errors import StoreError
-from grok.files import disk_errors, file_identity, flush_folder, locked, remove_quietly, unique, write_json
+from grok.files import disk_errors, file_identity, locked, unique, write_json
 from grok.store.compact import SMALL, can_exchange, merge_shards
-from grok.store.compare import Conflict, as_json, difference, traces
-from grok.store.layout import Layout, check_path, make_store, refuse_older, renew_empty
+from grok.store.compare import Conflict, difference, traces
+from grok.store.conflicts import origin, record_conflict
+from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
+from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
-from grok.store.provenance import without_passwords
-from grok.store.recovery import Recovered, finish_compaction, quarantine, recover, retire_orphans
-from grok.store.rows import Row, Shard, to_shard, with_partners
-from grok.store.schema import KINDS
-from grok.store.shards import (
-    ShardDamaged,
-    ensure_readable,
-    read_shard,
-    read_whole,
-    replace_table,
-    without_runs,
-    write_shard,
-)
+from grok.store.provenance import without_secrets
+from grok.store.quarantine import Recovered, quarantine
+from grok.store.recovery import drop_copies, recover, retire_orphans
+from grok.store.rows import Row, Shard, to_shard
+from grok.store.shards import ensure_readable, read_shard, read_whole, remove_runs, write_shard
+from grok.store.unfinished import LEFT, finish_compaction
+from grok.untrusted import plain_name
 
 
 @dataclass(slots=True)
@@ -72,6 +65,7 @@ class StoreWriter:
 
     def __init__(self, path: str | Path, thorough: bool = True) -> None:
         check_path(path)  # refused before anything is written
+        refuse_without_threads(Path(path))
         self.layout: Layout = make_store(path)
         self.recovered: list[Recovered] = []
         self._index = Index(self.layout)
@@ -80,7 +74,7 @@ class StoreWriter:
         with self._writing("opening the store"):
             refuse_older(self.layout)
             renew_empty(self.layout)
-            self.recovered = recover(self.layout, thorough=thorough)
+            self.recovered += recover(self.layout, thorough=thorough)
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -119,6 +113,8 @@ class StoreWriter:
 
     def commit_shard(self, incoming: Shard) -> CommitReport:
         """Like :meth:`commit`, for rows that are tables already (``merge``)."""
+        for run_id in incoming.runs["run_id"].to_pylist():  # it becomes the name of a folder
+            plain_name(run_id, "run_id")
         with self._writing("writing results"):
             # What a killed commit left behind would be counted twice next to this one.
             report = CommitReport(recovered=retire_orphans(self.layout))
@@ -155,9 +151,13 @@ class StoreWriter:
     def _stored(self, report: CommitReport) -> dict[str, str]:
         while True:
             try:
-                return self._index.statuses()
+                statuses = self._index.statuses()
             except DamagedShard as damage:
                 report.recovered.append(quarantine(self.layout, damage.name, damage.reason))
+                continue
+            if not self._index.doubled:
+                return statuses
+            report.recovered += drop_copies(self.layout, self._index.by_shard())
 
     def _compare(self, incoming: Shard, run_ids: set[str]) -> dict[str, Conflict]:
         """Return the conflicts of incoming runs with the stored ones of the same name; record each."""
@@ -184,7 +184,7 @@ class StoreWriter:
     def _read(self, name: str) -> Shard:
         try:
             return read_whole(self.layout, name)
-        except ShardDamaged as damage:
+        except NotAShard as damage:
             quarantine(self.layout, name, str(damage))
             raise StoreError(
                 f"shard {name} of {self.layout.root} was damaged while in use and is in quarantine now ({damage}): "
@@ -192,24 +192,9 @@ class StoreWriter:
             ) from damage
 
     def _remove(self, run_ids: set[str]) -> None:
-        """Take failed rows out of their shards, the rest of which stays readable at every moment.
-
-        Curves go first: a kill in between leaves a failed run without a curve, never
-        points that a later commit of the run would double.
-        """
+        """Take failed rows out of their shards."""
         for name, gone in self._by_shard(run_ids).items():
-            whole = self._read(name)
-            rest = without_runs(whole, gone)
-            if rest.runs.num_rows == 0:
-                for kind in KINDS:  # runs first: curves alone are an orphan, which the next writer retires
-                    remove_quietly(self.layout.shard(kind, name))
-                    flush_folder(self.layout.table(kind))
-                continue
-            for kind in ("curves", "steps"):
-                if whole.table(kind).num_rows > rest.table(kind).num_rows:
-                    # stays as a file even without rows: the runs shard beside it still names it
-                    replace_table(self.layout, kind, name, rest.table(kind))
-            replace_table(self.layout, "runs", name, with_partners(rest.runs, whole))
+            remove_runs(self.layout, name, self._read(name), gone)
 
     def _merge_small_shards(self) -> None:
         """Keep a long sweep's store quick to read: many small shards become one (``compact``)."""
@@ -219,7 +204,7 @@ class StoreWriter:
         self._may_compact = can_exchange(self.layout)
         if self._may_compact:
             # What was just committed is on the disk: neither damage nor a full disk found here undoes it.
-            with suppress(ShardDamaged, OSError):
+            with suppress(NotAShard, OSError):
                 merge_shards(self.layout, small)
 
     def claim(self, run_ids: Sequence[str], retry_failed: bool = False) -> Claim:
@@ -245,20 +230,23 @@ class StoreWriter:
 
     def record_sweep(self, sweep_id: str, argv: Sequence[str], config: dict[str, Any]) -> Path:
         """Keep a sweep's command and effective settings in ``sweeps/<sweep_id>.json``; return the file."""
-        if not sweep_id or sweep_id.startswith(".") or not all(c.isalnum() or c in "._-" for c in sweep_id):
-            raise StoreError(f"sweep_id={sweep_id!r}: letters, digits, '.', '_' and '-' name a sweep")
-        path = self.layout.sweeps / f"{sweep_id}.json"
+        path = self.layout.sweeps / f"{plain_name(sweep_id, 'sweep_id')}.json"
         with self._writing("recording the sweep"):
-            words = [without_passwords(word) for word in argv]
-            write_json(path, {"sweep_id": sweep_id, "argv": words, "config": config}, self.layout.tmp)
+            content = without_secrets({"sweep_id": sweep_id, "argv": list(argv), "config": config})
+            write_json(path, content, self.layout.tmp)
         return path
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
-        with disk_errors(f"{doing} ({self.layout.root})"), locked(self.layout.lock):
-            self.layout.tmp.mkdir(exist_ok=True)  # people clear folders of this name
-            finish_compaction(self.layout)
-            yield
+        try:
+            with disk_errors(f"{doing} ({self.layout.root})"), locked(self.layout.lock):
+                self.layout.tmp.mkdir(exist_ok=True)  # people clear folders of this name
+                self.recovered += [Recovered(name, LEFT) for name in finish_compaction(self.layout)]
+                yield
+        except StoreError as error:
+            if not self.layout.marker.is_file():
+                raise StoreGone(self.layout.root) from error
+            raise
 
 
 class DamagedShard(Exception):
@@ -276,6 +264,8 @@ class Index:
         self._layout = layout
         self._seen: dict[str, tuple[tuple[int, int, int], dict[str, str]]] = {}
         self._shard_of: dict[str, str] = {}
+        self.doubled = False
+        """Whether some run is in more than one shard, as of the last :meth:`statuses`."""
 
     def statuses(self) -> dict[str, str]:
         """Return the status of every stored run. The caller holds the lock.
@@ -295,6 +285,9 @@ class Index:
                 table = read_shard(path, "runs", ["run_id", "status"])
             except ShardDamaged as damage:
                 raise DamagedShard(name, f"runs: {damage}") from damage
+            except ForeignFile:  # said when the store was opened
+                self._seen[name] = (identity, {})
+                continue
             pairs = zip(table["run_id"].to_pylist(), table["status"].to_pylist(), strict=True)
             self._seen[name] = (identity, dict(pairs))
         statuses: dict[str, str] = {}
@@ -302,26 +295,17 @@ class Index:
         for name, (_, runs) in self._seen.items():
             statuses |= runs
             self._shard_of |= dict.fromkeys(runs, name)
+        self.doubled = len(statuses) < sum(len(runs) for _, runs in self._seen.values())
         return statuses
+
+    def by_shard(self) -> dict[str, list[str]]:
+        """Return the runs of every shard, as of the last :meth:`statuses`."""
+        return {name: list(runs) for name, (_, runs) in self._seen.items() if runs}
 
     def small(self, runs: int) -> list[str]:
         """Return the shards with fewer than ``runs`` runs, as of the last :meth:`statuses`."""
-        return sorted(name for name, (_, found) in self._seen.items() if len(found) < runs)
+        return sorted(name for name, (_, held) in self._seen.items() if 0 < len(held) < runs)
 
     def shard_of(self, run_id: str) -> str:
         """Return the name of the shard that holds a run found by the last :meth:`statuses`."""
         return self._shard_of[run_id]
-
-
-def record_conflict(layout: Layout, conflict: Conflict, sides: dict[str, Any]) -> Path:
-    """Keep a conflict as JSON in ``conflicts/``; the same one twice is one file."""
-    other = "" if conflict.run_id == conflict.other_run_id else f"-{conflict.other_run_id}"
-    path = layout.conflicts / f"{conflict.run_id}{other}-{conflict.step}-{conflict.what}.json"
-    write_json(path, as_json(conflict, sides), layout.tmp)
-    return path
-
-
-def origin(runs: pa.Table, run_id: str) -> dict[str, Any]:
-    """Return where a run's row comes from."""
-    columns = ["host", "device", "numerics", "git_commit", "git_dirty", "torch_version", "weights_hash", "steps"]
-    return dict(runs.filter(pc.equal(runs["run_id"], run_id)).select(columns).to_pylist()[0])

@@ -136,12 +136,12 @@ def _apply(settings: Plain, override: Override) -> Plain | None:
     root = dict(settings)
     parent = root
     for name in branch:
-        below = parent.get(name, {} if override.is_force_add() else None)
+        below = parent.get(name)
         if not isinstance(below, dict):
             return None
         parent[name] = below = dict(below)
         parent = below
-    if not leaf.isidentifier() and not leaf.isdecimal():
+    if not leaf.isidentifier():
         return None
     return root if _change(parent, leaf, value, override) else None
 

@@ -15,7 +15,7 @@ from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.paired import paired
 from analysis.statistics.resampling import generator
 from analysis.studies import ask
-from grok.store import StoreWriter
+from grok.store import DamagedShardWarning, StoreWriter
 
 
 def trials(n: int, second: bool = False) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def store_of(folder: Path, *files: dict[str, Any]) -> Observations:
     for i, data in enumerate(files):
         (folder / "search" / f"{i}.json").write_text(json.dumps(data))
     (folder / "search" / "half.json").write_text('{"trials": [')  # cut off by a crash
-    return Observations.read(folder)
+    with pytest.warns(DamagedShardWarning, match=r"half\.json"):
+        return Observations.read(folder)
 
 
 def test_a_real_difference_and_a_null_one(tmp_path: Path) -> None:

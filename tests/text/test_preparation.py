@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from grok.config.gpt import GptConfig
 from grok.errors import DataError
 from grok.gpt.training.batches import Batches
 from grok.gpt.training.stability import Branch
+from grok.processes import host_in_names
 from grok.text import parallel, preparation, splitting
 from grok.text.corpus import Corpus, check_vocabulary, open_corpus
 from grok.text.preparation import Request, prepare
@@ -240,7 +240,7 @@ def test_a_killed_preparation_leaves_the_old_corpus(tmp_path: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         prepare(request(tmp_path, tmp_path / "t.txt"))
     assert open_corpus(tmp_path / "out").hash == old.hash
-    (tmp_path / f".out.tmp-{socket.gethostname()}+999999999+1+0123abcd").mkdir()  # of a process that is no more
+    (tmp_path / f".out.tmp-{host_in_names()}+999999999+1+0123abcd").mkdir()  # of a process that is no more
     (tmp_path / ".out.tmp-old-0123abcd").mkdir()  # of one that was putting the new corpus in place
     monkeypatch.undo()
     assert prepare(request(tmp_path, tmp_path / "t.txt"))[0].hash != old.hash

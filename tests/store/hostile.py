@@ -1,0 +1,102 @@
+"""Stores as somebody might make them who means harm: links, names that lead elsewhere, tables of other rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from analysis.report import main as report
+from grok.cli.store import main as store_command
+from grok.store import StoreWriter, open_store
+from grok.store.layout import Layout
+from grok.store.rows import Shard, to_shard
+from grok.store.schema import KINDS
+from grok.store.shards import write_shard
+from grok.store.testing import example_rows
+
+
+def fill(path: Path, seeds: range = range(4)) -> Path:
+    """Make a store of two shards with everything that a store has."""
+    half = len(seeds) // 2
+    with StoreWriter(path) as writer:
+        for part in (seeds[:half], seeds[half:]):
+            writer.commit(example_rows(part))
+        writer.record_sweep("sweep-1", ["x"], {"settings": {}, "runs": []})
+        lease = writer.claim(["somebody"])
+        assert lease.granted
+        owner = next(Layout(path).leases.glob("*.json")).read_text()
+    name = json.loads(owner)["owner"]["name"]
+    (path / "leases" / f"{name}.json").write_text(owner.replace('"pid": ', '"pid": 9999'))
+    for folder in ("search", "live/sweep-0", "checkpoints/run-1/weights-final", "conflicts", "tmp"):
+        (path / folder).mkdir(parents=True, exist_ok=True)
+    objectives = [{"name": "val_loss", "direction": "minimize"}]
+    (path / "search/one.json").write_text(json.dumps({"name": "one", "objectives": objectives, "trials": []}))
+    (path / "checkpoints/run-1/weights-final/manifest.json").write_text("{}")
+    (path / "live/sweep-0/group-1.json").write_text("{}")
+    return path
+
+
+def with_run_ids(path: Path, names: dict[str, str]) -> None:
+    """Add a shard whose runs bear these names instead of their own."""
+    shard = to_shard(example_rows(range(90, 90 + len(names))))
+    new = dict(zip(shard.runs["run_id"].to_pylist(), names.values(), strict=True))
+
+    def renamed(table: pa.Table) -> pa.Table:
+        column = pa.array([new[run_id] for run_id in table["run_id"].to_pylist()], pa.string())
+        return table.set_column(table.column_names.index("run_id"), table.schema.field("run_id"), column)
+
+    write_shard(Layout(path), "00000000000000ff", Shard(*(renamed(shard.table(kind)) for kind in KINDS)))
+
+
+def outside_state(folder: Path) -> dict[str, tuple[int, bytes | str]]:
+    """Return everything below ``folder`` with its content."""
+    return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
+
+
+def _content(path: Path) -> tuple[int, bytes | str]:
+    mode = path.lstat().st_mode
+    if path.is_symlink():
+        return mode, str(path.readlink())
+    return mode, path.read_bytes() if path.is_file() else b""
+
+
+def read_all(path: Path) -> None:
+    store = open_store(path)
+    store.runs()
+    store.curves()
+    store.steps()
+
+
+COMMANDS: dict[str, Callable[[Path, Path], object]] = {
+    "status": lambda path, room: store_command(["status", str(path)]),
+    "verify": lambda path, room: store_command(["verify", str(path)]),
+    "compact": lambda path, room: store_command(["compact", str(path)]),
+    "migrate": lambda path, room: store_command(["migrate", str(path)]),
+    "restore": lambda path, room: store_command(["restore", str(path)]),
+    "merge from": lambda path, room: store_command(["merge", str(path), "--into", str(room / "into")]),
+    "merge to": lambda path, room: store_command(["merge", str(path), str(fill(room / "other", range(2, 6)))]),
+    "report": lambda path, room: report([str(path), "--out", str(room / "report")]),
+}
+"""Every command that opens a store; ``room`` is a folder that it may write in besides."""
+
+
+def exit_status(words: object) -> int:
+    assert isinstance(words, int)
+    return words
+
+
+FEW = ("compact", "merge from")
+"""Those that touch most, for tests that should be quick."""
+
+
+def every_command(path: Path, room: Path, only: Collection[str] = tuple(COMMANDS)) -> Iterator[tuple[str, int]]:
+    """Run every command (or some) on the store at ``path`` and yield its exit status."""
+    for number, (name, run) in enumerate(COMMANDS.items()):
+        if name not in only:
+            continue
+        own = room / str(number)
+        own.mkdir(parents=True)
+        yield name, exit_status(run(path, own))

@@ -1,0 +1,323 @@
+"""What lies in a store names nothing outside, leads nowhere along links, and deletes no row; over every command."""
+
+import itertools
+import json
+import os
+import shutil
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from grok.checkpoint import load_weights, remove_checkpoints, run_folder, save_checkpoint, save_weights
+from grok.cli.store import main
+from grok.errors import CheckpointError, StoreError
+from grok.execute.live import LiveFolder
+from grok.files import exchange
+from grok.processes import Owner
+from grok.records import Checkpoint
+from grok.store import StoreWriter, open_store
+from grok.store.contract import assert_contract, contents
+from grok.store.layout import Layout
+from grok.store.merge import merge
+from grok.store.restore import restore
+from grok.store.rows import with_partners
+from grok.store.schema import KINDS
+from grok.store.shards import concat, read_whole, write_parquet
+from grok.store.testing import example_rows
+from grok.untrusted import is_plain, plain_name, read_json
+from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, with_run_ids
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::grok.store.DamagedShardWarning", "ignore::grok.store.ForeignFileWarning"
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return fill(tmp_path / "S")
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder of somebody's, with something in it for every way in."""
+    folder = tmp_path / "outside"
+    for name in ("secret", "run-1/weights-final", "00000001-step-1", "sweep-0"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "precious.txt").write_text("precious")
+    (folder / "file").write_text("precious")
+    (folder / "x.json").write_text('{"precious": 1}')
+    os.utime(folder / "sweep-0", (0, 0))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "..",
+        ".",
+        "",
+        "/etc",
+        "a/b",
+        "a\\b",
+        "a b",
+        ".x",
+        "-x",
+        "x\n",
+        "x" * 129,
+        "x.tmp-1",
+        "é",
+        "\udcff",
+        None,
+        7,
+    ],
+)
+def test_one_function_decides_what_a_plain_name_is(name: object) -> None:
+    assert not is_plain(name)
+    with pytest.raises(StoreError, match="expected a name of letters") as refused:
+        plain_name(name, "run_id")
+    assert str(refused.value).encode() and "\n" not in str(refused.value)
+
+
+PARTS = ("live", "lock", "leases", "checkpoints", "search", "sweeps", "conflicts", "quarantine")
+ALL = tuple(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("part", "commands"),
+    [
+        ("tmp", ALL),
+        *((part, FEW) for part in PARTS),
+        *(pytest.param(part, ALL, marks=pytest.mark.slow) for part in PARTS),
+    ],
+)
+def test_a_link_in_the_place_of_a_stores_own_is_never_followed(
+    store: Path, outside: Path, tmp_path: Path, part: str, commands: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``tmp -> X`` emptied X, ``lock -> FILE`` emptied the file, ``live -> X`` removed what was old in X."""
+    target = store / part
+    shutil.rmtree(target, ignore_errors=True)
+    target.unlink(missing_ok=True)
+    target.symlink_to(outside / "file" if part == "lock" else outside)
+    before, runs = outside_state(outside), open_store(store).run_ids()
+    with pytest.raises(StoreError, match=f"{part} is a link to .*links are not followed"):
+        StoreWriter(store)
+    for name, status in every_command(store, tmp_path / "room", commands):
+        said = capsys.readouterr()
+        assert status in (0, 1) if name in ("status", "verify", "report", "merge from") else status == 2, name
+        if status == 2:
+            assert said.err.count("\n") == 1 and f"{part} is a link" in said.err
+    assert outside_state(outside) == before
+    assert open_store(store).run_ids() == runs
+
+
+def test_a_table_that_is_a_link_is_never_written(store: Path, tmp_path: Path) -> None:
+    (store / "runs").rename(tmp_path / "elsewhere")
+    (store / "runs").symlink_to(tmp_path / "elsewhere")
+    before = outside_state(tmp_path / "elsewhere")
+    assert len(open_store(store).runs()) == 4  # read as ever
+    with pytest.raises(StoreError, match="runs is a link"):
+        StoreWriter(store)
+    assert outside_state(tmp_path / "elsewhere") == before
+
+
+RUN_IDS = ["../../outside/secret", "../outside", "/etc", "..", "a\nb", ".hidden"]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "commands"),
+    [
+        (RUN_IDS[0], ALL),
+        *((run_id, FEW) for run_id in RUN_IDS[1:]),
+        *(pytest.param(run_id, ALL, marks=pytest.mark.slow) for run_id in RUN_IDS[1:]),
+    ],
+)
+def test_a_run_id_never_becomes_a_path(
+    store: Path, outside: Path, tmp_path: Path, run_id: str, commands: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with_run_ids(store, {"": run_id})
+    before = outside_state(outside)
+    for name, status in every_command(store, tmp_path / "room", commands):
+        said = capsys.readouterr()
+        if name == "merge from":
+            assert status == 2 and "expected a name of letters" in said.err
+    assert outside_state(outside) == before
+    assert not [p for p in tmp_path.rglob("precious.txt") if outside not in p.parents]
+    with pytest.raises(CheckpointError, match="expected a name of letters"):
+        run_folder(store, run_id)
+
+
+def test_links_are_not_copied_by_what_they_point_to(store: Path, outside: Path, tmp_path: Path) -> None:
+    row = example_rows([0])[0]
+    folder = run_folder(store, row.result.run_id)
+    save_weights(folder, "final", {})
+    (folder / "weights-final" / "more").symlink_to(outside / "secret")
+    (folder / "stolen").symlink_to(outside / "file")
+    other = run_folder(store, example_rows([1])[0].result.run_id)
+    other.symlink_to(outside / "secret")
+    (store / "search" / "two.json").symlink_to(outside / "x.json")
+    (store / "sweeps" / "three.json").symlink_to(outside / "x.json")
+    report = merge(store, [], into=tmp_path / "T")
+    assert (report.added, report.checkpoints, report.studies) == (4, 1, ["one"])
+    copies = [
+        p
+        for p in (tmp_path / "T").rglob("*")
+        if p.is_symlink() or b"precious" in (p.read_bytes() if p.is_file() else b"")
+    ]
+    assert copies == []
+    assert load_weights(run_folder(tmp_path / "T", row.result.run_id), "final") == {}
+
+
+def test_a_lease_names_no_file_outside(store: Path, outside: Path) -> None:
+    me = Owner.this_process()
+    for name in ("../../outside/x", "../x", "/etc/x"):
+        for owner in (asdict(me) | {"name": name, "pid": 999999999}, asdict(me) | {"pid": "../../outside"}, name, None):
+            (store / "leases" / "hostile.json").write_text(json.dumps({"owner": owner, "run_ids": ["a"]}))
+            before = outside_state(outside)
+            with StoreWriter(store) as writer:
+                assert writer.claim(["a"]).granted == ["a"]
+            assert outside_state(outside) == before
+            assert main(["status", str(store)]) == 0
+
+
+def test_leases_that_are_no_files(store: Path, outside: Path) -> None:
+    os.mkfifo(store / "leases" / "pipe.json")
+    (store / "leases" / "folder.json").mkdir()
+    (store / "leases" / "link.json").symlink_to(outside / "x.json")
+    with StoreWriter(store) as writer:
+        assert writer.claim(["a"]).granted == ["a"]
+    assert (outside / "x.json").exists()
+
+
+READY = ['{"runs": [], "curves": [], "steps": []}', "garbage", "[1]", "{}", "[" * 100_000, "null", '{"runs": ["x"]}']
+
+
+def test_what_lies_in_tmp_is_believed_in_nothing(store: Path, outside: Path) -> None:
+    """A lying ``ready.json`` exchanged the tables for empty ones; garbage there stopped every writer."""
+    other = fill(store.parent / "other", range(10, 14))
+    before, runs = outside_state(outside), open_store(store).run_ids()
+    for ready, inside in itertools.product(READY, ["nothing", "empty", "another store's", "links"]):
+        folder = store / "tmp" / "compaction.0123"
+        folder.mkdir()
+        for kind in ("runs", "curves", "steps"):
+            if inside == "another store's":
+                shutil.copytree(other / kind, folder / kind)
+            elif inside == "empty":
+                (folder / kind).mkdir()
+            elif inside == "links":
+                (folder / kind).symlink_to(outside)
+        (folder / "ready.json").write_text(ready)
+        with StoreWriter(store, thorough=False) as writer:
+            assert writer.recovered == []
+        assert open_store(store).run_ids() == runs
+        assert not folder.exists()
+    assert outside_state(outside) == before
+    assert_contract(store)
+
+
+def test_a_compaction_that_was_cut_short_is_finished_without_its_note(store: Path) -> None:
+    """Half of the tables exchanged, and what the note says is of no use: the rows tell where they belong."""
+    whole = {kind: contents(store, kind) for kind in KINDS}
+    names = sorted(path.stem for path in (store / "runs").iterdir())
+    folder = store / "tmp" / "compaction.0123"
+    for kind in KINDS:
+        shutil.copytree(store / kind, folder / kind)
+    merged = concat([read_whole(Layout(store), name) for name in names])
+    for kind in KINDS:
+        for name in names:
+            (folder / kind / f"{name}.parquet").unlink(missing_ok=True)
+    with (folder / "curves" / "00000000000000aa.parquet").open("w+b") as file:
+        write_parquet(merged.curves, file)
+    with (folder / "runs" / "00000000000000aa.parquet").open("w+b") as file:
+        write_parquet(with_partners(merged.runs, merged), file)
+    (folder / "ready.json").write_text("garbage")
+    exchange(folder / "curves", store / "curves")
+    with StoreWriter(store) as writer:
+        assert writer.recovered == []
+    assert_contract(store)
+    assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+
+
+def test_what_a_compaction_left_that_fits_nowhere_is_kept(store: Path) -> None:
+    other = fill(store.parent / "other", range(10, 14))
+    folder = store / "tmp" / "compaction.0123"
+    for kind in KINDS:
+        shutil.copytree(other / kind, folder / kind)
+    (folder / "ready.json").write_text("{}")
+    sorted((store / "runs").iterdir())[0].unlink()  # the tables are out of step, and the folder is of no help
+    with StoreWriter(store) as writer:
+        assert len(writer.recovered) == 5
+    assert_contract(store)
+    assert len(restore(store).runs) == 4, "the rows that were in tmp/"
+
+
+def test_checkpoints_are_never_written_or_removed_along_a_link(store: Path, outside: Path) -> None:
+    before = outside_state(outside)
+    folder = run_folder(store, "run-2")
+    folder.symlink_to(outside)
+    with pytest.raises(CheckpointError, match="is a link"):
+        save_checkpoint(folder, Checkpoint(run_id="run-2", step=1, tensors={}, state={}))
+    remove_checkpoints(folder)
+    assert outside_state(outside) == before
+
+
+def test_folders_of_dead_sweeps_are_removed_and_links_left(store: Path, outside: Path) -> None:
+    (store / "live" / "old").symlink_to(outside / "sweep-0")
+    before = outside_state(outside)
+    LiveFolder.create(store, "sweep-9").remove()
+    assert outside_state(outside) == before
+
+
+def test_the_report_is_not_written_along_a_link(store: Path, outside: Path) -> None:
+    from analysis.report import main as report
+
+    before = outside_state(outside)
+    (store / "report").symlink_to(outside)
+    assert report([str(store)]) == 2
+    (store / "report").unlink()
+    (store / "report" / "figures").mkdir(parents=True)
+    (store / "report" / "report.html").symlink_to(outside / "file")
+    (store / "report" / "tables").symlink_to(outside)
+    assert report([str(store)]) == 2
+    (store / "report" / "tables").unlink()
+    assert report([str(store)]) == 0
+    assert not (store / "report" / "report.html").is_symlink()
+    assert outside_state(outside) == before
+
+
+def test_json_is_read_from_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_text("[" * 200_000)
+    (tmp_path / "digits").write_text("1" * 10_000)
+    (tmp_path / "link").symlink_to(tmp_path / "deep")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("deep", "digits"):
+        with pytest.raises(ValueError):
+            read_json(tmp_path / name)
+    for name in ("link", "folder", "pipe", "nothing"):
+        with pytest.raises(OSError):
+            read_json(tmp_path / name)
+
+
+def test_the_commands_are_all_of_them() -> None:
+    from grok.cli.store import parser
+
+    (group,) = (a for a in parser()._actions if a.dest == "command")
+    assert {name.partition(" ")[0] for name in COMMANDS} - {"report"} == set(group.choices or ())
+
+
+def test_secrets_are_kept_nowhere(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path / "S") as writer:
+        path = writer.record_sweep(
+            "s",
+            ["study.storage=postgresql://me:se/cr@t@host/db", "x=mysql://h/d?user=a&password=se/cr@t"],
+            {"settings": {"log.mlflow": "https://ghp_0123456789abcdefghijkl@host/x?api_key=se/cr@t"}},
+        )
+    text = path.read_text()
+    assert "cr@t" not in text and "ghp_" not in text and "postgresql://me:***@host/db" in text
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert open_store(tmp_path / "S").runs().empty
