@@ -7,6 +7,7 @@ from typing import Any
 
 from analysis.heading import Fact, heading, run_labels
 from analysis.observations import Observations
+from analysis.proposals import proposal
 from analysis.provenance import Provenance, provenance
 from analysis.studies import QUESTIONS, Missing, Study
 
@@ -16,13 +17,15 @@ class Report:
     """Everything that the page says."""
 
     store: str
-    """Name of its folder: a page that is shown around says nothing of the machine that it was made on."""
+    """Name of its folder."""
     place: str
-    """The store in a command: its path below the folder that it was read from, else ``STORE``."""
+    """The store in a command: its path as it was given."""
     heading: list[Fact]
     provenance: Provenance
     studies: list[Study]
     missing: list[Missing]
+    first_command: str
+    """What fills an empty store."""
     labels: dict[str, str]
     """What a run is called, by ``run_id``: the seeds that it was told, ``seed 17``."""
 
@@ -43,10 +46,11 @@ def compile_report(observations: Observations) -> Report:
     path = observations.path
     return Report(
         path.resolve().name if path else "",
-        "STORE" if path is None or path.is_absolute() else str(path),
+        str(path) if path else "STORE",
         heading(observations),
         provenance(observations),
         [a for a in answers if isinstance(a, Study)],
         [a for a in answers if isinstance(a, Missing) and (a.started or a.command)],
+        proposal("python -m grok.run -m 'seed=range(0,64)'", observations, any_task=False),
         run_labels(observations.all_runs),
     )

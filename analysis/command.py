@@ -46,6 +46,8 @@ def reading_parser(name: str, description: str) -> Parser:
 def show(study: Study, only: tuple[str, ...] | None = None) -> None:
     """Print a study as text."""
     print(f"{study.title}: {study.question}")
+    if study.scope:
+        print(f"  {study.scope}")
     for finding in study.findings:
         print(f"  {finding.text}")
     for note in study.notes:

@@ -127,7 +127,7 @@ def judge_by_time(times: Times, budgets: NDArray[np.float64], criteria: Criteria
 
 @dataclass(frozen=True, slots=True)
 class RegimeRule:
-    """How slow and fast generalisation are told apart from a run's curves (REQUIREMENTS N7).
+    """How slow and fast generalisation are told apart from a run's curves.
 
     Slow: validation loss climbs before the run generalises, and the weight norm falls
     before it. Fast: the loss does not climb, and the norm falls only after (or never).
@@ -136,8 +136,6 @@ class RegimeRule:
 
     climb: float = 1.25
     """Validation loss climbed if it rose to this many times its lowest value so far, before generalising."""
-    norm_fall: float = 0.01
-    """The weight norm is falling once it is this share below its highest value."""
 
     def classify(
         self, climb: NDArray[np.float64], fall: NDArray[np.float64], grokked: NDArray[np.float64]
@@ -145,7 +143,7 @@ class RegimeRule:
         """Return ``slow``, ``fast``, ``mixed`` or ``not yet`` for each run.
 
         ``climb`` is the ratio defined above, ``fall`` the step at which the norm began to
-        fall (infinite: never), ``grokked`` the step of generalisation (NaN: not yet).
+        fall (``weight_norm_fall_step``; infinite: never), ``grokked`` the step of generalisation (NaN: not yet).
         """
         climbed, fell_first = climb >= self.climb, fall < grokked
         return np.select(

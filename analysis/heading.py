@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, describe_task, differing_settings, varying_columns
-from analysis.provenance import PATHS
+from analysis.proposals import given_again
 from grok.streams import derive_seed
 
 MOST_VALUES: Final = 4
@@ -141,10 +140,8 @@ def _code(runs: pd.DataFrame) -> str:
 
 
 def _commands(observations: Observations) -> list[str]:
-    """Return the sweeps' commands, the last first, without the paths of the machine that they ran on."""
+    """Return the sweeps' commands, the last first, for the store where it lies now."""
     given = [
-        shlex.join(word for word in sweep["argv"] if not word.startswith(PATHS))
-        for sweep in reversed(observations.sweeps)
-        if sweep.get("argv")
+        given_again(sweep["argv"], observations.path) for sweep in reversed(observations.sweeps) if sweep.get("argv")
     ]
     return list(dict.fromkeys(given))[:MOST_COMMANDS]

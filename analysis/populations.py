@@ -88,6 +88,16 @@ class Population:
         return describe_task(self.rows.iloc[0])
 
     @property
+    def has_diary_task(self) -> bool:
+        """Whether the task is the diary's, for which its thresholds of accuracy were made."""
+        return not any(name.startswith("task.") for name in differing_settings(self.rows.iloc[0]))
+
+    def shared(self, varying: Sequence[str]) -> str:
+        """Return task and settings in words, those of ``varying`` left out."""
+        words = [] if set(varying) & set(TASK_SETTINGS) else [self.task]
+        return "; ".join([*words, settings_in_words(self.rows.iloc[0], varying)])
+
+    @property
     def unit(self) -> str:
         """What is drawn, in words: ``seeds``, ``init seeds``, ``seeds of head``."""
         if self.from_masters:
@@ -124,12 +134,14 @@ def listed(words: Sequence[str], joint: str = "and") -> str:
     return f"{', '.join(first)} {joint} {last}" if first else last
 
 
-def settings_in_words(row: pd.Series) -> str:
-    """Return the settings of a run that are not the default, the task left out."""
-    changed = {k: v for k, v in differing_settings(row).items() if k not in TASK_SETTINGS}
+def settings_in_words(row: pd.Series, without: Sequence[str] = ()) -> str:
+    """Return the settings of a run that are not the default, the task and ``without`` left out."""
+    changed = {k: v for k, v in differing_settings(row).items() if k not in {*TASK_SETTINGS, *without}}
     if changed:
         return ", ".join(f"{k}={as_text(v)}" for k, v in changed.items())
-    return "the default settings otherwise" if differing_settings(row) else "the default settings (the diary's regime)"
+    if differing_settings(row) or without:
+        return "the default settings otherwise"
+    return "the default settings (the diary's regime)"
 
 
 TASK_SETTINGS: Final = ("task.operation", "task.modulus", "task.train_fraction")

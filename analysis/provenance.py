@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from analysis.observations import Observations
+from analysis.proposals import given_again
 
 
 @dataclass
@@ -32,8 +32,6 @@ class Provenance:
         return dict(vars(self))
 
 
-PATHS = ("store.path=", "data.path=")
-"""Words of a command that say where something lies on the machine it ran on."""
 MIXES = {
     "numerics": "numerics tags",
     "torch_version": "torch versions",
@@ -74,7 +72,7 @@ def pending(observations: Observations) -> list[str]:
     stops_early: dict[str, bool] = {}
     for sweep in observations.sweeps:
         config = sweep.get("config", {})
-        command = shlex.join(word for word in sweep.get("argv", []) if not word.startswith(PATHS))
+        command = given_again(sweep.get("argv", []), observations.path)
         planned.setdefault(command, set()).update(str(run["run_id"]) for run in config.get("runs", []))
         stops_early[command] = bool(config.get("settings", {}).get("train.stop_when_generalised"))
     told = []

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     report = compile_report(Observations.read(store))
     page = write_report(report, out)
     if not report.provenance.runs:
-        print(f"{store} holds no finished run yet; train some: python -m grok.run -m 'seed=range(0,64)'")
+        print(f"{store} holds no finished run yet; train some: {report.first_command}")
     elif report.provenance.statuses.keys() == {"failed"}:
         print(f"{store} holds no finished run: all of its runs failed; python -m grok.store status {store}")
     for study in report.studies:

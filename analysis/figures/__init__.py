@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
 
-from analysis.figures import causes, curves, histograms, inside, interventions, language, search, survival
+from analysis.figures import beside, causes, curves, histograms, inside, interventions, language, search, survival
 from analysis.figures.style import RC, Drawing
 from analysis.studies.base import Study
 
@@ -36,11 +37,26 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
 """Study name: its figures, each a function of the study; None where it has nothing to show."""
 
 
+BESIDE: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
+    "census": (beside.super_shares,),
+    "survival": (beside.cumulative,),
+}
+"""Study name: its figures where it has parts, each a function of the study."""
+MOST_PARTS = 4
+"""Parts whose own figures are drawn; the others stand in the table."""
+
+
 def drawings(study: Study) -> list[Drawing]:
-    """Return the figures of a study, drawn in the common style."""
+    """Return the figures of a study, drawn in the common style; of its parts, where it has some, each by its name."""
     made: list[Drawing] = []
     with mpl.rc_context(RC):
-        for draw in DRAWINGS.get(study.name, ()):
+        for draw in BESIDE.get(study.name, ()) if study.parts else DRAWINGS.get(study.name, ()):
             drawn = draw(study)
             made += drawn if isinstance(drawn, list) else [drawn] if drawn else []
+    for i, part in enumerate(study.parts[:MOST_PARTS], 1):
+        if study.name != "survival":  # all of them are in one figure
+            made += [
+                replace(d, name=f"{d.name}_{i}", title=f"{d.title}: {part.about}", caption=f"{part.about}. {d.caption}")
+                for d in drawings(part)
+            ]
     return made

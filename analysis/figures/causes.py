@@ -33,7 +33,7 @@ SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "
 """Early to late. Near the palette's teal and amber but none of it, so that a dark page leaves the map as it is."""
 
 
-def _intervals(
+def intervals(
     name: str, title: str, caption: str, frame: pd.DataFrame, colours: list[str], label: str, percent: bool
 ) -> Drawing:
     """Draw value and interval of each row (columns: name, value, low, high), first row on top."""
@@ -66,7 +66,7 @@ def variance_bars(study: Crossed) -> Drawing | None:
         f"Share of the variance of the outcome with 95% intervals; {found.n} runs, {found.replicates:.1f} per cell. "
         "Blue: a seed alone; grey: interactions; red: runs with equal seeds."
     )
-    return _intervals("variance_shares", "Who decides?", caption, frame, colours, "share of variance", True)
+    return intervals("variance_shares", "Who decides?", caption, frame, colours, "share of variance", True)
 
 
 def heat_map(study: Crossed) -> Drawing | None:
@@ -176,7 +176,7 @@ def repeat_kinds(study: Repeats) -> Drawing | None:
         "all seeds kept, only the rounding differs; amber: the two streams that are named are kept, the third is "
         "redrawn; blue: one is kept."
     )
-    return _intervals("repeat_kinds", "What carries it?", caption, frame, colours, "share of repeats", True)
+    return intervals("repeat_kinds", "What carries it?", caption, frame, colours, "share of repeats", True)
 
 
 MOST_CANDIDATES = 30
@@ -199,7 +199,7 @@ def repeat_candidates(study: Repeats) -> Drawing:
         caption += f" Band: other seeds, {base.percent()}."
     colours = [TEAL if yes else GREY for yes in called]
     label = f"share of repeats that are {test.kind.hit.words}"
-    made = _intervals("repeat_candidates", "Do they come back?", caption, shown, colours, label, True)
+    made = intervals("repeat_candidates", "Do they come back?", caption, shown, colours, label, True)
     axes = made.figure.axes[0]
     axes.set_xlim(-0.01, 1.02)
     if base is not None:

@@ -65,7 +65,7 @@ def seed_curves(census: Census) -> Drawing | None:
     if census.curves.empty:
         return None
     label, styles = census.rows["label"], CLASS_STYLES
-    if not census.is_diary_regime:
+    if not census.has_diary_task:
         # The diary's classes belong to its task; elsewhere a seed is super by time.
         seen = np.where(census.times.seen, "generalised", "not yet")
         fastest = census.by_time.is_super if census.by_time is not None else np.zeros(len(seen), dtype=bool)

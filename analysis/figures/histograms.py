@@ -46,7 +46,7 @@ def accuracy_histogram(census: Census) -> Drawing:
     for name, x in places.items():
         n = int((rows["label"] == name).sum())
         axes.annotate(
-            f"{name if census.is_diary_regime else words[name]}\n{n:,}",
+            f"{name if census.has_diary_task else words[name]}\n{n:,}",
             (x, 1.0),
             xycoords=("data", "axes fraction"),
             ha="right" if name == "super" else "center",
@@ -59,8 +59,8 @@ def accuracy_histogram(census: Census) -> Drawing:
     axes.set_xlim(-0.01, 1.01)
     axes.set_xlabel(f"validation accuracy at step {census.horizon:,}")
     lead = census.shares["super"]
-    above = "Super" if census.is_diary_regime else f"Above {_HIGH}"
-    made_for = "" if census.is_diary_regime else ", made for the diary's task"
+    above = "Super" if census.has_diary_task else f"Above {_HIGH}"
+    made_for = "" if census.has_diary_task else ", made for the diary's task"
     caption = (
         f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,}. Dashed: the diary's thresholds "
         f"({DIARY.normal_accuracy} and {DIARY.super_accuracy}{made_for}). {above}: {lead.percent()}, n = {lead.n:,}."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.chart import Axis, Band, Chart, Rule
 from analysis.figures.style import AMBER, BLUE, SERIES, SMALL, SOFT, Drawing, canvas, direct_label, steps_axis
@@ -117,6 +118,7 @@ def compare(
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
     axes.set_ylabel("share of seeds generalised")
     steps_axis(axes)
+    axes.xaxis.set_major_locator(MaxNLocator(4))  # the labels at the right leave little room
     return Drawing(name, title, caption, figure, pd.concat(frames), charts=(shares_chart(drawn, end),))
 
 

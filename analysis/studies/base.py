@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.observations import Observations
+from analysis.proposals import proposal
 from analysis.statistics.estimate import Estimate, NotEnoughData
-
-DEFAULT_STORE = Path("results/store")
-"""The store that commands mean without being told."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +51,12 @@ class Study:
     name: str
     title: str
     question: str
+    scope: str = ""
+    """Which runs it is about: how many, which streams vary, which stay, under which settings. Empty: said elsewhere."""
+    about: str = ""
+    """What tells its population from the others of the store; empty where there is one only."""
+    parts: list[Study] = field(default_factory=list)
+    """The same question answered for each population by itself, where the store holds several."""
     findings: list[Finding] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -72,6 +74,9 @@ class Study:
             "name": self.name,
             "title": self.title,
             "question": self.question,
+            "scope": self.scope,
+            "about": self.about,
+            "parts": [part.as_json() for part in self.parts],
             "findings": [f.as_json() for f in self.findings],
             "tables": [t.name for t in self.tables],
             **({"files": list(self.files)} if self.files else {}),
@@ -129,13 +134,5 @@ class Question:
             return Missing(self.name, self.title, self.question, gap.needs, self.command_for(observations), started)
 
     def command_for(self, observations: Observations) -> str:
-        """Return the command, for the set-up that all the store's arithmetic runs started from and for the store."""
-        words = [self.command] if self.command else []
-        setups = list(observations.arithmetic["config.experiment"].unique()) if self.any_task else []
-        if words and len(setups) == 1 and isinstance(setups[0], str):
-            words.append(f"experiment={setups[0]}")
-        if words and observations.path is not None and observations.path != DEFAULT_STORE:
-            # a page may be published: it names no folder of the machine it was made on
-            where = "STORE" if observations.path.is_absolute() else observations.path
-            words.append(shlex.quote(f"store.path={where}"))
-        return " ".join(words)
+        """Return the command, with the settings of the store's runs and the store's path, ready to be pasted."""
+        return proposal(self.command, observations, self.any_task)

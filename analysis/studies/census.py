@@ -1,4 +1,4 @@
-"""Seed census: how many seeds are super, fast and normal (REQUIREMENTS N2, C8)."""
+"""Seed census: how many seeds of a population are super, fast and normal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from analysis.criteria import CLASSES, DIARY, UNJUDGED, Criteria, SpeedJudgement, accuracy_at, judge_by_time
-from analysis.observations import Observations, describe_task, differing_settings, floats, is_random_seed
+from analysis.observations import Observations, floats
+from analysis.populations import Population
 from analysis.rerun import rerun_command
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import seeds_for_width, share
 from analysis.statistics.survival import Times
 from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.by_population import Beside, by_population, has_populations
+from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
 
 BEST = 12
 """Rows of the table of best seeds."""
@@ -21,8 +25,9 @@ BEST = 12
 
 @dataclass(kw_only=True)
 class Census(Study):
-    """The census of the condition with most random seeds."""
+    """The census of one population."""
 
+    population: Population
     rows: pd.DataFrame
     """One row per seed, with ``accuracy`` (at the horizon) and ``label`` added."""
     times: Times
@@ -31,6 +36,9 @@ class Census(Study):
     horizon: int
     shares: dict[str, Estimate]
     is_diary_regime: bool
+    """Every setting is the default."""
+    has_diary_task: bool
+    """The task is the diary's, so that its classes apply."""
     by_time: SpeedJudgement | None = None
 
 
@@ -43,47 +51,29 @@ def judged(observations: Observations, rows: pd.DataFrame, criteria: Criteria = 
     return rows.assign(accuracy=accuracy, label=label), horizon
 
 
-def groups(observations: Observations) -> list[pd.DataFrame]:
-    """Return the random seeds of each condition, the condition with most seeds first."""
-    rows = observations.arithmetic
-    rows = rows[is_random_seed(rows)]
-    if rows.empty:
-        return []
-    condition = observations.conditions(rows)
-    return [rows[condition == c] for c in sorted(condition.unique())]
-
-
-def analyse(observations: Observations, question: Question) -> Census:
-    """Answer for the condition with most random seeds; other conditions get a row of the table.
-
-    Raises:
-        NotEnoughData: no random seed has finished.
-    """
-    conditions = observations.once(groups)
-    if not conditions:
-        raise NotEnoughData("at least one finished run of a random seed")
-    rows, horizon = judged(observations, conditions[0])
-    first = rows.iloc[0]
+def one(observations: Observations, population: Population, question: Question) -> Census:
+    """Answer for one population."""
+    rows, horizon = judged(observations, population.rows)
     labels = rows.loc[rows["label"] != UNJUDGED, "label"]
     census = Census(
         name=question.name,
         title=question.title,
         question=question.question,
+        population=population,
         rows=rows,
         times=observations.times(rows),
         curves=observations.curves_of(rows.index),
         horizon=horizon,
         shares={c: share(int((labels == c).sum()), len(labels)) for c in CLASSES} if len(labels) else {},
-        is_diary_regime=not differing_settings(first),
+        is_diary_regime=population.is_default,
+        has_diary_task=population.has_diary_task,
     )
     by_time = _time_findings(census)
-    by_accuracy = _accuracy_findings(census, describe_task(first))
-    census.findings = by_accuracy + by_time if census.is_diary_regime else by_time + by_accuracy
-    if census.by_time is not None and not census.is_diary_regime:
+    by_accuracy = _accuracy_findings(census)
+    census.findings = by_accuracy + by_time if census.has_diary_task else by_time + by_accuracy
+    if census.by_time is not None and not census.has_diary_task:
         census.findings = [replace(f, headline=f in by_time and f.estimate is not None) for f in census.findings]
-    census.tables = [_share_table(census), _best_table(census, observations)]
-    if len(conditions) > 1:
-        census.tables.append(_condition_table(observations, conditions))
+    census.tables = [_share_table(census), _best_table(census)]
     unjudged = int((rows["label"] == UNJUDGED).sum())
     if unjudged:
         census.notes.append(f"{unjudged} of {len(rows)} seeds are not judged: no evaluation at step {horizon:,}.")
@@ -92,16 +82,59 @@ def analyse(observations: Observations, question: Question) -> Census:
             f"The runs end before step {DIARY.horizon:,}, so the diary's accuracy thresholds are read at step "
             f"{horizon:,}, the last one that at least half of the runs reached."
         )
-    if not census.is_diary_regime:
-        changed = ", ".join(f"{k}={v}" for k, v in differing_settings(first).items())
+    if not census.has_diary_task:
         census.notes.append(
-            f"This is not the diary's regime ({changed}): its accuracy thresholds were made for another task. "
-            "The definition by time carries over."
+            "This is not the diary's regime: its accuracy thresholds were made for another task. The definition by "
+            "time carries over."
         )
+    elif not census.is_diary_regime:
+        census.notes.append(
+            "The task is the diary's, the other settings are not: its thresholds are those of the task."
+        )
+    if population.fixed:
+        census.notes.append(f"These shares hold at {population.held}; at other fixed seeds they can be others.")
     return census
 
 
-def _accuracy_findings(census: Census, task: str) -> list[Finding]:
+def beside(census: Census) -> dict[str, object]:
+    """Return how a census stands beside that of another population."""
+    reached, good = _ends(census)
+    record: dict[str, object] = {"judged at step": f"{census.horizon:,}"}
+    words = _class_words(census)
+    for name in ("super", "fast", "normal"):
+        record[words.get(name, name)] = census.shares[name].percent() if census.shares else ""
+    by_time = next((f for f in census.findings if f.label == "super by time"), None)
+    return record | {
+        f"{DIARY.speedup:.0f} times faster than its own median": by_time.shown if by_time else "",
+        "generalised": reached.percent(),
+        "for good": good.percent(),
+    }
+
+
+def compare(reference: Census, other: Census) -> float | None:
+    """Return Fisher's p that super seeds are as frequent in both; None where both were not judged alike."""
+    if reference.horizon != other.horizon or not reference.shares or not other.shares:
+        return None
+    table = []
+    for census in (reference, other):
+        e = census.shares["super"]
+        hits = round(e.value * e.n)
+        table.append([hits, e.n - hits])
+    return float(stats.fisher_exact(np.array(table)).pvalue)
+
+
+def analyse(observations: Observations, question: Question) -> Study:
+    """Answer for every population of the store.
+
+    Raises:
+        NotEnoughData: there is none.
+    """
+    meaning = f"as many seeds are above {DIARY.super_accuracy:.0%} (Fisher's exact test, equal horizons only)"
+    return by_population(observations, question, one, Beside(beside, compare, meaning))
+
+
+def _accuracy_findings(census: Census) -> list[Finding]:
+    task, unit = census.population.task, census.population.unit
     words = {
         "super": f"had validation accuracy above {DIARY.super_accuracy:.0%} at step {census.horizon:,}",
         "fast": f"were in between ({DIARY.normal_accuracy:.0%} to {DIARY.super_accuracy:.0%})",
@@ -114,16 +147,16 @@ def _accuracy_findings(census: Census, task: str) -> list[Finding]:
         if name == "diverged" and not hits:
             continue
         text = (
-            f"{hits:,} of {estimate.n:,} seeds ({task}) {words[name]}: {estimate.percent()}, 95% interval "
+            f"{hits:,} of {estimate.n:,} {unit} ({task}) {words[name]}: {estimate.percent()}, 95% interval "
             f"({estimate.method})."
         )
-        label = f"{name} seeds" if census.is_diary_regime else f"{name} seeds by the diary's thresholds"
+        label = f"{name} seeds" if census.has_diary_task else f"{name} seeds by the diary's thresholds"
         found.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
-    if "super" in census.shares and (census.is_diary_regime or census.by_time is None):
+    if "super" in census.shares and (census.has_diary_task or census.by_time is None):
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
         text = f"Super and fast together: {quicker.percent()}."
-        if census.is_diary_regime:
+        if census.is_diary_regime and not census.population.fixed:
             text += " The diary: 0.86% super, 7% faster than normal, of 2,073 seeds."
         found.append(Finding("faster than normal", quicker.percent(), text, quicker))
         found.append(_seeds_needed(census.shares["super"], "super share"))
@@ -145,9 +178,18 @@ def _seeds_needed(e: Estimate, name: str) -> Finding:
 
 
 def _time_findings(census: Census) -> list[Finding]:
-    seen, n = int(census.times.seen.sum()), len(census.times)
-    done = share(seen, n)
-    text = f"{seen:,} of {n:,} seeds generalised within their budget: {done.percent()}."
+    done, good = _ends(census)
+    seen, n, kept = int(census.times.seen.sum()), len(census.times), round(good.value * good.n)
+    text = (
+        f"{seen:,} of {n:,} {census.population.unit} generalised within their budget (validation accuracy of at least "
+        f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row): {done.percent()}."
+    )
+    if seen:
+        fell = int((floats(census.rows["val_acc_dips"]) > 0).sum())
+        text += (
+            f" {fell:,} of them fell below it again at some later evaluation; {kept:,} generalised for good, that is "
+            f"stayed above it from some evaluation up to their end: {good.percent()} of all."
+        )
     generalised = Finding("generalised", done.percent(), text, done)
     try:
         census.by_time = judge_by_time(census.times, floats(census.rows["config.train.steps"]))
@@ -166,19 +208,27 @@ def _time_findings(census: Census) -> list[Finding]:
     )
     by_time = Finding("super by time", estimate.percent(), text, estimate, headline=True)
     found = [by_time, generalised]
-    return found if census.is_diary_regime else [*found, _seeds_needed(estimate, "share that is super by time")]
+    return found if census.has_diary_task else [*found, _seeds_needed(estimate, "share that is super by time")]
+
+
+def _ends(census: Census) -> tuple[Estimate, Estimate]:
+    """Return the share that generalised, and the share that did for good."""
+    n = len(census.times)
+    return share(int(census.times.seen.sum()), n), share(int(census.rows["grokked_for_good_step"].notna().sum()), n)
+
+
+def _class_words(census: Census) -> dict[str, str]:
+    """Return what the classes are called where their names would claim too much: on another task, by thresholds."""
+    if census.has_diary_task:
+        return {}
+    low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
+    return {"super": f"above {high}", "fast": f"{low} to {high}", "normal": f"below {low}"}
 
 
 def _share_table(census: Census) -> Table:
     shares = dict(census.shares)
     shares |= {f.label: f.estimate for f in census.findings if f.label == "super by time" and f.estimate}
-    words = {
-        "super": f"above {DIARY.super_accuracy:.0%}",
-        "fast": f"{DIARY.normal_accuracy:.0%} to {DIARY.super_accuracy:.0%}",
-        "normal": f"below {DIARY.normal_accuracy:.0%}",
-    }
-    if census.is_diary_regime:
-        words = {}
+    words = _class_words(census)
     records = [
         {
             "class": words.get(name, name),
@@ -194,20 +244,25 @@ def _share_table(census: Census) -> Table:
     return Table("shares", f"Shares at step {census.horizon:,} with 95% intervals", pd.DataFrame(records))
 
 
-def _best_table(census: Census, observations: Observations) -> Table:
-    rows = census.rows.assign(when=census.times.right)
-    best = rows.sort_values(["when", "accuracy", "seed"], ascending=[True, False, True]).head(BEST)
+def _best_table(census: Census) -> Table:
+    seeds = census.population.seeds
+    rows = census.rows.assign(when=census.times.right, drawn=seeds)
+    best = rows.sort_values(["when", "accuracy", "drawn"], ascending=[True, False, True]).head(BEST)
+    named = "seed" if census.population.from_masters else f"{census.population.varies[0]} seed"
     frame = pd.DataFrame(
         {
-            "seed": best["seed"].to_numpy(),
+            named: best["drawn"].to_numpy(),
             "run": [r[:10] for r in best.index],
             "class": best["label"].to_numpy(),
             "generalised at step": [f"{w:,.0f}" if np.isfinite(w) else "not yet" for w in best["when"]],
+            "for good from step": [
+                f"{w:,.0f}" if np.isfinite(w) else "no" for w in floats(best["grokked_for_good_step"])
+            ],
             f"val accuracy at {census.horizon:,}": [f"{a:.3f}" if np.isfinite(a) else "" for a in best["accuracy"]],
             "run it again": [rerun_command(row) for _, row in best.iterrows()],
         }
     )
-    if not census.is_diary_regime:
+    if not census.has_diary_task:
         frame = frame.drop(columns="class")  # the diary's classes belong to its task
     caption = (
         "The best seeds of this census. They were picked for being best, so part of their lead is luck: "
@@ -216,32 +271,11 @@ def _best_table(census: Census, observations: Observations) -> Table:
     return Table("best_seeds", caption, frame, code=("run", "run it again"))
 
 
-def _condition_table(observations: Observations, conditions: list[pd.DataFrame]) -> Table:
-    records = []
-    for group in conditions:
-        rows, horizon = judged(observations, group)
-        labels = rows.loc[rows["label"] != UNJUDGED, "label"]
-        record = {
-            "condition": _condition_name(group.iloc[0]),
-            "seeds": len(labels),
-            "judged at step": horizon,
-        }
-        for name in ("super", "fast", "normal"):
-            record[name] = share(int((labels == name).sum()), len(labels)).percent() if len(labels) else ""
-        records.append(record)
-    return Table("conditions", "Every condition with random seeds in this store", pd.DataFrame(records), open=False)
-
-
-def _condition_name(row: pd.Series) -> str:
-    changed = differing_settings(row)
-    return ", ".join(f"{k}={v}" for k, v in changed.items()) or "the diary's regime"
-
-
 QUESTION = Question(
     "census",
     "Seed census",
     "How many seeds are super, fast and normal?",
     "python -m grok.run -m sweep=census",
     analyse,
-    lambda observations: bool(len(observations.arithmetic)) and bool(is_random_seed(observations.arithmetic).any()),
+    has_populations,
 )

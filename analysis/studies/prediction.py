@@ -1,4 +1,4 @@
-"""From the first steps: who will be super? (issue of the two-stage search)"""
+"""From the first steps: who will be super?"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.criteria import UNJUDGED
 from analysis.observations import Observations, floats
+from analysis.populations import Population
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.prediction import (
     FEWEST,
@@ -22,10 +23,12 @@ from analysis.statistics.prediction import (
 from analysis.statistics.proportions import share
 from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.census import QUESTION as CENSUS
-from analysis.studies.census import groups, judged
+from analysis.studies.by_population import Beside, by_population, has_populations
+from analysis.studies.census import judged
 from analysis.studies.outcomes import restricted_log_time
 
+MOST_POPULATIONS = 6
+"""Populations that are answered for: each is many fits."""
 METHOD = "DeLong, widened for cross-validation"
 LOOKS = 6
 """Steps at which a prediction is made, spread evenly over the logarithm."""
@@ -40,8 +43,9 @@ MEASURES = ("val_loss", "val_acc", "train_loss", "weight_norm")
 
 @dataclass(kw_only=True)
 class Prediction(Study):
-    """AUROC by step."""
+    """AUROC by step, of one population."""
 
+    population: Population
     looks: pd.DataFrame
     """Per step: auroc, low, high, lead."""
     meaning: str
@@ -79,16 +83,30 @@ def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.nd
     return np.asarray(np.where(np.isfinite(x), x, np.nanmedian(np.where(np.isfinite(x), x, np.nan), axis=0)))
 
 
-def analyse(observations: Observations, question: Question) -> Prediction:
-    """Answer for the condition with most random seeds.
+def analyse(observations: Observations, question: Question) -> Study:
+    """Answer for the largest populations of the store.
 
     Raises:
         NotEnoughData: too few seeds of either kind, or too few evaluations before they part.
     """
-    conditions = observations.once(groups)
-    rows = conditions[0] if conditions else observations.arithmetic
+    return by_population(observations, question, one, Beside(beside), most=MOST_POPULATIONS)
+
+
+def beside(study: Prediction) -> dict[str, object]:
+    """Return how the prediction in one population stands beside that in another."""
+    lead = study.headlines[0]
+    return {"predicted": study.meaning, "AUROC": lead.shown}
+
+
+def one(observations: Observations, population: Population, question: Question) -> Prediction:
+    """Answer for one population.
+
+    Raises:
+        NotEnoughData: too few seeds of either kind, or too few evaluations before they part.
+    """
+    rows = population.rows
     if len(rows) < 2 * FEWEST:
-        raise NotEnoughData(f"at least {2 * FEWEST} random seeds of one condition (seen: {len(rows)})")
+        raise NotEnoughData(f"at least {2 * FEWEST} seeds of one population (seen: {len(rows)})")
     hit, rows, meaning = labels(observations, rows)
     curves = observations.curves_of(rows.index)
     grokked = floats(rows["grokked_step"])
@@ -129,7 +147,12 @@ def analyse(observations: Observations, question: Question) -> Prediction:
         )
     looks = pd.DataFrame(records)
     study = Prediction(
-        name=question.name, title=question.title, question=question.question, looks=looks, meaning=meaning
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        population=population,
+        looks=looks,
+        meaning=meaning,
     )
     _findings(study, looks, hit, arrival)
     study.tables.append(
@@ -216,5 +239,5 @@ QUESTION = Question(
     "Can the first steps tell who will be super?",
     "python -m grok.run -m sweep=census",
     analyse,
-    CENSUS.applies,
+    has_populations,
 )

@@ -1,4 +1,4 @@
-"""Slow and fast generalisation, told apart from the curves (REQUIREMENTS N7, C8)."""
+"""Slow and fast generalisation, told apart from the curves."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.cluster.vq import kmeans2
 
 from analysis.criteria import REGIMES
-from analysis.observations import Observations, describe_task, floats
+from analysis.observations import Observations, floats
+from analysis.populations import Population
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.prediction import spearman
 from analysis.statistics.proportions import share, wilson
 from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.census import QUESTION as CENSUS
-from analysis.studies.census import groups
+from analysis.studies.by_population import Beside, by_population, has_populations
 
 FEWEST = 10
 """Generalised runs below which nothing is clustered."""
@@ -31,12 +32,14 @@ EVENTS = {
 }
 """Columns of events and what they are called."""
 MOST_ORDERS = 3
+KINDS = ("fast", "slow", "mixed")
 
 
 @dataclass(kw_only=True)
 class Regimes(Study):
-    """A label for each run of the condition with most random seeds."""
+    """A label for each run of one population."""
 
+    population: Population
     events: pd.DataFrame
     """Per run: memorised, loss_peak, norm_peak, grokked, climb, fall, lag, regime, cluster, order."""
     curves: pd.DataFrame
@@ -56,11 +59,7 @@ def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     until = curves[curves["step"] <= curves["run_id"].map(grokked).fillna(np.inf)]
     lowest = until.groupby("run_id")["val_loss"].cummin()
     climb = (until["val_loss"] / lowest).groupby(until["run_id"]).max().reindex(rows.index)
-    norm = curves.dropna(subset=["weight_norm"])
-    top = norm.groupby("run_id")["weight_norm"].cummax()
-    peak = norm["run_id"].map(norm.groupby("run_id")["weight_norm"].max())
-    falling = norm[(top >= peak) & (norm["weight_norm"] < (1 - REGIMES.norm_fall) * peak)]
-    fall = floats(falling.groupby("run_id")["step"].min().reindex(rows.index))
+    fall = floats(rows["weight_norm_fall_step"])
     fall = np.where(np.isfinite(fall), fall, np.inf)
     g, c = floats(grokked), floats(climb)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -103,14 +102,40 @@ def clusters(events: pd.DataFrame) -> NDArray[np.int64]:
     return label if means[1] >= means[0] else 1 - label
 
 
-def analyse(observations: Observations, question: Question) -> Regimes:
-    """Answer for the condition with most random seeds.
+def analyse(observations: Observations, question: Question) -> Study:
+    """Answer for every population of the store.
+
+    Raises:
+        NotEnoughData: no run of any generalised.
+    """
+    meaning = "as many of the generalised seeds are of the fast regime (Fisher's exact test)"
+    return by_population(observations, question, one, Beside(beside, compare, meaning))
+
+
+def beside(study: Regimes) -> dict[str, object]:
+    """Return how the regimes of one population stand beside those of another."""
+    done = study.events[study.events["regime"] != "not yet"]
+    counts = {name: int((done["regime"] == name).sum()) for name in KINDS}
+    return {"labelled": len(done), **{name: share(n, len(done)).percent() for name, n in counts.items()}}
+
+
+def compare(reference: Regimes, other: Regimes) -> float | None:
+    """Return Fisher's p that the fast regime is as frequent in both."""
+    table = []
+    for study in (reference, other):
+        done = study.events.loc[study.events["regime"] != "not yet", "regime"]
+        fast = int((done == "fast").sum())
+        table.append([fast, len(done) - fast])
+    return float(stats.fisher_exact(np.array(table)).pvalue)
+
+
+def one(observations: Observations, population: Population, question: Question) -> Regimes:
+    """Answer for one population.
 
     Raises:
         NotEnoughData: no run of it generalised.
     """
-    conditions = observations.once(groups)
-    rows = conditions[0] if conditions else observations.arithmetic
+    rows = population.rows
     events = events_of(observations, rows)
     done = events[events["regime"] != "not yet"]
     if done.empty:
@@ -120,11 +145,12 @@ def analyse(observations: Observations, question: Question) -> Regimes:
         name=question.name,
         title=question.title,
         question=question.question,
+        population=population,
         events=events,
         curves=observations.curves_of(rows.index),
     )
-    n, task = len(done), describe_task(rows.iloc[0])
-    for regime in ("fast", "slow", "mixed"):
+    n, task = len(done), population.task
+    for regime in KINDS:
         hits = int((done["regime"] == regime).sum())
         e = share(hits, n)
         words = {
@@ -249,5 +275,5 @@ QUESTION = Question(
     "Do fast seeds take another road, or the same road faster?",
     "python -m grok.run -m sweep=long_census",
     analyse,
-    CENSUS.applies,
+    has_populations,
 )

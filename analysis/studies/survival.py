@@ -1,52 +1,59 @@
-"""Time to generalise as survival data (REQUIREMENTS N5, N6)."""
+"""Time to generalise as survival data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, floats
+from analysis.populations import Population
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.mixture import FEWEST, Mixture, dip, log_mixture
+from analysis.statistics.proportions import share
 from analysis.statistics.resampling import generator
 from analysis.statistics.survival import (
     SurvivalCurve,
     Times,
     kaplan_meier,
+    logrank,
     quantile,
     restricted_mean,
     watched_until,
 )
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.census import QUESTION as CENSUS
-from analysis.studies.census import groups
+from analysis.studies.by_population import Beside, by_population, has_populations
+from grok.arithmetic.outcome import GENERALISED_VAL_ACC
 
 
 @dataclass(kw_only=True)
 class Survival(Study):
-    """Times of the condition with most random seeds."""
+    """Times of one population."""
 
+    population: Population
     times: Times
     curve: SurvivalCurve
     memorised: Times
     memorised_curve: SurvivalCurve
     end: float
     """Step up to which enough seeds were watched."""
+    last: float
+    """Last step of the run that was watched longest."""
+    events: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Median step of each event."""
     mixture: Mixture | None = None
 
 
-def analyse(observations: Observations, question: Question) -> Survival:
-    """Answer for the condition with most random seeds.
+def one(observations: Observations, population: Population, question: Question) -> Survival:
+    """Answer for one population.
 
     Raises:
         NotEnoughData: fewer than five seeds, or none that generalised.
     """
-    conditions = observations.once(groups)
-    rows = conditions[0] if conditions else observations.arithmetic
+    rows = population.rows
     if len(rows) < 5:
-        raise NotEnoughData(f"at least five random seeds of one condition (seen: {len(rows)})")
+        raise NotEnoughData(f"at least five seeds of one population (seen: {len(rows)})")
     times, memorised = observations.times(rows), observations.times(rows, "memorised_step")
     if not times.seen.any():
         raise NotEnoughData(f"at least one seed that generalised (none of {len(rows)} did within its budget)")
@@ -54,11 +61,13 @@ def analyse(observations: Observations, question: Question) -> Survival:
         name=question.name,
         title=question.title,
         question=question.question,
+        population=population,
         times=times,
         curve=kaplan_meier(times),
         memorised=memorised,
         memorised_curve=kaplan_meier(memorised),
         end=watched_until(times),
+        last=float(np.max(np.where(times.seen, times.right, times.left))),
     )
     longest = float(floats(rows["config.train.steps"]).max())
     if study.end < longest:
@@ -68,13 +77,81 @@ def analyse(observations: Observations, question: Question) -> Survival:
                 f"Only {beyond} of {len(rows)} seeds were watched beyond step {study.end:,.0f}, too few for a curve: "
                 "the figure, the shares and the mean end there."
             )
-    _quantiles(study, min(longest, study.end))
+    _quantiles(study, min(longest, study.end), question.command_for(observations))
+    _events(study, observations)
     _gap(study, rows)
     _modes(study, floats(rows["config.train.steps"]))
     return study
 
 
-def _quantiles(study: Survival, budget: float) -> None:
+def analyse(observations: Observations, question: Question) -> Study:
+    """Answer for every population of the store.
+
+    Raises:
+        NotEnoughData: none of them has five seeds of which one generalised.
+    """
+    meaning = "times to generalise are distributed (log-rank test)"
+    return by_population(observations, question, one, Beside(beside, compare, meaning))
+
+
+def beside(study: Survival) -> dict[str, object]:
+    """Return how the times of one population stand beside those of another."""
+    events = study.events.set_index("event")
+    done = share(int(study.times.seen.sum()), len(study.times))
+    return {
+        "generalised": done.percent(),
+        **{f"{name}: median step": events.loc[name, "median step"] for name in events.index},
+        "watched up to": f"{min(study.end, study.last):,.0f}",
+    }
+
+
+def compare(reference: Survival, other: Survival) -> float | None:
+    """Return the log-rank p that both populations generalise at one pace."""
+    try:
+        return logrank([reference.times, other.times]).p
+    except NotEnoughData:
+        return None
+
+
+EVENTS = {
+    "memorised_step": "memorised by accuracy",
+    "memorised_loss_step": "memorised by loss",
+    "weight_norm_fall_step": "norm falls",
+    "grokked_step": "generalised",
+    "grokked_for_good_step": "generalised for good",
+}
+
+
+def _events(study: Survival, observations: Observations) -> None:
+    """Add the median step of every event, censoring respected, and what became of the seeds that generalised."""
+    rows = study.population.rows
+    records = []
+    for column, name in EVENTS.items():
+        times = observations.times(rows, column)
+        try:
+            middle = quantile(times, 0.5).plain()
+        except NotEnoughData:
+            middle = f"not by {min(float(times.left[~times.seen].max(initial=0)), watched_until(times)):,.0f}"
+        records.append({"event": name, "seen in": int(times.seen.sum()), "of": len(times), "median step": middle})
+    study.events = pd.DataFrame(records)
+    study.tables.append(
+        Table("events", "When half of the seeds had each event (censored runs respected)", study.events)
+    )
+    reached, fell = int(study.times.seen.sum()), int((floats(rows["val_acc_dips"]) > 0).sum())
+    good = int(rows["grokked_for_good_step"].notna().sum())
+    study.findings.append(
+        Finding(
+            "generalised for good",
+            f"{good} of {reached}",
+            f"Of the {reached} seeds that generalised, {fell} fell under {GENERALISED_VAL_ACC:.0%} again at some later "
+            f"evaluation and {reached - good} ended under it; {good} generalised for good. The times above are of "
+            "reaching it; how many falls are seen depends on how often a run is evaluated.",
+            share(good, reached),
+        )
+    )
+
+
+def _quantiles(study: Survival, budget: float, command: str) -> None:
     records = []
 
     def add(label: str, estimate: Estimate, text: str, headline: bool = False) -> None:
@@ -94,7 +171,7 @@ def _quantiles(study: Survival, budget: float) -> None:
         seen = int(study.times.seen.sum())
         study.notes.append(
             f"No median: {seen} of {len(study.times)} seeds generalised within their budget. A long census of at "
-            "least 40 seeds gives one: python -m grok.run -m sweep=long_census"
+            f"least 40 seeds gives one: {command}"
         )
     try:
         e = restricted_mean(study.times, budget)
@@ -178,5 +255,5 @@ QUESTION = Question(
     "How long does a seed take, and are there two kinds of seeds?",
     "python -m grok.run -m sweep=long_census",
     analyse,
-    CENSUS.applies,
+    has_populations,
 )

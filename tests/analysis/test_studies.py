@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -357,7 +356,7 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     # Slow seeds climb in validation loss from the start, so an honest predictor is nearly perfect here.
     assert study.looks["auroc"].iloc[-1] > 0.95
     few = simulate(census(15, np.random.default_rng(14)))
-    assert "random seeds" in needs("prediction", few)
+    assert "seeds of one population" in needs("prediction", few)
 
 
 def test_a_screen_is_paid_for_by_the_steps_that_runs_take() -> None:
@@ -378,19 +377,3 @@ def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
         assert isinstance(answer, Missing)
         assert not answer.started
         assert answer.command == "" or answer.command.startswith("python -m ")
-
-
-def test_the_command_for_what_is_missing_is_for_this_store_and_its_set_up() -> None:
-    store = simulate(census(6, np.random.default_rng(25), experiment="quickstart"))
-    asked = {q.name: q for q in QUESTIONS}
-    store.path = None
-    assert asked["crossed"].command_for(store) == "python -m grok.run -m sweep=crossed experiment=quickstart"
-    store.path = Path("my runs")
-    commands = {name: q.command_for(store) for name, q in asked.items() if q.command}
-    assert commands["layers"].endswith(" --donor SEED experiment=quickstart 'store.path=my runs'")
-    assert commands["search"] == "python -m sweeps.search study=quickstart 'store.path=my runs'"
-    assert "experiment=quickstart" not in commands["parity"]  # it asks of the default regime
-    store.path = Path("/home/me/runs")
-    assert asked["crossed"].command_for(store).endswith(" experiment=quickstart store.path=STORE")
-    store.path = Path("results/store")
-    assert "store.path" not in asked["crossed"].command_for(store)

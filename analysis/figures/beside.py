@@ -1,0 +1,50 @@
+"""Figures that hold the populations of a store beside each other."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pandas as pd
+
+from analysis.figures import survival
+from analysis.figures.causes import intervals
+from analysis.figures.style import BLUE, SERIES, Drawing
+from analysis.studies.base import Study
+
+NAME_WIDTH, LABEL_WIDTH = 30, 20
+"""Letters of a population's name in one line: beside an axis, beside a curve."""
+
+
+def super_shares(study: Study) -> Drawing | None:
+    """Draw each population's leading share with its interval."""
+    leads = [(part.about, next((f for f in part.findings if f.headline), None)) for part in study.parts]
+    told = [(about, lead) for about, lead in leads if lead is not None and lead.estimate is not None]
+    labels = {lead.label for _, lead in told}
+    if len(told) < 2 or len(labels) > 1:
+        return None
+    frame = pd.DataFrame(
+        [
+            {"name": textwrap.fill(about, NAME_WIDTH), "value": e.value, "low": e.low, "high": e.high, "n": e.n}
+            for about, lead in told
+            if (e := lead.estimate) is not None
+        ]
+    )
+    (label,) = labels
+    caption = f"Share of {label} in each population, with 95% intervals."
+    return intervals("shares_by_population", "Every population", caption, frame, [BLUE] * len(frame), "share", True)
+
+
+def cumulative(study: Study) -> Drawing:
+    """Draw the share generalised by each step, one curve per population."""
+    parts = study.parts[: len(SERIES)]
+    curves = [(textwrap.fill(f"{part.about} (n={part.curve.n})", LABEL_WIDTH), part.curve) for part in parts]  # type: ignore[attr-defined]
+    ends = [min(part.end, part.last) for part in parts]  # type: ignore[attr-defined]
+    rest = (
+        f" {len(study.parts) - len(parts)} more populations are in the table." if len(study.parts) > len(parts) else ""
+    )
+    caption = (
+        "Kaplan-Meier with 95% bands; a curve ends where too few runs were watched, and counts a seed from when it "
+        f"first reached the threshold.{rest}"
+    )
+    title = "Share of seeds that have generalised by each step"
+    return survival.compare("cumulative", title, caption, curves, max(ends), ends)

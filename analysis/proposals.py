@@ -1,0 +1,164 @@
+"""The commands that a report proposes: for this store, with the settings its runs have, ready to be pasted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import yaml
+
+from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings
+from analysis.populations import COUPLING, Populations, populations
+from grok.store.rerun import literal
+from grok.streams import derive_seed
+
+DEFAULT_STORE: Final = Path("results/store")
+"""The store that commands mean without being told."""
+CARRIED: Final = (
+    *(name for name in CONDITION_SETTINGS if f"config.{name}" != COUPLING and name != "mode"),
+    *("train.steps", "train.stop_when_generalised", "train.stop_horizon", "train.stop_every"),
+    *("eval.schedule", "eval.every", "eval.points", "eval.metrics"),
+    *("numerics.path", "numerics.compile"),
+)
+"""Settings of a store's runs that a proposed command takes over, unless its own sweep sets them."""
+MOST_VALUES: Final = 4
+"""Values of one setting that a command is proposed with; of more, the reference's alone."""
+STORE_WORD: Final = "STORE"
+"""What stands for the store in a command that takes it as an option."""
+
+
+def proposal(command: str, observations: Observations, any_task: bool) -> str:
+    """Return ``command`` with the settings of the store's runs and the store's path, quoted for a shell.
+
+    ``any_task``: the command can be given for any task; otherwise it keeps its own settings.
+    """
+    if not command:
+        return ""
+    words = shlex.split(command)
+    if any_task and len(observations.arithmetic):
+        words += settings_of(observations, _set_by(words), sweeping="-m" in words[3:])
+    path = observations.path
+    if STORE_WORD in words:
+        words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
+    else:
+        words += store_words(path)
+    return shlex.join(words)
+
+
+def store_words(path: Path | None) -> list[str]:
+    """Return the override that names a store, nothing where commands mean it without being told."""
+    if path is None or path == DEFAULT_STORE:
+        return []
+    return [f"store.path={literal(str(path)) if _needs_quotes(str(path)) else path}"]
+
+
+def given_again(argv: Sequence[str], path: Path | None) -> str:
+    """Return a stored sweep's command for the store where it lies now."""
+    return shlex.join([*(word for word in argv if not word.startswith("store.path=")), *store_words(path)])
+
+
+def _needs_quotes(path: str) -> bool:
+    """Return whether Hydra's grammar would read more into a path than its letters."""
+    return not re.fullmatch(r"[\w./~@:%+-]+( [\w./~@:%+-]+)*", path)
+
+
+def settings_of(observations: Observations, own: Sequence[str], sweeping: bool) -> list[str]:
+    """Return overrides that give the runs of a store again, seeds aside: their set-up, then what differs from it.
+
+    ``own``: names the command sets itself. ``sweeping``: it takes several values of a setting, and
+    streams. A setting that takes a few values among the populations is then swept over all of them,
+    and streams that every population holds are named at their seeds.
+    """
+    found = observations.once(populations)
+    rows = observations.arithmetic
+    row = found.every[0].rows.iloc[0] if found.every else rows.iloc[0]
+    name = row.get("config.experiment")
+    preset = _file("experiment", str(name)) if isinstance(name, str) else None
+    words = [f"experiment={name}"] if preset is not None else []
+    before = {**default_settings(), **{k: _stored(v) for k, v in (preset or {}).items()}}
+    for setting in CARRIED:
+        column = f"config.{setting}"
+        if setting in own or column not in rows:
+            continue
+        values = _values(found, setting) if sweeping else None
+        if values is not None:
+            words.append(f"{setting}={','.join(values)}")
+        elif as_text(row[column]) != as_text(before.get(setting)):
+            words.append(f"{setting}={_typed(row[column])}")
+    return [*words, *(_streams(found, own) if sweeping else [])]
+
+
+def _values(found: Populations, setting: str) -> list[str] | None:
+    """Return the values of the one setting that differs between populations, where there are few."""
+    if found.settings != (setting,):
+        return None
+    values = list(dict.fromkeys(_typed(p.rows.iloc[0][f"config.{setting}"]) for p in found.every))
+    return values if len(values) <= MOST_VALUES else None
+
+
+def _streams(found: Populations, own: Sequence[str]) -> list[str]:
+    """Return the streams that every population holds at one seed."""
+    if not found.every:
+        return []
+    shared = set(found.every[0].fixed.items()).intersection(*(p.fixed.items() for p in found.every))
+    return [
+        f"{'++' if stream.startswith('layers.') else ''}seeds.{stream}={seed}"
+        for stream, seed in found.every[0].fixed.items()
+        if (stream, seed) in shared
+        and f"seeds.{stream}" not in own
+        and ("seed" in own or seed != derive_seed(0, stream))  # what the command draws without being told
+    ]
+
+
+def _typed(value: Any) -> str:
+    """Return a stored value in Hydra's grammar; lists and maps are stored as text that it reads as it is."""
+    if value is None or pd.isna(value):
+        return "null"
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[\[{].*|[A-Za-z_][\w./]*", value) and value != "null" else literal(value)
+    return literal(value.item() if hasattr(value, "item") else value)
+
+
+def _stored(value: Any) -> Any:
+    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else value
+
+
+def _set_by(words: Sequence[str]) -> list[str]:
+    """Return the settings that a command sets itself, on the command line or in its named sweep."""
+    own: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "sweep":
+            sweep = _file("sweep", value) or {}
+            own += [key.removeprefix(SWEPT) for key in sweep]
+        elif equals:
+            own.append(name.lstrip("+"))
+    return own
+
+
+SWEPT: Final = "hydra.sweeper.params."
+
+
+def _file(group: str, name: str) -> dict[str, Any] | None:
+    """Return what ``conf/GROUP/NAME.yaml`` sets, by dotted name; None where there is no such file of the project."""
+    import grok
+
+    package = Path(grok.__path__[0])
+    for conf in (package / "conf", package.parent / "conf"):
+        file = conf / group / f"{name}.yaml"
+        if re.fullmatch(r"[\w/]+", name) and file.is_file():
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+            return _flat({k: v for k, v in content.items() if k != "defaults"})
+    return None
+
+
+def _flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found

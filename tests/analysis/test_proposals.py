@@ -1,0 +1,111 @@
+"""What the report proposes to type: for this store, with all settings of its runs, ready for a shell."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from analysis.observations import Observations
+from analysis.proposals import proposal
+from analysis.studies import QUESTIONS
+from tests.analysis.simulate import Truth, census, simulate
+
+TOY: dict[str, Any] = {
+    "experiment": "toy",
+    "task.operation": "x+y",
+    "task.modulus": 31,
+    "task.train_fraction": 0.7,
+    "task.sequence": "a b =",
+    "model.layers": 1,
+    "model.d_model": 32,
+    "model.d_ff": 128,
+    "model.norm": "none",
+    "model.final_norm": False,
+    "optim.lr": 0.01,
+    "optim.weight_decay": 0.5,
+    "train.steps": 1000,
+    "train.batch_size": 128,
+    "train.stop_horizon": 1000,
+    "eval.every": 25,
+    "numerics.compile": False,
+}
+
+
+def toy(**overrides: Any) -> Observations:
+    changed = {k.replace("__", "."): v for k, v in overrides.items()}
+    store = simulate([Truth({"seed": i, **TOY, **changed}, 400 + i) for i in range(6)])
+    store.path = None
+    return store
+
+
+def proposed(command: str, store: Observations) -> str:
+    return proposal(command, store, any_task=True)
+
+
+def test_a_set_up_is_named_and_every_setting_beside_it_is_given() -> None:
+    crossed = "python -m grok.run -m sweep=crossed"
+    assert proposed(crossed, toy()) == f"{crossed} experiment=toy"
+    changed = toy(optim__lr=0.03, train__steps=200, precision="float64")
+    assert proposed(crossed, changed) == f"{crossed} experiment=toy precision=float64 optim.lr=0.03 train.steps=200"
+    back = toy(optim__lr=0.001)  # the default, but not the set-up's
+    assert proposed(crossed, back) == f"{crossed} experiment=toy optim.lr=0.001"
+
+
+def test_a_set_up_of_the_users_own_is_spelt_out() -> None:
+    store = simulate(census(6, np.random.default_rng(0), experiment="mine", task__modulus=97, task__operation="x*y"))
+    words = shlex.split(proposed("python -m grok.run -m sweep=census", store))
+    assert "task.modulus=97" in words
+    assert not any(word.startswith("experiment=") for word in words)
+    OverridesParser.create().parse_overrides([w for w in words[4:] if w != "-m"])
+
+
+def test_a_named_sweep_keeps_what_it_sets_itself() -> None:
+    long = proposed("python -m grok.run -m sweep=long_census", toy(train__steps=200))
+    assert "train.steps" not in long
+    decay = proposed("python -m grok.run -m sweep=weight_decay", toy(optim__weight_decay=0.9))
+    assert "optim.weight_decay" not in decay
+
+
+def test_values_that_vary_are_all_carried_by_a_sweep() -> None:
+    truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 0.1, 1.0) for i in range(6)]
+    store = simulate(truths)
+    assert " optim.weight_decay=0.1,0.0,1.0 " in proposed("python -m grok.run -m sweep=crossed", store)
+    assert "optim.weight_decay" not in proposed("python -m sweeps.layers --recipient 1 --donor 2", store)
+
+
+def test_streams_that_a_scan_holds_are_held_by_what_is_proposed() -> None:
+    store = simulate([Truth({"seeds.init": i, "seeds.order": 8}, 900) for i in range(9)])
+    words = shlex.split(proposed("python -m grok.run -m sweep=long_census", store))
+    assert "seeds.order=8" in words
+    assert any(word.startswith("seeds.split=") for word in words), "the sweep draws master seeds"
+    words = shlex.split(proposed("python -m grok.run -m sweep=order_alone", store))
+    assert not any(word.startswith("seeds.order") for word in words)
+
+
+@pytest.mark.parametrize("path", ["my runs/it's here", "/data/a=b,c/store", "results/x", "/tmp/{odd}"])
+def test_a_path_survives_the_shell_and_hydra(path: str) -> None:
+    store = toy()
+    store.path = Path(path)
+    words = shlex.split(proposed("python -m grok.run -m sweep=crossed", store))
+    (parsed,) = OverridesParser.create().parse_overrides([words[-1]])
+    assert parsed.key_or_group == "store.path"
+    assert parsed.value() == path
+    words = shlex.split(proposed("python -m sweeps.branch --store STORE", store))
+    assert words[words.index("--store") + 1] == path
+
+
+def test_every_question_proposes_for_the_store_and_the_default_store_needs_no_name() -> None:
+    store = toy()
+    store.path = Path("results/store")
+    for question in QUESTIONS:
+        assert "store.path" not in question.command_for(store)
+    store.path = Path("elsewhere")
+    commands = {q.name: q.command_for(store) for q in QUESTIONS if q.command}
+    assert all("elsewhere" in command for command in commands.values())
+    assert "experiment=toy" not in commands["parity"], "it asks of the default regime"
+    assert commands["search"] == "python -m sweeps.search study=quickstart store.path=elsewhere"
