@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from analysis.observations import Observations
@@ -19,28 +20,41 @@ def answering(name: str, question: Question, only: tuple[str, ...] | None = None
     @command()
     def main(argv: list[str]) -> int:
         """Print a study and write its figures."""
-        parser = reading_parser(name, question.question)
-        given = parser.parse_args(argv)
-        store = store_of(given)
-        study = question.ask(Observations.read(store))
-        if isinstance(study, Missing):
-            print(f"{question.title}: not enough data: needs {study.needs}\nget it with: {study.command}")
-            return 0
-        show(study, only)
-        out = given.out or default_folder(store)
-        for drawing in write_studies([study], out)[study.name]:
-            print(f"figure: {out / FIGURES / drawing.name}.png")
+        parser = Parser(prog=program(name, f"analysis.{name}"), description=question.question)
+        print_study(question, reading_parser(parser).parse_args(argv), only)
         return 0
 
     return main
 
 
-def reading_parser(name: str, description: str) -> Parser:
-    """Return the arguments of a command that reads a store and writes below ``--out``."""
-    parser = Parser(prog=program(name, f"analysis.{name}"), description=description)
+def reading_parser(parser: Parser) -> Parser:
+    """Give a command that reads a store and writes below ``--out`` these arguments; return its parser."""
     add_store(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")
     return parser
+
+
+def print_study(question: Question, given: argparse.Namespace, only: tuple[str, ...] | None = None) -> None:
+    """Print the answer to a question of the store that the words name, and write its figures.
+
+    Raises:
+        GrokError: the store cannot be read, or the folder not be written.
+    """
+    store = store_of(given)
+    study = question.ask(Observations.read(store))
+    if isinstance(study, Missing):
+        print(missing_text(study))
+        return
+    show(study, only)
+    out = given.out or default_folder(store)
+    for drawing in write_studies([study], out)[study.name]:
+        print(f"figure: {out / FIGURES / drawing.name}.png")
+
+
+def missing_text(study: Missing) -> str:
+    """Return what a question needs before it can be answered."""
+    remedy = f"\nget it with: {study.command}" if study.command else ""
+    return f"{study.title}: not enough data: needs {study.needs}{remedy}"
 
 
 def show(study: Study, only: tuple[str, ...] | None = None) -> None:

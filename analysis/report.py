@@ -14,12 +14,13 @@ from analysis.command import reading_parser
 from analysis.observations import Observations
 from analysis.watch import EVERY, watch
 from analysis.writing import default_folder, write_report
-from grok.cli.command import Parser, command, store_of
+from grok.cli.command import Parser, command, program, store_of
 
 
 def parser() -> Parser:
     """Return the command's arguments."""
-    made = reading_parser("report", "Write the report of a store: one page, its figures, and the data behind them.")
+    description = "Write the report of a store: one page, its figures, and the data behind them."
+    made = reading_parser(Parser(prog=program("report", "analysis.report"), description=description))
     made.add_argument("--watch", action="store_true", help="again whenever the store has grown, until Ctrl-C")
     made.add_argument("--every", type=int, default=EVERY, metavar="SECONDS", help="of --watch (default: %(default)s)")
     return made

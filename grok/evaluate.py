@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.cli.command import Parser, command, program
 from grok.cli.output import refuse_unwritable, write_text
 from grok.cli.trained import MOMENTS, TrainedRun, device_of, find_run
+from grok.config.common import StoreConfig
 from grok.errors import ConfigError
 from grok.text.corpus import Corpus
 
@@ -46,8 +47,8 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or with --store the start of its run_id")
-    parser.add_argument("--store", help="the store that RUN is in")
+    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
+    parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     parser.add_argument("--data", metavar="DIR", help="prepared corpus (default: the one it was trained on)")
     parser.add_argument("--split", default="val", help="split to score: val (default), test, train")
     parser.add_argument("--weights", default="all", choices=["all", *MOMENTS], help="which weights (default: all kept)")

@@ -12,6 +12,7 @@ from typing import Any, Final
 from grok.cli.command import Parser, command, program
 from grok.cli.output import refuse_unwritable, write_text
 from grok.cli.trained import MOMENTS, device_of, find_run
+from grok.config.common import StoreConfig
 from grok.errors import ConfigError, DataError
 from grok.streams import MAX_SEED
 from grok.text.tokenizers import Tokenizer
@@ -45,8 +46,8 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or with --store the start of its run_id")
-    parser.add_argument("--store", help="the store that RUN is in")
+    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
+    parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     parser.add_argument("--data", metavar="DIR", help="prepared corpus, for its tokeniser (default: the run's own)")
     parser.add_argument(
         "--weights", choices=list(MOMENTS), help="which weights (default: the best where they were kept, or the last)"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from grok.cli.command import Parser, command, program
+from grok.config.common import StoreConfig
 
 if TYPE_CHECKING:
     from grok.config.gpt import GptConfig
@@ -48,8 +49,8 @@ def parser() -> Parser:
     )
     actions = parser.add_subparsers(dest="action", required=True)
     out = actions.add_parser("export", help="a run's weights as a folder of transformers")
-    out.add_argument("run", metavar="RUN", help="the beginning of a run_id with --store, or a checkpoint folder")
-    out.add_argument("--store", help="store that holds the run")
+    out.add_argument("run", metavar="RUN", help="the beginning of a run_id, or a checkpoint folder")
+    out.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     out.add_argument("--out", type=Path, required=True, help="folder to write")
     out.add_argument("--weights", default="last", choices=("last", "best", "average"), help="default: last")
     out.add_argument("--data", help="corpus, where the run does not say where its own is")

@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from grok.cli.command import GO_ON, command
 from grok.cli.compose import run_application
 from grok.cli.presets import announcement
+from grok.cli.reference import run_help
 from grok.cli.words import store_as_setting
 from grok.config import GptConfig, load_config
 from grok.errors import GrokError, TrainingError
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from grok.execute import Outcome
+
+OPTIONS: Final = ("--store", "--again", "--multirun", "--cfg", "--help", "--hydra-help")
+"""What completion offers beside settings."""
 
 
 class Door:
@@ -67,6 +71,9 @@ class Door:
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
     """Run a command line; the words are overrides and Hydra's options."""
+    if not {"-h", "--help"}.isdisjoint(argv) and not any(word.startswith("--again") for word in argv):
+        print(run_help(argv))
+        return 0
     if any(word.partition("=")[0] == "--again" for word in argv):
         from grok.cli import again
 

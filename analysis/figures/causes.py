@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
+from scipy import special
 
 from analysis.figures import chart
 from analysis.figures.style import (
@@ -78,7 +79,7 @@ def heat_map(study: Crossed) -> Drawing | None:
     first, second = (f"seed_{study.streams[name]}" for name in two)
     table = study.rows.pivot_table(index=first, columns=second, values="y", aggfunc="mean")
     table = table.loc[table.mean(axis=1).sort_values().index, table.mean(axis=0).sort_values().index]
-    shown = np.exp(table.to_numpy()) if study.outcome.is_time else -table.to_numpy()
+    shown = np.exp(table.to_numpy()) if study.outcome.is_time else special.expit(-table.to_numpy())
     figure, axes = canvas(height=min(5.0, 1.6 + 0.22 * len(table)))
     axes.grid(visible=False)
     mesh = axes.pcolormesh(
@@ -136,16 +137,15 @@ def layer_shares(study: Layers) -> Drawing:
     axes.set_yticks(np.arange(n)[::-1], size.index.tolist())
     axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(-0.6, n - 0.4)
+    _factor_ticks(axes, float(frame["low"].min()), float(frame["high"].max()))
     if study.is_time:
-        _factor_ticks(axes, float(frame["low"].min()), float(frame["high"].max()))
         axes.set_xlabel("times as long (left of 1: faster with the donor's weights)")
     else:
-        axes.set_xlabel("change of minus accuracy (left: better)")
+        axes.set_xlabel("odds of a wrong answer, times (left of 1: better with the donor's weights)")
     caption = (
         "Shapley share of each layer's initial weights with 95% intervals, one colour per transplant (recipient "
-        "← donor). "
-        + ("The shares of a transplant multiply to its total. " if study.is_time else "The shares sum to the total. ")
-        + "Grey: negative controls, layers that start constant."
+        "← donor). The shares of a transplant multiply to its total. Grey: negative controls, layers that start "
+        "constant."
     )
     return Drawing("layer_shares", "What each layer's initial weights contribute", caption, figure, frame)
 

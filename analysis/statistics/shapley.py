@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.statistics.multiplicity import holm
 
 Floats = NDArray[np.float64]
 UNFIT: Final = 0.01
@@ -150,6 +151,57 @@ def additive_share(
     drawn = share((contrasts + np.sqrt(noise) * rng.normal(size=(1000, len(terms)))) ** 2 - 2 * noise)
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
+
+
+@dataclass(frozen=True)
+class Null:
+    """What a table without structure shows: the same outcomes, shuffled over the combinations."""
+
+    p: dict[str, float]
+    """Per factor, over all of them (Holm): how often a shuffled table gives it a share at least as large."""
+    reach: float
+    """Size below which the largest share of any factor stays in 95% of the shuffled tables."""
+    additive: tuple[float, float, float] | None
+    """Share of the variance explained one by one in shuffled tables: median, 2.5% and 97.5%. None: a fraction."""
+    additive_p: float | None
+    """How often it is at least as large as in the table itself."""
+
+
+def shuffled(design: Floats, y: Floats, names: list[str], rng: np.random.Generator, draws: int = 999) -> Null:
+    """Return what is left of shares when the mean outcomes are shuffled over the combinations that were run.
+
+    The intervals of shares say how well replicates tell them; this says whether they are more than
+    what any outcomes give that differ from combination to combination without a pattern.
+    """
+    design = np.asarray(design, dtype=np.float64)
+    k = design.shape[1]
+    if not k:
+        return Null({}, 0.0, None, None)
+    code = (design @ (2.0 ** np.arange(k))).astype(np.int64)
+    cells, where, counts = np.unique(code, return_inverse=True, return_counts=True)
+    means = np.bincount(where, weights=y) / counts
+    full = len(cells) == 2**k
+    columns = _full_model(k) if full else _second_order(k)
+    bits = (cells[:, None] >> np.arange(k)) & 1
+    x = np.stack([bits[:, list(term)].prod(1) if term else np.ones(len(cells)) for term in columns], 1).astype(float)
+    share_of = np.array([[1 / len(term) if i in term else 0.0 for term in columns] for i in range(k)])
+    weights = share_of @ np.linalg.pinv(x)  # (factors, cells): shares are linear in the cell means
+    tables = np.stack([means, *(rng.permutation(means) for _ in range(draws))], 1)
+    shares = np.abs(weights @ tables)
+    p = (1 + (shares[:, 1:] >= shares[:, :1] - FLAT).sum(1)) / (1 + draws)
+    additive = additive_p = None
+    if full:
+        signs = 1 - 2.0 * bits
+        explained = ((signs.T @ tables) ** 2).sum(0) / len(cells) / np.maximum(len(cells) * tables.var(0), 1e-300)
+        low, middle, high = (float(q) for q in np.quantile(explained[1:], [0.025, 0.5, 0.975]))
+        additive = (middle, low, high)
+        additive_p = float((1 + (explained[1:] >= explained[0] - FLAT).sum()) / (1 + draws))
+    return Null(
+        dict(zip(names, holm(p).tolist(), strict=True)),
+        float(np.quantile(shares[:, 1:].max(0), LEVEL)),
+        additive,
+        additive_p,
+    )
 
 
 def _full_model(k: int) -> list[tuple[int, ...]]:

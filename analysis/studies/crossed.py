@@ -16,7 +16,7 @@ from analysis.statistics.proportions import Heterogeneity, confirmed_ratio, hete
 from analysis.statistics.resampling import generator
 from analysis.statistics.variance_shares import CHAOS, VarianceShares, variance_shares
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.outcomes import Outcome, outcome
+from analysis.studies.outcomes import FEW_CUT_OFF, Outcome, outcome
 
 STREAMS = ("split", "init", "order")
 FEWEST = 8
@@ -127,9 +127,11 @@ def analyse(observations: Observations, question: Question) -> Crossed:
                 f"The {' and '.join(streams)} seeds move together in these runs, so their parts cannot be told apart."
             )
     if result.censored:
-        late = "had not generalised by then and count with that step"
-        unknown = "are not known there and count as accuracy 0"
-        study.notes.append(f"{result.censored:.0%} of the runs {late if result.is_time else unknown}.")
+        end = "had not generalised by then and count with that step" if result.is_time else "guess, or are all right"
+        note = f"{result.censored:.0%} of the runs {end}."
+        if result.censored > FEW_CUT_OFF:
+            note += " So many at the end of the scale make seeds that add up look as if they interacted (up to 10%)."
+        study.notes.append(note)
     _shares(study)
     _rates(observations, study)
     return study

@@ -13,10 +13,12 @@ from scipy import stats
 from analysis.observations import Observations, describe_task, seed_names, varying_columns
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
-from analysis.statistics.shapley import Attribution, additive_share, attribute
+from analysis.statistics.shapley import Attribution, Null, additive_share, attribute, shuffled
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import Outcome, outcome
 
+ALARM = 0.05
+"""p-value over all layers of a transplant (Holm) from which one of them is named."""
 FEWEST_POOLED = 3
 """Pairs of seeds below which nothing is said about others."""
 
@@ -48,6 +50,8 @@ class Result:
     transplant: Transplant
     outcome: Outcome
     attribution: Attribution
+    null: Null
+    """What tables without structure show: the same outcomes, shuffled over the combinations."""
 
     @property
     def clear(self) -> bool:
@@ -132,7 +136,10 @@ def analyse(observations: Observations, question: Question) -> Layers:
             seen = outcome(observations, transplant.rows)
             ceiling = np.log(seen.horizon) if seen.is_time else np.inf
             found = attribute(transplant.design, seen.values, transplant.factors, seen.rounding, ceiling)
-            results.append(Result(transplant, seen, found))
+            moving = [i for i, f in enumerate(transplant.factors) if not _identical(transplant, f)]
+            names = [transplant.factors[i] for i in moving]
+            null = shuffled(transplant.design[:, moving], seen.values, names, generator(f"null {transplant.name}"))
+            results.append(Result(transplant, seen, found, null))
         except NotEnoughData as problem:
             gap = problem
     if not results:
@@ -180,6 +187,7 @@ def _records(result: Result) -> list[dict[str, Any]]:
             "low": e.low,
             "high": e.high,
             "% of the total": round(100 * e.value / found.total.value) if result.clear else None,
+            "p (shuffled)": result.null.p.get(layer),
             "main effect": found.main[layer].value,
             "main low": found.main[layer].low,
             "main high": found.main[layer].high,
@@ -239,19 +247,19 @@ def _identical(transplant: Transplant, factor: str) -> bool | None:
 
 
 def in_words(change: Estimate, is_time: bool) -> str:
-    """Return a change of log time (or of minus the accuracy) as people say it."""
-    if not is_time:
-        if change.low <= 0 <= change.high:
-            return f"no clear change of accuracy ({-change.high:+.2f} to {-change.low:+.2f})"
-        word = "lower" if change.value > 0 else "higher"
-        low, high = sorted((abs(change.low), abs(change.high)))
-        return f"accuracy {abs(change.value):.2f} {word} ({low:.2f} to {high:.2f})"
+    """Return a change of log time (or of the log odds of a wrong answer) as people say it."""
     value, low, high = np.exp([change.value, change.low, change.high])
     if change.low <= 0 <= change.high:
-        return f"no clear change, {value:.2f} times as long ({low:.2f} to {high:.2f})"
+        what = "times as long" if is_time else "times the odds of a wrong answer"
+        return f"no clear change, {value:.2f} {what} ({low:.2f} to {high:.2f})"
+    worse, better = (
+        ("times slower", "times faster")
+        if is_time
+        else ("times the odds of a wrong answer", "times smaller odds of one")
+    )
     if change.value > 0:
-        return f"{value:.1f} times slower ({low:.1f} to {high:.1f})"
-    return f"{1 / value:.1f} times faster ({1 / high:.1f} to {1 / low:.1f})"
+        return f"{value:.1f} {worse} ({low:.1f} to {high:.1f})"
+    return f"{1 / value:.1f} {better} ({1 / high:.1f} to {1 / low:.1f})"
 
 
 def _notes(study: Layers, left_out: int) -> None:
@@ -308,6 +316,13 @@ def _findings(study: Layers, result: Result) -> None:
             for e in [found.shapley[f]]
         ]
         text += f" Of that change: {', '.join(parts)}."
+    if result.null.p:
+        beyond = [f for f in ranked if result.null.p.get(f, 1.0) < ALARM]
+        text += (
+            f" Where the same outcomes are shuffled over the combinations, one layer's share reaches "
+            f"±{result.null.reach:.2f} by chance (log scale, 95%)"
+            + (f"; beyond that: {', '.join(beyond)}." if beyond else "; no layer is beyond that.")
+        )
     study.findings.append(Finding(f"all layers, {t.name}", total, text, found.total, headline=True))
     try:
         rng = generator(f"additive share {t.name}")
@@ -316,6 +331,12 @@ def _findings(study: Layers, result: Result) -> None:
             f"Taken one by one, the layers explain {alone.percent(0)} of the variance between combinations ({t.name})"
             + ("; the rest depends on which others came along." if alone.value < 0.8 else ".")
         )
+        if result.null.additive is not None and result.null.additive_p is not None:
+            null = result.null.additive
+            text += (
+                f" Shuffled tables show {100 * null[0]:.0f}% ({100 * null[1]:.0f} to {100 * null[2]:.0f}; "
+                f"p = {result.null.additive_p:.2g})."
+            )
         study.findings.append(Finding(f"layers one by one, {t.name}", alone.percent(0), text, alone))
     except NotEnoughData:
         pass  # a fractional design: the notes say so

@@ -139,6 +139,11 @@ Repeated = tuple[pd.Series, str | None, list[str]]
 """A run of a repeated seed, its own run, and its repeats."""
 
 
+def _short(seed: int) -> str:
+    """Return a seed as a name: a derived one by its first digits."""
+    return str(seed) if seed < 10**9 else f"{str(seed)[:6]}…"
+
+
 class _Condition:
     """The runs of one condition, in one precision or several."""
 
@@ -169,19 +174,21 @@ class _Condition:
         return self.own[is_random_seed(self.own.assign(**{"config.perturb.ulps": 0}))]
 
     @cached_property
-    def scans(self) -> list[tuple[str, pd.DataFrame]]:
-        """The own runs of each scan of one stream, and its name."""
+    def scans(self) -> list[tuple[str, str, pd.DataFrame]]:
+        """Each scan of one stream: the stream, its name, its own runs."""
+        found: list[tuple[str, str, pd.DataFrame]]
         found = []
         for stream in STREAMS:
             others = [s for s in SEEDS if s != f"seed_{stream}"]
             large = self.own[self.own.groupby(others)["seed"].transform("size") >= FEWEST_OTHERS]
-            found += [(f"seeds of the {stream} scan", group) for _, group in large.groupby(others, sort=True)]
+            name = f"seeds of the {stream} scan"
+            found += [(stream, name, group) for _, group in large.groupby(others, sort=True)]
         return found
 
     @cached_property
     def population(self) -> pd.DataFrame:
         """The own runs that say what is rare: random seeds, else the largest scan, else all there are."""
-        groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [group for _, group in self.scans]
+        groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [group for _, _, group in self.scans]
         return max(groups, key=len, default=self.own if len(self.own) else self._first(self.rows[self.usual]))
 
     @cached_property
@@ -259,7 +266,8 @@ class _Condition:
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
         if own in self.random.index or (own is None and len(seeds) == len(STREAMS) and self._is_random(row)):
             return f"seed {int(row['seed'])}"
-        return ", ".join(f"{stream} {seed}" for stream, seed in seeds.items())
+        drawn = [stream for stream, _, group in self.scans if own in group.index and stream in seeds]
+        return ", ".join(f"{stream} {_short(seeds[stream])}" for stream in drawn[:1] or seeds)
 
     @staticmethod
     def _is_random(row: pd.Series) -> bool:
@@ -269,7 +277,7 @@ class _Condition:
         self, name: str, fixed: tuple[str, ...], own: str | None, control_runs: list[str]
     ) -> tuple[list[str], str]:
         """Return one run of each seed that a candidate is to be compared with, and what they are."""
-        from_scan = next(((group, words) for words, group in self.scans if own in group.index), None)
+        from_scan = next(((group, words) for _, words, group in self.scans if own in group.index), None)
         random = (list(self.random.index), "random seeds") if len(self.random) >= FEWEST_OTHERS else ([], "")
         controls = (control_runs, "ordinary controls") if len(control_runs) >= FEWEST_CONTROLS else ([], "")
         if name == "precision":  # another precision may have another rate
@@ -334,7 +342,7 @@ class _Condition:
         runs = self.rows[self.usual].assign(_kicked=self.kicked[self.usual])
         runs = runs.sort_values(["_kicked", "started_at"], kind="stable").drop_duplicates(SEEDS)
         runs = runs[runs.groupby(columns)["seed"].transform("size") > 1]
-        scanned = self.own.index[:0].append([group.index for _, group in self.scans])
+        scanned = self.own.index[:0].append([group.index for _, _, group in self.scans])
         found = []
         for _, group in runs.groupby(columns, sort=True):
             own = group.index.intersection(self.random.index)

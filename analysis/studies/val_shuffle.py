@@ -137,15 +137,14 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * float(shift.std(ddof=1)) / float(np.sqrt(n))
     e = Estimate(value, value - half, value + half, n, "t over pairs")
     clear = not e.low <= 0 <= e.high
+    ratio = np.exp([e.value, e.low, e.high])
+    most = f"a factor of {max(ratio[2], 1 / ratio[1]):.2f} either way"
     if result.is_time:
-        ratio = np.exp([e.value, e.low, e.high])
         shown = f"{ratio[0]:.2f} times as long ({ratio[1]:.2f} to {ratio[2]:.2f})"
         what = f"makes generalising take {shown}"
-        most = f"a factor of {max(ratio[2], 1 / ratio[1]):.2f} either way"
     else:
-        shown = f"{-e.value:+.3f} ({-e.high:+.3f} to {-e.low:+.3f})"
-        what = f"changes the accuracy by {shown}"
-        most = f"{max(e.high, -e.low):.3f} either way"
+        shown = f"{ratio[0]:.2f} times the odds ({ratio[1]:.2f} to {ratio[2]:.2f})"
+        what = f"gives a wrong answer {shown}"
     verdict = "a direction of its own" if clear else f"no direction, and an average change beyond {most} is ruled out"
     study.findings.append(
         Finding(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from grok.config.common import StoreConfig
 from grok.config.fields import build, settings_of
 from grok.config.gpt import ModelConfig
 from grok.errors import CheckpointError, ConfigError, DataError, StoreError
@@ -150,7 +151,9 @@ def device_of(name: str) -> torch.device:
 
 
 def find_run(run: str, store: str | None) -> TrainedRun:
-    """Return the run that ``run`` names: a checkpoint folder, or with a ``store`` the beginning of one run_id.
+    """Return the run that ``run`` names: a checkpoint folder, or the beginning of one run_id in ``store``.
+
+    Without a ``store`` it is looked for where runs are stored by default.
 
     Raises:
         CheckpointError, StoreError: nothing or more than one run has that name, or it is no language model's.
@@ -160,6 +163,8 @@ def find_run(run: str, store: str | None) -> TrainedRun:
         home = folder.resolve().parent.parent
         is_home = folder.resolve().parent.name == "checkpoints" and (home / "runs").is_dir()
         return _of(folder, folder.resolve().name, home if is_home else None)
+    if store is None and Path(StoreConfig().path).is_dir():
+        store = StoreConfig().path
     if store is None:
         raise CheckpointError(
             f"{run} is no folder: give the folder of a run's checkpoints, or --store STORE and a run_id"

@@ -108,6 +108,8 @@ def as_meant(word: str) -> str:
 
     >>> as_meant("save=init,final"), as_meant("seeds.layers={blocks.1:7}")
     ("save='init,final'", '++seeds.layers={blocks.1:7}')
+    >>> as_meant("seeds.layers.blocks.1=range(0,16)")
+    '++seeds.layers.blocks.1=range(0,16)'
     >>> as_meant("task.operation=x^2+y^2,x+y")
     "task.operation='x^2+y^2','x+y'"
     """
@@ -118,7 +120,7 @@ def as_meant(word: str) -> str:
         return f"save='{value}'"  # not a sweep: what is kept is no part of a run
     if name == "task.operation" and "^" in value and not set(value) & set("'\"()[]{}"):
         return f"{name}=" + ",".join(f"'{operation}'" for operation in value.split(","))
-    if name in _maps():
+    if any(name == known or name.startswith(f"{known}.") for known in _maps()):
         return f"++{word}"  # a map takes new keys
     return word
 

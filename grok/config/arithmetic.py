@@ -37,7 +37,7 @@ def is_prime(n: int) -> bool:
 class TaskConfig:
     """The table of equations and how it is shown to the model."""
 
-    operation: str = setting("x/y", "The operation of the table (`**` may be typed for `^`).")
+    operation: str = setting("x/y", f"The operation of the table: {', '.join(OPERATIONS)} (`**` may be typed for `^`).")
     modulus: int = setting(223, "Modulus of the operation; 120 for products in S5.", minimum=2, maximum=4096)
     train_fraction: float = setting(0.5, "Share of the table that is trained on.", above=0, below=1)
     label_noise: float = setting(

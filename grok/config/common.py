@@ -40,6 +40,9 @@ class NumericsConfig:
         choices=("auto", "plain", "onednn"),
     )
     compile: bool = setting(True, "Compile the training step with torch.compile.", role="none")
+    graphs: bool = setting(
+        True, "Replay captured CUDA graphs of stacked lanes; false: queue every kernel, slower.", role="none"
+    )
     auto_fallback: bool = setting(False, "Go on uncompiled, with a warning, where compilation fails.", role="none")
     strict: bool = setting(False, "Refuse to resume or extend runs that have another numerics tag.", role="none")
 

@@ -24,7 +24,7 @@ from grok.streams import MAX_SEED
 Role = Literal["result", "length", "schedule", "none"]
 """What a setting can change: the trajectory, only its length, only when it is looked at, or nothing.
 
-See DESIGN decision 1: ``result`` settings are in run_id and trajectory_id, ``length``
+``result`` settings are in run_id and trajectory_id, ``length``
 (``train.steps``) and ``schedule`` (evaluation) only in run_id, ``none`` in neither.
 """
 
@@ -198,8 +198,24 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
             raise refuse()
         _, item = typing.get_args(kind)
         entry = Rule(doc="", minimum=rule.minimum, maximum=rule.maximum)
-        return {str(k): check(f"{name}.{k}", v, item, entry) for k, v in value.items()}
+        return {k: check(f"{name}.{k}", v, item, entry) for k, v in _dotted(name, value).items()}
     raise AssertionError(f"no rule for a setting of type {kind!r}")
+
+
+def _dotted(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a map by dotted names: ``{"blocks": {"0": 7}}`` is how a command line gives ``{"blocks.0": 7}``.
+
+    Raises:
+        ConfigError: a name is given twice.
+    """
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        entries = {f"{key}.{k}": v for k, v in _dotted(name, inner).items()} if isinstance(inner, Mapping) else {}
+        for k, v in (entries or {str(key): inner}).items():
+            if k in flat:
+                raise ConfigError(f"{name}.{k} is given twice: {flat[k]} and {v}")
+            flat[k] = v
+    return flat
 
 
 def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
@@ -214,6 +230,21 @@ def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
     )
     if outside:
         raise ConfigError(f"{name}={value!r} is out of range: {_accepts(kind, rule)}")
+
+
+def accepted(hint: Any, rule: Rule) -> str:
+    """Return what a setting of type ``hint`` takes, in words.
+
+    >>> accepted(int | None, Rule("Width.", minimum=1))
+    'a whole number, at least 1; or null'
+    >>> accepted(str, Rule("Place.", choices=("pre", "post")))
+    'pre | post'
+    """
+    kind = _without_none(hint)
+    text = _accepts(kind, rule).removeprefix("expected ")
+    if rule.choices is not None:
+        text = " | ".join(map(str, rule.choices))
+    return f"{text}; or null" if kind is not hint else text
 
 
 def _accepts(kind: Any, rule: Rule) -> str:

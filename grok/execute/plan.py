@@ -55,6 +55,19 @@ class Plan:
         pool = self.pool
         return lane_groups(self.to_train, workers=pool.workers, lanes=pool.lanes or 1, gpu=pool.gpu)
 
+    def varying(self) -> list[str]:
+        """Return the names of the settings in which the runs to train differ."""
+        configs = [flatten(run.config) for run in self.to_train]
+        return [name for name in configs[0] if any(other[name] != configs[0][name] for other in configs)]
+
+    def labels(self) -> dict[str, str]:
+        """Return for each run_id to train what tells it apart: ``seed 17``, ``init 3 lr 0.002``."""
+        names = [name for name in self.varying() if name != "experiment"] or ["seed"]
+        return {
+            run.run_id: " ".join(f"{name.rpartition('.')[2]} {_attribute(run.config, name)}" for name in names)
+            for run in self.to_train
+        }
+
     def summary(self) -> str:
         """Return the counts: ``2000 planned, 1936 stored (2 diverged), 0 duplicates, 64 to train``."""
         ends = Counter(status for status in self.stored.values() if status != "completed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,9 @@ LINE_EVERY: Final = 30.0
 """Seconds between two plain lines; the first comes after a third of that."""
 
 LANES_SHOWN: Final = 16
+LABEL_WIDTH: Final = 24
+BAR_WIDTH: Final = 20
+"""Columns of a lane's label and bar: with the rest of its row they fit into 80."""
 
 
 def say(text: str) -> None:
@@ -72,9 +75,19 @@ class Standing:
 
 
 class ProgressView:
-    """Shows a sweep's standing while it is entered; ``grokking`` says whether its runs can generalise suddenly."""
+    """Shows a sweep's standing while it is entered."""
 
-    def __init__(self, live: LiveFolder, totals: Totals, total: int, *, grokking: bool = True) -> None:
+    def __init__(
+        self,
+        live: LiveFolder,
+        totals: Totals,
+        total: int,
+        *,
+        grokking: bool = True,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """``grokking``: whether the runs can generalise suddenly; ``labels``: what to call each run, by run_id."""
+        self._labels = labels or {}
         self._live, self._totals, self._total, self._grokking = live, totals, total, grokking
         self._start = time.monotonic()
         self._begun: tuple[float, float] | None = None
@@ -139,10 +152,16 @@ class ProgressView:
         from rich.text import Text
 
         now = self.standing()
+        # a bar ends no line by itself: in a row of its own it leaves the words beside it to be seen
+        whole = Table.grid(expand=True)
+        whole.add_row(ProgressBar(total=now.total, completed=now.done()))
         lanes = Table.grid(padding=(0, 2))
+        lanes.add_column(no_wrap=True, max_width=LABEL_WIDTH)
         for run_id, step, steps, val_acc in now.flying[:LANES_SHOWN]:
             accuracy = "" if val_acc is None else f"val acc {val_acc:.3f}"
-            lanes.add_row(run_id[:8], ProgressBar(total=steps, completed=step, width=24), f"{step}/{steps}", accuracy)
+            label = self._labels.get(run_id, run_id[:8])
+            bar = ProgressBar(total=steps, completed=step, width=BAR_WIDTH)
+            lanes.add_row(Text(label), bar, f"{step}/{steps}", accuracy)
         hidden = len(now.flying) - LANES_SHOWN
         more = [Text(f"and {hidden} more in flight")] if hidden > 0 else []
-        return Group(ProgressBar(total=now.total, completed=now.done()), Text(now.line()), lanes, *more)
+        return Group(Text(now.line()), whole, lanes, *more)

@@ -120,7 +120,13 @@ class Sweep:
         live = LiveFolder.create(self.shared.store.path, self.provenance.sweep_id)
         self.writer.record_sweep(self.provenance.sweep_id, self.argv, self._record())
         totals = Totals()
-        view = ProgressView(live, totals, len(self.plan.to_train), grokking=not isinstance(self.shared, GptConfig))
+        view = ProgressView(
+            live,
+            totals,
+            len(self.plan.to_train),
+            grokking=not isinstance(self.shared, GptConfig),
+            labels=self.plan.labels(),
+        )
         local = self.plan.pool.executor == "loky"
         settings = WorkerSettings(
             store_path=str(Path(self.shared.store.path).resolve()),
@@ -170,12 +176,12 @@ class Sweep:
     def _record(self) -> dict[str, Any]:
         """Return the effective settings: what all runs share, and what differs between them."""
         flat = [flatten(run.config) for run in self.plan.to_train]
-        varying = {name for name in flat[0] if any(other[name] != flat[0][name] for other in flat)}
+        varying = sorted(self.plan.varying())
         return {
             "settings": {name: value for name, value in flat[0].items() if name not in varying},
             **({} if self.plan.replicates is None else {RECORD_KEY: self.plan.replicates}),
             "runs": [
-                {"run_id": run.run_id, **{name: settings[name] for name in sorted(varying)}}
+                {"run_id": run.run_id, **{name: settings[name] for name in varying}}
                 for run, settings in zip(self.plan.to_train, flat, strict=True)
             ],
         }

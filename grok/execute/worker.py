@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -73,6 +74,8 @@ class GroupReport:
     error: str | None = None
     """The exception that came out of the engine, in one line."""
     trace: str | None = None
+    device_lost: bool = False
+    """Whether the error was a CUDA device's: this process can train nothing more on it."""
     notes: list[str] = field(default_factory=list)
     """What the user should know: conflicts, repairs, checkpoints that could not be used."""
     fatal: str | None = None
@@ -101,6 +104,18 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
         report.trace = traceback.format_exc()
     finally:
         IDLE.set()
+    return report
+
+
+def run_group_in_worker(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupReport:
+    """Return :func:`run_group`'s report from a worker process, which ends where its CUDA device is lost.
+
+    The executor then sees a worker that died: another takes its place, and what was not finished is tried again.
+    """
+    report = run_group(group, settings, slot)
+    if report.device_lost:
+        print(f"worker {os.getpid()} ends, another takes its place: {report.error}", file=sys.stderr, flush=True)
+        os._exit(1)
     return report
 
 
@@ -150,8 +165,11 @@ def _train(
         except (GrokError, OSError):  # ours, with words of what would do; or the disk: no other run would fare better
             raise
         except Exception as error:  # the caller decides about retry
+            from grok.numerics.device import is_device_error
+
             report.error = one_line(error)
             report.trace = traceback.format_exc()
+            report.device_lost = is_device_error(error)
     report.notes += ledger.notes
     report.stopped = stop.requested
     report.grokked = view.grokked

@@ -136,12 +136,12 @@ def _apply(settings: Plain, override: Override) -> Plain | None:
     root = dict(settings)
     parent = root
     for name in branch:
-        below = parent.get(name)
+        below = parent.get(name, {} if override.is_force_add() else None)
         if not isinstance(below, dict):
             return None
         parent[name] = below = dict(below)
         parent = below
-    if not leaf.isidentifier():
+    if not leaf.isidentifier() and not leaf.isdecimal():
         return None
     return root if _change(parent, leaf, value, override) else None
 

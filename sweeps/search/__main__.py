@@ -9,19 +9,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
-from grok.cli.command import GO_ON, command
+from grok.cli.command import GO_ON, command, program
 from grok.cli.compose import Settings, compose
+from grok.cli.reference import named_lines, setting_lines
 from grok.cli.words import store_as_setting
+from grok.config.fields import settings_of, walk
 from grok.errors import ConfigError
-from sweeps.search.config import NO_STUDY, refuse_unknown, split_study
+from sweeps.search.config import NO_STUDY, Studied, refuse_unknown, split_study
 
-USAGE = """python -m sweeps.search study=NAME [overrides]
-  study=NAME                        a file of conf/study/
-  study.trials=N study.seeds=K      how many settings to try, with how many seeds each
-  study.compare=true                the finished study's best setting against the default, on fresh seeds
-  dry_run=true                      say what would be done
-Any setting of grok.run can be given too, for example store.path=DIR workers=2."""
+OPTIONS: Final = ("--store", "--help")
+"""What completion offers beside settings."""
+
+USAGE: Final = """usage: {search} study=NAME [NAME=VALUE ...] [--store STORE]
+
+examples:
+  {search} study=quickstart study.trials=60 study.seeds=8
+  {search} study=quickstart study.compare=true       the best setting against the default, on fresh seeds
+  {search} study=quickstart dry_run=true             say what would be done
+
+Any setting of `{run}` can be given, too; its --help lists them.
+"""
+
+
+def usage() -> str:
+    """Return the command's help."""
+    settings = settings_of(Studied)
+    lines = [USAGE.format(search=program("search", "sweeps.search"), run=program("run", "grok.run"))]
+    lines += ["Studies", *named_lines("study"), "", "Settings of a study"]
+    lines += setting_lines(settings, {name: value for name, value, _ in walk(Studied())})
+    return "\n".join(lines)
 
 
 def compose_study(words: Sequence[str]) -> Settings:
@@ -54,7 +72,7 @@ def _as_addition(word: str) -> str:
 def main(argv: list[str]) -> int:
     """Carry a study out as far as it is not done."""
     if not argv or {"-h", "--help"} & set(argv):
-        print(USAGE)
+        print(usage())
         return 0 if argv else 2
     from sweeps.search.carry_out import carry_out
 

@@ -78,7 +78,9 @@ class StudyConfig:
     parallel: int = setting(
         8, "Trials side by side; part of the study, as the next ones are asked when these are told.", minimum=1
     )
-    objectives: list[str] = setting(["median_time"], "One objective, or two for a Pareto front.")
+    objectives: list[str] = setting(
+        ["median_time"], f"One objective, or two for a Pareto front, of {', '.join(OBJECTIVES)}."
+    )
     horizon: int | None = setting(None, "Step at which val_loss and val_acc are read; null: the last.", minimum=1)
     accuracy: float = setting(
         0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
@@ -151,7 +153,7 @@ def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any
         raise ConfigError(NO_STUDY)
     study = dict(given)
     space = study.pop("space", None) or {}
-    return build(StudyConfig, study, "study.", _Root), dict(space), base
+    return build(StudyConfig, study, "study.", Studied), dict(space), base
 
 
 def refuse_unknown(name: str) -> None:
@@ -160,14 +162,14 @@ def refuse_unknown(name: str) -> None:
     Raises:
         ConfigError: with the nearest right name.
     """
-    known = settings_of(_Root)
+    known = settings_of(Studied)
     sections = {"study.sampler", "study.pruner", "study.comparison", "study.space"}
     if name not in known and name not in sections and not name.startswith("study.space."):
         raise ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
 
 
 @dataclass(kw_only=True)
-class _Root:
-    """Gives unknown names of a study their full dotted neighbours."""
+class Studied:
+    """The settings that a search has beside a run's, under their full dotted names."""
 
     study: StudyConfig = section(StudyConfig)

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.resampling import generator
-from analysis.statistics.shapley import additive_share, attribute, shapley_values
+from analysis.statistics.shapley import additive_share, attribute, shapley_values, shuffled
 
 NAMES = ["embedding", "blocks.0", "blocks.1", "head"]
 
@@ -81,6 +81,28 @@ def test_what_layers_explain_one_by_one_covers() -> None:
         additive_share(x[3:], outcome(x[3:]), rng)
     with pytest.raises(NotEnoughData):
         additive_share(cells, y, rng)
+
+
+def test_a_table_without_structure_is_told_from_one_with_it() -> None:
+    """Outcomes that differ from combination to combination without a pattern: intervals alone call them clear."""
+    rng = generator("shuffled tables")
+    x, names = grid(5, 2), list("abcde")
+    clear = alarms = additive = 0
+    for _ in range(60):
+        y = np.repeat(rng.normal(size=32), 2) + rng.normal(0, 0.02, 64)
+        found = attribute(x, y, names)
+        clear += sum(not e.low <= 0 <= e.high for e in found.shapley.values())
+        null = shuffled(x, y, names, rng, 199)
+        alarms += min(null.p.values()) < 0.05
+        assert null.additive is not None and null.additive_p is not None
+        additive += null.additive_p < 0.05
+    assert clear / 60 > 4  # of five layers
+    assert max(alarms, additive) <= 8  # 3 expected
+    y = -x[:, 0] + 0.3 * x[:, 1] * x[:, 2] + rng.normal(0, 0.1, 64)
+    null = shuffled(x, y, names, rng)
+    assert [n for n in names if null.p[n] < 0.05] == ["a"]
+    assert null.reach < 1
+    assert null.additive_p == pytest.approx(0.001)
 
 
 def test_a_fraction_recovers_a_second_order_game() -> None:

@@ -29,7 +29,8 @@ from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, without_l
 from grok.arithmetic.stacked.width import step_flops
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER
-from grok.config import ArithmeticConfig
+from grok.config import ArithmeticConfig, identify
+from grok.errors import TrainingError
 from grok.streams import Stream
 from tests.arithmetic.cases import VARIANTS, default_config, jobs, tiny
 
@@ -231,6 +232,24 @@ def test_what_a_failed_compilation_left_is_gone_before_the_step_is_made_anew(mon
     with pytest.warns(RuntimeWarning, match="going on uncompiled"):
         stack = Stack(jobs(config), lanes=2, device=torch.device("cpu"))
     assert alive == [[], [False]] and not stack.compiled
+
+
+def test_lanes_that_cannot_be_set_up_are_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep then stops and says it once; any other exception would be retried group by group and run by run."""
+
+    def failing(captured: Captured) -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Captured, "prepare", failing)
+    with pytest.raises(TrainingError, match=r"2 stacked lanes .* not permitted .*numerics\.graphs=false"):
+        Stack(jobs(tiny()), lanes=2, device=torch.device("cpu"))
+
+
+def test_graphs_can_be_left_out_by_a_setting() -> None:
+    stacks = [Stack(jobs(tiny(numerics={"graphs": on})), lanes=1, device=torch.device("cpu")) for on in (True, False)]
+    assert [stack.graphs for stack in stacks] == [True, False]
+    names = [identify(tiny(numerics={"graphs": on})) for on in (True, False)]
+    assert names[0] == names[1] and stacks[0].tag() == stacks[1].tag()
 
 
 @pytest.mark.parametrize("passes", [2, 4, 7, 61])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from grok.config import RunConfig
+from grok.execute import Outcome
 from grok.store import open_store
 from tests.doors.conftest import TINY, Door, command
 
@@ -123,6 +126,43 @@ def test_saved_weights_are_those_of_the_run(door: Door, tmp_path: Path) -> None:
     assert weights_hash(load_weights(folder, "init")) != row["weights_hash"]
 
 
+@pytest.mark.parametrize(
+    ("words", "maps"),
+    [
+        (["seeds.layers.head=range(0,16)"], [{"head": i} for i in range(16)]),
+        (["seeds.layers.blocks.0.mlp=3,4"], [{"blocks.0.mlp": i} for i in (3, 4)]),
+        (["seeds.layers.head=1,2", "seeds.layers.blocks.0=5"], [{"head": i, "blocks.0": 5} for i in (1, 2)]),
+    ],
+)
+def test_a_layers_seed_is_ranged_by_its_name(
+    door: Door, monkeypatch: pytest.MonkeyPatch, words: list[str], maps: list[dict[str, int]]
+) -> None:
+    asked: list[RunConfig] = []
+
+    def take(configs: Sequence[RunConfig], *, argv: Sequence[str]) -> Outcome:
+        asked.extend(configs)
+        return Outcome(("run",) * len(configs), {}, {}, 0)
+
+    monkeypatch.setattr("grok.execute.execute", take)
+    assert door("-m", *TINY, *words).status == 0
+    assert [config.seeds.layers for config in asked] == maps
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["seeds.layers.heed=range(0,3)"], "'heed' names no tensor, did you mean 'head'?"),
+        (["seeds.layers.head=-1,2"], "seeds.layers.head=-1 is out of range"),
+        (["seeds.layers.head=9223372036854775808"], "seeds.layers.head=9223372036854775808 is out of range"),
+        (["seeds.layers.head=1", "seeds.layers.head.weight=x"], "seeds.layers"),
+        (["seeds.layers={blocks.0.mlp:4}", "seeds.layers.blocks.0.mlp=5"], "seeds.layers.blocks.0.mlp is given twice"),
+    ],
+)
+def test_an_impossible_layers_seed_is_refused(door: Door, words: list[str], says: str) -> None:
+    ended = door("-m", *TINY, *words, "dry_run=true")
+    assert ended.status == 2 and says in ended.err and ended.err.count("\n") == 1, ended
+
+
 def test_layers_are_reseeded_by_name(door: Door, tmp_path: Path) -> None:
     sweep = ["-m", "seeds.layers={},{head:5},{blocks.0.mlp:5}"]
     assert door(*sweep, *TINY, INLINE, "store.path=S").status == 0
@@ -172,7 +212,7 @@ def test_hydras_own_options_work(door: Door) -> None:
     assert "modulus: 113" in settings.out
     text = door("--help")
     assert text.status == 0
-    assert "experiment: " in text.out
+    assert "experiment=" in text.out
     assert "quickstart" in text.out
     assert "train_fraction" in text.out
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok.arithmetic.program import EVALUATION_ROWS
-from grok.config import ArithmeticConfig, load_config
+from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.errors import ConfigError
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
@@ -62,6 +62,16 @@ def test_force_takes_the_next_free_replicate(tmp_path: Path) -> None:
     (run,) = make_plan(name_runs([tiny(0, force=True)]), store).to_train
     assert run.config.replicate == 2
     assert run.identity.trajectory_id == twice[0].identity.trajectory_id
+
+
+def test_runs_are_labelled_by_what_tells_them_apart() -> None:
+    def labels(*configs: RunConfig) -> list[str]:
+        return list(make_plan(name_runs(configs), None).labels().values())
+
+    assert labels(tiny(3), tiny(4)) == ["seed 3", "seed 4"]
+    assert labels(tiny(3)) == ["seed 3"]
+    assert labels(tiny(seeds={"init": 7}), tiny(seeds={"init": 8})) == ["init 7", "init 8"]
+    assert labels(tiny(3), tiny(4, optim={"lr": 0.25})) == ["seed 3 lr 0.001", "seed 4 lr 0.25"]
 
 
 def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyte
 import pytest
 
 from grok.execute.live import OWNER, LiveFolder
@@ -122,6 +123,49 @@ def test_pipes_get_plain_lines(door: Door) -> None:
     ended = door("-m", "seed=0,1", *TINY, "executor=inline")
     assert "\x1b" not in ended.out + ended.err
     assert "\r" not in ended.out
+
+
+SHOWN = """
+import fcntl, struct, sys, termios
+from pathlib import Path
+from grok.execute.live import LiveFolder
+from grok.execute.progress import ProgressView
+from grok.execute.retry import Totals
+totals = Totals(finished={f"r{i}": "completed" for i in range(20)}, grokked=7, failed={"x": "boom"})
+for columns in map(int, sys.argv[2:]):
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with ProgressView(LiveFolder(Path(sys.argv[1])), totals, 2000, labels={"abcdefgh17": "seed 17"}):
+        sys.stdin.readline()
+    print("\\x1bc", end="", flush=True)
+"""
+
+
+def test_the_whole_status_is_on_the_screen_at_every_width(tmp_path: Path) -> None:
+    """A real terminal of 80, 120 and 140 columns: the count, what generalised, the time left, and lanes by seed."""
+    live = LiveFolder.create(tmp_path, "sweep")
+    live.publish("a", {"flying": {"abcdefgh17": (250, 1000, 0.125)}, "finished": 3, "grokked": 1})
+    widths = (80, 120, 140)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", SHOWN, str(live.path), *map(str, widths)]
+    terminal = {**environment(), "TERM": "xterm"}
+    with subprocess.Popen(command, env=terminal, stdin=subprocess.PIPE, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        assert process.stdin is not None
+        for width in widths:
+            screen = pyte.Screen(width, 24)
+            stream = pyte.ByteStream(screen)
+            while "val acc" not in "".join(screen.display):
+                stream.feed(os.read(ours, 65536))
+            shown = " ".join(" ".join(screen.display).split())
+            assert "23/2000 runs, 8 generalised, 1 failed, 1 in flight, " in shown
+            assert re.search(r"runs/h, (about .* left|time left not known yet)", shown)
+            assert re.search(r"seed 17 \S+ 250/1000 val acc 0\.125", shown)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            while "val acc" in "".join(screen.display):  # the view takes its lines back
+                stream.feed(os.read(ours, 65536))
+    os.close(ours)
+    assert process.returncode == 0
 
 
 @pytest.mark.slow

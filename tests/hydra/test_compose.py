@@ -96,6 +96,10 @@ KEYS = st.sampled_from(
         "new",
         "nested.new",
         "nested.new.deep",
+        "nested.empty.blocks.0",
+        "nested.empty.blocks.0.mlp",
+        "model.keys.1",
+        "new.0.deep",
         "list.0",
         "seed.below",
         "extra",
@@ -141,6 +145,7 @@ SETTINGS = st.one_of(
     st.tuples(st.just("optim.lr"), st.floats(1e-9, 10)),
     st.tuples(st.just("optim.betas"), st.sampled_from(["[0.9,0.95]", "[0,0]"])),
     st.tuples(st.just("++seeds.layers"), st.sampled_from(["{blocks.1:7}", "{head:1,blocks.0.mlp:2}", "{}"])),
+    st.tuples(st.sampled_from(["++seeds.layers.head", "++seeds.layers.blocks.0.mlp"]), st.integers(0, 2**63)),
     st.tuples(st.just("experiment"), st.sampled_from(["nanda", "quickstart", "openai", "null"])),
     st.tuples(st.just("store.path"), st.sampled_from(["a/b", "'with space'", "'${oc.env:HOME}/x'"])),
     st.tuples(st.just("device"), st.sampled_from(["cpu", "cuda"])),
@@ -157,6 +162,21 @@ def test_equals_hydra_on_this_projects_settings() -> None:
             assert both.by_composer(overrides) == both.by_hydra(overrides)
 
         check()
+
+
+@pytest.mark.parametrize("key", ["nested.empty.blocks.0", "nested.empty.0.mlp", "model.keys.1", "new.0.deep", "seed.0"])
+def test_a_new_branch_is_what_hydra_makes_of_it(conf: Path, key: str) -> None:
+    with both_ways(conf) as both:
+        for override in (f"++{key}=3", f"+{key}=3", f"{key}=3"):
+            assert both.by_composer([override]) == both.by_hydra([override]), override
+
+
+def test_a_layers_seeds_are_composed_without_hydra() -> None:
+    with both_ways(CONF) as both:
+        both.composer.compose([], 0)
+        both.composer._compose_by_hydra = None  # type: ignore[assignment,method-assign]
+        jobs = [both.composer.compose([f"++seeds.layers.blocks.0.mlp={i}"], i) for i in range(3)]
+    assert [job["seeds"]["layers"] for job in jobs] == [{"blocks": {"0": {"mlp": i}}} for i in range(3)]
 
 
 def test_seeds_are_composed_without_hydra() -> None:

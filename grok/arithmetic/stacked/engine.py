@@ -29,7 +29,7 @@ from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
 from grok.arithmetic.stacked.width import lane_width
 from grok.arithmetic.table import split
 from grok.config.arithmetic import ArithmeticConfig
-from grok.errors import ConfigError
+from grok.errors import ConfigError, GrokError, TrainingError
 from grok.numerics.compiled import allow_uncompiled, is_compile_error
 from grok.numerics.precision import product_precision
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested
@@ -50,8 +50,12 @@ def train_stacked(
 ) -> Iterator[Event]:
     """Train ``jobs`` in stacks of lanes that share one program each; events as ``engine.train``.
 
-    ``graphs=False`` queues every kernel anew instead of replaying captured graphs: the same
-    numbers, slower.
+    ``graphs=False``, or ``numerics.graphs=false``, queues every kernel anew instead of replaying captured graphs: the
+    same numbers, slower.
+
+    Raises:
+        ConfigError: a setting that stacked lanes do not carry.
+        TrainingError: the lanes could not be set up on the device.
     """
     by_program: dict[str, list[Job]] = {}
     for job in jobs:
@@ -104,10 +108,19 @@ class Stack:
         self.ready: deque[Seat] = deque()
         """Seats made ahead, at most one for each lane."""
         self.seats: list[Seat | None] = [None] * self.width
-        self.state = LaneState(config, self.width, device)
-        self.graphs = graphs
+        self.graphs = graphs and config.numerics.graphs
         self.compiled = config.numerics.compile
-        self._set_up()
+        try:
+            self.state = LaneState(config, self.width, device)
+            self._set_up()
+        except GrokError:
+            raise
+        except Exception as error:  # no other group would fare better: this ends the sweep instead of being retried
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise TrainingError(
+                f"{self.width} stacked lanes could not be set up on {device} ({reason}): lanes=N takes fewer, "
+                "numerics.graphs=false captures no CUDA graph, device=cpu trains on the processor"
+            ) from error
         self._batches = -(-config.task.train_examples() // config.train.batch_size)
         self._epoch = np.full(self.width, -1)
         """The epoch whose order lies on the device."""

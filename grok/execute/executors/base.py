@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from grok.errors import ConfigError
 from grok.execute.groups import Group
-from grok.execute.worker import IDLE, GroupReport, WorkerSettings, run_group
+from grok.execute.worker import IDLE, GroupReport, WorkerSettings, run_group, run_group_in_worker
 
 EXTRAS: Final = {"dask": "distributed", "ray": "ray", "slurm": "submitit"}
 """The package that an executor needs."""
@@ -81,6 +81,8 @@ class InlineExecutor:
 
     def submit(self, group: Group, slot: int) -> str:
         self._done = run_group(group, self._settings, slot)
+        if self._done.device_lost:
+            self._done.fatal = f"this process can no longer use its GPU ({self._done.error})"
         return group.name
 
     def wait(self, tickets: Sequence[str], seconds: float) -> Sequence[str]:
@@ -125,7 +127,7 @@ class LokyExecutor:
         )
 
     def submit(self, group: Group, slot: int) -> Future[GroupReport]:
-        future: Future[GroupReport] = self._pool.submit(run_group, group, self._settings, slot)
+        future: Future[GroupReport] = self._pool.submit(run_group_in_worker, group, self._settings, slot)
         self._flying = [*(other for other in self._flying if not other.done()), future]
         return future
 

@@ -13,7 +13,7 @@ from distributed.client import FutureCancelledError, FuturesCancelledError
 from grok.errors import ConfigError
 from grok.execute.executors.base import WorkerDied, unfit
 from grok.execute.groups import Group
-from grok.execute.worker import GroupReport, WorkerSettings, run_group
+from grok.execute.worker import GroupReport, WorkerSettings, run_group_in_worker
 
 CONNECT: Final = "30s"
 """How long a scheduler that is said to be there may take to answer."""
@@ -48,7 +48,7 @@ class DaskExecutor:
         self.workers = workers if self._cluster is not None else min(workers, threads)
 
     def submit(self, group: Group, slot: int) -> Future:
-        return self._client.submit(run_group, group, self._settings, slot, pure=False)
+        return self._client.submit(run_group_in_worker, group, self._settings, slot, pure=False)
 
     def wait(self, tickets: Sequence[Future], seconds: float) -> Sequence[Future]:
         try:

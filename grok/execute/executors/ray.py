@@ -12,7 +12,7 @@ from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, Ray
 from grok.errors import ConfigError
 from grok.execute.executors.base import WorkerDied, unfit
 from grok.execute.groups import Group
-from grok.execute.worker import GroupReport, WorkerSettings, run_group
+from grok.execute.worker import GroupReport, WorkerSettings, run_group_in_worker
 
 
 class RayExecutor:
@@ -37,7 +37,7 @@ class RayExecutor:
                 "`ray start`, correct the address, or set RAY_AUTH_MODE=token where it asks for its token"
             ) from error
         self.workers = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
-        self._task = ray.remote(num_cpus=1, max_retries=0)(run_group)
+        self._task = ray.remote(num_cpus=1, max_retries=0)(run_group_in_worker)
 
     def submit(self, group: Group, slot: int) -> Any:
         return self._task.remote(group, self._settings, slot)

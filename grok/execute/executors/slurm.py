@@ -29,7 +29,7 @@ from grok.errors import ConfigError
 from grok.execute.executors.base import WorkerDied
 from grok.execute.groups import Group
 from grok.execute.live import LiveFolder
-from grok.execute.worker import LEAVE, GroupReport, WorkerSettings, run_group
+from grok.execute.worker import LEAVE, GroupReport, WorkerSettings, run_group_in_worker
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks for results, which are files."""
@@ -56,7 +56,7 @@ class GroupJob:
         # submitit's own handler would queue the job again without the checkpoints of this moment
         for request in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
             signal.signal(request, lambda number, frame: LEAVE.set())
-        return run_group(self.group, self.settings)
+        return run_group_in_worker(self.group, self.settings)
 
 
 class Ticket:

@@ -1,0 +1,161 @@
+"""``grok COMMAND``: one command over all of them. ``grok --help`` lists them, ``grok COMMAND --help`` explains one.
+
+The table below names modules; one is imported when its command is called, and not before. So this
+module may name the packages that stand above ``grok``, and depends on none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from grok import __version__
+from grok.cli.command import Parser, command
+from grok.errors import ConfigError, nearest
+
+HOME: Final = str(Path(__file__).parents[1])
+"""The folder that the package ``grok`` stands in."""
+
+NEIGHBOURS: Final = ("analysis", "sweeps", "benchmarks")
+"""Packages of this project beside ``grok``."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: the module whose ``main`` it is, and what the lists say of it."""
+
+    module: str
+    meaning: str
+    settings: bool = False
+    """Whether it takes ``NAME=VALUE`` words."""
+    words: tuple[str, ...] = ()
+    """Words put before those of the user."""
+
+
+COMMANDS: Final = {
+    "train": {
+        "run": Command("grok.run", "one run, or a stored run again (--again)", True),
+        "sweep": Command("grok.run", "many runs: seed=range(0,64) optim.lr=1e-3,3e-3", True, ("-m",)),
+        "search": Command("sweeps.search.__main__", "settings that work better: a study with Optuna", True),
+        "layers": Command("sweeps.layers", "move initial layers from one seed to another", True),
+        "branch": Command("sweeps.branch", "redraw some streams of promising seeds", True),
+    },
+    "look at results": {
+        "report": Command("analysis.report", "one page on a store, with figures and their data"),
+        "study": Command("analysis.study", "one question of the report"),
+        "show": Command("grok.show", "one run: its seeds, events and curves"),
+        "store": Command("grok.cli.store", "status, verify, compact, merge, migrate"),
+    },
+    "language models": {
+        "prepare": Command("grok.prepare", "text in, tokens and a report on the text out"),
+        "plan": Command("grok.plan", "parameters, time, memory and cost of a run", True),
+        "find": Command("grok.find", "learning rate and batch size, by trying", True),
+        "evaluate": Command("grok.evaluate", "loss, perplexity and bits per byte of a trained model"),
+        "generate": Command("grok.generate", "text from a trained model"),
+        "hf": Command("grok.hf", "weights to and from Hugging Face's form"),
+    },
+    "this program": {
+        "bench": Command("benchmarks", "speed on this machine (in a checkout only)"),
+        "completion": Command("grok.__main__", "completion for bash, zsh and fish"),
+    },
+}
+
+EXAMPLES: Final = """\
+examples:
+  grok sweep experiment=quickstart 'seed=range(0,64)' --store results/quickstart
+  grok report results/quickstart
+  grok show 3f2a --store results/quickstart
+  eval "$(grok completion bash)"
+
+A store is named --store S in every command; without it, it is results/store.
+"""
+
+BENCHMARKS: Final = ("seeds", "gpt", "device", "report")
+
+
+class _Neighbours(MetaPathFinder):
+    """Finds the packages of this project beside ``grok``, whatever the current folder holds under their names."""
+
+    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [HOME]) if name in NEIGHBOURS else None
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Run the command that the first word names."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"grok-lab {__version__}")
+        return 0
+    name, *words = argv
+    known = _commands()
+    if name not in known:
+        raise ConfigError(f"'{name}' is no command of grok{nearest(name, known)}: expected one of {', '.join(known)}")
+    if not any(isinstance(finder, _Neighbours) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Neighbours())
+    if name == "completion":
+        return _completion(words)
+    if name == "bench":
+        return _bench(words)
+    chosen = known[name]
+    return int(importlib.import_module(chosen.module).main([*chosen.words, *words]))
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    lines = ["usage: grok COMMAND ...          grok COMMAND --help says what a command takes", ""]
+    for title, commands in COMMANDS.items():
+        lines += [title, *(f"  {name:<12}{c.meaning}" for name, c in commands.items() if name in _commands()), ""]
+    return "\n".join([*lines, EXAMPLES.rstrip()])
+
+
+def _commands() -> dict[str, Command]:
+    every = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
+    if not Path(HOME, "benchmarks").is_dir():
+        del every["bench"]
+    return every
+
+
+def _bench(words: Sequence[str]) -> int:
+    parser = Parser(prog="grok bench", description="Measure speed on this machine; pages go to results/benchmarks/.")
+    parser.add_argument("benchmark", choices=BENCHMARKS, help="what to measure; its own --help says how")
+    name = parser.parse_args(words[:1]).benchmark
+    sys.argv = [f"grok bench {name}", *words[1:]]
+    return int(importlib.import_module(f"benchmarks.{name}").main() or 0)
+
+
+def parser() -> Parser:
+    """Return the arguments of ``grok completion``."""
+    from grok.cli.completion import SCRIPTS
+
+    parser = Parser(prog="grok completion", description='In ~/.bashrc: eval "$(grok completion bash)"')
+    parser.add_argument("shell", choices=list(SCRIPTS), nargs="?", help="print this shell's script")
+    parser.add_argument("--for", dest="line", help="print what completes this command line")
+    return parser
+
+
+def _completion(words: Sequence[str]) -> int:
+    from grok.cli.completion import SCRIPTS, of_line
+
+    given = parser().parse_args(words)
+    if given.line is not None:
+        found = of_line(given.line, {name: (entry.module, entry.settings) for name, entry in _commands().items()})
+        print("\n".join(found), end="\n" if found else "")
+    elif given.shell is not None:
+        print(SCRIPTS[given.shell], end="")
+    else:
+        raise ConfigError("grok completion needs a shell: bash, zsh or fish")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""What ``--help`` says of settings: each one's meaning, default and values, from where it is declared."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from grok.cli import setups
+from grok.cli.command import program
+from grok.config import MODES
+from grok.config.fields import Rule, accepted, settings_of
+from grok.errors import nearest
+from grok.streams import MAX_SEED
+
+USAGE = """\
+usage: {one} [NAME=VALUE ...] [--store STORE]       one run
+       {many} [NAME=VALUE ...] [--store STORE]     a sweep: a setting may have several values
+       {one} --again RUN --store STORE              train a stored run again and compare its bits
+
+examples:
+  {one} experiment=quickstart seed=7
+  {many} experiment=quickstart 'seed=range(0,64)' --store results/quickstart
+  {many} sweep=weight_decay optim.lr=1e-3,3e-3 dry_run=true
+  {one} mode=gpt experiment=gpt/shakespeare_char data.path=data/shakespeare
+
+The same command given again goes on where it stopped. Several values of a setting: 1,2,3 or
+range(FIRST,END) or range(FIRST,END,STEP); quote them in a shell. --store S is store.path=S.
+"""
+
+OPTIONS = """\
+Options
+  --cfg job        print the settings of this command and train nothing
+  --help WORD      only settings whose name or meaning has WORD in it
+  --hydra-help     Hydra's own options
+  HYDRA_FULL_ERROR=1 in the environment shows tracebacks
+"""
+
+
+def run_help(words: Sequence[str]) -> str:
+    """Return the help of ``grok run`` for the mode that ``words`` choose; bare words among them narrow it down."""
+    mode = mode_of(words)
+    narrowing = [word for word in words if "=" not in word and not word.startswith("-")]
+    settings = settings_of(MODES[mode])
+    if narrowing:
+        chosen = {
+            name: about
+            for name, about in settings.items()
+            if all(word.lower() in f"{name} {about[1].doc}".lower() for word in narrowing)
+        }
+        text = "\n".join(setting_lines(chosen, defaults(mode)))
+        return text or f"no setting of mode={mode} has {' '.join(narrowing)} in it{nearest(narrowing[0], settings)}"
+    other = next(name for name in MODES if name != mode)
+    lines = [USAGE.format(one=program("run", "grok.run"), many=program("sweep", "grok.run -m"))]
+    for group, title in (("experiment", "Named set-ups"), ("sweep", "Named sweeps (with -m)")):
+        lines += [title, *named_lines(group, mode), ""]
+    lines += [f"Settings of mode={mode} (mode={other} --help shows those of the other mode)"]
+    lines += [*setting_lines(settings, defaults(mode)), "", OPTIONS.rstrip()]
+    return "\n".join(lines)
+
+
+def mode_of(words: Sequence[str]) -> str:
+    """Return the mode that a command line chooses, by itself or by its preset."""
+    gpt = any(word == "mode=gpt" or word.startswith("experiment=gpt/") for word in words)
+    return "gpt" if gpt else "arithmetic"
+
+
+def named_lines(group: str, mode: str | None = None) -> Iterator[str]:
+    """Yield a line for each set-up of ``group``; of experiments only those of ``mode``."""
+    for name in setups.names(group):
+        if group != "experiment" or mode is None or name.startswith("gpt/") == (mode == "gpt"):
+            yield f"  {f'{group}={name}':<34}{setups.meaning(group, name, width=80)}"
+
+
+def defaults(mode: str) -> Mapping[str, Any]:
+    """Return the default of every setting of a mode by dotted name."""
+    from grok.config.fields import walk
+
+    return {name: value for name, value, _ in walk(MODES[mode]())}
+
+
+def setting_lines(settings: Mapping[str, tuple[Any, Rule]], default: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each setting with its default and what it takes, and its meaning below."""
+    width = min(100, max(60, shutil.get_terminal_size((100, 24)).columns))
+    for name, (hint, rule) in settings.items():
+        takes = accepted(hint, rule).replace(f" and at most {MAX_SEED}", "")
+        yield f"  {f'{name}={shown(default[name])}':<30} {takes}"
+        yield from textwrap.wrap(rule.doc, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is typed on the command line.
+
+    >>> shown(None), shown(True), shown(0.1), shown([0.9, 0.98]), shown("\\n")
+    ('null', 'true', '0.1', '[0.9,0.98]', '"\\\\n"')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return "[" + ",".join(map(shown, value)) + "]"
+    if isinstance(value, str) and (not value or value != value.strip()):
+        return '"' + value.replace("\n", "\\n") + '"'
+    return str(value)

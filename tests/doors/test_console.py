@@ -1,0 +1,312 @@
+"""The command ``grok``: what it lists, whose modules it takes, how commands end, and completion in a real shell."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from grok.__main__ import COMMANDS, main
+from grok.cli.command import command
+from grok.cli.completion import SCRIPTS, of_line
+from grok.cli.terminal import readable_output
+from grok.config import MODES
+from grok.config.fields import settings_of
+from grok.errors import ConfigError, TrainingError
+from grok.store import StoreWriter
+from grok.store.testing import example_rows
+from tests.doors.conftest import TINY, Ended, environment
+
+EVERY = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
+TABLE = {name: (entry.module, entry.settings) for name, entry in EVERY.items()}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Return the command as an installer writes it: the path begins with its folder, not with the current one."""
+    file = tmp_path / "bin" / "grok"
+    file.parent.mkdir()
+    file.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom grok.__main__ import main\nif __name__ == '__main__':\n"
+        "    sys.exit(main())\n"
+    )
+    file.chmod(0o755)
+    return file
+
+
+def call(script: Path, *words: str, folder: Path, **variables: str) -> Ended:
+    here = {**environment(), "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
+    done = subprocess.run(
+        [script, *words], cwd=folder, env=here, capture_output=True, text=True, timeout=200, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+class TestList:
+    def test_names_every_command(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["--help"]) == 0
+        listed = capsys.readouterr().out
+        for name, entry in EVERY.items():
+            assert f"  {name:<12}{entry.meaning}" in listed
+
+    def test_no_word_is_a_mistake(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main([]) == 2
+        assert "usage: grok" in capsys.readouterr().out
+
+    def test_an_unknown_word_is_refused_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["swep"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: 'swep' is no command of grok, did you mean 'sweep'?")
+        assert error.count("\n") == 1
+
+    @pytest.mark.parametrize("name", [name for name in EVERY if name != "bench"])
+    def test_each_is_a_command(self, name: str) -> None:
+        assert callable(importlib.import_module(EVERY[name].module).main)
+
+
+def test_help_needs_no_torch() -> None:
+    names = [name for name in EVERY if name not in ("bench", "completion")]
+    code = (
+        "import sys\nfrom grok.__main__ import main\n"
+        f"for name in {names}:\n"
+        "    assert main([name, '--help']) == 0, name\n"
+        "    assert 'torch' not in sys.modules, name\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in names:
+        assert f"grok.{name}" in done.stdout or f"{EVERY[name].module.removesuffix('.__main__')} " in done.stdout, name
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_help_says_what_each_setting_means_and_takes(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help", f"mode={mode}"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name, (_, rule) in settings_of(MODES[mode]).items():
+        assert f" {name}=" in text
+        assert " ".join(rule.doc.split()) in text
+    assert "post | pre" in text or "pre | post" in text
+    assert "a whole number, at least 1" in text
+
+
+def test_help_can_be_narrowed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help", "warmup"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("  optim.warmup_steps=10")
+    assert len(lines) < 6
+
+
+class TestStore:
+    @pytest.mark.parametrize("words", [["--store", "S"], ["--store=S"], ["store.path=S"]])
+    def test_is_named_the_same_way_where_settings_are_given(
+        self, words: Sequence[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert main(["sweep", "seed=1,2", "dry_run=true", *words]) == 0
+        assert "The store would be S." in capsys.readouterr().out
+        assert main(["search", "study=quickstart", "dry_run=true", *words]) == 0
+        assert "The study would be in S/search." in capsys.readouterr().out
+
+    def test_is_named_either_way_where_it_is_read(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        StoreWriter(tmp_path / "S").close()
+        for words in (["status", str(tmp_path / "S")], ["status", "--store", str(tmp_path / "S")]):
+            assert main(["store", *words]) == 0
+            assert ": 0 runs" in capsys.readouterr().out
+        assert main(["store", "status", "A", "--store", "B"]) == 2
+        assert "two stores: A and --store B" in capsys.readouterr().err
+
+    def test_needs_a_name(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["sweep", "seed=1,2", "--store"]) == 2
+        assert "--store needs the folder of a store" in capsys.readouterr().err
+
+
+class TestEnd:
+    """How every command ends."""
+
+    @staticmethod
+    def ending(error: BaseException) -> int:
+        @command(interrupted="nothing is lost")
+        def body(argv: list[str]) -> int:
+            raise error
+
+        return body([])
+
+    @pytest.mark.parametrize(
+        ("error", "status", "line"),
+        [
+            (ConfigError("no\n such thing"), 2, "error: no such thing"),
+            (TrainingError("lost"), 1, "error: lost"),
+            (KeyboardInterrupt(), 1, "Interrupted: nothing is lost"),
+        ],
+    )
+    def test_one_line(
+        self, error: BaseException, status: int, line: str, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        assert self.ending(error) == status
+        assert capsys.readouterr() == ("", f"{line}\n")
+
+    def test_a_mistake_of_ours_keeps_its_traceback(self) -> None:
+        with pytest.raises(ZeroDivisionError):
+            self.ending(ZeroDivisionError())
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+    def test_a_signal_ends_it_as_ctrl_c_does(self, number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+        before = signal.getsignal(number)
+
+        @command()
+        def body(argv: list[str]) -> int:
+            os.kill(os.getpid(), number)
+            signal.pause()
+            return 0
+
+        assert body([]) == 1
+        assert capsys.readouterr().err.startswith("Interrupted: ")
+        assert signal.getsignal(number) is before
+
+    def test_wrong_arguments_are_refused_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for words in (["show"], ["evaluate", "x", "--limit", "many"], ["store", "mend"], ["study", "horoscope"]):
+            assert main(words) == 2
+            error = capsys.readouterr().err
+            assert error.startswith("error: ")
+            assert error.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("console") / "S"
+    with StoreWriter(path) as writer:
+        writer.commit(list(example_rows(range(6))))
+    return path
+
+
+class TestOutput:
+    @pytest.mark.parametrize(
+        "words", [["store", "status"], ["plan", "experiment=gpt/gpt2_117m", "--vocab-size", "50257"]]
+    )
+    def test_a_reader_may_leave(self, words: list[str], store: Path) -> None:
+        """``grok store status S | head -0``."""
+        ours, theirs = os.pipe()
+        os.close(ours)
+        line = [sys.executable, "-m", "grok", *words, *([str(store)] if words[0] == "store" else [])]
+        ended = subprocess.run(line, env=environment(), stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(theirs)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+    def test_no_character_stops_a_command(self) -> None:
+        code = (
+            "from grok.cli.command import command\n"
+            "@command()\n"
+            "def main(argv):\n"
+            "    print('2 × 3 – grün')\n"
+            "    return 0\n"
+            "raise SystemExit(main([]))"
+        )
+        here = {**environment(), "PYTHONIOENCODING": "ascii"}
+        ended = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2 x 3 - gr\\xfcn\n", "")
+
+    def test_is_put_back(self) -> None:
+        before = sys.stdout, sys.stderr
+        with readable_output(), readable_output():
+            assert sys.stdout is not before[0]
+        assert (sys.stdout, sys.stderr) == before
+
+
+class TestOwnFolders:
+    """A user may have folders of the names that packages of this project have."""
+
+    @pytest.fixture
+    def theirs(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "theirs"
+        for name in ("analysis", "sweeps", "benchmarks"):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "__init__.py").write_text("raise RuntimeError('the user\\'s own')")
+        return folder
+
+    def test_of_the_current_folder_are_left_alone(self, script: Path, theirs: Path) -> None:
+        root = str(Path(__file__).parents[2])
+        for name in ("study", "search"):
+            ended = call(script, name, "--help", folder=theirs, PYTHONPATH=f".{os.pathsep}{root}")
+            assert ended.status == 0, ended.err
+
+    @pytest.mark.slow
+    def test_are_left_alone_by_workers_and_searches_too(self, script: Path, theirs: Path) -> None:
+        trained = call(script, "sweep", "seed=range(0,4)", *TINY, "workers=2", "--store", "S", folder=theirs)
+        assert trained.status == 0, trained.err
+        study = ["study=quickstart", *TINY, "study.trials=2", "study.seeds=2", "workers=2"]
+        assert call(script, "search", *study, "--store", "S", folder=theirs).status == 0
+        assert call(script, "report", "S", folder=theirs).status == 0
+        assert {entry.name for entry in theirs.iterdir()} == {"analysis", "sweeps", "benchmarks", "S"}
+
+
+class TestCompletion:
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("grok swee", ["sweep"]),
+            ("grok sweep experiment=quick", ["experiment=quickstart"]),
+            ("grok sweep sweep=cens", ["sweep=census"]),
+            ("grok run expe", ["experiment="]),
+            ("grok run mode=", ["mode=arithmetic", "mode=gpt"]),
+            ("grok run model.norm=", ["model.norm=post", "model.norm=pre", "model.norm=none"]),
+            ("grok run mode=gpt model.norm=", ["model.norm=pre", "model.norm=post"]),
+            ("grok run numerics.compile=f", ["numerics.compile=false"]),
+            ("grok run optim.warm", ["optim.warmup_steps="]),
+            ("grok run mode=gpt optim.warm", ["optim.warmup_steps=", "optim.warmup_samples="]),
+            ("grok search study=par", ["study=pareto"]),
+            ("grok search study.sampler.se", ["study.sampler.seed="]),
+            ("grok plan experiment=gpt/gpt3_small_", ["experiment=gpt/gpt3_small_char"]),
+            ("grok store mig", ["migrate"]),
+            ("grok store merge --i", ["--into"]),
+            ("grok generate --we", ["--weights"]),
+            ("grok generate --weights b", ["best"]),
+            ("grok prepare t", ["text", "tinystories"]),
+            ("grok hf exp", ["export"]),
+            ("grok completion z", ["zsh"]),
+            ("grok report some/fo", []),  # the shell completes files
+            ("grok nothing ", []),
+            ("grok run nothing=", []),
+        ],
+    )
+    def test_of_a_line(self, line: str, expected: list[str]) -> None:
+        assert of_line(line, TABLE) == expected
+
+    @pytest.mark.parametrize("name", [n for n, entry in EVERY.items() if n not in ("bench", "completion")])
+    def test_of_options(self, name: str) -> None:
+        assert "--help" in of_line(f"grok {name} --h", TABLE)
+
+    def test_in_bash(self, script: Path, tmp_path: Path) -> None:
+        asked = """
+            eval "$(grok completion bash)"
+            complete -p grok
+            for COMP_LINE in "grok swee" "grok run experiment=qui" "grok run mode=gpt model.norm=p" "grok run optim.ep"
+            do COMP_POINT=${#COMP_LINE}; COMPREPLY=(); _grok; echo "${COMPREPLY[*]}"; done
+        """
+        path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
+        here = {**environment(), "PATH": path, "PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run(
+            ["bash", "--norc", "-c", asked], cwd=tmp_path, env=here, capture_output=True, text=True, check=False
+        )
+        assert done.stdout.splitlines() == [
+            "complete -o default -F _grok grok",
+            "sweep",
+            "quickstart",  # bash replaces what stands behind the last =
+            "pre post",
+            "optim.eps=",
+        ], done.stderr
+
+    @pytest.mark.parametrize("shell", ["zsh", "fish"])
+    def test_scripts_are_read_by_their_shells(self, shell: str) -> None:
+        try:
+            done = subprocess.run([shell, "-n"], input=SCRIPTS[shell], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            pytest.skip(f"{shell} is not installed")
+        assert (done.returncode, done.stderr) == (0, "")
