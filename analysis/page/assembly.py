@@ -19,7 +19,7 @@ from analysis.page.text import cell, is_numeric, with_terms
 if TYPE_CHECKING:
     from analysis.answers import Report
 
-LONG: Final = 60
+LONG: Final = 30
 """Rows from which a table is kept as data and only its visible rows are drawn."""
 FIRST: Final = 20
 """Rows of a long table that a browser without scripts shows."""

@@ -193,7 +193,7 @@ def analyse(observations: Observations, question: Question) -> Study:
     table = seed_table(observations)
     caption = f"All {len(table):,} runs (seeds.csv has every column, with the command that trains each again)"
     study = Study(name=question.name, title=question.title, question=question.question)
-    study.tables.append(Table("every", caption, compact(table), open=False, code=("run",)))
+    study.tables.append(Table("every", caption, compact(table), code=("run",)))
     study.files[FILE] = table
     return study
 

@@ -220,3 +220,30 @@ def test_tables_are_sorted_and_filtered(driver: Any, page: Path) -> None:
     assert seeds == sorted(seeds)
     driver.execute_script(f"document.querySelector('{first} th button').click()")
     assert driver.execute_script(column) == sorted(seeds, reverse=True)
+
+
+def test_the_table_of_all_seeds_draws_only_what_is_seen(driver: Any, page: Path) -> None:
+    shown(driver, page)
+    seeds = pd.read_csv(page.parent / "tables" / "seeds_every.csv")
+    count, filtered = driver.execute_script(
+        """
+        const table = document.querySelector('#seeds .long'), input = table.querySelector('input');
+        const count = () => table.querySelector('.count').textContent, drawn = table.querySelectorAll('tbody tr.run');
+        const before = [count(), drawn.length];
+        input.value = 'generalised<2000';
+        input.dispatchEvent(new Event('input'));
+        return [before, count()];
+        """
+    )
+    assert count[0] == f"{len(seeds)} of {len(seeds)} rows"
+    assert 14 <= count[1] < 40
+    assert filtered == f"{(seeds['generalised'] < 2000).sum()} of {len(seeds)} rows"
+    first = driver.execute_script(
+        """
+        const table = document.querySelector('#seeds .long');
+        const head = [...table.querySelectorAll('th')].findIndex(h => h.textContent === 'generalised');
+        table.querySelectorAll('th button')[head].click();
+        return table.querySelector('tbody tr.run').cells[head].textContent;
+        """
+    )
+    assert float(first.replace(",", "")) == seeds["generalised"].min()

@@ -1,6 +1,6 @@
 // The page as a whole: navigation, copied commands, the selected run's line, and loading itself again.
 
-const tables = [];
+const tables = [], charts = [];
 const quoted = word => /^[\w./=+-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 
 function said(button, word) {
@@ -59,6 +59,9 @@ function selectedLine() {
       const fact = facts.appendChild(make("span", "", `${column.name} `));
       fact.append(make("b", "", text));
     }
+    const curves = charts.filter(chart => chart.spec.curves);
+    if (curves.length && !curves.some(chart => chart.layers.some(layer => layer.byRun?.has(run))))
+      facts.append(make("span", "", "its curve is not among those that the page keeps"));
     const words = `${selection.keys[run]} --store ${quoted(bar.dataset.store)}`;
     buttons.append(
       copyButton(`python -m grok.run --again ${words}`, "copy: train again"),
@@ -128,7 +131,6 @@ async function start() {
   for (const host of document.querySelectorAll("[data-table]")) {
     tables.push(new LongTable(host, data.tables[host.dataset.table], host.dataset.csv));
   }
-  const charts = [];
   for (const figure of document.querySelectorAll("figure[data-charts]")) {
     figure.classList.add("live");
     for (const spec of data.charts[figure.dataset.charts]) {

@@ -16,10 +16,11 @@ async function unpack(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
+const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });  // made once: it is slow to make
 const number = (value, digits = 4) => {
   if (value === null || !Number.isFinite(value)) return "";
-  if (Number.isInteger(value)) return value.toLocaleString("en-US");
-  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en-US");
+  if (Number.isInteger(value)) return Math.abs(value) < 1000 ? String(value) : grouped.format(value);
+  if (Math.abs(value) >= 1000) return grouped.format(value);
   return String(Number(value.toPrecision(digits)));
 };
 

@@ -10,7 +10,8 @@ const compare = (a, b) => {
 const signed = (a, b, way) => (a === null || a === "" || b === null || b === "") ? compare(a, b) : way * compare(a, b);
 
 // "super seed=17 generalised<500": words that a row must hold, and bounds on columns by the beginning of their names.
-function filterOf(text, names) {
+// ``value(column, row)`` is a cell, ``holding(word)`` the test whether a row has a word.
+function filterOf(text, names, value, holding) {
   const tests = [];
   for (const word of text.trim().split(/\s+/).filter(Boolean)) {
     const bound = word.match(/^([^<>=]+)(<=|>=|=|<|>)(.+)$/);
@@ -20,16 +21,15 @@ function filterOf(text, names) {
       const wanted = Number(bound[3].replaceAll(",", ""));
       const test = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b, "=": (a, b) => a === b }[bound[2]];
       tests.push(row => {
-        const value = row(column);
-        if (value === null || value === "") return false;
-        return Number.isFinite(wanted) && typeof value === "number" ? test(value, wanted) : bound[2] === "=" && String(value).toLowerCase() === bound[3].toLowerCase();
+        const cell = value(column, row);
+        if (cell === null || cell === "") return false;
+        return Number.isFinite(wanted) && typeof cell === "number" ? test(cell, wanted) : bound[2] === "=" && String(cell).toLowerCase() === bound[3].toLowerCase();
       });
     } else {
-      const low = word.toLowerCase();
-      tests.push((row, all) => all().includes(low));
+      tests.push(holding(word.toLowerCase()));
     }
   }
-  return (row, all) => tests.every(test => test(row, all));
+  return row => tests.every(test => test(row));
 }
 
 function copyButton(text, words = "copy") {
@@ -84,10 +84,10 @@ function shortTable(table) {
   bar.append(input, count);
   table.closest(".scroll").before(bar);
   input.addEventListener("input", () => {
-    const keep = filterOf(input.value, names);
+    const keep = filterOf(input.value, names, (column, i) => parsed[i][column], word => i => texts[i].some(text => text.toLowerCase().includes(word)));
     let left = 0;
     rows.forEach((row, i) => {
-      row.hidden = !keep(column => parsed[i][column], () => texts[i].join(" ").toLowerCase());
+      row.hidden = !keep(i);
       left += !row.hidden;
     });
     count.textContent = `${left} of ${rows.length} rows`;
@@ -108,7 +108,6 @@ class LongTable {
     this.names = data.columns.map(column => column.name);
     this.order = Int32Array.from({ length: data.rows }, (_, i) => i);
     this.sorted = [-1, 1];
-    this.texts = new Array(data.rows);
     this.build(csv);
     this.apply();
     selection.listeners.push(source => this.follow(source));
@@ -124,8 +123,18 @@ class LongTable {
     return value === null ? "" : typeof value === "number" ? number(value) : value;
   }
 
-  allText(row) {
-    return this.texts[row] ??= this.names.map((_, c) => this.shownText(c, row)).join(" ").toLowerCase();
+  // Each different text is looked at once: most columns have few.
+  holding(word) {
+    const columns = this.data.columns.filter(column => column.kind !== "number").map(({ words, values }) => {
+      if (!words) return row => values[row].toLowerCase().includes(word);
+      const hits = words.map(text => text.toLowerCase().includes(word));
+      return row => hits[values[row]];
+    });
+    if (Number.isFinite(Number(word))) {
+      const wanted = Number(word);
+      columns.push(...this.data.columns.filter(column => column.kind === "number").map(({ values }) => row => values[row] === wanted));
+    }
+    return row => columns.some(test => test(row));
   }
 
   build(csv) {
@@ -171,16 +180,16 @@ class LongTable {
   }
 
   apply() {
-    const keep = filterOf(this.input.value, this.names);
+    const keep = filterOf(this.input.value, this.names, (column, row) => this.value(column, row), word => this.holding(word));
     const picks = this.picks.filter(([, select]) => select.value).map(([c, select]) => [c, select.value.slice(1)]);
     const chosen = [];
     for (let row = 0; row < this.data.rows; row++) {
-      if (picks.every(([c, word]) => this.value(c, row) === word) && keep(c => this.value(c, row), () => this.allText(row))) chosen.push(row);
+      if (picks.every(([c, word]) => this.value(c, row) === word) && keep(row)) chosen.push(row);
     }
     const [column, way] = this.sorted;
     if (column >= 0) chosen.sort((a, b) => signed(this.value(column, a), this.value(column, b), way) || a - b);
     this.order = chosen;
-    this.count.textContent = `${chosen.length.toLocaleString("en-US")} of ${this.data.rows.toLocaleString("en-US")} rows`;
+    this.count.textContent = `${number(chosen.length)} of ${number(this.data.rows)} rows`;
     this.view.scrollTop = 0;
     this.view.style.height = `${Math.min(14, Math.max(2, chosen.length)) * ROW + 48}px`;
     this.draw();
