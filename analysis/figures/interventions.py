@@ -73,15 +73,15 @@ def slowdowns(study: Comparison) -> Drawing | None:
 def family_curves(study: Comparison) -> list[Drawing]:
     """Draw the cumulative curves of every setting at which something generalised, one figure each."""
     made = []
-    for family, curves in study.families:
+    for i, (family, curves) in enumerate(study.families):
         if not any(len(curve.times) for curve, _ in curves.values()):
             continue
         label = [(f"{value} (n={curve.n})", curve) for value, (curve, _) in list(curves.items())[:MOST_CURVES]]
         ends = [end for _, end in list(curves.values())[:MOST_CURVES]]
         n = sum(curve.n for curve, _ in curves.values())
         caption = (
-            f"Kaplan-Meier with 95% bands, {n} runs by {family.setting}; a curve ends where too few runs were watched."
+            f"Kaplan-Meier with 95% bands, {n} runs by {family.title}; a curve ends where too few runs were watched."
         )
-        name = "by_" + family.setting.replace(".", "_")
-        made.append(survival.compare(name, f"Time to generalise by {family.setting}", caption, label, max(ends), ends))
+        name = "by_" + family.setting.replace(".", "_") + (f"_{i + 1}" if family.at else "")
+        made.append(survival.compare(name, f"Time to generalise by {family.title}", caption, label, max(ends), ends))
     return made

@@ -57,11 +57,13 @@ class Contrast:
     timed: pd.DataFrame
     timed_base: pd.DataFrame
     """The runs whose times are compared: all, or the pairs of the longest budget where the others end too early."""
+    at: str = ""
+    """Values of other settings that tell its family from another one of the same setting."""
 
     @property
     def label(self) -> str:
-        """``setting=value``."""
-        return f"{self.setting}={self.value}"
+        """``setting=value``, with the other settings where those tell it apart."""
+        return f"{self.setting}={self.value}{f' ({self.at})' if self.at else ''}"
 
 
 @dataclass(kw_only=True)
@@ -110,6 +112,7 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
         logrank_p,
         timed,
         timed_base,
+        family.at,
     )
 
 
@@ -182,7 +185,7 @@ def analyse_settings(observations: Observations, question: Question, found: list
     docs = settings_of(ArithmeticConfig)
     records = []
     for family in found:
-        mine = [c for c in contrasts if c.setting == family.setting]
+        mine = [c for c in contrasts if (c.setting, c.at) == (family.setting, family.at)]
         study.findings.append(_sentence(observations, study, family, mine, docs[family.setting][1].doc))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
@@ -239,9 +242,9 @@ def _sentence(
     doc = doc.rstrip(".")
     meaning = doc[0].lower() + doc[1:] if doc[1:2].islower() else doc
     text = (
-        f"{family.setting} ({meaning}), time to generalise against that at {family.reference}: " + "; ".join(told) + "."
+        f"{family.title} ({meaning}), time to generalise against that at {family.reference}: " + "; ".join(told) + "."
     )
-    return Finding(family.setting, f"{len(contrasts) + 1} values", text)
+    return Finding(family.title, f"{len(contrasts) + 1} values", text)
 
 
 def _verdict(study: Comparison, c: Contrast) -> str:
@@ -268,7 +271,7 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
     slowdown = c.slowdown if c else None
     done = int((times.right <= _known_until(observations, family)).sum())
     return {
-        "setting": family.setting if c is None else "",
+        "setting": family.title if c is None else "",
         "value": f"{family.reference} (reference)" if c is None else c.value,
         "generalised": f"{done} of {len(times)}",
         "same seeds": "" if c is None else "yes" if c.paired else "no",
@@ -287,7 +290,8 @@ def _known_until(observations: Observations, family: Family) -> float:
 
 
 def _time_at(c: Contrast) -> str:
-    return f"time at {c.setting.rsplit('.', 1)[-1].replace('_', ' ')} {c.value}, over that at {c.reference}"
+    at = f" ({c.at})" if c.at else ""
+    return f"time at {c.setting.rsplit('.', 1)[-1].replace('_', ' ')} {c.value}, over that at {c.reference}{at}"
 
 
 MOST_CENSORED = 0.25
@@ -372,7 +376,7 @@ def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:
     for family in found:
         own = {k: v for k, v in _held(family).items() if usual.get(k) != v and k != family.setting}
         if own:
-            held.setdefault(", ".join(f"{k}={as_text(v)}" for k, v in own.items()), []).append(family.setting)
+            held.setdefault(", ".join(f"{k}={as_text(v)}" for k, v in own.items()), []).append(family.title)
     notes += [f"{', '.join(names)}: with {settings}." for settings, names in held.items()]
     return notes
 

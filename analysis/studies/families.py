@@ -8,6 +8,8 @@ import pandas as pd
 
 from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings, varying_columns
 
+MOST = 6
+"""Families of one setting that are compared, the largest ones."""
 FEWEST = 5
 """Runs of a value below which it is not compared."""
 WEIGHT_DECAY = "optim.weight_decay"
@@ -22,6 +24,13 @@ class Family:
 
     setting: str
     groups: dict[str, pd.DataFrame]
+    at: str = ""
+    """Values of the other settings that vary in the store, where the setting has several families."""
+
+    @property
+    def title(self) -> str:
+        """The setting, and at which other values it was varied where that tells it from another family."""
+        return f"{self.setting} at {self.at}" if self.at else self.setting
 
     @property
     def reference(self) -> str:
@@ -30,7 +39,10 @@ class Family:
 
 
 def families(observations: Observations, settings: tuple[str, ...]) -> list[Family]:
-    """Return, for each setting, the largest family in which it takes at least two values."""
+    """Return the families of each setting that takes at least two values in them, the largest first.
+
+    Where another setting varies as well, each of its values is a family of its own.
+    """
     rows = observations.arithmetic
     rows = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)] if len(rows) else rows
     columns = varying_columns(rows) if len(rows) else []
@@ -46,15 +58,18 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
         sizes = rows.groupby([base, value]).size()
         sizes = sizes[sizes >= FEWEST]
         total = sizes.groupby(level=0).agg(["size", "sum"])
-        total = total[total["size"] >= 2]
-        if total.empty:
-            continue
-        largest = total["sum"].idxmax()
-        values = [str(v) for v in sizes[sizes.index.get_level_values(0) == largest].index.get_level_values(1)]
-        groups = {v: rows[(base == largest) & (value == v)] for v in _in_order(rows[column], values)}
-        default = as_text(default_settings()[setting])
-        reference = default if default in groups else max(groups, key=lambda v: len(groups[v]))
-        found.append(Family(setting, _matched({reference: groups[reference], **groups})))
+        total = total[total["size"] >= 2].sort_values("sum", ascending=False, kind="stable")
+        largest = list(total.index[:MOST])
+        firsts = rows.loc[[rows.index[base == one][0] for one in largest]]
+        differing = [c for c in others if firsts[c].nunique(dropna=False) > 1]
+        for one, (_, first) in zip(largest, firsts.iterrows(), strict=True):
+            values = [str(v) for v in sizes[sizes.index.get_level_values(0) == one].index.get_level_values(1)]
+            groups = {v: rows[(base == one) & (value == v)] for v in _in_order(rows[column], values)}
+            default = as_text(default_settings()[setting])
+            most = {value: len(runs) for value, runs in groups.items()}
+            reference = default if default in groups else max(most, key=most.__getitem__)
+            at = ", ".join(f"{c.removeprefix('config.')}={as_text(first[c])}" for c in differing)
+            found.append(Family(setting, _matched({reference: groups[reference], **groups}), at))
     return found
 
 

@@ -1,4 +1,4 @@
-"""One stream scanned alone: only the weights, the order or the split is drawn anew (REQUIREMENTS N3)."""
+"""Some streams scanned alone: only the weights, the order, the split or one layer is drawn anew."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED, judge_by_time
-from analysis.observations import (
-    Observations,
-    describe_task,
-    differing_settings,
-    floats,
-    seed_names,
-    varying_columns,
-)
+from analysis.observations import Observations, as_text, describe_task, differing_settings, floats, varying_columns
+from analysis.populations import Population, listed, populations
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import share
 from analysis.statistics.survival import quantile
@@ -23,17 +17,16 @@ from analysis.studies.census import judged
 
 FEWEST = 20
 """Seeds of the scanned stream below which a group is no scan."""
-STREAMS = ("split", "init", "order")
-COUPLING = "config.eval.couple_order"
-"""A coupled order stream is no scan: the bug has a section of its own."""
 DIARY_SAYS = {"order": "0.43% super; later 0.6%, given the model", "init": "0.4% super, given the order"}
 
 
 @dataclass(frozen=True)
 class Scan:
-    """All runs that differ in one stream's seed alone."""
+    """All runs that differ in the seeds of some streams alone."""
 
     stream: str
+    unit: str
+    """What is drawn, in words: ``init seeds``."""
     fixed: str
     """The other streams' seeds, in words."""
     rows: pd.DataFrame
@@ -55,27 +48,9 @@ class Scans(Study):
     scans: list[Scan]
 
 
-def scans_of(observations: Observations) -> list[tuple[str, pd.DataFrame]]:
-    """Return (stream, rows) of each group in which one stream takes at least ``FEWEST`` seeds, the others one each."""
-    rows = observations.arithmetic
-    if rows.empty:
-        return []
-    kept = (rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)
-    if COUPLING in rows:
-        kept &= ~rows[COUPLING].fillna(False).astype(bool)
-    plain = rows[kept].drop_duplicates([*varying_columns(rows), *(f"seed_{s}" for s in STREAMS)])
-    plain = plain.assign(_condition=observations.conditions(plain)) if len(plain) else plain
-    found = []
-    for stream in STREAMS:
-        others = [f"seed_{s}" for s in STREAMS if s != stream]
-        cell = plain.groupby(["_condition", *others])[f"seed_{stream}"] if len(plain) else None
-        if cell is None:
-            continue
-        # Thousands of cells hold one run each: the few scans among them are picked out before any is cut out.
-        large = plain[cell.transform("nunique") >= FEWEST]
-        for _, group in large.groupby(["_condition", *others], sort=True):
-            found.append((stream, group.drop(columns="_condition")))
-    return found
+def scans_of(observations: Observations) -> list[Population]:
+    """Return the populations of at least ``FEWEST`` runs that hold at least one stream."""
+    return [p for p in observations.once(populations).every if p.fixed and len(p) >= FEWEST]
 
 
 def analyse(observations: Observations, question: Question) -> Scans:
@@ -85,19 +60,19 @@ def analyse(observations: Observations, question: Question) -> Scans:
         NotEnoughData: there is none, or none was judged.
     """
     scans = []
-    for stream, rows in observations.once(scans_of):
-        labelled, horizon = judged(observations, rows)
+    for population in observations.once(scans_of):
+        labelled, horizon = judged(observations, population.rows)
         labels = labelled.loc[labelled["label"] != UNJUDGED, "label"]
         if len(labels) >= FEWEST:
             shares = {c: share(int((labels == c).sum()), len(labels)) for c in ("super", "fast", "normal")}
-            scans.append(_timed(observations, stream, labelled, horizon, shares))
+            scans.append(_timed(observations, population, labelled, horizon, shares))
     if not scans:
         raise NotEnoughData(f"at least {FEWEST} seeds of one stream with the other streams' seeds fixed")
     study = Scans(name=question.name, title=question.title, question=question.question, scans=scans)
     differing = varying_columns(pd.DataFrame([scan.rows.iloc[0] for scan in scans]))
     for scan in scans:
         first = scan.rows.iloc[0]
-        task = describe_task(first) + "".join(f", {c.removeprefix('config.')}={first[c]}" for c in differing)
+        task = describe_task(first) + "".join(f", {c.removeprefix('config.')}={as_text(first[c])}" for c in differing)
         study.findings.append(_finding(scan, task, headline=len(scans) <= 4))
     study.tables.append(
         Table("scans", "One stream scanned at a time, 95% intervals", pd.DataFrame([_record(s) for s in scans]))
@@ -107,7 +82,7 @@ def analyse(observations: Observations, question: Question) -> Scans:
 
 
 def _timed(
-    observations: Observations, stream: str, rows: pd.DataFrame, horizon: int, shares: dict[str, Estimate]
+    observations: Observations, population: Population, rows: pd.DataFrame, horizon: int, shares: dict[str, Estimate]
 ) -> Scan:
     times, by_time = observations.times(rows), None
     known: dict[float, Estimate] = {}
@@ -121,8 +96,9 @@ def _timed(
         by_time = share(int(verdict.is_super.sum()), int(verdict.judged.sum())) if verdict.judged.any() else None
     ends = [f"{known[q].value:,.0f}" if q in known else "later" for q in (0.25, 0.75)]
     return Scan(
-        stream,
-        _fixed(observations.arithmetic, rows.iloc[0], stream),
+        listed(population.varies),
+        population.unit if not population.from_masters else f"seeds ({listed(population.varies)} drawn anew)",
+        population.held,
         rows,
         horizon,
         shares,
@@ -133,31 +109,21 @@ def _timed(
     )
 
 
-def _fixed(rows: pd.DataFrame, first: pd.Series, stream: str) -> str:
-    """Return the other streams' seeds in words: by the master seed that derives them, where one does."""
-    words: dict[str, list[str]] = {}
-    for other in STREAMS:
-        if other != stream:
-            seed = int(first[f"seed_{other}"])
-            words.setdefault(seed_names(rows, other).get(seed, str(seed)), []).append(other)
-    return ", ".join(f"{' and '.join(streams)} of {name}" for name, streams in words.items())
-
-
 def _finding(scan: Scan, task: str, headline: bool) -> Finding:
     n = scan.shares["super"].n
-    intro = f"{n} {scan.stream} seeds with {scan.fixed} fixed ({task}): "
+    intro = f"{n} {scan.unit} with {scan.fixed} fixed ({task}): "
     by_accuracy = ", ".join(f"{e.percent()} {_called(scan, c)}" for c, e in scan.shares.items())
     said = f" The diary: {DIARY_SAYS[scan.stream]}." if scan.stream in DIARY_SAYS and scan.in_diary_regime else ""
     at = f"at step {scan.horizon:,}: {by_accuracy}.{said}"
     if scan.in_diary_regime or scan.by_time is None or scan.median is None:
-        e = scan.shares["super"]
-        return Finding(f"super {scan.stream} seeds", e.percent(), intro + at, e, headline and scan.in_diary_regime)
+        e, label = scan.shares["super"], f"super {scan.unit}, {scan.fixed} fixed ({task})"
+        return Finding(label, e.percent(), intro + at, e, headline)
     e = scan.by_time
     text = (
         f"{intro}{e.percent()} generalised at least {DIARY.speedup:.0f} times faster than the median of these seeds, "
         f"which is step {scan.median.plain()}; the middle half took {scan.middle} steps. Validation accuracy {at}"
     )
-    return Finding(f"{scan.stream} seeds super by time", e.percent(), text, e, headline)
+    return Finding(f"{scan.unit} super by time, {scan.fixed} fixed ({task})", e.percent(), text, e, headline)
 
 
 def _called(scan: Scan, name: str) -> str:
