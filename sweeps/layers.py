@@ -2,12 +2,18 @@
 
 Asks   Which layers' initial weights make a seed what it is?
 How    Trains the recipient with every combination (or a sampled fraction) of layers drawn from
-       the donor's init stream; split and order stay the recipient's. The final norm, which starts
-       constant, goes along as a negative control: its share must be 0. Each combination is run
-       with ulp-perturbed replicates, because one deterministic run cannot tell an effect from chaos.
+       the donor's init stream; split and order stay the recipient's, unless --donor-order or
+       --donor-split makes them factors too. The final norm, which starts constant, goes along as
+       a negative control: its share must be 0. Each combination is run with ulp-perturbed
+       replicates, because one deterministic run cannot tell an effect from chaos.
 Costs  2**k combinations times the replicates for k factors (full), or what --combinations says;
-       the plan is printed first, and dry_run=true prints nothing else.
-Read   The layers section of the report: Shapley shares with intervals. Run it both ways round.
+       twice that with --both. The plan is printed first, and dry_run=true prints nothing else.
+Read   The layers section of the report: Shapley shares with intervals.
+
+Examples:
+  python -m sweeps.layers --recipient 0 --donor 23 --both
+  python -m sweeps.layers --recipient 0 --donor-init 512 seeds.order=8
+  python -m sweeps.layers --recipient 0 --donor-init 512 --donor-order 8 --factors 'in=token_embedding;rest=blocks,head'
 """
 
 from __future__ import annotations
@@ -23,10 +29,15 @@ from grok.cli.words import store_as_setting
 from grok.config import ArithmeticConfig
 from grok.errors import ConfigError
 from grok.execute import execute
-from grok.streams import Stream, derive_seed
+from grok.streams import MAX_SEED, Stream, derive_seed
 from sweeps.settings import arithmetic
 
 CONTROL = "final_norm"
+STREAMS = ("order", "split")
+"""Streams that can be factors beside the layers."""
+
+Groups = dict[str, tuple[str, ...]]
+"""Factors made of layers: a name, and the prefixes for ``seeds.layers`` that it stands for."""
 
 
 def factors(config: ArithmeticConfig) -> list[str]:
@@ -41,6 +52,31 @@ def factors(config: ArithmeticConfig) -> list[str]:
     if config.model.final_norm:
         names.append(CONTROL)
     return names
+
+
+def groups_of(text: str) -> Groups:
+    """Return the factors that ``--factors`` names.
+
+    Raises:
+        ConfigError: it cannot be read, or two factors share a tensor.
+
+    >>> groups_of("embedding=token_embedding,position_embedding;head=head")
+    {'embedding': ('token_embedding', 'position_embedding'), 'head': ('head',)}
+    """
+    groups: Groups = {}
+    for part in text.split(";"):
+        name, equals, prefixes = (word.strip() for word in part.partition("="))
+        layers = tuple(prefix.strip() for prefix in prefixes.split(","))
+        if not name or not equals or not all(layers):
+            raise ConfigError(f"--factors: {part!r} is not NAME=LAYER,LAYER (parts are separated by ;)")
+        if name in groups or name in STREAMS:
+            raise ConfigError(f"--factors: the name {name!r} is taken, give another one")
+        groups[name] = layers
+    every = [prefix for layers in groups.values() for prefix in layers]
+    for one, other in itertools.permutations(every, 2):
+        if one == other or one.startswith(f"{other}."):
+            raise ConfigError(f"--factors: {one} is part of {other}; a tensor belongs to one factor")
+    return groups
 
 
 def combinations(names: Sequence[str], wanted: int | None, seed: int) -> list[frozenset[str]]:
@@ -78,7 +114,13 @@ def parser() -> Parser:
     parser.add_argument(
         "--recipient", type=int, required=True, help="master seed whose split, order and weights are kept"
     )
-    parser.add_argument("--donor", type=int, required=True, help="master seed whose initial weights are transplanted")
+    donor = parser.add_mutually_exclusive_group(required=True)
+    donor.add_argument("--donor", type=int, help="master seed whose initial weights are transplanted")
+    donor.add_argument("--donor-init", type=int, metavar="SEED", help="the same, by the seed of its init stream")
+    for stream in STREAMS:
+        parser.add_argument(f"--donor-{stream}", type=int, metavar="SEED", help=f"make the {stream} a factor, too")
+    parser.add_argument("--both", action="store_true", help="the other way round, too: the donor with these layers")
+    parser.add_argument("--factors", help="your own groups of layers: 'NAME=LAYER,LAYER;NAME=LAYER'")
     parser.add_argument("--combinations", type=int, help="sample so many instead of the full design")
     parser.add_argument("--replicates", type=int, default=2, help="ulp-perturbed replicates of each combination")
     parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
@@ -90,23 +132,78 @@ def parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Train the combinations."""
     design = parser().parse_intermixed_args(store_as_setting(argv))
-    if design.replicates < 1:
-        raise ConfigError(f"--replicates {design.replicates}: expected at least 1")
-    if design.donor == design.recipient:
-        raise ConfigError(f"--donor {design.donor} is the recipient: transplants need two different seeds")
-    for word in design.overrides:
-        if word.startswith(("seed=", "perturb.ulps=")):
-            raise ConfigError(f"{word}: --recipient is the master seed here, and perturb.ulps is 1")
-    settings = compose([*design.overrides, f"seed={design.recipient}", "perturb.ulps=1"])
-    names = factors(arithmetic(settings))
-    donor = derive_seed(design.donor, "init")
+    _refuse_impossible(design)
+    here = _direction(design, design.recipient, design.donor)
+    runs = [*here, *(_direction(design, design.donor, design.recipient) if design.both else ())]
+    return execute(runs, argv=["python", "-m", "sweeps.layers", *argv]).exit_status
+
+
+def _direction(design: argparse.Namespace, recipient: int, donor: int | None) -> list[ArithmeticConfig]:
+    """Return the runs of one recipient, after saying what they are.
+
+    Raises:
+        ConfigError: the donor has the recipient's own seed.
+    """
+    settings = compose([*design.overrides, f"seed={recipient}", "perturb.ulps=1"])
+    config = arithmetic(settings)
+    own = config.stream_seeds()
+    init = derive_seed(donor, "init") if donor is not None else design.donor_init
+    streams = {s: seed for s in STREAMS if (seed := getattr(design, f"donor_{s}")) is not None}
+    for stream, seed in {"init": init, **streams}.items():
+        if seed == getattr(own, stream):
+            raise ConfigError(
+                f"the donor's {stream} seed {seed} is the recipient's: transplants need two different ones"
+            )
+    groups = groups_of(design.factors) if design.factors else {name: (name,) for name in factors(config)}
+    names = [*groups, *streams]
     runs = [
-        arithmetic(settings, seeds__layers=dict.fromkeys(sorted(subset), donor), seeds__perturb=replicate)
-        for subset in combinations(names, design.combinations, design.recipient)
+        arithmetic(
+            settings,
+            seeds__layers={prefix: init for name in groups if name in subset for prefix in groups[name]},
+            seeds__perturb=replicate,
+            **{f"seeds__{s}": seed for s, seed in streams.items() if s in subset},
+        )
+        for subset in combinations(names, design.combinations, recipient)
         for replicate in range(design.replicates)
     ]
-    print(f"{len(names)} factors: {', '.join(names)}; {len(runs)} runs")
-    return execute(runs, argv=["python", "-m", "sweeps.layers", *argv]).exit_status
+    whose = f"init seed {init}" if donor is None else f"seed {donor}"
+    print(f"seed {recipient} with weights of {whose}: {', '.join(names)} exchanged, {len(runs)} runs")
+    return runs
+
+
+def _refuse_impossible(design: argparse.Namespace) -> None:
+    """Refuse values that no design can have.
+
+    Raises:
+        ConfigError: one of them, by its name.
+    """
+    if design.replicates < 1:
+        raise ConfigError(f"--replicates {design.replicates}: expected at least 1")
+    for name in ("recipient", "donor", "donor_init", *(f"donor_{s}" for s in STREAMS)):
+        seed = getattr(design, name)
+        if seed is not None and not 0 <= seed <= MAX_SEED:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} {seed} is out of range: expected a whole number from 0 to {MAX_SEED}")
+    if design.donor == design.recipient:
+        raise ConfigError(f"--donor {design.donor} is the recipient: transplants need two different seeds")
+    if design.both and (design.donor is None or any(getattr(design, f"donor_{s}") is not None for s in STREAMS)):
+        raise ConfigError(
+            "--both exchanges two master seeds: expected --donor SEED alone. Where split and order stay, the full "
+            "design holds the other way round already"
+        )
+    taken = {
+        "seed": "--recipient is the master seed",
+        "perturb.ulps": "it is 1",
+        "seeds.perturb": "it counts replicates",
+    }
+    taken |= {"seeds.layers": "--factors says which layers are exchanged"}
+    if design.both:
+        taken |= {"seeds.init": "with --both the weights are those of --recipient and --donor"}
+    for word in design.overrides:
+        name = word.lstrip("+").partition("=")[0]
+        for setting, why in taken.items():
+            if name == setting or name.startswith(f"{setting}."):
+                raise ConfigError(f"{word}: {why} here")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,37 +9,18 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import Observations, describe_task, seed_names, varying_columns
+from analysis.observations import Observations, describe_task
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
 from analysis.statistics.shapley import Attribution, Null, additive_share, attribute, shuffled
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import Outcome, outcome
+from analysis.studies.transplants import Transplant, transplants
 
 ALARM = 0.05
 """p-value over all layers of a transplant (Holm) from which one of them is named."""
 FEWEST_POOLED = 3
 """Pairs of seeds below which nothing is said about others."""
-
-
-@dataclass(frozen=True)
-class Transplant:
-    """One recipient, one donor, and every run in which some tensors of the recipient come from the donor."""
-
-    recipient: str
-    """The recipient in words: ``seed 0``, or ``init seed 4711`` where no master seed is known."""
-    donor: str
-    factors: list[str]
-    rows: pd.DataFrame
-    design: np.ndarray
-    """(runs, factors), 1 where the factor comes from the donor."""
-    setting: str = ""
-    """What tells its settings from those of other transplants in the store."""
-
-    @property
-    def name(self) -> str:
-        """``seed 0 ← seed 23``: recipient, donor."""
-        return f"{self.recipient} ← {self.donor}" + (f" ({self.setting})" if self.setting else "")
 
 
 @dataclass(frozen=True)
@@ -70,57 +50,6 @@ class Layers(Study):
     interactions: pd.DataFrame
     pooled: pd.DataFrame
     """Per layer, over the transplants: empty where there are too few."""
-
-
-def transplants(observations: Observations) -> list[Transplant]:
-    """Return every (recipient, donor) pair with runs, under equal settings, split and order."""
-    rows = observations.arithmetic
-    if rows.empty:
-        return []
-    maps = rows["layers"].map(json.loads)
-    swapped = rows[maps.map(bool)]
-    if swapped.empty:
-        return []
-    names = seed_names(rows, "init")
-    settings = varying_columns(rows)
-    told = varying_columns(swapped)
-    frame = ["seed_split", "seed_order", "seed_init", *settings]
-    plain = rows[~maps.map(bool)]
-    found = []
-    for key, group in swapped.groupby(frame, dropna=False, sort=True):
-        same = plain
-        for column, value in zip(frame, key, strict=True):
-            same = same[same[column].isna()] if pd.isna([value])[0] else same[same[column] == value]
-        for donor in sorted({seed for m in maps[group.index] for seed in m.values()}):
-            mine = group[[set(m.values()) == {donor} for m in maps[group.index]]]
-            if mine.empty:
-                continue
-            factors = sorted({name for m in maps[mine.index] for name in m})
-            every = pd.concat([_as_long(same, mine), mine])
-            bits = np.array([[float(f in maps[run]) for f in factors] for run in every.index])
-            first = mine.iloc[0]
-            setting = ", ".join(f"{c.removeprefix('config.')}={first[c]}" for c in told)
-            recipient = int(first["seed_init"])
-            found.append(
-                Transplant(
-                    names.get(recipient, f"init seed {recipient}"),
-                    names.get(int(donor), f"init seed {donor}"),
-                    factors,
-                    every,
-                    bits,
-                    setting,
-                )
-            )
-    return found
-
-
-def _as_long(plain: pd.DataFrame, swapped: pd.DataFrame) -> pd.DataFrame:
-    """Return the recipient's own runs that are as long as those with exchanged layers, where there are any.
-
-    A short one beside them, of a census say, would cut all times off at its end.
-    """
-    long = plain[plain["config.train.steps"] >= swapped["config.train.steps"].min()]
-    return long if len(long) else plain
 
 
 def analyse(observations: Observations, question: Question) -> Layers:
@@ -302,10 +231,8 @@ def _notes(study: Layers, left_out: int) -> None:
 def _findings(study: Layers, result: Result) -> None:
     t, found = result.transplant, result.attribution
     total = in_words(found.total, study.is_time)
-    text = (
-        f"{t.recipient.capitalize()} with {t.donor}'s initial weights, order and split kept"
-        f"{f' ({t.setting})' if t.setting else ''}: {total}"
-        + ("." if found.total.low <= 0 <= found.total.high else " than with its own.")
+    text = f"{t.sentence}{f' ({t.setting})' if t.setting else ''}: {total}" + (
+        "." if found.total.low <= 0 <= found.total.high else " than with its own."
     )
     controls = [f for f in t.factors if _identical(t, f)]
     ranked = sorted((f for f in t.factors if f not in controls), key=lambda f: -abs(found.shapley[f].value))
@@ -377,5 +304,5 @@ QUESTION = Question(
     "Which layers' initial weights carry a seed's speed?",
     "python -m sweeps.layers --recipient SEED --donor SEED",
     analyse,
-    lambda observations: bool((observations.arithmetic["layers"] != "{}").any()),
+    lambda observations: bool(transplants(observations)),
 )

@@ -8,6 +8,8 @@ import re
 import numpy as np
 import pytest
 
+from analysis.statistics.spread import variance_ratio
+from analysis.studies.transplants import transplants
 from grok.streams import derive_seed
 from tests.analysis.questions import ask
 from tests.analysis.simulate import Truth, simulate
@@ -107,3 +109,77 @@ def test_a_pair_of_seeds_exchanged_both_ways_counts_once() -> None:
     assert any("3 pairs of seeds" in note for note in study.notes)
     study = ask("layers", simulate(truths + transplant({"head": 0.5}, 0.02, rng, 102, 202)))
     assert study.pooled.set_index("layer").loc["head", "share"] == pytest.approx((0.7 + 0.9 + 0.5) / 3, abs=0.03)
+
+
+def test_an_order_that_the_command_named_is_a_factor_and_layers_that_went_together_are_one() -> None:
+    rng = np.random.default_rng(31)
+    truths = []
+    for embedding, head, order, replicate in itertools.product([0, 1], [0, 1], [0, 1], range(2)):
+        layers = {"token_embedding": 512, "position_embedding": 512} if embedding else {}
+        layers |= {"head": 512} if head else {}
+        time = 4_000 * np.exp(-0.6 * embedding - 0.9 * order + rng.normal(0, 0.05))
+        given = {"seed": 50, "seeds.layers": layers, "perturb.ulps": 1, "seeds.perturb": replicate}
+        given |= {"train.steps": 20_000, "eval.every": 50, **({"seeds.order": 8} if order else {})}
+        truths.append(Truth(given, float(time)))
+    observations = simulate(truths)
+    apart = transplants(observations)
+    assert [t.factors for t in apart] == [["head", "position_embedding + token_embedding"]] * 2, (
+        "two orders, two designs"
+    )
+    observations.sweeps = [{"argv": ["python", "-m", "sweeps.layers", "--donor-init", "512", "--donor-order=8"]}]
+    (one,) = transplants(observations)
+    assert one.name == "seed 50 ← init seed 512, order seed 8"
+    assert (len(one.rows), sorted(one.factors)) == (16, ["head", "order", "position_embedding + token_embedding"])
+    study = ask("layers", observations)
+    shares = study.shares.set_index("layer")
+    for factor, effect in (("order", -0.9), ("position_embedding + token_embedding", -0.6), ("head", 0.0)):
+        low, high = shares.loc[factor, ["low", "high"]]
+        assert low <= effect <= high, factor
+    assert study.findings[0].text.startswith(
+        "Seed 50 with init seed 512's initial weights and order seed 8, split kept: "
+    )
+
+
+def test_a_scan_of_one_layers_seed_is_no_transplant() -> None:
+    truths = [Truth({"seed": 4, "seeds.layers": {"head": i}, "train.steps": 20_000}, 4000.0 + i) for i in range(16)]
+    assert transplants(simulate([*truths, Truth({"seed": 4, "train.steps": 20_000}, 4000.0)])) == []
+
+
+def scan(layer: str | None, sd: float, n: int, rng: np.random.Generator) -> list[Truth]:
+    """Return runs in which one layer's seed (None: the whole init seed) is drawn anew, log times spread by ``sd``."""
+    return [
+        Truth(
+            {
+                "seed": 4,
+                **({"seeds.layers": {layer: 100 + i}} if layer else {"seeds.init": 100 + i}),
+                "train.steps": 40_000,
+                "eval.every": 50,
+            },
+            float(4000 * np.exp(rng.normal(0, sd))),
+        )
+        for i in range(n)
+    ]
+
+
+def test_a_layers_scan_says_how_much_that_layer_alone_moves() -> None:
+    """True shares of the variance that the whole init seed gives: the head 0.64, the embedding 0.04."""
+    rng = np.random.default_rng(5)
+    truths = scan(None, 0.5, 80, rng) + scan("head", 0.4, 60, rng) + scan("token_embedding", 0.1, 60, rng)
+    study = ask("layer_scans", simulate(truths))
+    shares = {f.label: f.estimate for f in study.findings}
+    for layer, share in (("head", 0.64), ("token_embedding", 0.04)):
+        e = shares[f"spread from {layer} alone"]
+        assert e.low < share < e.high and e.high / e.low < 4, layer
+    alone = ask("layer_scans", simulate(scan("head", 0.4, 30, rng)))
+    (finding,) = alone.findings
+    assert finding.estimate.low < 0.4 < finding.estimate.high, "without a scan of the init seed: the spread itself"
+    assert "sweep" in " ".join(alone.notes) or "seeds.init" in " ".join(alone.notes)
+
+
+def test_intervals_of_a_layers_spread_cover_as_they_say() -> None:
+    rng = np.random.default_rng(6)
+    inside = 0
+    for _ in range(2000):
+        e = variance_ratio(rng.normal(0, 0.3, 16), rng.normal(0, 0.5, 40))
+        inside += e.low <= 0.36 <= e.high
+    assert 0.935 < inside / 2000 < 0.965

@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import sweeps.layers
 from grok.cli.compose import compose
+from grok.config import RunConfig, identify
+from grok.execute import Outcome
 from grok.run import main
 from grok.store import open_store
+from grok.streams import derive_seed
 from sweeps.layers import combinations, factors
 from sweeps.layers import main as layers
 from sweeps.settings import arithmetic
@@ -81,6 +86,49 @@ def test_layer_transplants_write_a_full_design_with_replicates(tmp_path: Path) -
     assert runs["weights_hash"].nunique() == len(runs) / 2
 
 
+def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[RunConfig]:
+    """Return the runs that a command of sweeps.layers asks for."""
+    asked: list[RunConfig] = []
+
+    def take(configs: Sequence[RunConfig], *, argv: Sequence[str]) -> Outcome:
+        asked.extend(configs)
+        return Outcome((), {}, {}, 0)
+
+    monkeypatch.setattr("sweeps.layers.execute", take)
+    assert layers([*words, *TINY]) == 0
+    return asked
+
+
+def test_a_donor_is_any_init_seed_and_factors_are_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "embedding=token_embedding,position_embedding;head=head"
+    runs = planned(monkeypatch, "--recipient=4", "--donor-init=512", "--donor-order=8", "--factors", own)
+    assert len(runs) == 2 * 2**3
+    both = {"token_embedding": 512, "position_embedding": 512}
+    maps = [{}, both, {"head": 512}, {**both, "head": 512}]
+    for order in (None, 8):
+        mine = [run.seeds.layers for run in runs if run.seeds.order == order]
+        assert sorted(map(str, mine)) == sorted(map(str, 2 * maps))
+    assert {run.stream_seeds().split for run in runs} == {derive_seed(4, "split")}
+
+
+def test_both_directions_are_the_two_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = planned(monkeypatch, "--recipient=4", "--donor=9", "--both")
+    there = planned(monkeypatch, "--recipient=4", "--donor=9")
+    back = planned(monkeypatch, "--recipient=9", "--donor=4")
+    assert [identify(run) for run in both] == [identify(run) for run in [*there, *back]]
+    assert there[-1].seed != back[-1].seed
+
+
+def test_the_examples_in_its_help_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    examples = [line.strip() for line in str(sweeps.layers.__doc__).splitlines() if line.startswith("  python -m ")]
+    assert len(examples) == 3
+    for example in examples:
+        _, _, door, *words = shlex.split(example)
+        assert door == "sweeps.layers"
+        assert layers([*words, "dry_run=true", f"store.path={tmp_path / 'S'}"]) == 0
+        assert " planned, 0 stored" in capfd.readouterr().out
+
+
 def test_sampled_designs_are_balanced_and_refuse_too_few() -> None:
     names = list("abcdefg")
     chosen = combinations(names, 80, 3)
@@ -97,6 +145,17 @@ def test_sampled_designs_are_balanced_and_refuse_too_few() -> None:
         (["--replicates", "0"], "at least 1"),
         (["task.modulos=3"], "modulos"),
         (["--donor", "0"], "two different seeds"),
+        (["--donor", "-1"], "--donor -1 is out of range"),
+        (["--donor", "9223372036854775808"], "--donor 9223372036854775808 is out of range"),
+        (["--donor-order", "-1"], "--donor-order -1 is out of range"),
+        (["--donor-init", "3"], "not allowed with argument --donor"),
+        (["--donor", "x"], "invalid int value"),
+        (["--both", "--donor-order", "3"], "expected --donor SEED alone"),
+        (["--factors", "head"], "'head' is not NAME=LAYER"),
+        (["--factors", "a=blocks;b=blocks.0.mlp"], "blocks.0.mlp is part of blocks"),
+        (["--factors", "a=head;a=blocks"], "the name 'a' is taken"),
+        (["--factors", "a=hood"], "'hood' names no tensor"),
+        (["seeds.layers.head=4"], "--factors says which layers"),
         (["seed=4"], "--recipient is the master seed"),
         (["quickstart"], "'quickstart' is no setting"),
     ],

@@ -1,0 +1,101 @@
+"""One layer's seed drawn anew, everything else held: how much of what the whole init seed moves does it move?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from analysis.observations import Observations
+from analysis.populations import LAYERS, Population, populations
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.spread import standard_deviation, variance_ratio
+from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.outcomes import Outcome, outcome
+
+FEWEST = 8
+"""Seeds of a layer below which its spread is not told."""
+
+
+@dataclass(frozen=True)
+class Background:
+    """Scans of layers under one condition, split and order, and the scan of the whole init seed if there is one."""
+
+    layers: list[Population] = field(default_factory=list)
+    init: list[Population] = field(default_factory=list)
+
+
+def backgrounds(observations: Observations) -> Iterator[Background]:
+    """Yield the backgrounds in which at least one layer was scanned."""
+    found: dict[object, Background] = {}
+    for p in observations.once(populations).every:
+        (stream, *more) = p.varies
+        layer = stream.startswith(LAYERS)
+        if more or len(p) < FEWEST or not (layer or stream == "init"):
+            continue
+        key = (tuple(p.condition.items()), p.fixed["split"], p.fixed["order"])
+        here = found.setdefault(key, Background())
+        (here.layers if layer else here.init).append(p)
+    yield from (here for here in found.values() if here.layers)
+
+
+def analyse(observations: Observations, question: Question) -> Study:
+    """Answer for every scan of a layer.
+
+    Raises:
+        NotEnoughData: none has enough seeds, or none of its outcomes is known.
+    """
+    study = Study(name=question.name, title=question.title, question=question.question)
+    records, gap = [], None
+    for background in backgrounds(observations):
+        scans = [*background.layers, *background.init]
+        try:
+            # one outcome for all of them: spreads are compared on one scale, up to one step
+            seen = outcome(observations, pd.concat([p.rows for p in scans]))
+            records += [_answer(study, p, background, seen) for p in background.layers]
+        except NotEnoughData as problem:
+            gap = problem
+    if not records:
+        raise gap or NotEnoughData(f"at least {FEWEST} seeds of one layer with everything else held")
+    study.tables.append(Table("layer_scans", "One layer's seed at a time, 95% intervals", pd.DataFrame(records)))
+    study.notes.append(
+        "Only the layer's initial weights are drawn anew; the rest, the order and the split are those of one seed, and "
+        "another seed may show another spread. Outcomes are taken as normal."
+    )
+    if any(record["of what init moves"] == "" for record in records):
+        study.notes.append(
+            "For the share of what the whole init seed moves, scan that as well, at the same split and order: "
+            "python -m grok.run -m 'seeds.init=range(0,64)'"
+        )
+    return study
+
+
+def _answer(study: Study, p: Population, background: Background, seen: Outcome) -> dict[str, object]:
+    """Add what one layer's scan says, and return its row of the table."""
+    scans = [*background.layers, *background.init]
+    start = sum(len(q) for q in scans[: next(i for i, q in enumerate(scans) if q is p)])
+    values = seen.values[start : start + len(p)]
+    layer = p.varies[0].removeprefix(LAYERS)
+    spread = standard_deviation(values)
+    record = {"layer": layer, "held": p.held, "seeds": len(p), "outcome": seen.name, "spread (sd)": spread.plain(2)}
+    text = f"{p.scope} Standard deviation of the outcome ({seen.name}): {spread.plain(2)}"
+    if not background.init:
+        shown = f"{spread.plain(2)}"
+        study.findings.append(Finding(f"spread from {layer} alone", shown, f"{text}.", spread, headline=True))
+        return {**record, "of what init moves": ""}
+    count = sum(len(q) for q in background.layers)
+    share = variance_ratio(values, seen.values[count : count + len(background.init[0])])
+    text += f"; its variance is {share.percent(0)} of what drawing the whole init seed gives."
+    study.findings.append(Finding(f"spread from {layer} alone", share.percent(0), text, share, headline=True))
+    return {**record, "of what init moves": share.percent(0)}
+
+
+QUESTION = Question(
+    "layer_scans",
+    "One layer alone",
+    "With everything else held, how much does one layer's initial draw decide?",
+    "python -m grok.run -m 'seeds.layers.head=range(0,32)'",
+    analyse,
+    lambda observations: any(True for _ in backgrounds(observations)),
+)
