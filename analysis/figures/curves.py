@@ -203,7 +203,9 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     axes.plot([low, never], [low, never], color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     for name in ("slow", "fast", "mixed"):
         here = (done["regime"] == name).to_numpy()
-        axes.scatter(x[here], y[here], s=16, alpha=0.75, color=REGIME_COLOURS[name], edgecolors="none", zorder=2)
+        if here.any():
+            label, colour = f"{name} ({int(here.sum()):,})", REGIME_COLOURS[name]
+            axes.scatter(x[here], y[here], s=16, alpha=0.75, color=colour, edgecolors="none", zorder=2, label=label)
     for axis in (axes.xaxis, axes.yaxis):
         log_axis(axis)
     axes.set_xlim(low, never)
@@ -227,6 +229,7 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         color=REGIME_COLOURS["fast"],
         fontsize=SMALL,
     )
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18), ncols=3, borderaxespad=0)
     missing = int((~np.isfinite(done["fall"])).sum())
     caption = f"{len(done):,} generalised seeds; on the dashed line both happen at one step. "
     caption += f"{missing} seeds at the upper edge never lost 1% of their norm." if missing else ""
