@@ -6,7 +6,7 @@ EXTRAS ?= dev,docs,readers,gpt,hf,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup sweep test test-slow check coverage golden bench results clean
+.PHONY: setup sweep test test-slow check docs coverage golden bench results clean
 
 setup: $(VENV)/.installed
 
@@ -29,6 +29,11 @@ check: setup
 
 test: check
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The documentation as pages in site/; generated pages are made anew, warnings are errors.
+docs: setup
+	$(BIN)/python -m docs.generate
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Line and branch coverage of the fast tests, commands in subprocesses included; the page is .coverage/html/index.html.
 coverage: setup

@@ -264,6 +264,20 @@ def _accepts(kind: Any, rule: Rule) -> str:
     return f"expected {text}" + (f", {' and '.join(bounds)}" if bounds else "")
 
 
+def takes_null(hint: Any) -> bool:
+    """Return whether a setting of type ``hint`` may be null."""
+    return _without_none(hint) is not hint
+
+
+def accepted_values(hint: Any, rule: Rule) -> str:
+    """Return in words what a setting of type ``hint`` takes.
+
+    >>> accepted_values(int | None, Rule(doc="", minimum=1))
+    'a whole number, at least 1; or null'
+    """
+    return _accepts(_without_none(hint), rule).removeprefix("expected ") + ("; or null" if takes_null(hint) else "")
+
+
 def _plain(bound: float) -> str:
     return str(int(bound)) if float(bound).is_integer() else str(bound)
 

@@ -1,0 +1,148 @@
+"""The pages that are made from the code: ``python -m docs.generate`` (``make docs`` calls it).
+
+``reference/settings.md`` comes from the dataclasses in ``grok.config``, ``reference/columns.md`` from
+``grok.store.dictionary``. A test fails while a page differs from what this makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from grok.config import ArithmeticConfig, GptConfig, RunConfig
+from grok.config.arithmetic import METRICS, OPERATIONS
+from grok.config.fields import Rule, accepted_values, canonical_json, settings_of, walk
+from grok.store.dictionary import describe
+from grok.store.schema import CONFIG, KINDS, schema
+from grok.streams import MAX_SEED
+
+FOLDER: Final = Path(__file__).parent / "reference"
+NOTE: Final = "<!-- Made by python -m docs.generate. Change the code instead. -->\n"
+
+IDENTITY: Final = {"result": "yes", "length": "run and settings", "schedule": "run only", "none": "no"}
+"""What a setting's role means for the three names of a run."""
+
+SETTINGS: Final = """# Settings
+
+Every setting of `python -m grok.run`, given as `NAME=VALUE`. `conf/` holds the same defaults as YAML.
+`experiment=NAME` and `sweep=NAME` change several at once.
+
+*Identity* says which names of a run contain the setting:
+
+- **yes**: `run_id`, `trajectory_id` and `config_id`. Another value is another result.
+- **run and settings**: `run_id` and `config_id`. A longer run walks the same trajectory further.
+  Where the learning-rate schedule ends with the run, `trajectory_id` contains it, too.
+- **run only**: `run_id`. The run is evaluated at other steps; its weights are the same.
+- **numerics tag**: none of them, but another value may round differently, and the column `numerics` says it.
+- **no**: none of them. The value cannot change a result.
+- **resolved**: the resulting stream seeds are in `run_id`, and in `trajectory_id` where they can move training.
+  It does not matter whether a seed was given or derived.
+
+A setting that was added in a later version is left out at its default, so that older runs keep their names.
+"""
+
+COLUMNS: Final = """# Columns of the store
+
+Every column of the three tables, in its order. `store.md` says how to read them.
+
+Floats that are not a number are stored as null; infinities stay. Lists and maps are JSON text.
+"""
+
+TABLES: Final = {
+    "runs": "One row per run.",
+    "curves": "One row per evaluation. Step k is after k updates.",
+    "steps": "One row per update of a language model's run.",
+}
+
+
+LISTS: Final[dict[str, tuple[str, ...]]] = {"task.operation": OPERATIONS, "eval.metrics": METRICS}
+"""Settings that check their values themselves: what they take."""
+
+TAG: Final = {
+    "device", "lanes", "numerics.path", "numerics.compile", "train.threads", "train.micro_batch", "train.devices",
+}  # fmt: skip
+"""Settings in no name of a run, which decide bits all the same: they are in the numerics tag."""
+
+
+def main() -> None:
+    """Write the pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, make in PAGES.items():
+        (FOLDER / name).write_text(make(), encoding="utf-8")
+
+
+def settings_page() -> str:
+    """Return the reference of all settings as Markdown."""
+    shared = settings_of(RunConfig)
+    parts = [SETTINGS, *_sections("Every mode", RunConfig, set(), 2)]
+    parts += _sections("mode=arithmetic", ArithmeticConfig, set(shared), 2)
+    parts += _sections("mode=gpt", GptConfig, set(shared), 2)
+    return NOTE + "\n".join(parts)
+
+
+def _sections(title: str, config: type[RunConfig], without: set[str], level: int) -> Iterator[str]:
+    """Yield a heading and a table for each group of settings of ``config``."""
+    defaults = {name: value for name, value, _ in walk(config())}
+    settings = [(name, *of) for name, of in settings_of(config).items() if name not in without]
+    settings.sort(key=lambda setting: "." in setting[0])  # the bare ones first; stable
+    yield f"{'#' * level} {title}\n"
+    for group, members in groupby(settings, key=lambda setting: setting[0].rpartition(".")[0]):
+        if group:
+            yield f"{'#' * (level + 1)} {group}\n"
+        yield _table(
+            ("setting", "default", "values", "identity", "meaning"),
+            [_setting(name, hint, rule, defaults[name]) for name, hint, rule in members],
+        )
+
+
+def _setting(name: str, hint: Any, rule: Rule, default: Any) -> tuple[str, ...]:
+    values = accepted_values(hint, rule).replace(str(MAX_SEED), "2^63 - 1")
+    if choices := rule.choices or LISTS.get(name):
+        values = ", ".join(f"`{choice}`" for choice in choices)
+    identity = "resolved" if name == "seed" or name.startswith("seeds.") else IDENTITY[rule.role]
+    identity = "numerics tag" if name in TAG else identity
+    return f"`{name}`", f"`{_text(default)}`", values, identity, rule.doc
+
+
+def _text(value: Any) -> str:
+    """Return a value as it is typed on the command line."""
+    if value is None or isinstance(value, (bool, list, dict)):
+        return canonical_json(value)
+    return repr(value) if isinstance(value, str) and value != value.strip() else str(value)
+
+
+def columns_page() -> str:
+    """Return the data dictionary as Markdown."""
+    parts = [COLUMNS]
+    for kind in KINDS:
+        parts.append(f"## {kind}\n\n{TABLES[kind]}\n")
+        columns = describe(kind)
+        types = {field.name: str(field.type) for field in schema(kind)}
+        plain = [name for name in columns if not name.startswith(CONFIG)]
+        parts.append(_columns(columns, types, plain))
+        if len(plain) < len(columns):
+            parts.append("### Settings\n\nEvery setting is a column, null in the mode that lacks it.\n")
+            parts.append(_columns(columns, types, [name for name in columns if name.startswith(CONFIG)]))
+    return NOTE + "\n".join(parts)
+
+
+def _columns(columns: dict[str, Any], types: dict[str, str], names: list[str]) -> str:
+    rows = [(f"`{n}`", types[n], columns[n].meaning, columns[n].unit, columns[n].null or "never") for n in names]
+    return _table(("column", "type", "meaning", "unit", "null when"), rows)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    def line(cells: tuple[str, ...]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "\\n") for cell in cells) + " |"
+
+    return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)]) + "\n"
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {"settings.md": settings_page, "columns.md": columns_page}
+"""Name of a page: what makes it."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The pages that people read, and the commands, links and Python in them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "sweeps/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<kind>\w*)\n(?P<body>.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: str
+    kind: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command line of a page."""
+
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {' '.join(self.words[:7])}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the fenced blocks of ``page``."""
+    name = str(page.relative_to(ROOT))
+    text = page.read_text(encoding="utf-8")
+    return [Block(name, m["kind"], re.sub(f"^{m['indent']}", "", m["body"], flags=re.M)) for m in FENCE.finditer(text)]
+
+
+def commands(page: Path) -> Iterator[Command]:
+    """Yield every ``python -m`` and ``make`` command of ``page``: in blocks, and in `single quotes` of the text."""
+    for block in blocks(page):
+        if block.kind in ("", "sh", "bash"):
+            for line in block.body.replace("\\\n", " ").splitlines():
+                yield from _command(block.page, line)
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for quoted in re.findall(r"`([^`\n]+)`", text):
+        yield from _command(str(page.relative_to(ROOT)), quoted.replace("\\|", "|"))
+
+
+def _command(page: str, line: str) -> Iterator[Command]:
+    line = re.sub(r"(?<!\S)#.*", "", line).strip().removeprefix("$ ")
+    line = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", line)  # environment variables in front
+    if re.match(r"(python3? -m (grok|analysis|sweeps|benchmarks|docs|tests)|make \w)", line) and "..." not in line:
+        yield Command(page, tuple(shlex.split(line)))
+
+
+def links(page: Path) -> list[str]:
+    """Return the targets of the relative links and images of ``page``."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    targets = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text))
+    return [target for target in targets if "://" not in target and not target.startswith("#")]

@@ -1,0 +1,151 @@
+"""Commands, links and Python of the documentation are true: commands are planned or parsed, links lead somewhere."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grok import run
+from grok.store import StoreWriter
+from grok.store.testing import example_rows
+from grok.text.preparation import Request, prepare
+from sweeps.search import __main__ as search
+from tests.docs.pages import PAGES, ROOT, blocks, commands, links
+
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+COMMANDS = sorted({command.words for page in PAGES for command in commands(page)})
+
+CHOICES = {
+    "experiment=gpt/NAME": "experiment=gpt/shakespeare_char",
+    "study=NAME": "study=quickstart",
+    'task.operation="NAME"': "task.operation=x+y",
+    "eval.metrics=[NAME]": "eval.metrics=[fourier]",
+    "FORM": "text",
+    "SEED": "5",
+}
+"""What is put where a page leaves the choice to its reader."""
+
+ELSEWHERE = re.compile(r"(store\.path|data\.path|sweep|executor|device|workers|lanes|dry_run|resume\.\w+)=")
+"""Words that are dropped from a plan: they name places that are not here, or are planned by tests of their own."""
+
+FOR_ANOTHER_TIME = {"--again", "--help", "--version", "study.compare=true"}
+"""Words of commands that plan nothing."""
+
+
+class Parsed(BaseException):
+    """The words of a command were accepted."""
+
+
+def plan_of(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words of a plan that proves as much as the command's: of few seeds, in no place of its own."""
+    words = tuple(CHOICES.get(word, word) for word in words)
+    return tuple(re.sub(r"range\((\d+),\d{2,}\)", r"range(\1,4)", word) for word in words if not ELSEWHERE.match(word))
+
+
+def plans(module: str) -> list[tuple[str, ...]]:
+    """Return the different plans of a module's commands."""
+    asked = [words[3:] for words in COMMANDS if words[1:3] == ("-m", module)]
+    named = [words for words in asked if any(word.startswith("sweep=") for word in words)]
+    return sorted({plan_of(words) for words in asked if words not in named and not FOR_ANOTHER_TIME & set(words)})
+
+
+def module_of(name: str) -> str:
+    """Return the module that ``python -m NAME`` runs."""
+    package = importlib.util.find_spec(name)
+    return f"{name}.__main__" if package is not None and package.submodule_search_locations is not None else name
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("corpora") / "fables"
+    return prepare(Request(form="fables", inputs=("20:0",), out=out, tokenizer="char"))[0].path
+
+
+@pytest.fixture
+def only_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every command end as soon as its words are read."""
+
+    def ending(name: str) -> None:
+        real = getattr(argparse.ArgumentParser, name)
+
+        def parse(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+            parsed = real(self, *args, **kwargs)
+            if sys._getframe(1).f_globals["__name__"] == "argparse":  # one of them calls the other
+                return parsed
+            raise Parsed
+
+        monkeypatch.setattr(argparse.ArgumentParser, name, parse)
+
+    ending("parse_args")
+    ending("parse_known_args")
+    ending("parse_intermixed_args")
+
+
+@pytest.mark.parametrize("words", plans("grok.run"), ids=" ".join)
+def test_a_run_can_be_planned(
+    words: tuple[str, ...],
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = ["dry_run=true", "store.path=S"] + (["data.path=" + str(corpus)] if "mode=gpt" in words else [])
+    assert run.main([*words, *place]) == 0, capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", plans("sweeps.search"), ids=" ".join)
+def test_a_search_can_be_planned(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if words:
+        assert search.main([*words, "dry_run=true", "store.path=S"]) == 0
+
+
+OTHERS = [words for words in COMMANDS if words[0] != "make" and words[2] not in ("grok.run", "sweeps.search")]
+
+
+@pytest.mark.parametrize("words", [w for w in OTHERS if len(w) > 3], ids=" ".join)
+@pytest.mark.usefixtures("only_parse")
+def test_the_options_of_a_command_exist(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [words[2], *(CHOICES.get(word, word) for word in words[3:])])
+    with pytest.raises(Parsed):
+        importlib.import_module(module_of(words[2])).main()
+
+
+def test_every_module_of_a_command_exists() -> None:
+    names = {words[2] for words in COMMANDS if words[0] != "make"}
+    assert sorted(name for name in names if importlib.util.find_spec(module_of(name)) is None) == []
+
+
+def test_every_named_sweep_and_target_of_make_exists() -> None:
+    sweeps = {word.partition("=")[2] for words in COMMANDS for word in words if word.startswith("sweep=")}
+    assert {name for name in sweeps - {"NAME"} if not (ROOT / f"conf/sweep/{name}.yaml").exists()} == set()
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {words[1] for words in COMMANDS if words[0] == "make"} <= set(targets)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [link for link in links(page) if not (page.parent / link.partition("#")[0]).exists()] == []
+
+
+PYTHON = [(b.page, b.body) for page in PAGES for b in blocks(page) if b.kind == "python" and "import" in b.body]
+
+
+@pytest.mark.parametrize("page, body", PYTHON, ids=[f"{page} {i}" for i, (page, _) in enumerate(PYTHON)])
+def test_python_runs(page: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python of the pages runs on a store of made-up runs."""
+    monkeypatch.chdir(tmp_path)
+    rows = list(example_rows(range(3)))
+    with StoreWriter("results/store") as writer:
+        writer.commit(rows)
+    text = re.sub(r"results/(walk|quickstart|elsewhere)", "results/store", body)
+    text = re.sub(r'\.run\("\w+"\)', f'.run("{rows[0].result.run_id}")', text)
+    exec(compile(text, page, "exec"), {})

@@ -1,0 +1,50 @@
+"""The pages that are made from the code are fresh, and every column of the store is described."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.generate import FOLDER, PAGES
+from grok.arithmetic import outcome
+from grok.config.fields import takes_null
+from grok.config.load import config_columns
+from grok.store.dictionary import RUNS, TABLES, describe
+from grok.store.schema import CONFIG, KINDS, schema
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_generated_page_is_fresh(page: str) -> None:
+    kept = (FOLDER / page).read_text(encoding="utf-8")
+    assert kept == PAGES[page](), f"docs/reference/{page} is stale: make docs (or python -m docs.generate) writes it"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_column_is_described_and_no_other(kind: str) -> None:
+    plain = [name for name in schema(kind).names if not name.startswith(CONFIG)]
+    assert set(TABLES[kind]) == set(plain), "grok/store/dictionary.py describes the columns of grok/store/schema.py"
+    assert list(describe(kind)) == schema(kind).names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_is_never_null_is_not_said_to_be(kind: str) -> None:
+    described = describe(kind)
+    assert [field.name for field in schema(kind) if not field.nullable and described[field.name].null] == []
+
+
+def test_a_setting_that_may_be_null_is_said_to_be() -> None:
+    described = describe("runs")
+    assert [n for n, hint in config_columns().items() if takes_null(hint) and not described[CONFIG + n].null] == []
+
+
+def test_the_thresholds_of_the_events_are_those_of_the_code() -> None:
+    said = {
+        "memorised_step": outcome.MEMORISED_TRAIN_ACC,
+        "memorised_loss_step": outcome.MEMORISED_TRAIN_LOSS,
+        "grokked_step": outcome.GENERALISED_VAL_ACC,
+        "grokked_for_good_step": outcome.GENERALISED_VAL_ACC,
+    }
+    for name, value in said.items():
+        assert f" {value} " in RUNS[name].meaning, name
+    assert f" {outcome.LOSS_FALL:.0%} " in RUNS["val_loss_peak_step"].meaning
+    assert f" {outcome.NORM_FALL:.0%} " in RUNS["weight_norm_peak_step"].meaning
+    assert outcome.PERSISTENCE == 2, "the descriptions say: of two evaluations in a row"
