@@ -14,7 +14,7 @@ from analysis.studies.base import Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
     "census": (histograms.accuracy_histogram, histograms.time_histogram, curves.seed_curves),
-    "survival": (survival.cumulative,),
+    "survival": (survival.cumulative, survival.quantile_plot),
     "regimes": (curves.phase_portrait, curves.order_of_events),
     "crossed": (causes.variance_bars, causes.heat_map),
     "layers": (causes.layer_shares,),

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.chart import Axis, Band, Chart, Rule
+from analysis.figures.evidence import qq_log_time
 from analysis.figures.style import AMBER, BLUE, SERIES, SMALL, SOFT, Drawing, canvas, direct_label, steps_axis
 from analysis.statistics.survival import SurvivalCurve, kaplan_meier
 from analysis.studies.survival import Survival
@@ -52,6 +53,13 @@ def cumulative(study: Survival) -> Drawing:
     data = pd.concat(frames)
     title = "Share of seeds that have generalised by each step"
     return Drawing("cumulative", title, caption, figure, data, f"{n:,}", (chart,))
+
+
+def quantile_plot(study: Survival) -> Drawing | None:
+    """Draw the times against those of one log-normal population at their rank; None where none was fitted."""
+    if study.lognormal is None:
+        return None
+    return qq_log_time(pd.DataFrame({"left": study.times.left, "right": study.times.right}))
 
 
 def shares_chart(curves: Sequence[tuple[str, str, pd.DataFrame]], end: float) -> Chart:

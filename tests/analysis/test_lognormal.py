@@ -1,0 +1,50 @@
+"""One log-normal population: recovered through censoring and spacing, its early end with an interval that covers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.lognormal import fit
+from analysis.statistics.resampling import generator
+from analysis.statistics.survival import Times
+from tests.analysis.test_survival import lognormal, observe
+
+
+def test_mean_and_spread_are_scipys_and_are_recovered() -> None:
+    rng = generator("log-normal")
+    t = lognormal(rng, 400)
+    exact = fit(Times(t - 1e-3, t + 1e-3))
+    assert (exact.mean, exact.sd) == pytest.approx((np.log(t).mean(), np.log(t).std()), rel=1e-4)
+    censored = stats.CensoredData.right_censored(np.minimum(np.log(t), np.log(9_000)), t > 9_000)
+    cut = fit(Times(np.where(t > 9_000, 9_000, t - 1e-3), np.where(t > 9_000, np.inf, t + 1e-3)))
+    assert (cut.mean, cut.sd) == pytest.approx(stats.norm.fit(censored), rel=1e-2)
+    seen = fit(observe(t, 12_000, 500))
+    assert seen.median == pytest.approx(10_000, rel=0.06)
+    assert seen.sd == pytest.approx(0.4, rel=0.12)
+
+
+def covered(n: int, budget: float, step: float, draws: int) -> float:
+    rng = generator(f"early share {n} {budget}")
+    truth = stats.norm.cdf(np.log(step), np.log(10_000), 0.4)
+    found = [fit(observe(lognormal(rng, n), budget, 250)).share_by(step) for _ in range(draws)]
+    return float(np.mean([e.low <= truth <= e.high for e in found]))
+
+
+def test_the_early_share_covers() -> None:
+    assert covered(40, 30_000, 3_000, 25) >= 0.82  # 3 sd below 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "budget"), [(20, 30_000), (40, 10_000), (200, 10_000), (200, 30_000)])
+def test_the_early_share_covers_at_its_level(n: int, budget: float) -> None:
+    assert 0.92 <= covered(n, budget, 3_000, 400) <= 0.985
+
+
+def test_too_few_are_refused() -> None:
+    with pytest.raises(NotEnoughData, match="seen: 0"):
+        fit(observe(np.full(100, 5_000.0), 1_000, 100))
+    with pytest.raises(NotEnoughData):
+        fit(observe(np.full(100, 500.0), 1_000, 100))
