@@ -10,7 +10,7 @@ import pytest
 from analysis.figures import drawings
 from analysis.figures.survival import _apart
 from analysis.studies import ask
-from analysis.studies.conditions import Comparison, _slowdown
+from analysis.studies.conditions import Comparison, _bound, _slowdown
 from tests.analysis.simulate import Truth, simulate
 
 
@@ -156,3 +156,30 @@ def test_rates_are_of_all_seeds_and_times_of_those_that_were_run_long() -> None:
     assert "10 of 200 at 0, 40 of 200 at 0.1" in rates.text and "That is 4 times rarer" in rates.text
     assert "16 of 200 seeds that were run longest" in " ".join(study.notes)
     assert times.label == "time at weight decay 0, over that at 0.1"
+
+
+@pytest.mark.parametrize("late", [0.3, 0.45])
+def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float) -> None:
+    """A true ratio of 8, a part of the slower side not done by the horizon: 71% of the two-ended intervals held it."""
+    rng = np.random.default_rng(8)
+    open_ended = held = two_ended = 0
+    for _ in range(300):
+        log, log0 = np.log(8) + rng.normal(0, 0.5, 32), rng.normal(0, 0.5, 32)
+        end = float(np.quantile(log, 1 - late))
+        log, log0 = np.minimum(log, end), np.minimum(log0, end)
+        e, _ = _slowdown(log, log0, False)
+        open_ended += _bound(log, log0, end) == "at least"
+        two_ended += e.low <= 8 <= e.high
+        held += e.low <= 8
+    assert open_ended == 300
+    assert two_ended < 270
+    assert held >= 285
+
+
+def test_few_late_runs_leave_both_ends() -> None:
+    times = np.log(np.arange(1.0, 41.0))
+    assert _bound(times, times, 99.0) == ""
+    assert _bound(np.append(times, 9.0), np.append(times, 0.0), 9.0) == ""  # 1 of 41
+    assert _bound(np.full(40, 9.0), times, 9.0) == "at least"
+    assert _bound(times, np.full(40, 9.0), 9.0) == "at most"
+    assert _bound(np.full(40, 9.0), np.full(40, 9.0), 9.0) == "no"
