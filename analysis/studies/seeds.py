@@ -6,17 +6,18 @@ The table is written whole as ``seeds.csv`` beside the page; the page shows what
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import UNJUDGED, judge_by_time
+from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
 from analysis.observations import COUNTED, Observations, as_text, differing_settings, floats, varying_columns
+from analysis.populations import populations
 from analysis.rerun import rerun_commands
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study, Table
-from analysis.studies.census import judged
 from analysis.studies.regimes import events_of
 from grok.config import MODES
 from grok.config.fields import settings_of
@@ -36,8 +37,8 @@ MEASURED: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_nor
 def seed_table(observations: Observations) -> pd.DataFrame:
     """Return one row for every run of the store, ordered by condition and seeds; indexed by nothing.
 
-    Classes and regime are those of arithmetic runs that ended by themselves; a run is judged by time
-    against the median of the plain runs of its condition. Steps are those of evaluations.
+    Classes and regime are those of arithmetic runs that ended by themselves; a run is judged with its population,
+    or against the plain runs of its condition where it is in none. Steps are those of evaluations.
     """
     runs = observations.all_runs.set_index("run_id")
     table = pd.DataFrame({"mode": runs["mode"], "status": runs["status"], "condition": conditions(runs)})
@@ -46,7 +47,7 @@ def seed_table(observations: Observations) -> pd.DataFrame:
         table[f"seed_{stream}"] = runs[f"seed_{stream}"]
     if (runs["replicate"] > 0).any():
         table["replicate"] = runs["replicate"]
-    table = table.join(_layers(runs)).join(_classes(observations, runs, table["condition"]))
+    table = table.join(_layers(runs)).join(_classes(observations, runs))
     events = [str(c) for c in runs if str(c).endswith("_step") and c != "branch_step"]
     table[events] = runs[events]
     numbers = [c for c in ("val_acc_dips", "stop_reason", "steps", *MEASURED, "weights_hash", "numerics") if c in runs]
@@ -108,34 +109,52 @@ def _layers(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, index=runs.index)
 
 
-def _classes(observations: Observations, runs: pd.DataFrame, condition: pd.Series) -> pd.DataFrame:
+def _classes(observations: Observations, runs: pd.DataFrame) -> pd.DataFrame:
     """Return class_accuracy, judged_at_step, judged_val_acc, class_time and regime of the runs that can have them."""
     counted = runs[(runs["mode"] == "arithmetic") & runs["status"].isin(COUNTED)]
+    if counted.empty:
+        return pd.DataFrame(index=runs.index)
     parts = []
-    for _, rows in counted.groupby(condition[counted.index], sort=False):
-        labelled, horizon = judged(observations, rows)
+    for rows, reference in _judged_together(observations, counted):
+        horizon = DIARY.horizon_of(reference)
+        accuracy = accuracy_at(observations.curves_of(rows.index), rows.index, horizon)
         parts.append(
             pd.DataFrame(
                 {
-                    "class_accuracy": labelled["label"],
+                    "class_accuracy": DIARY.classify(accuracy, rows["status"] == "diverged"),
                     "judged_at_step": horizon,
-                    "judged_val_acc": labelled["accuracy"],
-                    "class_time": _by_time(observations, rows),
+                    "judged_val_acc": accuracy,
+                    "class_time": _by_time(observations, rows, reference),
                 }
             )
         )
-    if not parts:
-        return pd.DataFrame(index=runs.index)
     regime = events_of(observations, counted)["regime"]
     return pd.concat(parts).assign(regime=regime).reindex(runs.index).astype({"judged_at_step": "Int64"})
 
 
-def _by_time(observations: Observations, rows: pd.DataFrame) -> pd.Series:
-    """Return ``super``, ``not super`` or why there is no saying, against the median of the plain runs of ``rows``."""
-    plain = rows[(rows["layers"] == "{}") & (floats(rows["config.perturb.ulps"]) == 0)]
-    plain = plain.drop_duplicates("trajectory_id") if len(plain) else rows.drop_duplicates("trajectory_id")
+def _judged_together(observations: Observations, counted: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Yield runs that are judged together, and the runs that horizon and median are taken from.
+
+    The runs of a population are judged as its section judges them; what is in none (repeats, transplants)
+    is held against the plain runs of its condition.
+    """
+    left = counted
+    for population in observations.once(populations).every:
+        mine = left[left["trajectory_id"].isin(population.rows["trajectory_id"])]
+        if len(mine):
+            left = left.drop(mine.index)
+            yield mine, population.rows
+    condition = observations.conditions(counted)
+    for number, rows in left.groupby(condition[left.index], sort=False):
+        every = counted[condition == number].drop_duplicates("trajectory_id")
+        plain = every[(every["layers"] == "{}") & (floats(every["config.perturb.ulps"]) == 0)]
+        yield rows, plain if len(plain) else every
+
+
+def _by_time(observations: Observations, rows: pd.DataFrame, reference: pd.DataFrame) -> pd.Series:
+    """Return ``super``, ``not super`` or why there is no saying, against the median of ``reference``."""
     try:
-        threshold = judge_by_time(observations.times(plain), floats(plain["config.train.steps"])).threshold
+        threshold = judge_by_time(observations.times(reference), floats(reference["config.train.steps"])).threshold
     except NotEnoughData:
         return pd.Series("no median", index=rows.index)
     times, known = observations.times(rows), floats(rows["config.train.steps"]) >= threshold

@@ -45,6 +45,26 @@ def test_the_table_agrees_with_the_census() -> None:
     assert set(table["regime"]) <= {"slow", "fast", "mixed", "not yet"}
 
 
+def test_each_population_is_judged_by_its_own_median_whatever_its_runs_were_lengthened_to() -> None:
+    """A census around step 6,000 and a scan at a fast order around 900: no seed of the scan is super for that."""
+    rng = RNG(4)
+    census_runs = [
+        Truth({"seed": i, "train.steps": 20_000}, 6000 * float(np.exp(rng.normal(0, 0.1)))) for i in range(30)
+    ]
+    scan = [
+        Truth(
+            {"seed": 4, "seeds.order": 8, "seeds.init": i, "train.steps": 20_000 if i < 12 else 3000},
+            900 * float(np.exp(rng.normal(0, 0.1))),
+        )
+        for i in range(30)
+    ]
+    table = seeds.seed_table(simulate(census_runs + scan))
+    assert set(table["class_time"]) == {"not super"}
+    assert table["condition"].nunique() == 2, "the budget is told"
+    scanned = table[table["seed_order"] == 8]
+    assert (scanned["judged_at_step"] == 3000).all() and set(scanned["class_accuracy"]) <= {"super", "fast"}
+
+
 SCANS = {
     "init": [Truth({"seed": 4, "seeds.order": 8, "seeds.init": i}, 2000.0) for i in range(5)],
     "layers.head": [Truth({"seed": 4, "seeds.layers": {"head": i}}, 2000.0) for i in range(5)],
