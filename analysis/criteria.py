@@ -1,6 +1,6 @@
 """What a super, a fast and a normal seed is: the one place that says so.
 
-The diary (REQUIREMENTS N) judges a seed by its validation accuracy at step 3,000:
+The diary judges a seed by its validation accuracy at step 3,000:
 above 0.98 it is *super*, below 0.25 *normal*, and in between *fast*. That definition
 belongs to the diary's regime; on another task, or with a smaller budget, the same
 thresholds are read at the last step that the runs have in common, and the report says

@@ -8,6 +8,7 @@ TERMS: Final[dict[str, str]] = {
     "censored": "A run whose event had not happened when it ended: we know only that it takes longer than that.",
     "chaos share": "The part of the variance that remains between runs whose seeds are all equal and whose initial "
     "weights differ by a unit in the last place.",
+    "checkpoint": "The complete state of a run at one step. A run that goes on from it ends with the same bits.",
     "condition": "All settings that can move a result, seeds aside. Only runs of one condition are counted together.",
     "confidence interval": "A range that covers the true value in 95 of 100 repetitions of the whole experiment.",
     "diverged": "A run whose loss or weights stopped being finite numbers.",
@@ -36,22 +37,39 @@ TERMS: Final[dict[str, str]] = {
     "restricted mean": "The mean time up to a fixed step; runs that take longer count with that step.",
     "run": "One training of one model.",
     "seed": "The number that decides the random draws of a run.",
+    "shard": "One parquet file of a store's table: the runs of one commit, or of a compaction.",
     "Shapley share": "A layer's average contribution over all orders in which the layers could be exchanged.",
     "split": "Which examples are trained on and which validate.",
     "step": "One update of the weights. Step k is after k updates.",
     "store": "The folder of parquet files that holds every run.",
     "stream": "One named source of randomness (split, init, order ...), with a seed of its own.",
+    "study": "One question of the report with its answer; in a search, all trials of one space.",
     "super seed": "A seed whose validation accuracy is above 0.98 at the horizon; by time, one that generalises at "
     "least three times faster than the median seed.",
     "sweep": "Many runs of one command that differ in a few settings.",
     "trajectory": "The sequence of weights that a run walks through. Analyses count a trajectory once.",
+    "trial": "One setting that a search tries, trained with several seeds.",
     "ulp": "Unit in the last place: the smallest change of a floating-point number.",
     "weight norm": "Euclidean length of all parameters except the token and position embeddings.",
     "winner's curse": "What was picked for being best looks better than it is: measure it again on other data.",
 }
 
 
-EVERYDAY: Final = frozenset({"run", "seed", "step", "store", "sweep", "split", "stream", "epoch", "lane"})
+AXES: Final = {
+    "L": "lanes: runs side by side",
+    "B": "batch: examples of one mini-batch",
+    "T": "tokens: positions of one sequence",
+    "R": "rows: distinct activations (prefix and position) of a row plan",
+    "D": "model width",
+    "H": "heads",
+    "K": "width of one head, D / H",
+    "F": "inner width of the MLP",
+    "V": "vocabulary",
+}
+"""The letters in comments on shapes, such as ``x  # [L, R, D]``."""
+
+
+EVERYDAY: Final = frozenset("run seed step store sweep split stream epoch lane study trial shard checkpoint".split())
 """Words that stand in nearly every sentence: in the glossary, but not explained on the spot."""
 
 
@@ -59,7 +77,8 @@ def markdown() -> str:
     """Return docs/glossary.md."""
     ordered = sorted(TERMS.items(), key=lambda item: item[0].lower())
     entries = "\n\n".join(f"**{term}**: {meaning}" for term, meaning in ordered)
-    return f"# Glossary\n\n{entries}\n"
+    axes = "\n".join(f"| {letter} | {axis} |" for letter, axis in AXES.items())
+    return f"# Glossary\n\n{entries}\n\n## Letters of the axes\n\n| letter | axis |\n|---|---|\n{axes}\n"
 
 
 if __name__ == "__main__":

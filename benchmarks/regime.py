@@ -1,6 +1,6 @@
 """Holds a store's runs of the default regime against an independent run of it: ``python -m benchmarks.regime STORE``.
 
-REQUIREMENTS N: at step 3,000, over ordinary seeds, train loss 0.05 to 0.18, validation
+At step 3,000, over ordinary seeds, train loss 0.05 to 0.18, validation
 accuracy 0.007 to 0.038, validation loss 8.2 to 14.0, weight norm 64.8 to 66.0. The median
 of seeds 0 to 11 must lie inside; every seed outside is named (fast seeds exist).
 """

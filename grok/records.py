@@ -52,7 +52,7 @@ class CurvePoint:
 
 @dataclass(slots=True, kw_only=True)
 class StepPoint:
-    """GPT's log of one optimiser step (REQUIREMENTS S3, T4, T14)."""
+    """GPT's log of one optimiser step."""
 
     step: int
     train_loss: float = NAN
@@ -102,7 +102,7 @@ class RunResult:
     lane_width: int | None = None
     """Lanes side by side in batched products; null where each lane is a program of its own."""
     numerics: str = ""
-    """The numerics tag (DESIGN decision 2)."""
+    """The numerics tag."""
     started_at: float = NAN
     """Seconds since 1970, UTC."""
     parent_run_id: str | None = None

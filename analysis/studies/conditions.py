@@ -1,4 +1,4 @@
-"""One setting at a time: weight decay, and every other intervention (REQUIREMENTS N5).
+"""One setting at a time: weight decay, and every other intervention.
 
 A family is all runs that differ in one setting only (seeds aside). Each value of the
 setting is compared with the reference: the default where it was run, otherwise the value

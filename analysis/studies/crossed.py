@@ -1,4 +1,4 @@
-"""Split, weights or order? The crossed factorial with replicates (REQUIREMENTS N3, N4)."""
+"""Split, weights or order? The crossed factorial with replicates."""
 
 from __future__ import annotations
 

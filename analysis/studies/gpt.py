@@ -1,4 +1,4 @@
-"""Language-model runs: loss, perplexity, spread over seeds, samples (REQUIREMENTS C9, N11 to N13, S12)."""
+"""Language-model runs: loss, perplexity, spread over seeds, samples."""
 
 from __future__ import annotations
 

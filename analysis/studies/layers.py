@@ -1,4 +1,4 @@
-"""Which layers' initial weights make a seed super? Layer transplants (REQUIREMENTS N8, C3)."""
+"""Which layers' initial weights make a seed super? Layer transplants."""
 
 from __future__ import annotations
 

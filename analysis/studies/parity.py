@@ -1,4 +1,4 @@
-"""Is this the diary's regime? Seeds 0 to 11 against an independent run of it (REQUIREMENTS N).
+"""Is this the diary's regime? Seeds 0 to 11 against an independent run of it.
 
 The ranges are those of 12 ordinary seeds of an independent implementation at step
 3,000. The median of each measure over seeds 0 to 11 must lie inside, none exchanged,

@@ -1,4 +1,4 @@
-"""Published language-model results that a WikiText run is held against (REQUIREMENTS N11 to N13).
+"""Published language-model results that a WikiText run is held against.
 
 All of them are on the full WikiText-103: numbers on other text, or on a sample of it,
 do not compare.

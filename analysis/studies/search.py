@@ -1,4 +1,4 @@
-"""Searches over settings: the best of them, what mattered, and whether it beats the default (REQUIREMENTS C5).
+"""Searches over settings: the best of them, what mattered, and whether it beats the default.
 
 Reads ``search/NAME.json`` (trials) and ``search/NAME.compared.json`` (the pinned
 comparison on fresh seeds) of the store, which ``python -m sweeps.search`` writes.

@@ -1,4 +1,4 @@
-"""The val-shuffle bug, switched on on purpose: is its effect anything but order-seed noise? (REQUIREMENTS N9b)
+"""The val-shuffle bug, switched on on purpose: is its effect anything but order-seed noise?
 
 In the diary's code, shuffling the validation set moved the generator that shuffled the
 training set. Here a setting couples the two deliberately. Coupled runs walk another

@@ -1,9 +1,11 @@
 """The transformer of the diary, for one lane, as the paper draws it. The reference that the lanes must equal.
 
-B batch, T tokens, D model width, H heads, K head width, F inner width, V vocabulary.
+Letters of the axes, the same everywhere: L lanes (runs side by side), B batch (examples of a mini-batch), T tokens
+(positions of a sequence), R rows (distinct prefix and position of a row plan), D model width, H heads, K width of
+one head (D / H), F inner width of the MLP, V vocabulary.
 
-Sources: Vaswani et al. 2017 (the block); Power et al. 2022 (the size); REQUIREMENTS N
-(biases, final norm, untied head, initialisation).
+Sources: Vaswani et al. 2017 (the block); Power et al. 2022 (the size); the seed diary (biases, final norm, untied
+head, initialisation).
 """
 
 from __future__ import annotations

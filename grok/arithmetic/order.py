@@ -14,7 +14,7 @@ class BatchOrder:
     """The mini-batches of ``n`` examples in a new random order each epoch; the last one may be smaller.
 
     Nothing is advanced by asking, so evaluating, sampling, resuming or asking twice
-    cannot move it (REQUIREMENTS N1).
+    cannot move it.
     """
 
     def __init__(self, n: int, batch_size: int, *, seed: int, moved: Callable[[int], int] | None = None) -> None:

@@ -1,7 +1,7 @@
 """The training step and the evaluation of one lane: a program that all runs of one shape share.
 
-Which program a run gets follows from its settings and the processor's model alone
-(DESIGN decision 2), and the program's description is the run's numerics tag.
+Which program a run gets follows from its settings and the processor's model alone, and the
+program's description is the run's numerics tag.
 """
 
 from __future__ import annotations

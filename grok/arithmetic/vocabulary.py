@@ -1,6 +1,6 @@
 """Token numbers: end of sequence, equals, nine operations, then the numbers.
 
-The default task (modulus 223) has 234 tokens (REQUIREMENTS, N).
+The default task (modulus 223) has 234 tokens.
 """
 
 from __future__ import annotations

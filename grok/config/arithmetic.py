@@ -1,4 +1,4 @@
-"""Settings of the arithmetic mode; the defaults are the diary's regime (REQUIREMENTS, N)."""
+"""Settings of the arithmetic mode; the defaults are the diary's regime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the GPT mode. Without a preset (``experiment=gpt/NAME``) nothing starts (REQUIREMENTS S14)."""
+"""Settings of the GPT mode. Without a preset (``experiment=gpt/NAME``) nothing starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PRESETS: Final = (
 """The presets of ``conf/experiment/gpt``; a test holds the two lists together."""
 
 WIDE_RATIO: Final = 256
-"""Width over depth above which T9 warns; 150 to 200 is normal at scale, 512 is bad."""
+"""Width over depth above which a warning is given; 150 to 200 is normal at scale, 512 is bad."""
 
 
 @dataclass(kw_only=True)
@@ -244,7 +244,7 @@ class EvalConfig:
 
 @dataclass(kw_only=True)
 class StabilityConfig:
-    """Spikes, divergence and what is done about them (REQUIREMENTS T1 to T3, S15)."""
+    """Spikes, divergence and what is done about them."""
 
     policy: str = setting(
         "stop",
@@ -290,7 +290,7 @@ class LogConfig:
 
 @dataclass(kw_only=True)
 class ResumeConfig:
-    """Going on from another run's checkpoint under changed settings, as a new run (REQUIREMENTS T11)."""
+    """Going on from another run's checkpoint under changed settings, as a new run."""
 
     run: str | None = setting(None, "run_id whose checkpoint in store.path this run goes on from.", neutral=None)
     step: int | None = setting(None, "Step of that checkpoint.", minimum=0, neutral=None)
@@ -305,7 +305,7 @@ class ResumeConfig:
 
 @dataclass(kw_only=True)
 class TargetConfig:
-    """What the preset is known by: its size is printed against these (REQUIREMENTS T7)."""
+    """What the preset is known by: its size is printed against these."""
 
     params: int | None = setting(None, "Number of parameters the preset is known by.", role="none", minimum=1)
     vocab_size: int | None = setting(None, "Vocabulary at which they were counted.", role="none", minimum=2)
@@ -344,7 +344,7 @@ class GptConfig(RunConfig):
 
 
 def require_preset(config: GptConfig) -> None:
-    """Refuse settings that start from no preset: no model is trained by accident (REQUIREMENTS S14).
+    """Refuse settings that start from no preset: no model is trained by accident.
 
     Raises:
         ConfigError: ``experiment`` is null.

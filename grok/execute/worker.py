@@ -179,7 +179,7 @@ def _train(
 def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
     """Set this process's threads, allocator and GPU; return the engine's device for a group.
 
-    One thread in arithmetic mode, because its bits depend on it (DESIGN decision 2);
+    One thread in arithmetic mode, because its bits depend on it;
     the ``slot``-th worker takes the ``slot``-th GPU.
     """
     import torch
@@ -241,7 +241,7 @@ def engine_events(
 def checkpoints_of(config: RunConfig) -> int:
     """Return how many of a run's checkpoints are kept: the last, and of a language model the one before it too.
 
-    The last one may have been made just before a divergence, with all that leads to it (REQUIREMENTS T2).
+    The last one may have been made just before a divergence, with all that leads to it.
     """
     return 2 if isinstance(config, GptConfig) else 1
 
@@ -275,8 +275,7 @@ def clear_checkpoints(store_path: str, row: Row) -> None:
 def keeps_checkpoints(mode: str, status: str, asked: bool) -> bool:
     """Return whether a stored run keeps its checkpoints: where ``checkpoint.keep`` asked for it, and one more case.
 
-    A language model that diverged does: hours of it are good, and are gone on from under other settings
-    (REQUIREMENTS T2, T11).
+    A language model that diverged does: hours of it are good, and are gone on from under other settings.
     """
     return asked or (mode == "gpt" and status == "diverged")
 

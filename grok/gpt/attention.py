@@ -2,7 +2,7 @@
 
 Sources: Vaswani et al. 2017; Su et al. 2021 (rotary); Press et al. 2021 (ALiBi). Scaling
 the operands instead of the product, and float32 softmax, are what kept large runs in
-half precision from overflowing (REQUIREMENTS T5, A3).
+half precision from overflowing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How well a model predicts a split: loss, perplexity per token and per word, bits per byte (REQUIREMENTS A1, A6).
+"""How well a model predicts a split: loss, perplexity per token and per word, bits per byte.
 
 The sum of the losses in nats belongs to the text; what it is divided by is a choice. Per token it depends on the
 tokeniser; per word (counted in the source text by the corpus's own rule) and per UTF-8 byte it does not.

@@ -1,4 +1,4 @@
-"""Text that a model goes on with: temperature, top-k, top-p, drawn from the sample stream (REQUIREMENTS G8, G9).
+"""Text that a model goes on with: temperature, top-k, top-p, drawn from the sample stream.
 
 The draws of sample ``j`` of prompt ``i`` are the stream ``sample`` at (i, j): more samples, other prompts or
 another batch size leave them alone.

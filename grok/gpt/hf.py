@@ -1,4 +1,4 @@
-"""GPT-2 weights in Hugging Face's form, in and out (REQUIREMENTS G11).
+"""GPT-2 weights in Hugging Face's form, in and out.
 
 Hugging Face keeps GPT-2's matrices transposed (its ``Conv1D`` is ``x @ W``); names are mapped
 one to one. A folder is what ``from_pretrained`` reads: ``config.json`` and ``model.safetensors``.

@@ -1,7 +1,7 @@
 """Initial weights: every tensor drawn from the init stream at its own name.
 
 Re-seeding one layer (``seeds.layers``) therefore changes that layer's tensors and no
-others, and adding a layer moves none (REQUIREMENTS C2, C3, T6).
+others, and adding a layer moves none.
 """
 
 from __future__ import annotations

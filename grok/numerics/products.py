@@ -2,7 +2,7 @@
 
 On some AMD processors torch's default library reaches half of what oneDNN does on the
 same cores; on Intel's the two are level. The choice follows from the processor's model
-by a table and from ``numerics.path``, never from a timing (DESIGN decision 2).
+by a table and from ``numerics.path``, never from a timing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether two runs that must have the same bits have them (DESIGN decisions 1 and 2).
+"""Whether two runs that must have the same bits have them.
 
 Equal trajectory and equal numerics tag: equal bits at common steps, equal weights at
 equal ends. What differs is a conflict: reported with both sides, never chosen from.

@@ -97,7 +97,7 @@ class Corpus:
         return tokenizer
 
     def sample(self, split: str = "train", tokens: int = 64) -> str:
-        """Return the text of the first ``tokens`` ids of a split, for a person to see that the data is text (S6)."""
+        """Return the text of the first ``tokens`` ids of a split, for a person to see that the data is text."""
         return self.tokenizer.decode(self.tokens(split)[:tokens].tolist())
 
     def verify(self, splits: Iterable[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What is in a text, before anyone trains on it: counts, extremes, damage, duplicates, samples (REQUIREMENTS T16)."""
+"""What is in a text, before anyone trains on it: counts, extremes, damage, duplicates, samples."""
 
 from __future__ import annotations
 

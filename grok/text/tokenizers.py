@@ -3,7 +3,7 @@
 Every tokeniser knows one special text, ``<|endoftext|>``: where it has an id for it
 (``eot_id``), that text becomes this id and is never cut into pieces; documents end
 with it. A tokeniser is saved as one JSON file, and its ``hash`` is that of this file,
-so a cache of tokens can tell a changed tokeniser (REQUIREMENTS S5, S6).
+so a cache of tokens can tell a changed tokeniser.
 """
 
 from __future__ import annotations

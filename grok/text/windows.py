@@ -60,7 +60,7 @@ class BlockOrder:
         return self.samples(step * self.batch_size, self.batch_size)
 
     def samples(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the starts ``[count]`` of samples ``first ...``, for batches that grow (T10, G12)."""
+        """Return the starts ``[count]`` of samples ``first ...``, for batches that grow."""
         per_draw = self.blocks_per_epoch if self.sampling == "blocks" else _OFFSETS_AT_ONCE
         parts: list[NDArray[np.int64]] = []
         while count > 0:

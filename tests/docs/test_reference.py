@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from docs.generate import FOLDER, PAGES
@@ -10,6 +12,7 @@ from grok.config.fields import takes_null
 from grok.config.load import config_columns
 from grok.store.dictionary import RUNS, TABLES, describe
 from grok.store.schema import CONFIG, KINDS, schema
+from tests.docs.pages import ROOT
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -48,3 +51,9 @@ def test_the_thresholds_of_the_events_are_those_of_the_code() -> None:
     assert f" {outcome.LOSS_FALL:.0%} " in RUNS["val_loss_peak_step"].meaning
     assert f" {outcome.NORM_FALL:.0%} " in RUNS["weight_norm_peak_step"].meaning
     assert outcome.PERSISTENCE == 2, "the descriptions say: of two evaluations in a row"
+
+
+def test_nothing_cites_a_document_that_is_not_in_the_project() -> None:
+    files = [path for ext in ("py", "yaml", "md") for path in ROOT.rglob(f"*.{ext}") if ".venv" not in path.parts]
+    cited = re.compile(r"\b(REQUIREMENTS|DESIGN|HOUSE)\b" + r"[ ,.]")
+    assert [str(p.relative_to(ROOT)) for p in files if cited.search(p.read_text(encoding="utf-8"))] == []

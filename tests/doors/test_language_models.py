@@ -32,7 +32,7 @@ def fables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_effective_difference_is_said(door: Door, fables: Path) -> None:
-    """T12: what the runs have that their preset has not, derived settings included, sweeps and paths left short."""
+    """What the runs have that their preset has not, derived settings included, sweeps and paths left short."""
     planned = ("dry_run=true", f"data.path={fables}")
     assert door(*PRESET, *planned).out.splitlines()[0] == "gpt/shakespeare_char as the preset has it"
     changed = door(*PRESET, *planned, "optim.lr=2e-3", "model.dropout=0.1", "train.threads=1").out.splitlines()[0]
@@ -46,7 +46,7 @@ def test_the_effective_difference_is_said(door: Door, fables: Path) -> None:
 
 
 def test_an_override_that_changes_nothing_is_named(door: Door, fables: Path) -> None:
-    """T12: a `s/0.95/0.95/` of the command line."""
+    """A `s/0.95/0.95/` of the command line."""
     planned = (*PRESET, "dry_run=true", f"data.path={fables}")
     said = door(*planned, "optim.betas=[0.9,0.99]", "train.batch_size=12", "optim.lr=2e-3").out
     assert "the preset has optim.betas=[0.9,0.99], train.batch_size=12 already: nothing is changed by that" in said

@@ -1,4 +1,4 @@
-"""Hugging Face's GPT-2 and ours give the same logits, whoever's the weights are (REQUIREMENTS G11)."""
+"""Hugging Face's GPT-2 and ours give the same logits, whoever's the weights are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command itself, killed with SIGKILL at random moments and given again: its store says nothing of it (N10, A4)."""
+"""The command itself, killed with SIGKILL at random moments and given again: its store says nothing of it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_gpt2_has_124_439_808_parameters() -> None:
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.integers(2, 300), st.integers(1, 50))
 def test_count_is_the_chronicles_formula(n: int, k: int, heads: int, v: int, s: int) -> None:
-    """T8: N = n (12 h^2 + 13 h) + v h + s h + 2 h."""
+    """N = n (12 h^2 + 13 h) + v h + s h + 2 h."""
     h = k * heads
     config = ModelConfig(layers=n, d_model=h, heads=heads, context=s)
     assert parameter_count(config, vocab_size=v) == n * (12 * h * h + 13 * h) + v * h + s * h + 2 * h

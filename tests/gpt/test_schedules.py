@@ -1,4 +1,4 @@
-"""Schedules equal their closed forms and never jump (REQUIREMENTS S2, G3, T10, G12)."""
+"""Schedules equal their closed forms and never jump."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Each sink's own reader reads back what the run logged, under names that stay (REQUIREMENTS T15)."""
+"""Each sink's own reader reads back what the run logged, under names that stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes that share each batch equal one (REQUIREMENTS G10)."""
+"""Two processes that share each batch equal one."""
 
 from __future__ import annotations
 

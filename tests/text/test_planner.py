@@ -53,14 +53,14 @@ def test_parameters_are_counted_as_the_model_counts_them(model: ModelConfig, voc
 def test_the_formula_is_gpt2(
     layers: int, d_model: int, heads: int, vocab_size: int, context: int, parameters: int
 ) -> None:
-    """T8, for the sizes of the published weights."""
+    """The formula, for the sizes of the published weights."""
     assert planner.gpt2_parameters(layers, d_model, vocab_size, context) == parameters
     model = ModelConfig(layers=layers, d_model=d_model, heads=heads, context=context)
     assert planner.count_parameters(model, vocab_size).total == parameters
 
 
 def test_the_104b_model_has_two_shapes_of_one_size() -> None:
-    """T8: n 32, h 16384 and n 64, h 11600 are both 104B, with the 104B run's 50,257 ids and 2,048 positions."""
+    """n 32, h 16384 and n 64, h 11600 are both 104B, with the 104B run's 50,257 ids and 2,048 positions."""
     for layers, width in ((32, 16_384), (64, 11_600)):
         assert planner.gpt2_parameters(layers, width, 50_257, 2048) == pytest.approx(104e9, rel=0.005)
 

@@ -145,7 +145,7 @@ def test_wikitext_detokenised() -> None:
 
 
 def test_published_wikitext_counts(samples: Callable[[str], Path]) -> None:
-    """60 articles each; 245,569 words of test are 241,211 words and 4,358 line ends (REQUIREMENTS A6)."""
+    """60 articles each; 245,569 words of test are 241,211 words and 4,358 line ends."""
     for name, words in (("test", 245_569), ("valid", 217_646)):
         file = samples(f"wikitext/wiki.{name}.tokens")
         found = read("wikitext", file)

@@ -1,7 +1,7 @@
 """How many lanes stand side by side: by a table of device models, by the size of the model, within the memory.
 
 A lane's bits may depend on the width, so it follows from settings and the device's model
-alone, never from what is free or left to do (DESIGN decision 2).
+alone, never from what is free or left to do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One setting, ``log.profile=FOLDER``, writes a trace and a table of a few updates (REQUIREMENTS S10)."""
+"""One setting, ``log.profile=FOLDER``, writes a trace and a table of a few updates."""
 
 from __future__ import annotations
 

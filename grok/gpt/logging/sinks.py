@@ -1,7 +1,7 @@
 """Logs beside the store: TensorBoard files, Weights & Biases, MLflow. Names never change between versions.
 
 A rollback goes on in a branch of its own and leaves the abandoned one as it was; a resumed run
-takes up its own log at the step it goes on from (REQUIREMENTS T2, T15).
+takes up its own log at the step it goes on from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many sequences to compute at once: as many as fit and still pay (REQUIREMENTS S13).
+"""How many sequences to compute at once: as many as fit and still pay.
 
 Sizes double. A GPU is tried until its memory is full; on a CPU, where a full memory kills the process,
 the peak so far says whether the next size would fit. The run is left as it was.

@@ -1,7 +1,7 @@
 """Learning-rate range test: raise the rate from step to step and look where the loss falls fastest.
 
 Everything is put back afterwards, to the bit: weights, moments, counters. There is no other
-state, because batches and dropout are functions of the step (REQUIREMENTS S1).
+state, because batches and dropout are functions of the step.
 
 Source: Smith 2017, "Cyclical learning rates for training neural networks", section 3.3.
 """

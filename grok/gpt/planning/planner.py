@@ -1,6 +1,6 @@
 """What a training run will take, before it is started: parameters, FLOPs, memory, time, and how much text it wants.
 
-Plain arithmetic over the settings; no torch, nothing measured. REQUIREMENTS N14, T8. Sources: Kaplan et al. 2020
+Plain arithmetic over the settings; no torch, nothing measured. Sources: Kaplan et al. 2020
 (6 N); Chowdhery et al. 2022, PaLM, appendix B (attention's share, MFU); Korthikanti et al. 2022 (activations);
 Hoffmann et al. 2022, Chinchilla (tokens per parameter, loss of a size and its tokens).
 """
@@ -106,7 +106,7 @@ def count_parameters(model: ModelConfig, vocab_size: int) -> Parameters:
 
 
 def gpt2_parameters(layers: int, d_model: int, vocab_size: int, context: int) -> int:
-    """Return T8's N = n (12 h² + 13 h) + v h + s h + 2 h: GPT-2's form, exact for biases, LayerNorm and a tied head."""
+    """Return N = n (12 h² + 13 h) + v h + s h + 2 h: GPT-2's form, exact for biases, LayerNorm and a tied head."""
     n, h = layers, d_model
     return n * (12 * h**2 + 13 * h) + vocab_size * h + context * h + 2 * h
 
@@ -150,7 +150,7 @@ class Plan:
 
     parameters: Parameters
     formula: int
-    """T8's count, which is exact for GPT-2's form."""
+    """The formula's count, which is exact for GPT-2's form."""
     tokens: int
     """Tokens of all steps."""
     tokens_per_step: int

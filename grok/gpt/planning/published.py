@@ -1,4 +1,4 @@
-"""The seed diary's planning figures beside the same figures worked out here (REQUIREMENTS N12 to N14).
+"""The seed diary's planning figures beside the same figures worked out here.
 
 Each is a number that the diary states and a number that follows from its own settings. ``docs/planner.md`` holds
 this list as a table, and a test holds the two together.
@@ -78,11 +78,11 @@ def _run_lengths() -> Sequence[Figure]:
 def _models() -> Sequence[Figure]:
     return (
         Figure("GPT-2 small", "117M params", 117e6, _GPT2_SMALL, "parameters",
-               "T8's formula; GPT-2's paper miscounted, its published weights hold 124,439,808", 0.03),
+               "exact formula; GPT-2's paper miscounted, its published weights hold 124,439,808", 0.03),
         Figure("GPT-2 small", "heads=16", 16, 768 / 64, "heads",
                "published weights have 12 heads of 64; 16 would be 48 wide"),
         Figure("GPT-2 medium", "345M params", 345e6, _GPT2_MEDIUM, "parameters",
-               "T8's formula; miscounted likewise", 0.01),
+               "exact formula; miscounted likewise", 0.01),
         Figure("learning rate", "1.5x10e-4", 1.5 * 10e-4, 1.5e-4, "",
                "10e-4 is 1e-3: as printed it is ten times what was meant"),
         Figure("WikiText-103 model", "Model (353M)", 353e6, _WT103.without_positions, "parameters",

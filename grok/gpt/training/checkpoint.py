@@ -1,7 +1,7 @@
 """A run in flight as a checkpoint, and back: going on from it equals never having stopped.
 
-Every tensor keeps its dtype (REQUIREMENTS A4). A checkpoint remembers the settings that decide
-a result; going on under others is refused unless each is named (T11).
+Every tensor keeps its dtype. A checkpoint remembers the settings that decide
+a result; going on under others is refused unless each is named.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ class GptRun(TrainingRun):
 def open_data(config: GptConfig) -> Corpus:
     """Return the corpus of ``data.path``, what is trained and validated on read through and found as it was written.
 
-    A run is named by its manifest's hash, so other tokens under that name would be a silent lie (REQUIREMENTS S6).
+    A run is named by its manifest's hash, so other tokens under that name would be a silent lie.
 
     Raises:
         ConfigError: no path is given.

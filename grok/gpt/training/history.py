@@ -37,13 +37,13 @@ class History:
     curve: list[CurvePoint] = field(default_factory=list)
     log: list[StepPoint] = field(default_factory=list)
     best: Weights | None = None
-    """Weights at the lowest validation loss so far, kept apart from the last ones (REQUIREMENTS N11)."""
+    """Weights at the lowest validation loss so far, kept apart from the last ones."""
     best_step: int = 0
     best_loss: float = math.inf
     worse: int = 0
     """Evaluations since the best one."""
     average: Weights | None = None
-    """Mean weights of the last share of the run (REQUIREMENTS A5; Izmailov et al. 2018)."""
+    """Mean weights of the last share of the run (Izmailov et al. 2018)."""
     averaged_at: list[int] = field(default_factory=list)
     """Steps whose weights are in that mean."""
 

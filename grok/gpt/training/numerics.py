@@ -1,6 +1,6 @@
 """How numbers are computed: device, precision, threads, compilation, and the tag that names them all.
 
-DESIGN decision 2: equal trajectory and equal tag must mean equal bits, so everything here
+Equal trajectory and equal tag must mean equal bits, so everything here
 follows from explicit settings, the model's shape and the machine, never from load or timing.
 """
 

@@ -96,7 +96,7 @@ def zero_share(tensors: list[Tensor]) -> Tensor:
 
 
 def second_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return AdamW's second moments, empty before the first update (REQUIREMENTS T4)."""
+    """Return AdamW's second moments, empty before the first update."""
     key = "exp_avg_sq" if isinstance(optimizer, torch.optim.AdamW) else "state2"
     # in the groups' order, which a resume does not change
     states = [optimizer.state[p] for g in optimizer.param_groups for p in g["params"] if p in optimizer.state]

@@ -3,7 +3,7 @@
 Update ``k`` counts from 1. Every learning-rate function returns a *share* of the peak
 rate, in [0, 1]; the caller multiplies. A schedule is one function of the step from
 beginning to end, and warm-up is measured against its own length, so that it meets the
-decay at the peak and never jumps (REQUIREMENTS G3).
+decay at the peak and never jumps.
 
 Sources: Loshchilov & Hutter 2017 (cosine); Hu et al. 2024, "MiniCPM" (warm-up, stable,
 decay); Smith & Topin 2018 (one cycle); Narayanan et al. 2021 (batch-size ramp).

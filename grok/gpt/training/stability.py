@@ -1,4 +1,4 @@
-"""Spikes and divergence, and the branches that a rollback makes (REQUIREMENTS T1 to T3, S15).
+"""Spikes and divergence, and the branches that a rollback makes.
 
 A spike is caught in its step, before its update is made. A rollback returns to a state
 well before the onset, as a new branch of the run: the model seed stays, the data order

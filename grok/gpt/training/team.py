@@ -1,4 +1,4 @@
-"""Data parallel training: several devices share each batch (REQUIREMENTS G10).
+"""Data parallel training: several devices share each batch.
 
 The run itself lives in one process, which leads: it evaluates, logs, rolls back and yields records as
 always. ``train.devices - 1`` followers hold the same weights, compute their share of every batch's
