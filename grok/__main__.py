@@ -46,6 +46,7 @@ COMMANDS: Final = {
         "search": Command("sweeps.search.__main__", "settings that work better: a study with Optuna", True),
         "layers": Command("sweeps.layers", "move initial layers from one seed to another", True),
         "branch": Command("sweeps.branch", "redraw some streams of promising seeds", True),
+        "repeat": Command("sweeps.repeat", "run the best seeds of a store again, with ordinary ones", True),
     },
     "look at results": {
         "report": Command("analysis.report", "one page on a store, with figures and their data"),

@@ -198,7 +198,7 @@ def kinds_of(text: str) -> list[str]:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("repeatability", "sweeps.repeat"),
+        prog=program("repeat", "sweeps.repeat"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

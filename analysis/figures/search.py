@@ -23,6 +23,7 @@ WORDS = {
     "accurate_share": "share of accurate seeds",
     "val_loss": "validation loss",
     "val_acc": "validation accuracy",
+    "logit_acc": "logit of validation accuracy",
     "compute": "training operations",
 }
 MOST = 6

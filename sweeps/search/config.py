@@ -22,6 +22,7 @@ OBJECTIVES: Final = (
     "accurate_share",
     "val_loss",
     "val_acc",
+    "logit_acc",
     "compute",
 )
 """Statistics over a trial's seeds; sweeps/search/objective.py says what each one is."""

@@ -6,6 +6,7 @@
 | ``generalised_share`` | share of seeds that generalised within the budget | high |
 | ``accurate_share`` | share of seeds with validation accuracy above ``study.accuracy`` at the horizon | high |
 | ``val_loss``, ``val_acc`` | median over seeds, at the horizon | low, high |
+| ``logit_acc`` | mean over seeds of ln(right / wrong) on the validation set at the horizon | high |
 | ``compute`` | training operations of the median time, by the model's and the batch's size | low |
 
 Where at least half of the seeds are censored the median does not exist; the value is
@@ -29,7 +30,9 @@ from sweeps.search.config import StudyConfig
 Direction = Literal["minimize", "maximize"]
 
 MINIMISED: Final = frozenset({"median_time", "val_loss", "compute"})
-READ_AT_HORIZON: Final = frozenset({"accurate_share", "val_loss", "val_acc"})
+READ_AT_HORIZON: Final = frozenset({"accurate_share", "val_loss", "val_acc", "logit_acc"})
+SURE: Final = 1e-3
+"""Distance from 0 and 1 at which an accuracy's logit ends: one seed shall not outweigh all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,9 @@ class Objective:
             return float(seed.grokked_step is not None)
         if self.name == "accurate_share":
             return float(seed.val_acc > self.accuracy)
+        if self.name == "logit_acc":
+            accuracy = min(max(seed.val_acc, SURE), 1 - SURE) if math.isfinite(seed.val_acc) else SURE
+            return math.log(accuracy / (1 - accuracy))
         if self.name == "val_acc":
             return seed.val_acc if math.isfinite(seed.val_acc) else 0.0
         return seed.val_loss if math.isfinite(seed.val_loss) else WORST_LOSS

@@ -42,6 +42,14 @@ def test_shares_and_losses() -> None:
     assert Objective("accurate_share", 0.985).value(seeds, CONFIG) == 0.25
     assert Objective("val_loss", 0.98).value(seeds, CONFIG) == 2.0
     assert Objective("val_acc", 0.98).direction == "maximize"
+    logit = Objective("logit_acc", 0.98)
+    assert logit.direction == "maximize"
+    assert logit.score(outcome(None, 0.75), CONFIG) == pytest.approx(math.log(3))
+    assert logit.score(outcome(9, 1.0), CONFIG) == pytest.approx(-logit.score(outcome(None, math.nan), CONFIG))
+    # no seed is super in either trial, and yet the one with the better seeds scores higher
+    assert logit.value([outcome(None, a) for a in (0.1, 0.2)], CONFIG) < logit.value(
+        [outcome(None, a) for a in (0.1, 0.3)], CONFIG
+    )
     compute = Objective("compute", 0.98)
     assert compute.value(seeds[:1], CONFIG) == compute.score(seeds[0], CONFIG) == 100 * operations_per_step(CONFIG)
     assert compute.score(seeds[1], CONFIG) == 2000 * operations_per_step(CONFIG)
