@@ -284,15 +284,16 @@ def _in_order(found: list[Population], settings: tuple[str, ...]) -> list[Popula
     if not found:
         return []
     defaults = {s: as_text(default_settings()[s]) for s in settings}
-    reference = min(
-        found, key=lambda p: (sum(p.condition[s] != defaults[s] for s in settings), -len(p.varies), -len(p))
-    )
 
     def place(p: Population) -> tuple[Any, ...]:
         first = p.rows.iloc[0]
         values = tuple(_sortable(first[f"config.{s}"]) for s in settings)
         return (-len(p.varies), p.varies, values, tuple(p.fixed.values()))
 
+    def changed(p: Population) -> int:
+        return sum(p.condition[s] != defaults[s] for s in settings)
+
+    reference = min(found, key=lambda p: (changed(p), -len(p.varies), -len(p), place(p)))
     return [reference, *sorted((p for p in found if p is not reference), key=place)]
 
 

@@ -25,22 +25,27 @@ CARRIED: Final = (
     *("numerics.path", "numerics.compile"),
 )
 """Settings of a store's runs that a proposed command takes over, unless its own sweep sets them."""
+LONGER: Final = 4
 MOST_VALUES: Final = 4
 """Values of one setting that a command is proposed with; of more, the reference's alone."""
 STORE_WORD: Final = "STORE"
 """What stands for the store in a command that takes it as an option."""
 
 
-def proposal(command: str, observations: Observations, any_task: bool) -> str:
+def proposal(command: str, observations: Observations, any_task: bool, longer: bool = False) -> str:
     """Return ``command`` with the settings of the store's runs and the store's path, quoted for a shell.
 
     ``any_task``: the command can be given for any task; otherwise it keeps its own settings.
+    ``longer``: what the store lacks is longer runs, so they get ``LONGER`` times the steps.
     """
     if not command:
         return ""
     words = shlex.split(command)
     if any_task and len(observations.arithmetic):
         words += settings_of(observations, _set_by(words), sweeping="-m" in words[3:])
+        if longer and "train.steps" not in _set_by(shlex.split(command)):
+            steps = LONGER * int(observations.arithmetic["config.train.steps"].max())
+            words = [*(word for word in words if not word.startswith("train.steps=")), f"train.steps={steps}"]
     path = observations.path
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]

@@ -131,8 +131,13 @@ class Question:
                 raise NotEnoughData("runs of this study; the store has none")
             return self.analyse(observations, self)
         except NotEnoughData as gap:
-            return Missing(self.name, self.title, self.question, gap.needs, self.command_for(observations), started)
+            return Missing(
+                self.name, self.title, self.question, gap.needs, self.command_for(observations, gap.needs), started
+            )
 
-    def command_for(self, observations: Observations) -> str:
-        """Return the command, with the settings of the store's runs and the store's path, ready to be pasted."""
-        return proposal(self.command, observations, self.any_task)
+    def command_for(self, observations: Observations, needs: str = "") -> str:
+        """Return the command, with the settings of the store's runs and the store's path, ready to be pasted.
+
+        Where ``needs`` asks for longer runs (it names ``train.steps``), the command does as well.
+        """
+        return proposal(self.command, observations, self.any_task, longer="train.steps" in needs)

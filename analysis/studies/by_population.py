@@ -65,7 +65,10 @@ def by_population(
         part.about, part.scope = population.name, population.scope
         parts.append(part)
     if not parts:
-        raise NotEnoughData("; ".join(dict.fromkeys(f"{p.name}: {needs}" if p.name else needs for p, needs in gaps)))
+        words = {needs for _, needs in gaps}
+        if len(words) == 1:
+            raise NotEnoughData(f"{'in each population ' if len(gaps) > 1 else ''}{words.pop()}")
+        raise NotEnoughData("; ".join(f"{p.name}: {needs}" for p, needs in gaps))
     if len(found) == 1:
         parts[0].notes += _beside_note(found)
         return parts[0]

@@ -31,6 +31,8 @@ EVENTS = {
     "grokked": "generalised",
 }
 """Columns of events and what they are called."""
+FEWEST_LABELLED = 5
+"""Generalised runs below which the shares lead nothing."""
 MOST_ORDERS = 3
 KINDS = ("fast", "slow", "mixed")
 
@@ -164,7 +166,7 @@ def one(observations: Observations, population: Population, question: Question) 
                 e.percent(),
                 f"{hits} of {n} generalised seeds ({task}) {words}: {e.percent()}.",
                 e,
-                headline=True,
+                headline=n >= FEWEST_LABELLED,
             )
         )
     waiting = len(events) - n

@@ -116,7 +116,9 @@ def _finding(scan: Scan, task: str, headline: bool) -> Finding:
     said = f" The diary: {DIARY_SAYS[scan.stream]}." if scan.stream in DIARY_SAYS and scan.in_diary_regime else ""
     at = f"at step {scan.horizon:,}: {by_accuracy}.{said}"
     if scan.in_diary_regime or scan.by_time is None or scan.median is None:
-        e, label = scan.shares["super"], f"super {scan.unit}, {scan.fixed} fixed ({task})"
+        e, which = scan.shares["super"], _called(scan, "super")
+        named = f"{which} {scan.unit}" if scan.in_diary_regime else f"{scan.unit} {which} at step {scan.horizon:,}"
+        label = f"{named}, {scan.fixed} fixed ({task})"
         return Finding(label, e.percent(), intro + at, e, headline)
     e = scan.by_time
     text = (
@@ -129,7 +131,7 @@ def _finding(scan: Scan, task: str, headline: bool) -> Finding:
 def _called(scan: Scan, name: str) -> str:
     """Return a class by its name in the diary's regime, elsewhere by its thresholds: they were made for that task."""
     low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
-    elsewhere = {"super": f"above {high}", "fast": f"{low} to {high}", "normal": f"below {low}"}
+    elsewhere = {"super": f"above {high}", "fast": f"between {low} and {high}", "normal": f"below {low}"}
     return name if scan.in_diary_regime else elsewhere[name]
 
 

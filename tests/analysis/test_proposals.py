@@ -71,6 +71,14 @@ def test_a_named_sweep_keeps_what_it_sets_itself() -> None:
     assert "optim.weight_decay" not in decay
 
 
+def test_where_longer_runs_are_missing_longer_ones_are_proposed() -> None:
+    store = toy(train__steps=200)
+    command = "python -m grok.run -m sweep=census"
+    assert proposal(command, store, any_task=True, longer=True).endswith(" train.steps=800")
+    long = proposal("python -m grok.run -m sweep=long_census", store, any_task=True, longer=True)
+    assert "train.steps" not in long, "the sweep has its own length"
+
+
 def test_values_that_vary_are_all_carried_by_a_sweep() -> None:
     truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 0.1, 1.0) for i in range(6)]
     store = simulate(truths)
