@@ -172,7 +172,7 @@ class Search:
                 self._fill(record, round_number)
             flying = [t for t in record.trials() if not t.state.is_finished() and _progress(t) == round_number]
             if not flying:
-                write_summary(self, record)
+                self._summarise(record)
                 return True
             if not self._train(flying):
                 return False
@@ -181,7 +181,18 @@ class Search:
                     # another process on this study may have told it meanwhile
                     if not trial.state.is_finished() and _progress(trial) == round_number:
                         self._judge(record, trial, round_number)
-                write_summary(self, record)
+                self._summarise(record)
+
+    def _summarise(self, record: StudyRecord) -> None:
+        study = {
+            "name": self.study.name,
+            "storage": record.where if self.study.storage is None else "url",
+            "objectives": [{"name": o.name, "direction": o.direction} for o in self.objectives],
+            "definition": self.definition(),
+            "planned": self.limit,
+            "default": {name: self.flat.get(name) for name in self.space.describe()},
+        }
+        write_summary(self.folder / f"{self.study.name}.json", study, record, self.store_path / "tmp")
 
     def _fill(self, record: StudyRecord, round_number: int) -> None:
         trials = record.trials()

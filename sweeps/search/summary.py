@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
-from grok.config.fields import flatten
 from grok.files import write_json
 from sweeps.search.record import ASKED, ENDED, StudyRecord
 
-if TYPE_CHECKING:
-    from sweeps.search.driver import Search
-
-VERSION = 1
+VERSION: Final = 1
 
 
-def write_summary(search: Search, record: StudyRecord) -> None:
-    """Write ``STORE/search/NAME.json``: the definition, and every trial with the runs behind it."""
+def write_summary(path: Path, study: Mapping[str, Any], record: StudyRecord, temporary: Path) -> None:
+    """Write a study's summary to ``path``: ``study``'s own facts, and every trial with the runs behind it.
+
+    ``temporary`` is a folder of the same file system.
+    """
     best = {trial.number for trial in record.best()}
     write_json(
-        search.folder / f"{search.study.name}.json",
+        path,
         {
             "version": VERSION,
-            "name": search.study.name,
             "optuna": record.begun_with,
-            "storage": record.where if search.study.storage is None else "url",
-            "objectives": [{"name": o.name, "direction": o.direction} for o in search.objectives],
-            "definition": search.definition(),
-            "planned": search.limit,
-            "default": {name: flatten(search.default).get(name) for name in search.space.describe()},
+            **study,
             "trials": [
                 {
                     "number": trial.number,
@@ -45,7 +41,7 @@ def write_summary(search: Search, record: StudyRecord) -> None:
                 for trial in record.trials()
             ],
         },
-        search.store_path / "tmp",
+        temporary,
     )
 
 

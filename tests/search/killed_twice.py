@@ -1,4 +1,4 @@
-"""``python -m sweeps.search.killed_twice [--out DIR] [--study NAME] [overrides]``: the same study, killed and not.
+"""``python -m tests.search.killed_twice [--out DIR] [--study NAME] [overrides]``: the same study, killed and not.
 
 Carries a study out twice: once undisturbed, once killed (SIGKILL) at a third and at two
 thirds of its trials and given again. Both must have made the same trials. Then the best
@@ -10,7 +10,6 @@ the study, and figures/. The two stores go to DIR/stores.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -22,21 +21,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grok.errors import ConfigError, GrokError, TrainingError
+from grok.cli.command import Parser, command
+from grok.errors import ConfigError, TrainingError
 from grok.store import Provenance
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return 0 when the trials are the same, 1 when they are not."""
-    parser = argparse.ArgumentParser(prog="python -m sweeps.search.killed_twice", description=__doc__)
+@command()
+def main(argv: list[str]) -> int:
+    """Return 0 when the trials are the same, 1 when they are not."""
+    parser = Parser(prog="python -m tests.search.killed_twice", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/search"))
     parser.add_argument("--study", default="quickstart")
     given, overrides = parser.parse_known_args(argv)
-    try:
-        return rehearse(given.out, [f"study={given.study}", *overrides])
-    except GrokError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
+    return rehearse(given.out, [f"study={given.study}", *overrides])
 
 
 def rehearse(out: Path, words: list[str]) -> int:
@@ -60,7 +57,7 @@ def rehearse(out: Path, words: list[str]) -> int:
     machine = Provenance.collect().on_this_machine()
     result = {
         "command": shlex.join(
-            ["python", "-m", "sweeps.search.killed_twice", "--out", str(out), "--study", name, *words[1:]]
+            ["python", "-m", "tests.search.killed_twice", "--out", str(out), "--study", name, *words[1:]]
         ),
         "same_trials": same,
         "trials": len(whole["trials"]),
