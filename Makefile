@@ -6,7 +6,7 @@ EXTRAS ?= dev,docs,readers,gpt,hf,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup sweep test test-slow check docs coverage golden bench results clean
+.PHONY: setup sweep notebooks test test-slow check docs coverage golden bench results clean
 
 setup: $(VENV)/.installed
 
@@ -20,6 +20,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 sweep: setup
 	$(BIN)/python -m grok.run -m experiment=quickstart 'seed=range(0,64)' store.path=results/quickstart
 	$(BIN)/python -m analysis.report results/quickstart
+
+# The notebooks in Jupyter: make notebooks GROK_STORE=results/quickstart
+GROK_STORE ?= results/store
+notebooks: setup
+	$(BIN)/jupytext --quiet --sync notebooks/*.py
+	GROK_STORE=$(abspath $(GROK_STORE)) $(BIN)/jupyter lab notebooks
 
 check: setup
 	$(BIN)/ruff check .

@@ -58,14 +58,17 @@ def missing_text(study: Missing) -> str:
 
 
 def show(study: Study, only: tuple[str, ...] | None = None) -> None:
-    """Print a study as text."""
-    print(f"{study.title}: {study.question}")
-    if study.scope:
-        print(f"  {study.scope}")
-    for finding in study.findings:
-        print(f"  {finding.text}")
-    for note in study.notes:
-        print(f"  note: {note}")
+    """Print a study as text; ``only`` names the tables, None: all."""
+    print(study_text(study, only))
+
+
+def study_text(study: Study, only: tuple[str, ...] | None = None) -> str:
+    """Return a study as text: its scope, findings, notes and tables."""
+    lines = [f"{study.title}: {study.question}"]
+    lines += [f"  {study.scope}"] if study.scope else []
+    lines += [f"  {finding.text}" for finding in study.findings]
+    lines += [f"  note: {note}" for note in study.notes]
     for table in study.tables:
         if (only is None or table.name in only) and len(table.frame):
-            print(f"\n{table.caption}\n{table.frame.to_string(index=False)}")
+            lines.append(f"\n{table.caption}\n{table.frame.to_string(index=False)}")
+    return "\n".join(lines)

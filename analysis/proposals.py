@@ -13,6 +13,7 @@ import yaml
 
 from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings
 from analysis.populations import COUPLING, Populations, populations
+from grok.cli import setups
 from grok.store.rerun import literal
 from grok.streams import derive_seed
 
@@ -150,14 +151,10 @@ SWEPT: Final = "hydra.sweeper.params."
 
 def _file(group: str, name: str) -> dict[str, Any] | None:
     """Return what ``conf/GROUP/NAME.yaml`` sets, by dotted name; None where there is no such file of the project."""
-    import grok
-
-    package = Path(grok.__path__[0])
-    for conf in (package / "conf", package.parent / "conf"):
-        file = conf / group / f"{name}.yaml"
-        if re.fullmatch(r"[\w/]+", name) and file.is_file():
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
-            return _flat({k: v for k, v in content.items() if k != "defaults"})
+    file = setups.folder() / group / f"{name}.yaml"
+    if re.fullmatch(r"[\w/]+", name) and file.is_file():
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return _flat({k: v for k, v in content.items() if k != "defaults"})
     return None
 
 

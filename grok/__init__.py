@@ -1,3 +1,50 @@
-"""A laboratory for one question: what does a seed decide?"""
+"""A laboratory for one question: what does a seed decide?
 
-__version__ = "0.1.0"
+For notebooks and scripts::
+
+    import grok
+
+    grok.run("experiment=quickstart", seed=7)                     one run; its row
+    grok.sweep("experiment=quickstart", seed=range(0, 64))        many runs; a row each
+    store = grok.open_store("results/store")                      .runs(), .curves(), .steps(): data frames
+    studies = grok.studies("results/store")                       what the report says, as data frames
+    studies["census"]                                             an answer, or what is missing for one
+
+Whatever is refused raises :class:`grok.GrokError`. The names are loaded when they are used: importing
+``grok`` imports nothing else.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from grok.version import __version__
+
+if TYPE_CHECKING:
+    from analysis.notebook import studies
+    from grok.api import run, sweep
+    from grok.errors import GrokError
+    from grok.store import open_store
+
+__all__ = ["GrokError", "__version__", "open_store", "run", "studies", "sweep"]
+
+_HOMES = {
+    "GrokError": "grok.errors",
+    "open_store": "grok.store",
+    "run": "grok",  # the module of the command, which can be called
+    "studies": "analysis.notebook",
+    "sweep": "grok.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'grok' has no attribute {name!r}")
+    if name == "run":
+        return importlib.import_module("grok.run")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__doc__"])

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from grok import __version__
 from grok.cli.command import Parser, command
 from grok.errors import ConfigError, nearest
+from grok.version import __version__
 
 HOME: Final = str(Path(__file__).parents[1])
 """The folder that the package ``grok`` stands in."""

@@ -4,30 +4,33 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
 # ---
 
 # %% [markdown]
 # # How many seeds are super?
 #
-# A sweep of random seeds, read from its store. Open this file in Jupyter with jupytext, or run it as a script:
+# A sweep of random seeds, read from its store. `make notebooks` opens this in Jupyter; GROK_STORE names the store:
 #
-#     GROK_STORE=results/store python notebooks/census.py
+#     make notebooks GROK_STORE=results/quickstart
 #
-# The store comes from `python -m grok.run -m sweep=census`, or, in three minutes, from
-# `python -m grok.run -m 'seed=range(0,64)' experiment=quickstart`.
+# The store comes from `grok sweep sweep=census`, or, in three minutes, from
+# `grok sweep experiment=quickstart 'seed=range(0,64)'`. What a store cannot answer yet is said in its place, with the
+# command that trains it.
 
 # %%
 import os
+from pathlib import Path
 
-from analysis.command import show
-from analysis.criteria import DIARY, REGIMES
-from analysis.figures import drawings
-from analysis.observations import Observations
-from analysis.statistics.proportions import seeds_for_width
-from analysis.studies import ask
+import grok
 
-store = Observations.read(os.environ.get("GROK_STORE", "results/store"))
-print(f"{len(store.arithmetic):,} trajectories, {len(store.curves):,} evaluations")
+here, above = Path("results/store"), Path("../results/store")  # Jupyter starts a notebook in its own folder
+path = Path(os.environ.get("GROK_STORE", above if above.is_dir() else here))
+studies = grok.studies(path)
+studies
 
 # %% [markdown]
 # ## What super means
@@ -36,22 +39,22 @@ print(f"{len(store.arithmetic):,} trajectories, {len(store.curves):,} evaluation
 # faster than the median seed, with seeds that never generalised counted as slower than their budget.
 
 # %%
+from analysis.criteria import DIARY, REGIMES
+
 print(DIARY)
 print(REGIMES)
 
 # %%
-census = ask("census", store)
-show(census)
+studies["census"]
 
 # %%
-accuracy, times, curves = drawings(census)
-accuracy
+studies["census"].figures
+
+# %% [markdown]
+# Every number is a data frame: `.findings` has each one with its interval, `.tables` what the report shows.
 
 # %%
-times
-
-# %%
-curves
+studies["census"].findings
 
 # %% [markdown]
 # ## How long does it take, and are there two kinds of seeds?
@@ -60,25 +63,19 @@ curves
 # The curve below respects that; a histogram would not.
 
 # %%
-survival = ask("survival", store)
-show(survival)
+studies["survival"]
 
 # %%
-drawings(survival)[0]
+studies["survival"].figures
 
 # %% [markdown]
 # ## Another road, or the same road faster?
 
 # %%
-regimes = ask("regimes", store)
-show(regimes)
+studies["regimes"]
 
 # %%
-portrait, order = drawings(regimes)
-portrait
-
-# %%
-order
+studies["regimes"].figures
 
 # %% [markdown]
 # ## How many seeds would settle it?
@@ -86,4 +83,6 @@ order
 # The diary saw 18 super seeds in 2,073. To know such a share to within a quarter of a percentage point:
 
 # %%
+from analysis.statistics.proportions import seeds_for_width
+
 print(f"{seeds_for_width(18 / 2073, 0.005):,} seeds for an interval of half a percentage point")

@@ -4,6 +4,10 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
 # ---
 
 # %% [markdown]
@@ -12,18 +16,18 @@
 # Seeds of the three streams are crossed, and every cell is run twice, the second time with its initial weights moved by
 # a unit in the last place. Without that second run, interaction between seeds and plain chaos would look the same.
 #
-#     python -m grok.run -m sweep=crossed
-#     GROK_STORE=results/store python notebooks/crossed.py
+#     grok sweep sweep=crossed
+#     make notebooks GROK_STORE=results/store
 
 # %%
 import os
+from pathlib import Path
 
-from analysis.command import show
-from analysis.figures import drawings
-from analysis.observations import Observations
-from analysis.studies import ask
+import grok
 
-store = Observations.read(os.environ.get("GROK_STORE", "results/store"))
+here, above = Path("results/store"), Path("../results/store")  # Jupyter starts a notebook in its own folder
+path = Path(os.environ.get("GROK_STORE", above if above.is_dir() else here))
+studies = grok.studies(path)
 
 # %% [markdown]
 # ## Variance shares
@@ -32,15 +36,10 @@ store = Observations.read(os.environ.get("GROK_STORE", "results/store"))
 # the budget. Each share is the part of the variance of that outcome that would vanish if this source were fixed.
 
 # %%
-crossed = ask("crossed", store)
-show(crossed)
+studies["crossed"]
 
 # %%
-shares, cells = drawings(crossed)
-shares
-
-# %%
-cells
+studies["crossed"].figures
 
 # %% [markdown]
 # ## Given this order seed, are good weights likelier?
@@ -50,7 +49,7 @@ cells
 # weights and measures it on the other.
 
 # %%
-crossed.rates
+studies["crossed"].table("conditional_rates")
 
 # %% [markdown]
 # ## Is it the seed?
@@ -58,8 +57,7 @@ crossed.rates
 # If the shares of the weights and of the order are small beside chaos, a super seed is not a property of its numbers.
 
 # %%
-repeats = ask("repeatability", store)
-show(repeats)
+studies["repeatability"]
 
 # %%
-drawings(repeats)[0]
+studies["repeatability"].figures

@@ -4,6 +4,10 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
 # ---
 
 # %% [markdown]
@@ -12,18 +16,18 @@
 # The initial tensors of a super seed are moved, layer by layer, into a normal seed; batch order and split stay. All
 # combinations of layers are run, each twice with a perturbation of a unit in the last place.
 #
-#     python -m sweeps.layers --recipient SEED --donor SEED
-#     GROK_STORE=results/store python notebooks/layers.py
+#     grok layers --recipient SEED --donor SEED
+#     make notebooks GROK_STORE=results/store
 
 # %%
 import os
+from pathlib import Path
 
-from analysis.command import show
-from analysis.figures import drawings
-from analysis.observations import Observations
-from analysis.studies import ask
+import grok
 
-store = Observations.read(os.environ.get("GROK_STORE", "results/store"))
+here, above = Path("results/store"), Path("../results/store")  # Jupyter starts a notebook in its own folder
+path = Path(os.environ.get("GROK_STORE", above if above.is_dir() else here))
+studies = grok.studies(path)
 
 # %% [markdown]
 # ## Shapley shares
@@ -33,11 +37,10 @@ store = Observations.read(os.environ.get("GROK_STORE", "results/store"))
 # transplant stands by itself; a mean over them needs three or more.
 
 # %%
-layers = ask("layers", store)
-show(layers)
+studies["layers"]
 
 # %%
-drawings(layers)[0]
+studies["layers"].figures
 
 # %% [markdown]
 # ## Do layers work together?
@@ -45,12 +48,4 @@ drawings(layers)[0]
 # An interaction away from zero says that two layers of the donor do more, or less, together than apart.
 
 # %%
-layers.interactions
-
-# %% [markdown]
-# ## The transplants behind it
-
-# %%
-for result in layers.results:
-    total = result.attribution.total
-    print(f"{result.transplant.name}: {len(result.transplant.rows)} runs, all layers: {total.plain(2)}")
+studies["layers"].table("interactions")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from grok.cli import setups
 from grok.cli.command import FULL_ERROR
 from grok.cli.refusals import explain
 from grok.cli.words import as_overrides
@@ -28,9 +29,9 @@ Settings = dict[str, Any]
 
 
 def conf_source() -> str:
-    """Return where the settings are: inside an installed package, else beside it in the checkout."""
-    package = Path(__file__).parents[1]
-    return "pkg://grok.conf" if (package / "conf").is_dir() else str(package.parent / "conf")
+    """Return the folder of the settings as Hydra takes it: a package's folder is named by the package."""
+    conf = setups.folder()
+    return "pkg://grok.conf" if conf.parent == Path(__file__).parents[1] else str(conf)
 
 
 def compose(words: Sequence[str]) -> Settings:

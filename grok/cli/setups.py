@@ -8,8 +8,6 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
-from grok.cli.compose import conf_source
-
 NOT_NAMED: Final = {"study": ("base",)}
 """Files that others start from."""
 
@@ -18,9 +16,9 @@ _END: Final = re.compile(r"(?<!\bal)(?<!\b[A-Z])[.?;](?= )")
 
 
 def folder() -> Path:
-    """Return the folder of the settings' files."""
-    source = conf_source()
-    return Path(__file__).parents[1] / "conf" if source.startswith("pkg://") else Path(source)
+    """Return the folder of the settings' files: inside an installed package, else beside it in the checkout."""
+    package = Path(__file__).parents[1]
+    return package / "conf" if (package / "conf").is_dir() else package.parent / "conf"
 
 
 def names(group: str) -> list[str]:

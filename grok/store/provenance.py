@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-import grok
+from grok.version import __version__
 
 _SECRETS: Final = (
     # user:password@, whatever characters the password has
@@ -82,7 +82,7 @@ class Provenance:
             git_commit=commit,
             git_dirty=dirty,
             host=socket.gethostname(),
-            grok_version=grok.__version__,
+            grok_version=__version__,
             torch_version=installed("torch"),
             python_version=platform.python_version(),
             numpy_version=installed("numpy"),
@@ -103,7 +103,7 @@ class Provenance:
             self,
             git_commit=commit,
             git_dirty=dirty,
-            grok_version=grok.__version__,
+            grok_version=__version__,
             host=socket.gethostname(),
             torch_version=installed("torch"),
             python_version=platform.python_version(),
@@ -127,7 +127,7 @@ def git_state() -> tuple[str | None, bool | None]:
     Dirty: a tracked file differs from the commit, or there is an untracked file that
     git does not ignore and that is not in a store.
     """
-    return git_state_of(Path(grok.__file__).parent)
+    return git_state_of(Path(__file__).parents[1])
 
 
 def git_state_of(package: Path) -> tuple[str | None, bool | None]:

@@ -1,0 +1,123 @@
+"""Runs and sweeps from Python: what ``import grok`` offers to notebooks and scripts.
+
+Both take the words of the command line, or values: ``sweep("experiment=quickstart", seed=range(0, 64),
+optim__lr=[1e-3, 3e-3], store="results/rates")``. Two underscores stand for the dot of a setting's name.
+What the store holds already is not trained again.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from grok.cli.task import Task
+from grok.cli.words import quoted
+from grok.config import MODES
+from grok.config.fields import settings_of
+from grok.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def run(*words: str, **settings: Any) -> pd.Series:
+    """Train one run, unless the store holds it, and return its row.
+
+    Args:
+        words: settings as they are typed: ``"experiment=quickstart"``, ``"optim.lr=1e-3"``.
+        settings: settings as values; ``store`` is the folder of the store.
+
+    Returns:
+        The run's row in ``runs``, indexed by column; empty for ``dry_run=True``.
+
+    Raises:
+        GrokError: a setting is refused, or the store cannot be used.
+        KeyboardInterrupt: it was interrupted; the same call goes on.
+    """
+    rows = _rows([*words, *_as_words(settings)])
+    if rows is None:
+        import pandas as pd
+
+        return pd.Series(dtype=object)
+    if rows.empty:
+        raise KeyboardInterrupt("the run was interrupted; the same call goes on where it stopped")
+    return rows.iloc[0]
+
+
+def sweep(*words: str, **settings: Any) -> pd.DataFrame:
+    """Train the product of all settings that have several values, and return a row a run, in the order of the product.
+
+    Args:
+        words: settings as they are typed: ``"sweep=census"``, ``"seed=range(0,64)"``, ``"optim.lr=1e-3,3e-3"``.
+        settings: settings as values; a ``range``, list or tuple is swept over.
+
+    Returns:
+        The rows in ``runs``. After an interruption those that are stored; the same call goes on.
+
+    Raises:
+        GrokError: a setting is refused, or the store cannot be used.
+    """
+    rows = _rows(["-m", *words, *_as_words(settings)])
+    if rows is None:
+        import pandas as pd
+
+        return pd.DataFrame()
+    return rows
+
+
+def _rows(words: list[str]) -> pd.DataFrame | None:
+    """Return the rows of the runs that ``words`` ask for, as far as they are stored; None after a dry run."""
+    from grok.store import open_store
+
+    task = Task(["python", "-m", "grok.run", *words])
+    outcome = task.carry_out(words)
+    if outcome is None or task.configs[0].dry_run:
+        return None
+    stored = open_store(task.configs[0].store.path).runs()
+    order = {run_id: number for number, run_id in enumerate(dict.fromkeys(outcome.run_ids))}
+    mine = stored[stored["run_id"].isin(order)]
+    return mine.sort_values("run_id", key=lambda ids: ids.map(order)).reset_index(drop=True)
+
+
+def _as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings given as values as they are typed.
+
+    >>> _as_words({"seed": range(3), "optim__lr": [0.001, 0.003], "optim__betas": [0.9, 0.98], "dry_run": True})
+    ['seed=range(0,3,1)', 'optim.lr=0.001,0.003', 'optim.betas=[0.9,0.98]', 'dry_run=true']
+    """
+    lists = {name for mode in MODES.values() for name, (hint, _) in settings_of(mode).items() if _is_list(hint)}
+    words = []
+    for key, value in settings.items():
+        name = "store.path" if key == "store" else key.replace("__", ".")
+        if isinstance(value, range):
+            text = f"range({value.start},{value.stop},{value.step})"
+        elif isinstance(value, (list, tuple)) and (
+            name not in lists or any(isinstance(v, (list, tuple)) for v in value)
+        ):
+            if not value:
+                raise ConfigError(f"{name}={value!r} is empty: expected at least one value to sweep over")
+            text = ",".join(_literal(name, v) for v in value)
+        else:
+            text = _literal(name, value)
+        words.append(f"{name}={text}")
+    return words
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is list
+
+
+def _literal(name: str, value: Any) -> str:
+    value = value.item() if hasattr(value, "item") else value  # a number of numpy
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_literal(name, v) for v in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_literal(name, v)}" for key, v in value.items()) + "}"
+    if hasattr(value, "__fspath__") or isinstance(value, str):
+        return quoted(str(value))
+    raise ConfigError(f"{name}={value!r}: {type(value).__name__} given, expected a number, text, or a list of them")

@@ -1,0 +1,68 @@
+"""What Hydra's application calls with composed settings: the runs are trained by ``grok.execute``."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grok.cli.compose import run_application
+from grok.cli.presets import announcement
+from grok.config import GptConfig, RunConfig, load_config
+from grok.errors import GrokError, TrainingError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from grok.execute import Outcome
+
+
+class Task:
+    """Hydra's task function: a single run is a call, a sweep one call of :meth:`run_plan`."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.argv = argv
+        self.configs: list[RunConfig] = []
+        self.outcome: Outcome | None = None
+        self.refusal: GrokError | None = None
+
+    def carry_out(self, words: Sequence[str]) -> Outcome | None:
+        """Train what a command line asks for; None: it only asked for something to be printed.
+
+        Raises:
+            GrokError: refused; nothing was trained.
+        """
+        run_application(self, words)
+        if self.refusal is not None:
+            raise self.refusal
+        return self.outcome
+
+    def __call__(self, config: DictConfig) -> None:
+        """Train the one run of a command without ``-m``."""
+        from omegaconf import OmegaConf
+
+        try:
+            settings = OmegaConf.to_container(config, resolve=True)
+            self._execute([typing.cast(dict[str, Any], settings)])
+        except GrokError as refusal:  # Hydra would add lines of its own
+            self.refusal = refusal
+
+    def run_plan(self, settings: Sequence[Mapping[str, Any]]) -> Sequence[str | Exception]:
+        """Train all jobs of a sweep; return each one's run_id, or what it failed with."""
+        outcome = self._execute(settings)
+        return [self._ended(run_id, outcome) for run_id in outcome.run_ids]
+
+    def _execute(self, settings: Sequence[Mapping[str, Any]]) -> Outcome:
+        from grok.execute import execute
+
+        self.configs = [load_config(job) for job in settings]
+        for line in announcement([c for c in self.configs if isinstance(c, GptConfig)], self.argv):
+            print(line, flush=True)
+        self.outcome = execute(self.configs, argv=self.argv)
+        return self.outcome
+
+    @staticmethod
+    def _ended(run_id: str, outcome: Outcome) -> str | Exception:
+        if outcome.statuses.get(run_id) == "failed":
+            return TrainingError(f"run {run_id} failed: {outcome.errors.get(run_id, 'in an earlier command')}")
+        return run_id
