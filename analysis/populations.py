@@ -205,10 +205,11 @@ def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
     for fixed in ((), *((s,) for s in STREAMS)):
         varies = tuple(s for s in STREAMS if s not in fixed)
         rows = plain[np.all([derived[s] for s in varies], axis=0)]
-        for _, group in rows.groupby(["_condition", *(f"seed_{s}" for s in fixed)], sort=True):
-            once = group.drop_duplicates("seed")
-            if not fixed or len(once) >= FEWEST:
-                found.append(_population(once, varies, fixed))
+        cell = ["_condition", *(f"seed_{s}" for s in fixed)]
+        if fixed:  # thousands of cells hold one run each: see _scans
+            rows = rows[rows.groupby(cell)["seed"].transform("nunique") >= FEWEST]
+        for _, group in rows.groupby(cell, sort=True):
+            found.append(_population(group.drop_duplicates("seed"), varies, fixed))
     return found
 
 
