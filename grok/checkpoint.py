@@ -293,7 +293,7 @@ def _check_plain(value: Any, where: str) -> None:
         for i, item in enumerate(value):
             _check_plain(item, f"{where}[{i}]")
     elif type(value) not in (str, int, float, bool, type(None)):
-        raise CheckpointError(f"{where}: {type(value).__name__} does not come back from JSON as it was")
+        raise CheckpointError(f"{where}: {type(value).__name__} is not JSON-serialisable")
 
 
 def _disk_errors(doing: str) -> AbstractContextManager[None]:

@@ -27,7 +27,7 @@ EVALUATED_AT_ONCE: Final = 4096
 def seconds_to_train(runs: Sequence[PlannedRun], store: Store | None, workers: int) -> float | None:
     """Return the estimated wall time of ``runs``, or None where nothing is known.
 
-    Runs like those that the store holds take as long as the ordinary one of those did (the
+    Runs like those that the store holds take the median stored run's time (the
     first of a worker also compiled); for others the arithmetic of their steps is counted.
     """
     measured = _seconds_per_run(store) if store is not None else {}

@@ -33,7 +33,7 @@ class RayExecutor:
             )
         except (ConnectionError, ValueError) as error:
             raise ConfigError(
-                f"executor=ray: no cluster lets us in at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: start it with "
+                f"executor=ray: cannot connect to Ray at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: start it with "
                 "`ray start`, correct the address, or set RAY_AUTH_MODE=token where it asks for its token"
             ) from error
         self.workers = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))

@@ -53,7 +53,7 @@ class Log:
             f"{config.train.steps:,} steps of {per_step:,} tokens are {epochs:.2f} epochs of {len(tokens):,} tokens; "
             f"{numerics}"
         )
-        self.say(f"the data reads: {self.corpus.sample('train', 48)!r}")
+        self.say(f"data sample: {self.corpus.sample('train', 48)!r}")
         for change in changes:
             self.say(f"going on from step {self.from_step} under a changed setting: {change}")
         self.began = time.perf_counter()
@@ -80,7 +80,7 @@ class Log:
             f"perplexity {math.exp(min(point.val_loss, 700)):.2f}, lr {point.lr:.2e}, {tokens_per_second:,.0f} tokens/s"
         )
         if point.sample is not None:
-            self.say(f"it writes: {point.sample[:SHOWN]!r}")
+            self.say(f"generated sample: {point.sample[:SHOWN]!r}")
 
     def rolled_back(self, onset: int, event: str, *, to_step: int, branch: int) -> None:
         """Say a rollback, and let the sinks go on in a branch of their own; ``branch`` is its number."""
