@@ -11,7 +11,7 @@ from analysis.criteria import DIARY
 from grok.config import load_config
 from grok.errors import ConfigError
 from grok.store import open_store
-from sweeps.search.__main__ import compose
+from sweeps.search.__main__ import compose_study
 from sweeps.search.config import StudyConfig, split_study
 from sweeps.search.objective import Objective, SeedOutcome, operations_per_step, read_outcomes
 from tests.analysis.simulate import Truth, row, write
@@ -80,13 +80,13 @@ def test_a_diverged_run_did_not_generalise(tmp_path: Path) -> None:
 
 
 def test_the_diary_study_judges_by_the_diary() -> None:
-    study, _, base = split_study(compose(["study=diary"]))
+    study, _, base = split_study(compose_study(["study=diary"]))
     assert (study.accuracy, study.horizon) == (DIARY.super_accuracy, DIARY.horizon)
     assert base["train"]["steps"] == DIARY.horizon
 
 
 def test_base_yaml_says_the_defaults() -> None:
-    study, space, _ = split_study(compose(["study=base"]))
+    study, space, _ = split_study(compose_study(["study=base"]))
     assert study == StudyConfig()
     assert space == {}
 
