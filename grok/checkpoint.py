@@ -287,7 +287,7 @@ def _check_plain(value: Any, where: str) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise CheckpointError(f"{where}: key {key!r} is not text, and would not come back from JSON")
+                raise CheckpointError(f"{where}: key {key!r} is not text, so the state is not JSON-serialisable")
             _check_plain(item, f"{where}.{key}")
     elif isinstance(value, list):
         for i, item in enumerate(value):
