@@ -10,7 +10,7 @@ from typing import Any
 from grok.cli import setups
 from grok.cli.command import program
 from grok.config import MODES
-from grok.config.fields import Rule, accepted, settings_of
+from grok.config.fields import Rule, accepted_values, settings_of
 from grok.errors import nearest
 from grok.streams import MAX_SEED
 
@@ -84,7 +84,7 @@ def setting_lines(settings: Mapping[str, tuple[Any, Rule]], default: Mapping[str
     """Yield each setting with its default and what it takes, and its meaning below."""
     width = min(100, max(60, shutil.get_terminal_size((100, 24)).columns))
     for name, (hint, rule) in settings.items():
-        takes = accepted(hint, rule).replace(f" and at most {MAX_SEED}", "")
+        takes = accepted_values(hint, rule).replace(f" and at most {MAX_SEED}", "").removeprefix("one of ")
         yield f"  {f'{name}={shown(default[name])}':<30} {takes}"
         yield from textwrap.wrap(rule.doc, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
 

@@ -232,21 +232,6 @@ def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
         raise ConfigError(f"{name}={value!r} is out of range: {_accepts(kind, rule)}")
 
 
-def accepted(hint: Any, rule: Rule) -> str:
-    """Return what a setting of type ``hint`` takes, in words.
-
-    >>> accepted(int | None, Rule("Width.", minimum=1))
-    'a whole number, at least 1; or null'
-    >>> accepted(str, Rule("Place.", choices=("pre", "post")))
-    'pre | post'
-    """
-    kind = _without_none(hint)
-    text = _accepts(kind, rule).removeprefix("expected ")
-    if rule.choices is not None:
-        text = " | ".join(map(str, rule.choices))
-    return f"{text}; or null" if kind is not hint else text
-
-
 def _accepts(kind: Any, rule: Rule) -> str:
     if rule.choices is not None:
         return "one of " + ", ".join(str(c) for c in rule.choices)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from grok.__main__ import COMMANDS as CONSOLE
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
@@ -46,7 +48,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(page: Path) -> Iterator[Command]:
-    """Yield every ``python -m`` and ``make`` command of ``page``: in blocks, and in `single quotes` of the text."""
+    """Yield every ``python -m``, ``grok`` and ``make`` command of ``page``: in blocks, and in `single quotes`."""
     for block in blocks(page):
         if block.kind in ("", "sh", "bash"):
             for line in block.body.replace("\\\n", " ").splitlines():
@@ -59,8 +61,18 @@ def commands(page: Path) -> Iterator[Command]:
 def _command(page: str, line: str) -> Iterator[Command]:
     line = re.sub(r"(?<!\S)#.*", "", line).strip().removeprefix("$ ")
     line = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", line)  # environment variables in front
+    line = re.sub(r"^grok (\S+)", lambda match: _as_module(match[1]) or match[0], line)
     if re.match(r"(python3? -m (grok|analysis|sweeps|benchmarks|docs|tests)|make \w)", line) and "..." not in line:
         yield Command(page, tuple(shlex.split(line)))
+
+
+def _as_module(name: str) -> str | None:
+    """Return ``python -m MODULE`` for a command of ``grok``, with the words that it puts first."""
+    entry = {name: entry for group in CONSOLE.values() for name, entry in group.items()}.get(name)
+    if entry is None or entry.module in ("benchmarks", "grok.__main__"):
+        return None
+    module = "grok.store" if entry.module == "grok.cli.store" else entry.module.removesuffix(".__main__")
+    return " ".join(["python -m", module, *entry.words])
 
 
 def links(page: Path) -> list[str]:
