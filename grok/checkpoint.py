@@ -194,11 +194,18 @@ def _commit(target: Path, tensors: Mapping[str, torch.Tensor], about: dict[str, 
         (folder / MANIFEST).write_text(text, encoding="utf-8")
 
     with _disk_errors(f"writing {target}"):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_run_folder(target.parent)
         refuse_links([target.parent, target], [], CheckpointError)
         clear_unfinished(target.parent)
         # only kept weights are replaced; their run has no row before they are there
         write_folder(target, write)
+
+
+def _make_run_folder(folder: Path) -> None:
+    """Make a run's folder, and that of all runs; not the store around it, which was removed if it is missing."""
+    if not folder.parent.exists():
+        folder.parent.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
 
 
 def _save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:

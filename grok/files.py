@@ -29,6 +29,9 @@ from grok.processes import host_in_names, start_of
 TRIES: Final = 3
 """Times to write a folder that another process clears away meanwhile: it has no reason to do so twice."""
 
+LARGEST_NOTE: Final = 1000
+"""Bytes that a lock's file may hold: who took it last. A larger one is something else, and is not written over."""
+
 _UNFINISHED: Final = ".tmp-"
 """In the name of every folder that is being written or removed."""
 
@@ -110,23 +113,24 @@ def staged_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside ``target`` to write in; at the end it takes the name of ``target``.
 
     The old ``target`` is replaced, and who has its files open keeps reading them. On an
-    error nothing is left of the new folder, and what was there is untouched.
+    error nothing is left of the new folder, and what was there is untouched. The folder that
+    holds it is made when missing, not those around.
 
     Raises:
         FolderCrossed: another process did the same at the same moment.
         OSError: the disk refuses.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     pid = os.getpid()
     folder = _beside(target, f"{host_in_names()}+{pid}+{start_of(pid) or ''}+{os.urandom(4).hex()}")
     try:
+        target.parent.mkdir(exist_ok=True)
         folder.mkdir()
         yield folder
         _flush_tree(folder)
         _put_in_place(folder, target)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY) or not folder.exists():
-            raise FolderCrossed(*error.args) from error
+            raise FolderCrossed(*error.args, *([error.filename] if error.filename else [])) from error
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -230,7 +234,7 @@ def locked(path: Path, patience: float = LOCK_PATIENCE) -> Iterator[None]:
     on one machine only.
 
     Raises:
-        StoreError: the lock stayed with another process for ``patience`` seconds.
+        StoreError: the lock stayed with another process for ``patience`` seconds, or the file is no lock.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
@@ -248,6 +252,8 @@ def locked(path: Path, patience: float = LOCK_PATIENCE) -> Iterator[None]:
                     ) from None
                 time.sleep(pause)
                 pause = min(2 * pause, 0.1)
+        if os.fstat(handle).st_size > LARGEST_NOTE:
+            raise StoreError(f"{path} is not a lock of this project: move it away")
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         yield

@@ -15,9 +15,10 @@ from typing import Final
 
 from grok.cli.command import Parser, add_store, command, program, store_of
 from grok.errors import StoreError
+from grok.files import disk_errors
 from grok.store.compact import compact
 from grok.store.conflicts import conflict_files
-from grok.store.layout import Layout, is_current, read_marker
+from grok.store.layout import Layout, is_current, read_marker, refuse_missing
 from grok.store.leases import Leases
 from grok.store.merge import merge
 from grok.store.migrate import migrate
@@ -41,7 +42,8 @@ def main(argv: list[str]) -> int:
     given = parser().parse_args(argv)
     with warnings.catch_warnings(record=True, action="always") as noticed:
         try:
-            status = _run(given)
+            with disk_errors(f"{given.command} {given.store}"):
+                status = _run(given)
             damaged = any(issubclass(warning.category, DamagedShardWarning) for warning in noticed)
             return 1 if damaged and given.command == "merge" else status  # the result lacks their runs
         finally:
@@ -86,6 +88,7 @@ def _run(given: argparse.Namespace) -> int:
 def _status(path: str) -> int:
     store = open_store(path)
     layout, marker = store.layout, read_marker(store.layout)
+    refuse_missing(layout)
     table = store.table("runs", None, ["mode", "status", "numerics"])
     print(f"{path}: {table.num_rows} runs, schema {marker['schema_version']}")
     for mode in sorted(set(table["mode"].to_pylist())):

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from grok.files import replace_text
 from grok.processes import Owner, alive_here
+from grok.untrusted import is_folder, read_json, read_json_object
 
 STALE: Final = 86400.0
 """Seconds without a sign of life after which a killed sweep's folder is removed by the next one."""
@@ -43,7 +44,7 @@ class LiveFolder:
             (folder.path / OWNER).write_text(json.dumps(asdict(Owner.this_process())))
         for other in parent.iterdir():
             with suppress(OSError):
-                if time.time() - other.stat().st_mtime > STALE and not _lives(other):
+                if is_folder(other) and time.time() - other.stat().st_mtime > STALE and not _lives(other):
                     shutil.rmtree(other)
         return folder
 
@@ -61,7 +62,8 @@ class LiveFolder:
     def request_stop(self) -> None:
         """Ask every worker to checkpoint and return."""
         with suppress(OSError):
-            self.path.mkdir(parents=True, exist_ok=True)  # whoever cleared the folder did not mean this
+            self.path.parent.mkdir(exist_ok=True)  # whoever cleared the folder did not mean this,
+            self.path.mkdir(exist_ok=True)  # but a store that was removed is not begun again
             (self.path / "stop").touch()
 
     def stop_requested(self) -> bool:
@@ -81,12 +83,12 @@ class LiveFolder:
         """Yield what every group in flight said last."""
         for file in sorted(self.path.glob("*.json")):
             with suppress(OSError, ValueError):
-                yield json.loads(file.read_text())
+                yield read_json_object(file)
 
 
 def _lives(folder: Path) -> bool:
     """Return whether the folder's sweep is a living process of this machine: then no clock matters."""
     try:
-        return alive_here(Owner(**json.loads((folder / OWNER).read_text(encoding="utf-8")))) is True
-    except (OSError, ValueError, TypeError):
+        return alive_here(Owner.from_json(read_json(folder / OWNER))) is True
+    except (OSError, ValueError):
         return False

@@ -27,7 +27,7 @@ from grok.execute.planned import PlannedRun
 from grok.execute.resume import checkpoint_to_resume
 from grok.numerics.machine import usable_cores
 from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
-from grok.store import Provenance, Row, StoreWriter
+from grok.store import Provenance, Row, StoreGone, StoreWriter
 
 PUBLISH: Final = 0.5
 """Seconds between two words about progress."""
@@ -92,7 +92,7 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
     live = LiveFolder(Path(settings.live_path))
     IDLE.clear()
     try:
-        with StoreWriter(settings.store_path, thorough=False) as writer:
+        with StoreWriter(settings.store_path, thorough=False, create=False) as writer:
             claim = writer.claim([run.run_id for run in group.runs], retry_failed=settings.retry_failed)
             report.held, report.stored = sorted(claim.held), claim.done
             granted = set(claim.granted)
@@ -100,7 +100,8 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
             if runs:
                 _train(runs, writer, live, settings, slot, report, group.name)
     except (GrokError, OSError) as error:
-        report.fatal = one_line(error)
+        gone = not (Path(settings.store_path) / "store.json").is_file()
+        report.fatal = one_line(StoreGone(Path(settings.store_path)) if gone else error)
         report.trace = traceback.format_exc()
     finally:
         IDLE.set()

@@ -4,7 +4,7 @@ Nothing here imports torch. The promises and how they are kept: ``docs/store.md`
 """
 
 from grok.store.compare import Conflict
-from grok.store.layout import check_path
+from grok.store.layout import StoreGone, check_path
 from grok.store.leases import Claim
 from grok.store.provenance import Provenance, without_passwords
 from grok.store.quarantine import Recovered
@@ -23,6 +23,7 @@ __all__ = [
     "Recovered",
     "Row",
     "Store",
+    "StoreGone",
     "StoreWriter",
     "check_path",
     "open_store",

@@ -28,7 +28,7 @@ from grok.store.quarantine import Recovered
 from grok.store.recovery import recover
 from grok.store.rows import Shard, with_partners
 from grok.store.schema import KINDS, schema
-from grok.store.shards import concat, open_shard, read_whole, write_parquet
+from grok.store.shards import check_shard, concat, open_shard, read_whole, write_parquet
 from grok.store.unfinished import COMPACTION, READY, exchange_tables
 from grok.untrusted import is_folder
 
@@ -71,7 +71,7 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
     with disk_errors(f"compacting {path}"), locked(layout.lock):
         refuse_older(layout)
         recovered = recover(layout, thorough=True)
-        before = layout.names("runs")
+        before = _own(layout)
         if not can_exchange(layout):
             raise StoreError(
                 f"{path}: this file system cannot exchange two folders in one step, so compacting here would show "
@@ -79,7 +79,7 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
             )
         _refuse_folders(layout)
         merge_shards(layout, before, shard_rows)
-        return Compaction(len(before), len(layout.names("runs")), recovered)
+        return Compaction(len(before), len(_own(layout)), recovered)
 
 
 def _refuse_folders(layout: Layout) -> None:
@@ -109,14 +109,23 @@ def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD
     exchange_tables(layout, folder)
 
 
+def _own(layout: Layout) -> set[str]:
+    """Return the names of the table's shards, without those of foreign files, which stay as they are."""
+    own = set()
+    for name in layout.names("runs"):
+        with suppress(ForeignFile):
+            for kind in KINDS:
+                if layout.shard(kind, name).exists() and not check_shard(layout.shard(kind, name), kind, False).current:
+                    raise ForeignFile("its columns are not this version's")
+            own.add(name)
+    return own
+
+
 def _groups(layout: Layout, names: Collection[str], shard_rows: int) -> Iterator[list[str]]:
     """Yield the names of shards to merge into one, the smallest first."""
     group: list[str] = []
     rows = 0
-    sizes = {}
-    for name in names:
-        with suppress(ForeignFile):  # stays as it is
-            sizes[name] = _rows(layout, name)
+    sizes = {name: _rows(layout, name) for name in names}
     for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
         if group and rows + size > shard_rows:
             yield group
@@ -159,9 +168,10 @@ def _make_ready(layout: Layout, folder: Path, groups: list[list[str]]) -> None:
 
 def _link_others(table: Path, folder: Path, merged: Collection[str]) -> None:
     """Link what stays as it is into the new table: large shards, and whatever else lies there."""
-    for entry in os.scandir(table):
-        if entry.name.removesuffix(".parquet") not in merged or not entry.name.endswith(".parquet"):
-            os.link(entry.path, folder / entry.name, follow_symlinks=False)
+    with os.scandir(table) as entries:
+        for entry in entries:
+            if entry.name.removesuffix(".parquet") not in merged or not entry.name.endswith(".parquet"):
+                os.link(entry.path, folder / entry.name, follow_symlinks=False)
 
 
 def _write(folder: Path, name: str, shard: Shard) -> None:

@@ -41,8 +41,8 @@ class StoreGone(StoreError):
 
     def __init__(self, root: Path) -> None:
         super().__init__(
-            f"{root} was removed or moved while it was in use: put it back and the same command goes on, "
-            "or give the command again to begin a new store"
+            f"the store {root} was removed or moved while it was in use, and what was not stored by then is lost: put "
+            "it back and the same command goes on, or give the command again to begin a new store"
         )
 
 
@@ -101,8 +101,16 @@ class Layout:
         return self.root / kind / f"{name}.parquet"
 
     def names(self, kind: str) -> set[str]:
-        """Return the names of the table's shards, without the empty one."""
-        return shard_names(self.table(kind)) - {EMPTY}
+        """Return the names of the table's shards, without the empty one.
+
+        Raises:
+            StoreError: there is something else than a folder of that name.
+            FileNotFoundError: there is nothing.
+        """
+        try:
+            return shard_names(self.table(kind)) - {EMPTY}
+        except NotADirectoryError:
+            raise StoreError(f"{self.table(kind)} is not a folder: move it away") from None
 
     def folders(self) -> tuple[Path, ...]:
         tables = tuple(self.table(kind) for kind in KINDS)
@@ -124,12 +132,14 @@ def missing_tables(layout: Layout) -> list[str]:
 def shard_names(folder: Path) -> set[str]:
     """Return the names, without suffix, of the parquet files in ``folder``; also of links to files, as data sets
     that are kept under version control have them."""
-    return {e.name.removesuffix(".parquet") for e in os.scandir(folder) if _may_be_shard(e)}
+    with os.scandir(folder) as entries:
+        return {e.name.removesuffix(".parquet") for e in entries if _may_be_shard(e)}
 
 
 def strangers(folder: Path) -> list[Path]:
     """Return what lies in a table's folder and can be no shard: folders, files of another kind, links to nothing."""
-    return sorted(Path(e.path) for e in os.scandir(folder) if not _may_be_shard(e))
+    with os.scandir(folder) as entries:
+        return sorted(Path(e.path) for e in entries if not _may_be_shard(e))
 
 
 def _may_be_shard(entry: os.DirEntry[str]) -> bool:
@@ -196,6 +206,17 @@ def _check_place(layout: Layout) -> bool:
 def refuse_linked(layout: Layout) -> None:
     """Refuse to write into a store whose own files and folders are links, or something else than they should be."""
     refuse_links([*layout.folders(), layout.tmp, layout.search, layout.live], [layout.marker, layout.lock])
+    refuse_missing(layout)
+
+
+def refuse_missing(layout: Layout) -> None:
+    """Raise StoreError where a table's folder is gone while the others hold rows: theirs would pass for unfinished."""
+    missing = missing_tables(layout)
+    if missing and _has_rows(layout):
+        raise StoreError(
+            f"{layout.root} lacks its folders {', '.join(missing)}, and all rows in them: put them back, or make empty "
+            "ones if they are lost"
+        )
 
 
 def _lost_marker(layout: Layout) -> str:

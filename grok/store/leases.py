@@ -23,7 +23,7 @@ from typing import Final
 from grok.files import disk_errors, locked, remove_quietly, replace_text
 from grok.processes import Owner, alive_here
 from grok.store.layout import Layout
-from grok.untrusted import is_file, is_folder, is_plain, plain_name, read_json_object
+from grok.untrusted import is_file, is_plain, plain_name, read_json_object
 
 STALE_AFTER: Final = 120.0
 """Seconds without a heartbeat, as seen from here, after which a sweep on another machine counts as dead."""
@@ -110,7 +110,7 @@ class Leases:
 
     def _living(self) -> dict[str, Owner]:
         living: dict[str, Owner] = {}
-        for owner, runs in self._all(remove_damaged=True):
+        for owner, runs in self._all():
             if self._me is not None and owner.name == self._me.name:
                 continue
             if self._is_dead(owner):
@@ -133,7 +133,7 @@ class Leases:
             return False
         return now - since > self._stale_after
 
-    def _all(self, remove_damaged: bool = False) -> Iterator[tuple[Owner, list[str]]]:
+    def _all(self) -> Iterator[tuple[Owner, list[str]]]:
         for path in sorted(self._folder.glob("*.json")):
             with suppress(FileNotFoundError):
                 try:
@@ -141,12 +141,10 @@ class Leases:
                     owner, runs = Owner.from_json(content.get("owner")), content.get("run_ids")
                     if owner.name != path.stem or not isinstance(runs, list) or not all(map(is_plain, runs)):
                         raise ValueError("not a lease")
-                except (ValueError, OSError) as error:
-                    if isinstance(error, FileNotFoundError):
-                        raise
-                    if remove_damaged and not is_folder(path):  # unreadable, so nobody's
-                        remove_quietly(path)
-                    continue
+                except FileNotFoundError:
+                    raise
+                except (ValueError, OSError):
+                    continue  # nobody's, whatever it is
                 yield owner, runs
 
     def _write(self) -> None:

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grok.errors import StoreError, nearest
+from grok.files import disk_errors
 from grok.store.damage import NotAShard, refuse_without_threads
-from grok.store.layout import Layout, StoreGone, is_current, missing_tables, read_marker
+from grok.store.layout import Layout, StoreGone, is_current, read_marker, refuse_missing
 from grok.store.rows import Shard, filter_runs
 from grok.store.schema import schema
 from grok.store.shards import current_digest, read_shard, read_whole
@@ -176,10 +177,10 @@ class Store:
                 if not self.layout.marker.exists():
                     raise StoreGone(self.layout.root) from None
                 time.sleep(0.01)
-        if missing := missing_tables(self.layout):
-            raise StoreError(
-                f"{self.layout.root} lacks its folders {', '.join(missing)}, and all rows in them: put them back"
-            )
+            except OSError:
+                with disk_errors(f"reading {self.layout.root}", kept="nothing was changed"):
+                    raise
+        refuse_missing(self.layout)
         raise StoreError(f"{self.layout.root} changes faster than it can be read: try again")
 
 

@@ -82,6 +82,12 @@ def look(layout: Layout, *, thorough: bool) -> Survey:
             path = layout.shard(kind, name)
             try:
                 facts = check_shard(path, kind, thorough)
+                if not facts.current:
+                    read_shard(path, kind)  # could be migrated, or is of nobody's making
+                    raise StoreError(
+                        f"{path} has the columns of another version: run `python -m grok.store migrate {layout.root}` "
+                        "first"
+                    )
                 if name == EMPTY and read_shard(path, kind, ["run_id"]).num_rows:
                     reasons[name].append(f"{kind}: a shard with rows by the name of the one without")
             except ShardDamaged as damage:
@@ -91,12 +97,11 @@ def look(layout: Layout, *, thorough: bool) -> Survey:
                     reasons[name].append(f"{kind}: {damage}")
                 continue
             except ForeignFile as stranger:
-                foreign.append(f"{path}: {stranger}")
+                if name == EMPTY:  # a name of ours, which the first commit would remove
+                    reasons[name].append(f"{kind}: {stranger}")
+                else:
+                    foreign.append(f"{path}: {stranger}")
                 continue
-            if not facts.current:
-                raise StoreError(
-                    f"{path} has the columns of another version: run `python -m grok.store migrate {layout.root}` first"
-                )
             if kind == "runs" and name != EMPTY:
                 missing = [k for k in facts.partners if not os.path.lexists(layout.shard(k, name))]
                 reasons[name] += [f"its {k} are missing" for k in missing]

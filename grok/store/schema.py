@@ -216,17 +216,29 @@ def conform(kind: str, table: pa.Table) -> pa.Table:
 
     Raises:
         StoreError: the table has a column that this version does not know.
+        pa.ArrowInvalid: a column that is needed is missing, has gaps or another type: it is no table of this kind.
     """
     full = schema(kind)
     unknown = [name for name in table.column_names if name not in full.names]
     if unknown:
         raise StoreError(newer(f"a shard of {kind}", f"the column {unknown[0]!r}"))
-    arrays = [
-        table[field.name].cast(field.type) if field.name in table.column_names else _filled(kind, field, table)
-        for field in full
-    ]
+    arrays = [_conforming(kind, field, table) for field in full]
     kept = {k: v for k, v in (table.schema.metadata or {}).items() if k == PARTNERS_KEY}
     return pa.Table.from_arrays(arrays, schema=full.with_metadata({**full.metadata, **kept}))
+
+
+def _conforming(kind: str, field: pa.Field, table: pa.Table) -> pa.ChunkedArray | pa.Array:
+    if field.name in table.column_names:
+        column = table[field.name]
+        # a setting may have changed from a whole number to any; a seed as a float has lost digits
+        if column.type != field.type and not field.name.startswith(CONFIG):
+            raise pa.ArrowInvalid(f"column {field.name} is {column.type}, expected {field.type}")
+        column = column.cast(field.type)
+    else:
+        column = _filled(kind, field, table)
+    if column.null_count and not field.nullable:
+        raise pa.ArrowInvalid(f"column {field.name} has no value in {column.null_count} rows")
+    return column
 
 
 def _filled(kind: str, field: pa.Field, table: pa.Table) -> pa.Array:

@@ -59,12 +59,17 @@ class StoreWriter:
         thorough: read every page of every shard once, so that damage anywhere is found
             now; False reads footers only, for the workers of a sweep whose parent has looked.
 
+        create: make the store when it is missing; False for the workers of a sweep whose
+            parent has made it.
+
     Raises:
         StoreError: a foreign or unwritable folder, a newer schema, or an older one.
+        StoreGone: it is missing, and not to be made.
     """
 
-    def __init__(self, path: str | Path, thorough: bool = True) -> None:
-        check_path(path)  # refused before anything is written
+    def __init__(self, path: str | Path, thorough: bool = True, create: bool = True) -> None:
+        if not check_path(path) and not create:  # refused before anything is written
+            raise StoreGone(Path(path))
         refuse_without_threads(Path(path))
         self.layout: Layout = make_store(path)
         self.recovered: list[Recovered] = []
@@ -214,6 +219,7 @@ class StoreWriter:
             run_ids: what is to be trained.
             retry_failed: count runs that the store holds as failed as not stored.
         """
+        self._refuse_gone()
         with self._leases.locked():
             with self._writing("reading the store"):
                 stored = self._stored(CommitReport())
@@ -238,15 +244,19 @@ class StoreWriter:
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
+        self._refuse_gone()
         try:
             with disk_errors(f"{doing} ({self.layout.root})"), locked(self.layout.lock):
                 self.layout.tmp.mkdir(exist_ok=True)  # people clear folders of this name
                 self.recovered += [Recovered(name, LEFT) for name in finish_compaction(self.layout)]
                 yield
-        except StoreError as error:
-            if not self.layout.marker.is_file():
-                raise StoreGone(self.layout.root) from error
+        except StoreError:
+            self._refuse_gone()
             raise
+
+    def _refuse_gone(self) -> None:
+        if not self.layout.marker.is_file():
+            raise StoreGone(self.layout.root)
 
 
 class DamagedShard(Exception):

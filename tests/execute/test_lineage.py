@@ -15,7 +15,7 @@ from grok.execute.lineage import Lineage
 from grok.execute.planned import name_runs
 from grok.execute.worker import WorkerSettings, run_group
 from grok.records import Checkpoint
-from grok.store import Provenance, open_store
+from grok.store import Provenance, StoreWriter, open_store
 from grok.store.testing import MACHINE
 from tests.execute.conftest import tiny
 
@@ -36,6 +36,7 @@ def train(folder: Path, patch: pytest.MonkeyPatch, commit: str | None, dirty: bo
             store_path=str(folder / "S"), live_path=str(folder / "live"), flush_seconds=30.0, device="cpu", lanes=None,
             retry_failed=False, provenance=replace(MACHINE, git_commit=commit, git_dirty=dirty), parent=None,
         )  # fmt: skip
+        StoreWriter(folder / "S").close()
         report = run_group(Group(tuple(name_runs([tiny(checkpoint={"every": 3})]))), settings)
     assert report.fatal is None
     assert (report.error is not None) is dies
