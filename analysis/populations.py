@@ -205,9 +205,6 @@ def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
     for fixed in ((), *((s,) for s in STREAMS)):
         varies = tuple(s for s in STREAMS if s not in fixed)
         rows = plain[np.all([derived[s] for s in varies], axis=0)]
-        if fixed and len(rows):  # of thousands of cells with one run each only the large ones are cut out
-            cell = ["_condition", *(f"seed_{s}" for s in fixed)]
-            rows = rows[rows.groupby(cell)["seed"].transform("nunique") >= FEWEST]
         cell = ["_condition", *(f"seed_{s}" for s in fixed)]
         if fixed:  # thousands of cells hold one run each: see _scans
             rows = rows[rows.groupby(cell)["seed"].transform("nunique") >= FEWEST]
