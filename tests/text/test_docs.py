@@ -41,7 +41,7 @@ def test_the_first_command_prints_what_the_page_shows(
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[2:5]))
 def test_every_command_is_read(command: list[str]) -> None:
     """All options are known; what is missing is the input, which only a person has."""
-    parsers = {"grok.prepare": prepare._parser, "grok.evaluate": evaluate._parser, "grok.generate": generate._parser}
+    parsers = {"grok.prepare": prepare.parser, "grok.evaluate": evaluate.parser, "grok.generate": generate.parser}
     parsers[command[2]]().parse_args(command[3:])
 
 
