@@ -138,7 +138,7 @@ def refuse_links(folders: Iterable[Path], files: Iterable[Path], kind: type[Grok
         for path in paths:
             try:
                 mode = path.lstat().st_mode
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             if stat.S_ISLNK(mode):
                 raise kind(

@@ -138,8 +138,9 @@ sys.exit(main(sys.argv[3:]))
 def test_a_process_that_may_have_no_thread(store: Path, tmp_path: Path, command: str) -> None:
     """Reading with Arrow's threads hung for ever, and what came before had moved every shard."""
     subprocess.run(["chmod", "-R", "a+rwX", str(tmp_path)], check=True)
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o755)
+    for folder in tmp_path.parents:  # with several processes of tests there is one folder more
+        if folder.name.startswith(("pytest-", "popen-")):
+            folder.chmod(0o755)
     before = shards(store)
     words = [command, str(store), *([str(store), "--into", str(tmp_path / "new")] if command == "merge" else [])]
     done = subprocess.run(
