@@ -64,15 +64,15 @@ def finish_compaction(layout: Layout) -> list[str]:
     put = []
     for folder in list(_unfinished(layout)):
         tables = {kind: layout.table(kind) for kind in KINDS}
-        if not _in_step(tables):
-            kinds = _to_exchange(tables, {kind: folder / kind for kind in KINDS if is_folder(folder / kind)})
+        waiting = {kind: folder / kind for kind in KINDS if is_folder(folder / kind)}
+        in_step = _in_step(tables)
+        if not in_step or not all(_is_sound(kind, table) for kind, table in tables.items()):
+            kinds = [] if in_step else _to_exchange(tables, waiting)
             for kind in kinds:
                 exchange(folder / kind, layout.table(kind))
             if not kinds:  # whatever it is, it may be all that is left of some runs
                 put += [
-                    put_aside(
-                        layout, kind, folder / kind / f"{name}.parquet", "left by a compaction that was cut short"
-                    )
+                    put_aside(layout, kind, folder / kind / f"{name}.parquet", LEFT)
                     for kind in KINDS
                     if is_folder(folder / kind)
                     for name in sorted(shard_names(folder / kind) - {EMPTY})
@@ -100,6 +100,16 @@ def _in_step(tables: Mapping[str, Path]) -> bool:
         except NotAShard:
             continue  # damage by itself: whatever the other tables hold, they need not be exchanged for it
         if any(name not in names[kind] for kind in needed):
+            return False
+    return True
+
+
+def _is_sound(kind: str, table: Path) -> bool:
+    """Return whether no shard in the folder is damaged; else what waits in ``tmp/`` may be the only whole copy."""
+    for name in sorted(shard_names(table) - {EMPTY}):
+        try:
+            check_shard(table / f"{name}.parquet", kind, thorough=True)
+        except NotAShard:
             return False
     return True
 
