@@ -52,7 +52,7 @@ def draw(
     lines = [line.known() for line in lines]
     values = np.concatenate([np.array(limits or (), dtype=float), *(line.values for line in lines)])
     if not len(values):
-        return ["(nothing was measured)"]
+        return ["(not measured)"]
     low, high = float(values.min()), float(values.max())
     log = log and low > 0 and high > low
     if high == low:

@@ -16,6 +16,7 @@ from grok.execute.groups import Group
 from grok.execute.planned import name_runs
 from grok.execute.worker import WorkerSettings, run_group_in_worker
 from grok.numerics.device import is_device_error
+from grok.store import StoreWriter
 from grok.store.testing import MACHINE
 from tests.execute.conftest import tiny
 
@@ -24,6 +25,8 @@ GROUP = Group(tuple(name_runs([tiny(0), tiny(1)])))
 
 @pytest.fixture
 def settings(tmp_path: Path) -> WorkerSettings:
+    with StoreWriter(tmp_path / "S"):  # a worker makes no store: the sweep has
+        pass
     return WorkerSettings(
         store_path=str(tmp_path / "S"), live_path=str(tmp_path / "live"), flush_seconds=30.0, device="cpu", lanes=None,
         retry_failed=False, provenance=MACHINE, parent=None,

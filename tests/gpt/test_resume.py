@@ -114,7 +114,7 @@ def branch_job(config: GptConfig) -> Job:
 
 
 def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Path) -> None:
-    """T11: `1e-05 and 3e-05 do not match` is said before anything is trained, and how to mean it."""
+    """`1e-05 and 3e-05 do not match` is said before anything is trained, and how to mean it."""
     config = settings(optim__lr=3e-5)
     checkpoint = last_checkpoint(config, 6)
     with pytest.raises(CheckpointError, match=r"optim.lr: checkpoint 3e-05, now 1e-05.*resume.changes"):
@@ -125,6 +125,7 @@ def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Pa
         run(settings(optim__lr=3e-5, seeds__order=1), checkpoint)
 
     store = tmp_path / "store"
+    store.mkdir()
     save_checkpoint(run_folder(store, RUN), checkpoint)
     branch: dict[str, Any] = {"store__path": str(store), "resume": {"run": RUN, "step": 6, "changes": ["optim.lr"]}}
     result = list(train([branch_job(settings(optim__lr=1e-5, **branch))]))[-1]
