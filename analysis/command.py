@@ -34,19 +34,19 @@ def reading_parser(parser: Parser) -> Parser:
     return parser
 
 
-def print_study(question: Question, given: argparse.Namespace, only: tuple[str, ...] | None = None) -> None:
+def print_study(question: Question, arguments: argparse.Namespace, only: tuple[str, ...] | None = None) -> None:
     """Print the answer to a question of the store that the words name, and write its figures.
 
     Raises:
         GrokError: the store cannot be read, or the folder not be written.
     """
-    store = store_of(given)
+    store = store_of(arguments)
     study = question.ask(Observations.read(store))
     if isinstance(study, Missing):
         print(missing_text(study))
         return
     show(study, only)
-    out = given.out or default_folder(store)
+    out = arguments.out or default_folder(store)
     for drawing in write_studies([study], out)[study.name]:
         print(f"figure: {out / FIGURES / drawing.name}.png")
 

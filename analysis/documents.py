@@ -44,7 +44,7 @@ def sweeps(store: Path) -> list[dict[str, Any]]:
 
 
 def _documents(folder: Path, is_ours: Callable[[Any], bool]) -> list[dict[str, Any]]:
-    found = []
+    documents = []
     for file in sorted(folder.glob("*.json")):
         try:
             data = read_json(file)
@@ -54,11 +54,11 @@ def _documents(folder: Path, is_ours: Callable[[Any], bool]) -> list[dict[str, A
             reason = str(error)
         else:
             if is_ours(data):
-                found.append(data)
+                documents.append(data)
                 continue
             reason = "not what this project writes there"
         warnings.warn(f"left out {file}: {reason}", DamagedShardWarning, stacklevel=2)
-    return found
+    return documents
 
 
 def _is_search(data: Any) -> bool:

@@ -30,10 +30,12 @@ def with_event_times(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     ids, starts = np.unique(mine["run_id"].to_numpy(dtype=str), return_index=True)
     columns = {name: mine[name].to_numpy(dtype=float, na_value=np.nan) for name in MEASURES}
     steps = mine["step"].to_numpy(dtype=np.int64)
-    found = {}
+    events_by_run = {}
     for run, (i, j) in zip(ids, pairwise([*starts, len(mine)]), strict=True):
-        found[run] = events(steps[i:j].tolist(), **{name: values[i:j].tolist() for name, values in columns.items()})
+        events_by_run[run] = events(
+            steps[i:j].tolist(), **{name: values[i:j].tolist() for name, values in columns.items()}
+        )
     for name in ADDED:
-        computed = old["run_id"].map({run: happened[name] for run, happened in found.items()}).astype("Int64")
+        computed = old["run_id"].map({run: happened[name] for run, happened in events_by_run.items()}).astype("Int64")
         known[name] = known[name].astype("Int64").where(~known[name].index.isin(old.index), computed)
     return runs.assign(**known)

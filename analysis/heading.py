@@ -31,10 +31,10 @@ class Fact:
 
 def heading(observations: Observations) -> list[Fact]:
     """Return the facts of the runs that count, in the page's order; none of an empty store."""
-    found = []
+    facts = []
     rows = observations.arithmetic
     if len(rows):
-        found = [
+        facts = [
             Fact("Task", _each(rows, describe_task)),
             Fact("Model", _each(rows, describe_model)),
             Fact("Training", _each(rows, describe_training)),
@@ -42,10 +42,10 @@ def heading(observations: Observations) -> list[Fact]:
         ]
     if len(observations.gpt):
         presets = observations.gpt["config.experiment"].fillna("no preset").unique()
-        found.append(Fact("Language models", _some([str(p) for p in sorted(presets)])))
+        facts.append(Fact("Language models", _some([str(p) for p in sorted(presets)])))
     if len(observations.all_runs):
-        found += [Fact("Trained", _dates(observations)), Fact("Code", _code(observations.all_runs))]
-    return found + [Fact("Command", command, is_command=True) for command in _commands(observations)]
+        facts += [Fact("Trained", _dates(observations)), Fact("Code", _code(observations.all_runs))]
+    return facts + [Fact("Command", command, is_command=True) for command in _commands(observations)]
 
 
 def describe_model(row: pd.Series) -> str:
@@ -141,7 +141,7 @@ def _code(runs: pd.DataFrame) -> str:
 
 def _commands(observations: Observations) -> list[str]:
     """Return the sweeps' commands, the last first, for the store where it lies now."""
-    given = [
+    commands = [
         given_again(sweep["argv"], observations.path) for sweep in reversed(observations.sweeps) if sweep.get("argv")
     ]
-    return list(dict.fromkeys(given))[:MOST_COMMANDS]
+    return list(dict.fromkeys(commands))[:MOST_COMMANDS]

@@ -204,12 +204,12 @@ def describe_task(row: pd.Series) -> str:
 def differing_settings(row: pd.Series, names: Sequence[str] = CONDITION_SETTINGS) -> dict[str, object]:
     """Return the settings of a run that are not the defaults (the diary's regime), by dotted name."""
     defaults = default_settings()
-    found = {}
+    differing = {}
     for name in names:
         value = row.get(f"config.{name}")
         if name in defaults and not _same(value, defaults[name]):
-            found[name] = value
-    return found
+            differing[name] = value
+    return differing
 
 
 def as_text(value: object) -> str:

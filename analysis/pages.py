@@ -27,10 +27,10 @@ STORE: Final = "store"
 
 @dataclass
 class Page:
-    """One folder of ``results/``: its store, and the studies that its text has asked for."""
+    """One folder of ``results/``: its store, and the studies that its text uses."""
 
     folder: Path
-    asked: dict[str, Study | Missing] = field(default_factory=dict)
+    studies: dict[str, Study | Missing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not (self.folder / TEMPLATE).is_file():
@@ -43,12 +43,12 @@ class Page:
         Raises:
             ConfigError: there is no such question.
         """
-        if name not in self.asked:
+        if name not in self.studies:
             question = next((q for q in QUESTIONS if q.name == name), None)
             if question is None:
                 raise ConfigError(f"no study {name!r}{nearest(name, [q.name for q in QUESTIONS])}")
-            self.asked[name] = question.ask(self.observations)
-        return self.asked[name]
+            self.studies[name] = question.ask(self.observations)
+        return self.studies[name]
 
     def shown(self, name: str, label: str) -> str:
         """Return the number of the finding ``label`` of a study, as people read it, or what it still needs."""
@@ -79,7 +79,7 @@ class Page:
         return template.render(study=self.study, shown=self.shown, table=self.table, runs=self.observations.all_runs)
 
     def write(self) -> Path:
-        """Write the page, and the figures and tables of the studies it asked; return the page's path.
+        """Write the page, and the figures and tables of the studies it uses; return the page's path.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -91,7 +91,7 @@ class Page:
         try:
             for folder in (figures, tables):
                 folder.mkdir(exist_ok=True)
-            for study in self.asked.values():
+            for study in self.studies.values():
                 if isinstance(study, Missing):
                     continue
                 for drawing in drawings(study):

@@ -201,7 +201,7 @@ def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
     derived = {
         s: plain[f"seed_{s}"].to_numpy() == np.array([derive_seed(int(m), s) for m in plain["seed"]]) for s in STREAMS
     }
-    found = []
+    result = []
     for fixed in ((), *((s,) for s in STREAMS)):
         varies = tuple(s for s in STREAMS if s not in fixed)
         rows = plain[np.all([derived[s] for s in varies], axis=0)]
@@ -209,13 +209,13 @@ def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
         if fixed:  # thousands of cells hold one run each: see _scans
             rows = rows[rows.groupby(cell)["seed"].transform("nunique") >= FEWEST]
         for _, group in rows.groupby(cell, sort=True):
-            found.append(_population(group.drop_duplicates("seed"), varies, fixed))
-    return found
+            result.append(_population(group.drop_duplicates("seed"), varies, fixed))
+    return result
 
 
 def _scans(plain: pd.DataFrame) -> list[Population]:
     """Return the groups in which one stream's seed is drawn and the others stay."""
-    found = []
+    result = []
     for stream in STREAMS:
         fixed = tuple(s for s in STREAMS if s != stream)
         cell = ["_condition", *(f"seed_{s}" for s in fixed)]
@@ -226,10 +226,10 @@ def _scans(plain: pd.DataFrame) -> list[Population]:
             (condition, group.drop_duplicates(f"seed_{stream}")) for (condition, *_), group in large.groupby(cell)
         ]
         alone = Counter(condition for condition, _ in groups)
-        found += [
+        result += [
             _population(group, (stream,), fixed) for c, group in groups if len(group) >= PARALLEL or alone[c] == 1
         ]
-    return found
+    return result
 
 
 def _layer_scans(rows: pd.DataFrame) -> list[Population]:
@@ -238,7 +238,7 @@ def _layer_scans(rows: pd.DataFrame) -> list[Population]:
     if rows.empty:
         return []
     maps = rows["layers"].map(json.loads)
-    found = []
+    result = []
     for layer in sorted({name for layers in maps for name in layers}):
         mine = rows[[layer in layers for layers in maps]]
         others = mine["layers"].map(lambda text, layer=layer: _without(text, layer))
@@ -249,8 +249,8 @@ def _layer_scans(rows: pd.DataFrame) -> list[Population]:
                 held = json.loads(_without(str(group["layers"].iloc[0]), layer))
                 fixed = {s: int(group[f"seed_{s}"].iloc[0]) for s in STREAMS}
                 fixed |= {f"{LAYERS}{name}": int(seed) for name, seed in held.items()}
-                found.append(Population(group, (f"{LAYERS}{layer}",), fixed, {}))
-    return found
+                result.append(Population(group, (f"{LAYERS}{layer}",), fixed, {}))
+    return result
 
 
 def _without(text: str, layer: str) -> str:
@@ -280,9 +280,9 @@ def _finished(p: Population, settings: tuple[str, ...], masters: dict[tuple[str,
     return replace(p, rows=rows, condition=condition, masters=masters)
 
 
-def _in_order(found: list[Population], settings: tuple[str, ...]) -> list[Population]:
+def _in_order(every: list[Population], settings: tuple[str, ...]) -> list[Population]:
     """Return the reference first (fewest changed settings, then most streams drawn, then most runs), then by value."""
-    if not found:
+    if not every:
         return []
     defaults = {s: as_text(default_settings()[s]) for s in settings}
 
@@ -294,8 +294,8 @@ def _in_order(found: list[Population], settings: tuple[str, ...]) -> list[Popula
     def changed(p: Population) -> int:
         return sum(p.condition[s] != defaults[s] for s in settings)
 
-    reference = min(found, key=lambda p: (changed(p), -len(p.varies), -len(p), place(p)))
-    return [reference, *sorted((p for p in found if p is not reference), key=place)]
+    reference = min(every, key=lambda p: (changed(p), -len(p.varies), -len(p), place(p)))
+    return [reference, *sorted((p for p in every if p is not reference), key=place)]
 
 
 def _sortable(value: Any) -> tuple[int, float, str]:
@@ -303,14 +303,14 @@ def _sortable(value: Any) -> tuple[int, float, str]:
     return (0, float(value), "") if number else (1, 0.0, as_text(value))
 
 
-def _names(found: list[Population]) -> list[str]:
+def _names(every: list[Population]) -> list[str]:
     """Return what tells each population from the others: its values, and its streams where those differ, too."""
-    if len(found) < 2:
-        return [""] * len(found)
-    kinds = {(p.varies, tuple(p.fixed.items())) for p in found}
+    if len(every) < 2:
+        return [""] * len(every)
+    kinds = {(p.varies, tuple(p.fixed.items())) for p in every}
     defaults = default_settings()
     names = []
-    for p in found:
+    for p in every:
         values = [f"{s}={v}{' (default)' if v == as_text(defaults[s]) else ''}" for s, v in p.condition.items()]
         streams = []
         if len(kinds) > 1:

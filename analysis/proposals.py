@@ -79,9 +79,9 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool) 
     streams. A setting that takes a few values among the populations is then swept over all of them,
     and streams that every population holds are named at their seeds.
     """
-    found = observations.once(populations)
+    grouped = observations.once(populations)
     rows = observations.arithmetic
-    row = found.every[0].rows.iloc[0] if found.every else rows.iloc[0]
+    row = grouped.every[0].rows.iloc[0] if grouped.every else rows.iloc[0]
     name = row.get("config.experiment")
     preset = _file("experiment", str(name)) if isinstance(name, str) else None
     words = [f"experiment={name}"] if preset is not None else []
@@ -90,30 +90,30 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool) 
         column = f"config.{setting}"
         if setting in own or column not in rows:
             continue
-        values = _values(found, setting) if sweeping else None
+        values = _values(grouped, setting) if sweeping else None
         if values is not None:
             words.append(f"{setting}={','.join(values)}")
         elif as_text(row[column]) != as_text(before.get(setting)):
             words.append(f"{setting}={_typed(row[column])}")
-    return [*words, *(_streams(found, own) if sweeping else [])]
+    return [*words, *(_streams(grouped, own) if sweeping else [])]
 
 
-def _values(found: Populations, setting: str) -> list[str] | None:
+def _values(grouped: Populations, setting: str) -> list[str] | None:
     """Return the values of the one setting that differs between populations, where there are few."""
-    if found.settings != (setting,):
+    if grouped.settings != (setting,):
         return None
-    values = list(dict.fromkeys(_typed(p.rows.iloc[0][f"config.{setting}"]) for p in found.every))
+    values = list(dict.fromkeys(_typed(p.rows.iloc[0][f"config.{setting}"]) for p in grouped.every))
     return values if len(values) <= MOST_VALUES else None
 
 
-def _streams(found: Populations, own: Sequence[str]) -> list[str]:
+def _streams(grouped: Populations, own: Sequence[str]) -> list[str]:
     """Return the streams that every population holds at one seed."""
-    if not found.every:
+    if not grouped.every:
         return []
-    shared = set(found.every[0].fixed.items()).intersection(*(p.fixed.items() for p in found.every))
+    shared = set(grouped.every[0].fixed.items()).intersection(*(p.fixed.items() for p in grouped.every))
     return [
         f"{'++' if stream.startswith('layers.') else ''}seeds.{stream}={seed}"
-        for stream, seed in found.every[0].fixed.items()
+        for stream, seed in grouped.every[0].fixed.items()
         if (stream, seed) in shared
         and f"seeds.{stream}" not in own
         and ("seed" in own or seed != derive_seed(0, stream))  # what the command draws without being told
@@ -159,8 +159,8 @@ def _file(group: str, name: str) -> dict[str, Any] | None:
 
 
 def _flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return found
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat

@@ -44,7 +44,7 @@ MIXES = {
 def provenance(observations: Observations) -> Provenance:
     """Return the provenance of everything in the store."""
     runs = observations.all_runs
-    found = Provenance(
+    summary = Provenance(
         runs=len(runs),
         trajectories=int(runs["trajectory_id"].nunique()),
         evaluations=len(observations.curves),
@@ -52,17 +52,17 @@ def provenance(observations: Observations) -> Provenance:
         hours=float(runs["seconds"].fillna(0).sum()) / 3600,
         dirty=int(runs["git_dirty"].fillna(False).astype(bool).sum()),
     )
-    found.pending = pending(observations)
+    summary.pending = pending(observations)
     for column, words in MIXES.items():
         if column in runs:
-            found.mixes[words] = _counts(runs[column])
-    if len(found.mixes.get("numerics tags", {})) > 1:
-        found.notes.append(
+            summary.mixes[words] = _counts(runs[column])
+    if len(summary.mixes.get("numerics tags", {})) > 1:
+        summary.notes.append(
             "The runs were computed with several numerics tags: equal seeds need not give equal bits between them."
         )
-    if found.dirty:
-        found.notes.append(f"{found.dirty:,} runs were trained from uncommitted code.")
-    return found
+    if summary.dirty:
+        summary.notes.append(f"{summary.dirty:,} runs were trained from uncommitted code.")
+    return summary
 
 
 def pending(observations: Observations) -> list[str]:

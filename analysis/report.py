@@ -29,11 +29,11 @@ def parser() -> Parser:
 @command()
 def main(argv: list[str]) -> int:
     """Write the report and print its headlines."""
-    given = parser().parse_args(argv)
-    store = store_of(given)
-    out = given.out or default_folder(store)
-    if given.watch:
-        return watch(store, out, max(1, given.every))
+    arguments = parser().parse_args(argv)
+    store = store_of(arguments)
+    out = arguments.out or default_folder(store)
+    if arguments.watch:
+        return watch(store, out, max(1, arguments.every))
     report = compile_report(Observations.read(store))
     page = write_report(report, out)
     if not report.provenance.runs:

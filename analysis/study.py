@@ -25,8 +25,8 @@ def parser() -> Parser:
 @command()
 def main(argv: list[str]) -> int:
     """Answer the question."""
-    given = parser().parse_args(argv)
-    print_study(next(question for question in QUESTIONS if question.name == given.name), given)
+    arguments = parser().parse_args(argv)
+    print_study(next(question for question in QUESTIONS if question.name == arguments.name), arguments)
     return 0
 
 

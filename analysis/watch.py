@@ -62,12 +62,12 @@ def watch(store: Path, out: Path, every: int) -> int:
 
 def state(store: Path) -> tuple[tuple[str, int, int], ...]:
     """Return name, size and time of every file that a new run, sweep or search adds or changes."""
-    found = []
+    files = []
     for folder in FOLDERS:
         for file in sorted((store / folder).glob("*.*")):
             try:
                 stat = file.stat()
             except FileNotFoundError:  # merged into another one meanwhile
                 continue
-            found.append((f"{folder}/{file.name}", stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
+            files.append((f"{folder}/{file.name}", stat.st_size, stat.st_mtime_ns))
+    return tuple(files)

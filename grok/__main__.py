@@ -147,12 +147,14 @@ def parser() -> Parser:
 def _completion(words: Sequence[str]) -> int:
     from grok.cli.completion import SCRIPTS, of_line
 
-    given = parser().parse_args(words)
-    if given.line is not None:
-        found = of_line(given.line, {name: (entry.module, entry.settings) for name, entry in _commands().items()})
-        print("\n".join(found), end="\n" if found else "")
-    elif given.shell is not None:
-        print(SCRIPTS[given.shell], end="")
+    arguments = parser().parse_args(words)
+    if arguments.line is not None:
+        candidates = of_line(
+            arguments.line, {name: (entry.module, entry.settings) for name, entry in _commands().items()}
+        )
+        print("\n".join(candidates), end="\n" if candidates else "")
+    elif arguments.shell is not None:
+        print(SCRIPTS[arguments.shell], end="")
     else:
         raise ConfigError("grok completion needs a shell: bash, zsh or fish")
     return 0

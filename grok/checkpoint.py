@@ -94,9 +94,9 @@ def load_checkpoint(folder: str | Path, step: int | None = None) -> Checkpoint:
             warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
             continue
         return Checkpoint(run_id=manifest["run_id"], step=manifest["step"], tensors=tensors, state=manifest["state"])
-    asked = f"no checkpoint in {folder}" if step is None else f"no checkpoint of step {step} in {folder}"
-    there = ", ".join(map(str, checkpoint_steps(folder))) or "none"
-    raise CheckpointError(f"{asked} that is intact: {len(candidates)} damaged; steps there: {there}")
+    missing = f"no checkpoint in {folder}" if step is None else f"no checkpoint of step {step} in {folder}"
+    available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
+    raise CheckpointError(f"{missing} that is intact: {len(candidates)} damaged; steps there: {available}")
 
 
 def read_state(folder: str | Path, step: int) -> Checkpoint:
@@ -113,8 +113,8 @@ def read_state(folder: str | Path, step: int) -> Checkpoint:
             except CheckpointError as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error
             return Checkpoint(run_id=manifest["run_id"], step=step, tensors={}, state=manifest["state"])
-    there = ", ".join(map(str, checkpoint_steps(folder))) or "none"
-    raise CheckpointError(f"no checkpoint of step {step} in {folder}; steps there: {there}")
+    available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
+    raise CheckpointError(f"no checkpoint of step {step} in {folder}; steps there: {available}")
 
 
 def checkpoint_steps(folder: str | Path) -> list[int]:
@@ -240,10 +240,10 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         tensors = {name: tensor.clone() for name, tensor in load_file(path / TENSORS).items()}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"its tensors cannot be read: {error}") from error
-    found = {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in tensors.items()}
-    if found != manifest["tensors"]:
+    layout = {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in tensors.items()}
+    if layout != manifest["tensors"]:
         wrong = sorted(
-            n for n in found.keys() | manifest["tensors"].keys() if found.get(n) != manifest["tensors"].get(n)
+            n for n in layout.keys() | manifest["tensors"].keys() if layout.get(n) != manifest["tensors"].get(n)
         )
         raise CheckpointError(f"its tensors are not those of its manifest ({', '.join(wrong[:3])})")
     return manifest, {name: tensors[name] for name in manifest["tensors"]}

@@ -65,44 +65,44 @@ def parser() -> Parser:
     return parser
 
 
-def _evaluate(given: argparse.Namespace) -> str:
+def _evaluate(arguments: argparse.Namespace) -> str:
     import torch
 
     from grok.gpt.evaluate import score_split
 
     for name in ("stride", "context", "batch_size", "limit"):
-        value = getattr(given, name)
+        value = getattr(arguments, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: expected a whole number, at least 1")
-    if given.stride is not None and given.windows == "fixed":
-        raise ConfigError(f"--stride {given.stride} goes with --windows sliding")
-    if given.out is not None:
-        refuse_unwritable("--out", given.out)
-    run = find_run(given.run, given.store)
-    corpus = run.corpus(given.data)
-    corpus.verify([given.split])
-    device = device_of(given.device)
-    autocast = _AUTOCAST[given.precision]
-    weights = run.weights(None if given.weights == "all" else given.weights)
-    context = given.context or run.model_config.context
-    stride = (given.stride or max(1, context // 2)) if given.windows == "sliding" else None
+    if arguments.stride is not None and arguments.windows == "fixed":
+        raise ConfigError(f"--stride {arguments.stride} goes with --windows sliding")
+    if arguments.out is not None:
+        refuse_unwritable("--out", arguments.out)
+    run = find_run(arguments.run, arguments.store)
+    corpus = run.corpus(arguments.data)
+    corpus.verify([arguments.split])
+    device = device_of(arguments.device)
+    autocast = _AUTOCAST[arguments.precision]
+    weights = run.weights(None if arguments.weights == "all" else arguments.weights)
+    context = arguments.context or run.model_config.context
+    stride = (arguments.stride or max(1, context // 2)) if arguments.windows == "sliding" else None
     scores = {
         which: score_split(
             run.model(tensors, corpus.vocab_size, device),
             corpus,
-            given.split,
+            arguments.split,
             context=context,
             stride=stride,
-            batch_size=given.batch_size or max(1, _TOKENS_AT_ONCE // context),
-            limit=given.limit,
+            batch_size=arguments.batch_size or max(1, _TOKENS_AT_ONCE // context),
+            limit=arguments.limit,
             autocast=None if autocast is None else getattr(torch, autocast),
         )
         for which, tensors in weights.items()
     }
-    if given.out is not None:
-        content = _record(run, corpus, given.split, context, stride, scores)
-        write_text("--out", given.out, json.dumps(content, indent=1) + "\n")
-    return _page(run, corpus, given.split, context, stride, scores)
+    if arguments.out is not None:
+        content = _record(run, corpus, arguments.split, context, stride, scores)
+        write_text("--out", arguments.out, json.dumps(content, indent=1) + "\n")
+    return _page(run, corpus, arguments.split, context, stride, scores)
 
 
 def _record(

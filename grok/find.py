@@ -35,11 +35,11 @@ examples:
 @command()
 def main(argv: list[str]) -> int:
     """Print what was found."""
-    given = parser().parse_intermixed_args(argv)
-    if not (0 < given.first < given.last and given.steps >= 10 and given.largest >= 1):
+    arguments = parser().parse_intermixed_args(argv)
+    if not (0 < arguments.first < arguments.last and arguments.steps >= 10 and arguments.largest >= 1):
         raise ConfigError("expected 0 < --first < --last, --steps of at least 10, --largest of at least 1")
-    config = gpt_settings(["mode=gpt", *given.overrides])
-    print(_rate(config, given) if given.what == "lr" else _batch_size(config, given))
+    config = gpt_settings(["mode=gpt", *arguments.overrides])
+    print(_rate(config, arguments) if arguments.what == "lr" else _batch_size(config, arguments))
     return 0
 
 
@@ -65,41 +65,41 @@ def parser() -> Parser:
     return parser
 
 
-def _rate(config: GptConfig, given: argparse.Namespace) -> str:
+def _rate(config: GptConfig, arguments: argparse.Namespace) -> str:
     from grok.gpt.planning.lr_finder import range_test
 
     trainer = _trainer(config)
     with trainer.numerics.active():
-        found = range_test(trainer, first=given.first, last=given.last, steps=given.steps)
+        test = range_test(trainer, first=arguments.first, last=arguments.last, steps=arguments.steps)
     lines = [
-        f"loss falls fastest at rate {found.suggestion:.2e} ({len(found.rates)} rates from {found.rates[0]:.1e} "
-        f"to {found.rates[-1]:.1e})",
-        f"optim.lr={found.configured:g} is {found.ratio:.3g} times that",
+        f"loss falls fastest at rate {test.suggestion:.2e} ({len(test.rates)} rates from {test.rates[0]:.1e} "
+        f"to {test.rates[-1]:.1e})",
+        f"optim.lr={test.configured:g} is {test.ratio:.3g} times that",
         "Under a warm-up and a decay the best peak rate is usually higher than the steepest point.",
     ]
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        rows = zip(found.rates.tolist(), found.losses.tolist(), found.smooth.tolist(), strict=True)
-        with (given.out / "range_test.csv").open("w", newline="", encoding="utf-8") as file:
+    if arguments.out is not None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        rows = zip(test.rates.tolist(), test.losses.tolist(), test.smooth.tolist(), strict=True)
+        with (arguments.out / "range_test.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["lr", "loss", "smooth_loss"])
             writer.writerows(rows)
-        figure = _figure(found)
+        figure = _figure(test)
         for kind in ("png", "svg"):
-            figure.savefig(given.out / f"range_test.{kind}", dpi=150, bbox_inches="tight")
-        lines.append(f"written: {given.out}/range_test.csv, .png, .svg")
+            figure.savefig(arguments.out / f"range_test.{kind}", dpi=150, bbox_inches="tight")
+        lines.append(f"written: {arguments.out}/range_test.csv, .png, .svg")
     return "\n".join(lines)
 
 
-def _figure(found: RangeTest) -> Figure:
+def _figure(test: RangeTest) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6))
     axes = figure.subplots()
-    axes.semilogx(found.rates, found.losses, color="#9aa5b1", linewidth=1, label="each batch")
-    axes.semilogx(found.rates, found.smooth, color="#1f4e79", linewidth=2, label="smoothed")
-    axes.axvline(found.suggestion, color="#c05621", linestyle="--", label=f"steepest, {found.suggestion:.1e}")
-    axes.axvline(found.configured, color="#2f855a", linestyle=":", label=f"configured, {found.configured:.1e}")
+    axes.semilogx(test.rates, test.losses, color="#9aa5b1", linewidth=1, label="each batch")
+    axes.semilogx(test.rates, test.smooth, color="#1f4e79", linewidth=2, label="smoothed")
+    axes.axvline(test.suggestion, color="#c05621", linestyle="--", label=f"steepest, {test.suggestion:.1e}")
+    axes.axvline(test.configured, color="#2f855a", linestyle=":", label=f"configured, {test.configured:.1e}")
     axes.set(xlabel="learning rate", ylabel="training loss (nats)", title="Learning-rate range test")
     axes.legend(frameon=False)
     for side in ("top", "right"):
@@ -107,13 +107,13 @@ def _figure(found: RangeTest) -> Figure:
     return figure
 
 
-def _batch_size(config: GptConfig, given: argparse.Namespace) -> str:
+def _batch_size(config: GptConfig, arguments: argparse.Namespace) -> str:
     from grok.gpt.planning.batch_finder import best, measure
 
     trainer = _trainer(config)
     lines = [f"{'sequences':>9}{'tokens/s':>12}{'peak memory':>13}"]
     with trainer.numerics.active():
-        sizes = list(measure(trainer, largest=given.largest))
+        sizes = list(measure(trainer, largest=arguments.largest))
     lines += [f"{s.sequences:>9}{s.tokens_per_second:>12,.0f}{s.memory / 1e9:>10.2f} GB" for s in sizes]
     chosen = best(sizes).sequences
     lines.append(

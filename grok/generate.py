@@ -27,14 +27,14 @@ examples:
 @command()
 def main(argv: list[str]) -> int:
     """Print or write the texts."""
-    given = parser().parse_args(argv)
-    texts = _generate(given)
-    if given.out_file is None:
+    arguments = parser().parse_args(argv)
+    texts = _generate(arguments)
+    if arguments.out_file is None:
         print(_plain(texts))
     else:
-        as_lines = given.out_file.suffix == ".jsonl"
-        write_text("--out-file", given.out_file, _json_lines(texts) if as_lines else _plain(texts) + "\n")
-        print(f"{len(texts)} texts are in {given.out_file}", file=sys.stderr)
+        as_lines = arguments.out_file.suffix == ".jsonl"
+        write_text("--out-file", arguments.out_file, _json_lines(texts) if as_lines else _plain(texts) + "\n")
+        print(f"{len(texts)} texts are in {arguments.out_file}", file=sys.stderr)
     return 0
 
 
@@ -71,53 +71,55 @@ def parser() -> Parser:
     return parser
 
 
-def _generate(given: argparse.Namespace) -> list[dict[str, Any]]:
+def _generate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from grok.gpt.generate import Sampler, generate
 
     for name in ("tokens", "samples", "batch_size"):
-        if getattr(given, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected a whole number, at least 1")
-    if not 0 <= given.seed <= MAX_SEED:
-        raise ConfigError(f"--seed {given.seed}: expected a whole number from 0 to {MAX_SEED}")
-    if given.out_file is not None:
-        refuse_unwritable("--out-file", given.out_file)
-    sampler = Sampler(given.temperature, given.top_k, given.top_p)
-    run = find_run(given.run, given.store)
-    corpus = run.corpus(given.data)
+        if getattr(arguments, name) < 1:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {getattr(arguments, name)}: expected a whole number, at least 1"
+            )
+    if not 0 <= arguments.seed <= MAX_SEED:
+        raise ConfigError(f"--seed {arguments.seed}: expected a whole number from 0 to {MAX_SEED}")
+    if arguments.out_file is not None:
+        refuse_unwritable("--out-file", arguments.out_file)
+    sampler = Sampler(arguments.temperature, arguments.top_k, arguments.top_p)
+    run = find_run(arguments.run, arguments.store)
+    corpus = run.corpus(arguments.data)
     tokenizer = corpus.tokenizer
-    prompts = _prompts(given, tokenizer)
-    device = device_of(given.device)
-    weights = run.weights(given.weights)
-    which = given.weights or ("best" if "best" in weights else "last")
-    found = generate(
+    prompts = _prompts(arguments, tokenizer)
+    device = device_of(arguments.device)
+    weights = run.weights(arguments.weights)
+    which = arguments.weights or ("best" if "best" in weights else "last")
+    continuations = generate(
         run.model(weights[which], corpus.vocab_size, device),
         [ids for _, ids in prompts],
-        tokens=given.tokens,
+        tokens=arguments.tokens,
         sampler=sampler,
-        seed=given.seed,
-        samples=given.samples,
+        seed=arguments.seed,
+        samples=arguments.samples,
         eot_id=corpus.eot_id,
         vocab_size=corpus.vocab_size,
-        batch_size=given.batch_size,
+        batch_size=arguments.batch_size,
     )
     return [
         {
             "prompt": prompts[g.prompt][0],
             "text": tokenizer.decode(g.ids),
             "sample": g.sample,
-            "seed": given.seed,
+            "seed": arguments.seed,
             "tokens": len(g.ids),
             "ended": g.ended,
             "weights": which,
             "run_id": run.run_id,
         }
-        for g in found
+        for g in continuations
     ]
 
 
-def _prompts(given: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+def _prompts(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
     """Return each prompt's text and ids; an empty one starts a new document."""
-    texts = [given.prompt or ""] if given.prompt_file is None else _prompts_of_file(given.prompt_file)
+    texts = [arguments.prompt or ""] if arguments.prompt_file is None else _prompts_of_file(arguments.prompt_file)
     return [(text, tokenizer.encode(text).tolist() if text else _beginning(tokenizer)) for text in texts]
 
 
@@ -130,16 +132,16 @@ def _beginning(tokenizer: Tokenizer) -> list[int]:
 def _prompts_of_file(file: Path) -> list[str]:
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
-        found = [json.loads(line)["prompt"] for line in lines] if file.suffix == ".jsonl" else lines
+        prompts = [json.loads(line)["prompt"] for line in lines] if file.suffix == ".jsonl" else lines
     except OSError as error:
         raise DataError(f"--prompt-file {file} cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f'--prompt-file {file}: expected text, or in .jsonl {{"prompt": text}} a line ({error})'
         ) from error
-    if not found or not all(isinstance(prompt, str) for prompt in found):
+    if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
         raise DataError(f"--prompt-file {file} holds no prompt: expected one a line")
-    return found
+    return prompts
 
 
 def _plain(texts: Sequence[dict[str, Any]]) -> str:

@@ -34,8 +34,8 @@ examples:
 @command()
 def main(argv: list[str]) -> int:
     """Print what was written."""
-    given = parser().parse_args(argv)
-    print(_export(given) if given.action == "export" else _import(given))
+    arguments = parser().parse_args(argv)
+    print(_export(arguments) if arguments.action == "export" else _import(arguments))
     return 0
 
 
@@ -61,23 +61,22 @@ def parser() -> Parser:
     return parser
 
 
-def _export(given: argparse.Namespace) -> str:
+def _export(arguments: argparse.Namespace) -> str:
     import torch
 
     from grok.cli.trained import find_run
     from grok.gpt.hf import save_hf_folder
 
-    run = find_run(given.run, given.store)
-    weights = run.weights(given.weights)
-    vocab_size = run.model_config.vocab_size or run.corpus(given.data).vocab_size
-    model = run.model(weights[given.weights], vocab_size, torch.device("cpu"))
-    save_hf_folder(given.out, model)
-    return (
-        f"{given.out}: {sum(p.numel() for p in model.parameters()):,} parameters, for GPT2LMHeadModel.from_pretrained"
-    )
+    run = find_run(arguments.run, arguments.store)
+    weights = run.weights(arguments.weights)
+    vocab_size = run.model_config.vocab_size or run.corpus(arguments.data).vocab_size
+    model = run.model(weights[arguments.weights], vocab_size, torch.device("cpu"))
+    save_hf_folder(arguments.out, model)
+    count = sum(p.numel() for p in model.parameters())
+    return f"{arguments.out}: {count:,} parameters, for GPT2LMHeadModel.from_pretrained"
 
 
-def _import(given: argparse.Namespace) -> str:
+def _import(arguments: argparse.Namespace) -> str:
     from grok.checkpoint import run_folder, save_checkpoint
     from grok.gpt.hf import load_hf_folder
     from grok.gpt.training.checkpoint import capture, to_checkpoint
@@ -88,17 +87,17 @@ def _import(given: argparse.Namespace) -> str:
     from grok.store import StoreWriter
     from grok.text.corpus import open_corpus
 
-    model, corpus = load_hf_folder(given.folder), open_corpus(given.data)
-    config = _settings(model, given.data)
+    model, corpus = load_hf_folder(arguments.folder), open_corpus(arguments.data)
+    config = _settings(model, arguments.data)
     trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
     trainer.model.load_state_dict(model.state_dict())
     run_id = hashlib.sha256(f"{weights_hash(copy_weights(model))}{corpus.hash}".encode()).hexdigest()[:20]
     rest = {"data": corpus.hash, "numerics": [], "tries": 0, "changes": [], "seconds": 0.0, "started_at": 0.0}
     checkpoint = to_checkpoint(run_id, config, capture(trainer, History()), [], rest)
-    StoreWriter(given.store).close()  # so that it is one where there was none
-    save_checkpoint(run_folder(given.store, run_id), checkpoint)
+    StoreWriter(arguments.store).close()  # so that it is one where there was none
+    save_checkpoint(run_folder(arguments.store, run_id), checkpoint)
     n = sum(p.numel() for p in model.parameters())
-    return f"run {run_id} at step 0 in {given.store}/checkpoints: {n:,} parameters"
+    return f"run {run_id} at step 0 in {arguments.store}/checkpoints: {n:,} parameters"
 
 
 def _settings(model: GPT, data: str) -> GptConfig:

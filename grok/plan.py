@@ -18,8 +18,8 @@ from grok.text.corpus import open_corpus
 @command()
 def main(argv: list[str]) -> int:
     """Print the plan."""
-    given = parser().parse_intermixed_args(argv)
-    print(table(figures()) if given.diary else _page(given))
+    arguments = parser().parse_intermixed_args(argv)
+    print(table(figures()) if arguments.diary else _page(arguments))
     return 0
 
 
@@ -40,57 +40,58 @@ def parser() -> Parser:
     return parser
 
 
-def _page(given: argparse.Namespace) -> str:
-    if given.vocab_size is not None and given.vocab_size < 1:
-        raise ConfigError(f"--vocab-size {given.vocab_size}: expected a whole number, at least 1")
-    if given.price is not None and not 0 <= given.price < math.inf:
-        raise ConfigError(f"--price {given.price}: expected a price of 0 or more")
-    config = gpt_settings(["mode=gpt", *given.overrides])
+def _page(arguments: argparse.Namespace) -> str:
+    if arguments.vocab_size is not None and arguments.vocab_size < 1:
+        raise ConfigError(f"--vocab-size {arguments.vocab_size}: expected a whole number, at least 1")
+    if arguments.price is not None and not 0 <= arguments.price < math.inf:
+        raise ConfigError(f"--price {arguments.price}: expected a price of 0 or more")
+    config = gpt_settings(["mode=gpt", *arguments.overrides])
     corpus = open_corpus(config.data.path) if config.data.path else None
-    vocab_size = given.vocab_size or config.model.vocab_size
+    vocab_size = arguments.vocab_size or config.model.vocab_size
     vocab_size = vocab_size or (corpus.vocab_size if corpus else config.target.vocab_size)
     if vocab_size is None:
         raise ConfigError("the vocabulary is not known: give data.path=DIR, model.vocab_size=N or --vocab-size N")
-    found = plan(
+    planned = plan(
         config,
         vocab_size,
-        device=given.device,
-        devices=given.devices,
-        mfu=given.mfu,
+        device=arguments.device,
+        devices=arguments.devices,
+        mfu=arguments.mfu,
         corpus_tokens=corpus.split("train")["tokens"] if corpus else None,
     )
-    return _shown(config, found, vocab_size, given.price)
+    return _shown(config, planned, vocab_size, arguments.price)
 
 
-def _shown(config: GptConfig, found: Plan, vocab_size: int, price: float | None) -> str:
-    n, peak = found.parameters, found.machine.peak_of(found.precision)
+def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | None) -> str:
+    n, peak = planned.parameters, planned.machine.peak_of(planned.precision)
     published = f" (published: {config.target.params:,})" if config.target.params else ""
-    t8 = "exact" if found.formula == n.total else "GPT-2's form; this model differs"
+    t8 = "exact" if planned.formula == n.total else "GPT-2's form; this model differs"
     rows = [
         ("model", f"{config.experiment}: {config.model.layers} layers of {config.model.d_model}, {vocab_size:,} ids"),
         ("parameters", f"{n.total:,}{published}"),
         ("  blocks / embedding", f"{n.blocks:,} / {n.embedding:,}"),
         ("  without positions", f"{n.without_positions:,}"),
-        ("  n(12h²+13h)+vh+sh+2h", f"{found.formula:,} ({t8})"),
-        ("tokens", f"{found.tokens:,} = {config.train.steps:,} steps of {found.tokens_per_step:,}"),
-        ("  epochs", f"{found.epochs:.2f} of {found.corpus_tokens:,}" if found.epochs else "give data.path=DIR"),
-        ("  Chinchilla-optimal", f"{found.chinchilla_tokens:.3g}, 20 a parameter; this run has {_share(found)} that"),
-        ("  loss by Chinchilla's fit", _fit(n.total, found.tokens)),
-        ("FLOPs", f"{found.flops:.3g} ({found.flops_per_token:.3g} a token, a third of it forward)"),
-        ("  by 6 N tokens", f"{found.six_n:.3g}"),
-        ("memory of a device", f"{_size(found.bytes_per_device)} of {_size(found.machine.memory)}"),
-        ("  weights, gradients, Adam", _size(found.state_bytes)),
-        ("  activations", _size(found.activation_bytes)),
-        ("time", f"{_duration(found.seconds)} on {found.devices} x {found.machine.name} at {found.mfu:.0%} of"
-                 f" {peak / 1e12:,.4g} TFLOP/s ({found.precision})"),
-        ("device hours", f"{found.device_hours:,.3g}"),
-        ("cost", f"{found.device_hours * price:,.2f}" if price is not None else "give --price for a device and hour"),
+        ("  n(12h²+13h)+vh+sh+2h", f"{planned.formula:,} ({t8})"),
+        ("tokens", f"{planned.tokens:,} = {config.train.steps:,} steps of {planned.tokens_per_step:,}"),
+        ("  epochs", f"{planned.epochs:.2f} of {planned.corpus_tokens:,}" if planned.epochs else "give data.path=DIR"),
+        ("  Chinchilla-optimal",
+         f"{planned.chinchilla_tokens:.3g}, 20 a parameter; this run has {_share(planned)} that"),
+        ("  loss by Chinchilla's fit", _fit(n.total, planned.tokens)),
+        ("FLOPs", f"{planned.flops:.3g} ({planned.flops_per_token:.3g} a token, a third of it forward)"),
+        ("  by 6 N tokens", f"{planned.six_n:.3g}"),
+        ("memory of a device", f"{_size(planned.bytes_per_device)} of {_size(planned.machine.memory)}"),
+        ("  weights, gradients, Adam", _size(planned.state_bytes)),
+        ("  activations", _size(planned.activation_bytes)),
+        ("time", f"{_duration(planned.seconds)} on {planned.devices} x {planned.machine.name} at {planned.mfu:.0%} of"
+                 f" {peak / 1e12:,.4g} TFLOP/s ({planned.precision})"),
+        ("device hours", f"{planned.device_hours:,.3g}"),
+        ("cost", f"{planned.device_hours * price:,.2f}" if price is not None else "give --price for a device and hour"),
     ]  # fmt: skip
     return "\n".join(f"{name:<28}{text}" for name, text in rows)
 
 
-def _share(found: Plan) -> str:
-    return f"{found.tokens / found.chinchilla_tokens:,.3g} times"
+def _share(planned: Plan) -> str:
+    return f"{planned.tokens / planned.chinchilla_tokens:,.3g} times"
 
 
 def _fit(parameters: int, tokens: int) -> str:

@@ -82,28 +82,28 @@ def parser() -> Parser:
     return parser
 
 
-def _request(given: argparse.Namespace) -> Request:
+def _request(arguments: argparse.Namespace) -> Request:
     split_files: dict[str, tuple[str, ...]] = {}
-    for text in (text for group in given.split_file for text in group):
+    for text in (text for group in arguments.split_file for text in group):
         name, equals, file = text.partition("=")
         if not equals or not file or name not in ("val", "test"):
             raise DataError(f"--split-file {text}: expected val=FILE or test=FILE")
         split_files[name] = (*split_files.get(name, ()), file)
-    if given.workers < 1:
-        raise DataError(f"--workers {given.workers}: expected a whole number, at least 1")
+    if arguments.workers < 1:
+        raise DataError(f"--workers {arguments.workers}: expected a whole number, at least 1")
     return Request(
-        form=given.form,
-        inputs=tuple(given.input),
-        out=given.out,
-        tokenizer=given.tokenizer,
+        form=arguments.form,
+        inputs=tuple(arguments.input),
+        out=arguments.out,
+        tokenizer=arguments.tokenizer,
         split_files=split_files,
-        val_fraction=given.val_fraction,
-        vocab_size=given.vocab_size,
-        vocab=given.vocab,
-        eot=given.eot,
-        text_field=given.field,
-        detokenize=given.detokenize,
-        workers=given.workers,
+        val_fraction=arguments.val_fraction,
+        vocab_size=arguments.vocab_size,
+        vocab=arguments.vocab,
+        eot=arguments.eot,
+        text_field=arguments.field,
+        detokenize=arguments.detokenize,
+        workers=arguments.workers,
     )
 
 

@@ -57,10 +57,10 @@ class StreamSeeds:
     @classmethod
     def derive(cls, seed: int, overrides: dict[str, int | None] | None = None) -> StreamSeeds:
         """Derive every stream from the master ``seed``; an integer in ``overrides`` replaces one."""
-        given = overrides or {}
+        chosen = overrides or {}
         resolved = {}
         for field in fields(cls):
-            value = given.get(field.name)
+            value = chosen.get(field.name)
             resolved[field.name] = derive_seed(seed, field.name) if value is None else value
         return cls(**resolved)
 

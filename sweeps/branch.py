@@ -157,30 +157,30 @@ def parser() -> Parser:
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
     """Choose parents and train their children."""
-    asked = parser().parse_intermixed_args(argv)
+    arguments = parser().parse_intermixed_args(argv)
     for name, least in {"best": 0, "random": 0, "at": 1, "times": 1}.items():
-        if getattr(asked, name) < least:
-            raise ConfigError(f"--{name} {getattr(asked, name)}: expected at least {least}")
-    for word in asked.overrides:
+        if getattr(arguments, name) < least:
+            raise ConfigError(f"--{name} {getattr(arguments, name)}: expected at least {least}")
+    for word in arguments.overrides:
         if word.startswith(("seed=", "seeds.", "store.path=")):
             raise ConfigError(f"{word}: the parents' streams are kept or redrawn, and --store names the store")
-    redraws = redraws_of(asked.redraw)
-    settings = compose([*asked.overrides, f"store.path={quoted(asked.store)}"])
+    redraws = redraws_of(arguments.redraw)
+    settings = compose([*arguments.overrides, f"store.path={quoted(arguments.store)}"])
     config = arithmetic(settings)
-    store = open_store(asked.store)
-    if asked.parents is not None:
-        rows = [store.run(name) for name in asked.parents.split(",")]
+    store = open_store(arguments.store)
+    if arguments.parents is not None:
+        rows = [store.run(name) for name in arguments.parents.split(",")]
         for row in rows:
             if row["config_id"] != identify(config).config_id:
                 raise ConfigError(f"--parents: run {row['run_id']} has other settings than this command")
         parents = pd.DataFrame(rows).set_index("run_id")
     else:
-        runs = candidates(store, config, seeds_of(asked.seeds))
-        parents = choose(store, runs, best=asked.best, random=asked.random, at=asked.at)
-    runs_planned = [run for _, row in parents.iterrows() for run in children(row, settings, redraws, asked.times)]
+        runs = candidates(store, config, seeds_of(arguments.seeds))
+        parents = choose(store, runs, best=arguments.best, random=arguments.random, at=arguments.at)
+    runs_planned = [run for _, row in parents.iterrows() for run in children(row, settings, redraws, arguments.times)]
     print(
         f"{len(parents)} parents (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
-        f"{len(redraws)} redraws, {asked.times} times: {len(runs_planned)} children"
+        f"{len(redraws)} redraws, {arguments.times} times: {len(runs_planned)} children"
     )
     return execute(runs_planned, argv=["python", "-m", "sweeps.branch", *argv]).exit_status
 

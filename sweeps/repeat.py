@@ -79,9 +79,9 @@ def eligible(store: Store, only: dict[str, Any], scan: str | None) -> pd.DataFra
     for name, value in only.items():
         runs = runs[[_equal(stored, value) for stored in runs[f"config.{name}"]]]
     if runs.empty:
-        asked = " ".join(f"{name}={value}" for name, value in only.items())
+        settings = " ".join(f"{name}={value}" for name, value in only.items())
         raise ConfigError(
-            f"{store.layout.root} has no finished run to choose from{f' with {asked}' if asked else ''}: train a "
+            f"{store.layout.root} has no finished run to choose from{f' with {settings}' if settings else ''}: train a "
             "census first, python -m grok.run -m sweep=census"
         )
     runs = runs[runs["config_id"] == runs["config_id"].value_counts().index[0]]
@@ -216,16 +216,18 @@ def parser() -> Parser:
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
     """Choose candidates and controls, and repeat them."""
-    asked = parser().parse_intermixed_args(argv)
+    arguments = parser().parse_intermixed_args(argv)
     for name, least in {"best": 1, "times": 1, "controls": 0}.items():
-        if (value := getattr(asked, name)) is not None and value < least:
+        if (value := getattr(arguments, name)) is not None and value < least:
             raise ConfigError(f"--{name} {value}: expected at least {least}")
-    for word in asked.overrides:
+    for word in arguments.overrides:
         if word.startswith(("seed=", "seeds.", "perturb.", "replicate=")):
             raise ConfigError(f"{word}: --seeds names candidates, and --kinds says what a repeat changes")
-    kinds = kinds_of(asked.kinds)
-    how = arithmetic(compose([*asked.overrides, *([f"store.path={quoted(asked.store)}"] if asked.store else [])]))
-    names = {word.partition("=")[0].lstrip("+") for word in asked.overrides}
+    kinds = kinds_of(arguments.kinds)
+    how = arithmetic(
+        compose([*arguments.overrides, *([f"store.path={quoted(arguments.store)}"] if arguments.store else [])])
+    )
+    names = {word.partition("=")[0].lstrip("+") for word in arguments.overrides}
     if "precision" in kinds and "precision" not in names:
         raise ConfigError("--kinds precision needs the precision to repeat in, for example precision=float64")
     only = {
@@ -234,12 +236,12 @@ def main(argv: list[str]) -> int:
         if name in names and rule.role != "none" and not (name == "precision" and "precision" in kinds)
     }
     store = open_store(how.store.path)
-    runs = eligible(store, only, asked.scan)
-    wanted = asked.seeds.split(",") if asked.seeds else []
-    choice = choose(store, runs, best=asked.best, names=wanted, controls=asked.controls)
+    runs = eligible(store, only, arguments.scan)
+    wanted = arguments.seeds.split(",") if arguments.seeds else []
+    choice = choose(store, runs, best=arguments.best, names=wanted, controls=arguments.controls)
     rows = store.table("runs", list(choice.rows.index), None).to_pylist()
-    planned = [run for row in rows for run in repeats(row, how, kinds, asked.times)]
-    chosen = ", ".join(str(seed) for seed in choice.candidates[f"seed_{asked.scan}" if asked.scan else "seed"])
+    planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times)]
+    chosen = ", ".join(str(seed) for seed in choice.candidates[f"seed_{arguments.scan}" if arguments.scan else "seed"])
     print(
         f"{len(choice.candidates)} candidates (seeds {chosen}) of {len(runs)} runs, {len(choice.controls)} "
         f"ordinary controls; {', '.join(kinds)}: {len(planned)} repeats"

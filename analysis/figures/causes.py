@@ -60,11 +60,13 @@ def variance_bars(study: Crossed) -> Drawing | None:
     """Draw the variance shares with their intervals."""
     if study.shares is None:
         return None
-    found = study.shares
-    frame = pd.DataFrame([{"name": k, "value": e.value, "low": e.low, "high": e.high} for k, e in found.shares.items()])
-    colours = [ROSE if k == CHAOS else BLUE if "×" not in k else GREY for k in found.shares]
+    result = study.shares
+    frame = pd.DataFrame(
+        [{"name": k, "value": e.value, "low": e.low, "high": e.high} for k, e in result.shares.items()]
+    )
+    colours = [ROSE if k == CHAOS else BLUE if "×" not in k else GREY for k in result.shares]
     caption = (
-        f"Share of the variance of the outcome with 95% intervals; {found.n} runs, {found.replicates:.1f} per cell. "
+        f"Share of the variance of the outcome with 95% intervals; {result.n} runs, {result.replicates:.1f} per cell. "
         "Blue: a seed alone; grey: interactions; red: runs with equal seeds."
     )
     return intervals("variance_shares", "Who decides?", caption, frame, colours, "share of variance", True)

@@ -45,10 +45,10 @@ def spread(ids: pd.Index, most: int = MOST) -> pd.Index:
     return ids if len(ids) <= most else ids[np.linspace(0, len(ids) - 1, most).astype(int)]
 
 
-def lines(axes: Axes, curves: pd.DataFrame, x: str, y: str, **given: Any) -> None:
+def lines(axes: Axes, curves: pd.DataFrame, x: str, y: str, **options: Any) -> None:
     """Draw one thin line per run."""
     paths = [g[[x, y]].to_numpy(dtype=float) for _, g in curves.dropna(subset=[x, y]).groupby("run_id", sort=True)]
-    axes.add_collection(LineCollection(paths, **given))
+    axes.add_collection(LineCollection(paths, **options))
 
 
 def bounds(values: pd.Series) -> tuple[float, float]:

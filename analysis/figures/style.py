@@ -163,15 +163,15 @@ class Drawing:
         return f'<?xml version="1.0" encoding="utf-8"?>\n{head}>{style}{body}\n'
 
 
-def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns: int = 1, **given: Any) -> Any:
+def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns: int = 1, **options: Any) -> Any:
     """Return (figure, axes). To be called under ``RC``, as ``figures.drawings`` does; no global state is touched."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    return figure, figure.subplots(rows, columns, **given)
+    return figure, figure.subplots(rows, columns, **options)
 
 
-def direct_label(axes: Axes, x: float, y: float, text: str, colour: str, **given: Any) -> None:
+def direct_label(axes: Axes, x: float, y: float, text: str, colour: str, **changes: Any) -> None:
     """Write ``text`` beside its line instead of in a legend."""
-    options = {"fontsize": SMALL, "va": "center", "ha": "left", **given}
+    options = {"fontsize": SMALL, "va": "center", "ha": "left", **changes}
     box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
     axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, bbox=box, **options)
 

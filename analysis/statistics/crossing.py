@@ -46,7 +46,7 @@ def densest(codes: Ints) -> Flags:
     best, most = np.zeros(len(cells), dtype=bool), 0.0
     while kept.any():
         levels = [np.unique(column, return_counts=True) for column in cells[kept].T]
-        sizes = np.array([len(found) for found, _ in levels])
+        sizes = np.array([len(values) for values, _ in levels])
         density = float(kept.sum() / sizes.sum())
         if density > most + 1e-9:
             best, most = kept.copy(), density
@@ -54,8 +54,8 @@ def densest(codes: Ints) -> Flags:
         thin = int(np.argmin(filled))
         if filled[thin] == 1:
             break  # a full grid: with any level less it would have fewer cells per level
-        found, counts = levels[thin]
-        kept &= ~np.isin(cells[:, thin], found[counts == counts.min()])
+        values, counts = levels[thin]
+        kept &= ~np.isin(cells[:, thin], values[counts == counts.min()])
         kept[kept] = crossed(cells[kept])
     return np.asarray(best[where])
 

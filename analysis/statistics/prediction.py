@@ -112,11 +112,11 @@ def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, d
     """
     m, n = int(labels.sum()), int((~labels).sum())
     expected = (m + n + 1) / (12 * m * n)
-    found = np.empty(draws)
+    noise = np.empty(draws)
     for d in range(draws):
         shuffled = rng.permutation(labels)
-        found[d] = (auroc(cross_validated(x, shuffled, rng, k), shuffled).value - 0.5) ** 2 / expected
-    return found
+        noise[d] = (auroc(cross_validated(x, shuffled, rng, k), shuffled).value - 0.5) ** 2 / expected
+    return noise
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,11 +197,11 @@ def clustered_ratio(
         k = int(kind.max()) + 1
         return k / (k - 1) * float((np.bincount(kind, weights=part, minlength=k) ** 2).sum())
 
-    found = [variance(kind) for kind in kinds]
+    variances = [variance(kind) for kind in kinds]
     cells = np.unique(np.stack(kinds, 1), axis=0, return_inverse=True)[1].reshape(-1)
-    together = sum(found) - (len(found) - 1) * variance(cells)
+    together = sum(variances) - (len(variances) - 1) * variance(cells)
     # Two rates are fitted to the clusters.
-    half = float(stats.t.ppf(0.5 + level / 2, fewest - 2)) * math.sqrt(max(*found, together, 0.0))
+    half = float(stats.t.ppf(0.5 + level / 2, fewest - 2)) * math.sqrt(max(*variances, together, 0.0))
     value = (a / n) / (b / m)
     low, high = value * math.exp(-half), value * math.exp(half)
     return Estimate(value, low, high, n + m, "log ratio, between clusters", level)

@@ -217,9 +217,9 @@ class _Design:
 
     def mean_squares(self, means: Floats) -> list[float]:
         """Return the mean square of each set of factors, the full one last."""
-        found = [float(((basis.T @ means) ** 2).sum()) / basis.shape[1] for basis in self._bases]
+        squares = [float(((basis.T @ means) ** 2).sum()) / basis.shape[1] for basis in self._bases]
         rest = means - self._freed @ (self._freed.T @ means)
-        return [*found, float((rest**2).sum()) / self._left]
+        return [*squares, float((rest**2).sum()) / self._left]
 
     def degrees_of_freedom(self, components: Floats) -> list[float]:
         """Return those of the chi-square with each mean square's mean and variance (Satterthwaite)."""
@@ -232,7 +232,7 @@ class _Design:
             spread = float((covariance**2).sum())
             return float(np.trace(covariance)) ** 2 / spread if spread > 0 else float(basis.shape[1])
 
-        found = [effective(basis) for basis in self._bases]
+        degrees = [effective(basis) for basis in self._bases]
         if self._strict:
-            return [*found, float(self._left)]
-        return [*found, effective(_basis(np.eye(len(self._noise)) - self._freed @ self._freed.T))]
+            return [*degrees, float(self._left)]
+        return [*degrees, effective(_basis(np.eye(len(self._noise)) - self._freed @ self._freed.T))]

@@ -218,27 +218,27 @@ def _fill(study: Branching) -> None:
             continue
         codes = np.unique(first["parent"], return_inverse=True)[1]
         try:
-            found = slope(first["parent_outcome"].to_numpy(float), first["outcome"].to_numpy(float), codes)
+            fitted = slope(first["parent_outcome"].to_numpy(float), first["outcome"].to_numpy(float), codes)
         except NotEnoughData:
             continue
-        study.slopes[family.redrawn] = found
+        study.slopes[family.redrawn] = fitted
         slopes.append(
             {
                 "kept": family.kept,
                 "redrawn": family.name,
                 "parents": first["parent"].nunique(),
                 "children": len(first),
-                "handed on": found.plain(2),
+                "handed on": fitted.plain(2),
             }
         )
         study.findings.append(
             Finding(
                 f"{family.kept} kept",
-                found.plain(2),
-                f"{family.kept.capitalize()} kept, {family.name} redrawn: children keep {found.plain(2)} of their "
+                fitted.plain(2),
+                f"{family.kept.capitalize()} kept, {family.name} redrawn: children keep {fitted.plain(2)} of their "
                 f"parent's distance from the mean in logit accuracy at step {study.horizon:,} ({len(first)} children "
                 f"of {first['parent'].nunique()} parents; 0: as any other seed, 1: all of it).",
-                found,
+                fitted,
                 headline=len(family.redrawn) == 1,
             )
         )
@@ -268,14 +268,14 @@ def _fill(study: Branching) -> None:
 
 def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str, Any]:
     codes = np.unique(group["parent"], return_inverse=True)[1].astype(np.int64)
-    found = related_share(group["super"].to_numpy(bool), group["outcome"].to_numpy(float), codes)
+    related = related_share(group["super"].to_numpy(bool), group["outcome"].to_numpy(float), codes)
     return {
         "kept": family.kept,
         "redrawn": family.name,
         "parents": f"{group['parent'].nunique()} {kind}",
         "children": len(group),
         "super": f"{int(group['super'].sum())} of {len(group)}",
-        "share": found.percent(),
+        "share": related.percent(),
         "median logit accuracy": round(float(group["outcome"].median()), 2),
     }
 

@@ -141,7 +141,7 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         "normal": f"were still below {DIARY.normal_accuracy:.0%}",
         "diverged": "diverged",
     }
-    found = []
+    findings = []
     for name, estimate in census.shares.items():
         hits = round(estimate.value * estimate.n)
         if name == "diverged" and not hits:
@@ -151,16 +151,16 @@ def _accuracy_findings(census: Census) -> list[Finding]:
             f"({estimate.method})."
         )
         label = f"{name} seeds" if census.has_diary_task else f"{name} seeds by the diary's thresholds"
-        found.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
+        findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
     if "super" in census.shares and (census.has_diary_task or census.by_time is None):
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
         text = f"Super and fast together: {quicker.percent()}."
         if census.is_diary_regime and not census.population.fixed:
             text += " The diary: 0.86% super, 7% faster than normal, of 2,073 seeds."
-        found.append(Finding("faster than normal", quicker.percent(), text, quicker))
-        found.append(_seeds_needed(census.shares["super"], "super share"))
-    return found
+        findings.append(Finding("faster than normal", quicker.percent(), text, quicker))
+        findings.append(_seeds_needed(census.shares["super"], "super share"))
+    return findings
 
 
 def _seeds_needed(e: Estimate, name: str) -> Finding:
@@ -207,8 +207,8 @@ def _time_findings(census: Census) -> list[Finding]:
         f"{estimate.percent()}."
     )
     by_time = Finding("super by time", estimate.percent(), text, estimate, headline=True)
-    found = [by_time, generalised]
-    return found if census.has_diary_task else [*found, _seeds_needed(estimate, "share that is super by time")]
+    findings = [by_time, generalised]
+    return findings if census.has_diary_task else [*findings, _seeds_needed(estimate, "share that is super by time")]
 
 
 def _ends(census: Census) -> tuple[Estimate, Estimate]:

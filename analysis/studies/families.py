@@ -46,7 +46,7 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
     rows = observations.arithmetic
     rows = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)] if len(rows) else rows
     columns = varying_columns(rows) if len(rows) else []
-    found = []
+    result = []
     for setting in settings:
         column = f"config.{setting}"
         if column not in columns:
@@ -69,8 +69,8 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
             most = {value: len(runs) for value, runs in groups.items()}
             reference = default if default in groups else max(most, key=most.__getitem__)
             at = ", ".join(f"{c.removeprefix('config.')}={as_text(first[c])}" for c in differing)
-            found.append(Family(setting, _matched({reference: groups[reference], **groups}), at))
-    return found
+            result.append(Family(setting, _matched({reference: groups[reference], **groups}), at))
+    return result
 
 
 def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:

@@ -28,16 +28,16 @@ class Background:
 
 def backgrounds(observations: Observations) -> Iterator[Background]:
     """Yield the backgrounds in which at least one layer was scanned."""
-    found: dict[object, Background] = {}
+    by_key: dict[object, Background] = {}
     for p in observations.once(populations).every:
         (stream, *more) = p.varies
         layer = stream.startswith(LAYERS)
         if more or len(p) < FEWEST or not (layer or stream == "init"):
             continue
         key = (tuple(p.condition.items()), p.fixed["split"], p.fixed["order"])
-        here = found.setdefault(key, Background())
+        here = by_key.setdefault(key, Background())
         (here.layers if layer else here.init).append(p)
-    yield from (here for here in found.values() if here.layers)
+    yield from (here for here in by_key.values() if here.layers)
 
 
 def analyse(observations: Observations, question: Question) -> Study:

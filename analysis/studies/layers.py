@@ -64,11 +64,11 @@ def analyse(observations: Observations, question: Question) -> Layers:
         try:
             seen = outcome(observations, transplant.rows)
             ceiling = np.log(seen.horizon) if seen.is_time else np.inf
-            found = attribute(transplant.design, seen.values, transplant.factors, seen.rounding, ceiling)
+            attribution = attribute(transplant.design, seen.values, transplant.factors, seen.rounding, ceiling)
             moving = [i for i, f in enumerate(transplant.factors) if not _identical(transplant, f)]
             names = [transplant.factors[i] for i in moving]
             null = shuffled(transplant.design[:, moving], seen.values, names, generator(f"null {transplant.name}"))
-            results.append(Result(transplant, seen, found, null))
+            results.append(Result(transplant, seen, attribution, null))
         except NotEnoughData as problem:
             gap = problem
     if not results:
@@ -107,7 +107,7 @@ def analyse(observations: Observations, question: Question) -> Layers:
 
 
 def _records(result: Result) -> list[dict[str, Any]]:
-    found = result.attribution
+    attribution = result.attribution
     return [
         {
             "transplant": result.transplant.name,
@@ -115,14 +115,14 @@ def _records(result: Result) -> list[dict[str, Any]]:
             "Shapley share": e.value,
             "low": e.low,
             "high": e.high,
-            "% of the total": round(100 * e.value / found.total.value) if result.clear else None,
+            "% of the total": round(100 * e.value / attribution.total.value) if result.clear else None,
             "p (shuffled)": result.null.p.get(layer),
-            "main effect": found.main[layer].value,
-            "main low": found.main[layer].low,
-            "main high": found.main[layer].high,
+            "main effect": attribution.main[layer].value,
+            "main low": attribution.main[layer].low,
+            "main high": attribution.main[layer].high,
             "no bit changed": _identical(result.transplant, layer),
         }
-        for layer, e in found.shapley.items()
+        for layer, e in attribution.shapley.items()
     ]
 
 
@@ -150,7 +150,9 @@ def _pooled(results: list[Result]) -> pd.DataFrame:
     columns = {"all layers": [r.attribution.total for r in chosen]}
     columns |= {f: [r.attribution.shapley[f] for r in chosen] for f in common}
     turn = [np.sign(r.attribution.total.value) for r in chosen]
-    values = pd.DataFrame({f: [t * e.value for t, e in zip(turn, found, strict=True)] for f, found in columns.items()})
+    values = pd.DataFrame(
+        {f: [t * e.value for t, e in zip(turn, effects, strict=True)] for f, effects in columns.items()}
+    )
     by_pair = values.groupby(pairs).mean()
     rows = [(f, between(by_pair[f].to_numpy(dtype=float))) for f in columns]
     return pd.DataFrame([{"layer": f, "share": e.value, "low": e.low, "high": e.high} for f, e in rows])
@@ -229,18 +231,18 @@ def _notes(study: Layers, left_out: int) -> None:
 
 
 def _findings(study: Layers, result: Result) -> None:
-    t, found = result.transplant, result.attribution
-    total = in_words(found.total, study.is_time)
+    t, attribution = result.transplant, result.attribution
+    total = in_words(attribution.total, study.is_time)
     text = f"{t.sentence}{f' ({t.setting})' if t.setting else ''}: {total}" + (
-        "." if found.total.low <= 0 <= found.total.high else " than with its own."
+        "." if attribution.total.low <= 0 <= attribution.total.high else " than with its own."
     )
     controls = [f for f in t.factors if _identical(t, f)]
-    ranked = sorted((f for f in t.factors if f not in controls), key=lambda f: -abs(found.shapley[f].value))
+    ranked = sorted((f for f in t.factors if f not in controls), key=lambda f: -abs(attribution.shapley[f].value))
     if result.clear:
         parts = [
-            f"{f} {e.value / found.total.value:.0%} ({' to '.join(_percents(e, found.total.value))})"
+            f"{f} {e.value / attribution.total.value:.0%} ({' to '.join(_percents(e, attribution.total.value))})"
             for f in ranked
-            for e in [found.shapley[f]]
+            for e in [attribution.shapley[f]]
         ]
         text += f" Of that change: {', '.join(parts)}."
     if result.null.p:
@@ -250,7 +252,7 @@ def _findings(study: Layers, result: Result) -> None:
             f"±{result.null.reach:.2f} by chance (log scale, 95%)"
             + (f"; beyond that: {', '.join(beyond)}." if beyond else "; no layer is beyond that.")
         )
-    study.findings.append(Finding(f"all layers, {t.name}", total, text, found.total, headline=True))
+    study.findings.append(Finding(f"all layers, {t.name}", total, text, attribution.total, headline=True))
     try:
         rng = generator(f"additive share {t.name}")
         alone = additive_share(t.design, result.outcome.values, rng, result.outcome.rounding)
@@ -268,11 +270,11 @@ def _findings(study: Layers, result: Result) -> None:
     except NotEnoughData:
         pass  # a fractional design: the notes say so
     for f in ranked:
-        e = found.shapley[f]
+        e = attribution.shapley[f]
         shown = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
         study.findings.append(Finding(f"{f}, {t.name}", shown, f"{t.name}: {f} {shown}.", e, listed=False))
     for f in controls:
-        e = found.shapley[f]
+        e = attribution.shapley[f]
         shown = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
         text = (
             f"{f} starts constant (negative control, {t.name}): exchanging its seed left every weight unchanged to "

@@ -65,8 +65,8 @@ def metrics_of(observations: Observations) -> pd.DataFrame:
     if "block_norms" in measured:
         norms = [json.loads(text).get("head") if isinstance(text, str) else None for text in measured["block_norms"]]
         values["head_norm"] = np.asarray(norms, dtype=float)
-    found = pd.concat([measured[["run_id", "step"]], values.dropna(axis=1, how="all")], axis=1)
-    return found.reset_index(drop=True)
+    metrics = pd.concat([measured[["run_id", "step"]], values.dropna(axis=1, how="all")], axis=1)
+    return metrics.reset_index(drop=True)
 
 
 def cycles(norm: NDArray[np.float64], least: float = CYCLE) -> int:

@@ -183,12 +183,12 @@ def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarra
     missed = sought = 0
     saved = []
     for pick, measure in ((half, ~half), (~half, half)):
-        found = {o: screened(scores[o[0]][pick], hit[pick], o[1], o[0], lengths[pick]) for o in options}
-        good = [o for o in options if found[o][0] <= MOST_MISSED * hit[pick].sum()]
+        screenings = {o: screened(scores[o[0]][pick], hit[pick], o[1], o[0], lengths[pick]) for o in options}
+        good = [o for o in options if screenings[o][0] <= MOST_MISSED * hit[pick].sum()]
         if not good:
             study.notes.append(f"Two-stage search: no screen misses at most {MOST_MISSED:.0%} of the seeds sought.")
             return
-        choice = min(good, key=lambda o: found[o][1])
+        choice = min(good, key=lambda o: screenings[o][1])
         lost, cost = screened(scores[choice[0]][measure], hit[measure], choice[1], choice[0], lengths[measure])
         missed, sought = missed + lost, sought + int(hit[measure].sum())
         saved.append(1 - cost)

@@ -115,12 +115,12 @@ def kinds(observations: Observations) -> list[Kind]:
         return []
     varying = varying_columns(rows, [name for name in CONDITION_SETTINGS if name != "precision"])
     label = rows.groupby(varying, dropna=False).ngroup() if varying else pd.Series(0, index=rows.index)
-    found: list[Kind] = []
+    result: list[Kind] = []
     for condition in label.value_counts().sort_index().sort_values(ascending=False, kind="stable").index:
         group = rows[label == condition]
         name = ", ".join(f"{c.removeprefix('config.')}={group.iloc[0][c]}" for c in varying)
-        found += _Condition(observations, group, name).kinds()
-    return found
+        result += _Condition(observations, group, name).kinds()
+    return result
 
 
 def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -176,14 +176,14 @@ class _Condition:
     @cached_property
     def scans(self) -> list[tuple[str, str, pd.DataFrame]]:
         """Each scan of one stream: the stream, its name, its own runs."""
-        found: list[tuple[str, str, pd.DataFrame]]
-        found = []
+        scans: list[tuple[str, str, pd.DataFrame]]
+        scans = []
         for stream in STREAMS:
             others = [s for s in SEEDS if s != f"seed_{stream}"]
             large = self.own[self.own.groupby(others)["seed"].transform("size") >= FEWEST_OTHERS]
             name = f"seeds of the {stream} scan"
-            found += [(stream, name, group) for _, group in large.groupby(others, sort=True)]
-        return found
+            scans += [(stream, name, group) for _, group in large.groupby(others, sort=True)]
+        return scans
 
     @cached_property
     def population(self) -> pd.DataFrame:
@@ -198,12 +198,12 @@ class _Condition:
         if differing_settings(self.rows.iloc[0]):
             options.reverse()
         options += [lambda: self._by_accuracy("super", "fast"), lambda: self._by_time(RARE)]
-        found = [hit for option in options if (hit := option()) is not None]
-        for hit in found:
+        usable = [hit for option in options if (hit := option()) is not None]
+        for hit in usable:
             hits, n = hit.counts(list(self.population.index))
             if hits and (hits <= MOST_FREQUENT * n or n < FEWEST_OTHERS):  # named seeds may all be super
                 return hit
-        return found[0]
+        return usable[0]
 
     def _by_accuracy(self, *classes: str) -> Hit:
         horizon = DIARY.horizon_of(self.population)
@@ -238,19 +238,19 @@ class _Condition:
 
     def kinds(self) -> list[Kind]:
         """Return the kinds of repeat that have a candidate with something to compare it with, or with itself alone."""
-        found = []
+        result = []
         for change, units in self._computed_again().items():
-            found.append(self._kind(change, STREAMS, COMPUTATIONS[change], units))
+            result.append(self._kind(change, STREAMS, COMPUTATIONS[change], units))
         told: set[str] = set()
         for fixed in KEPT:
             free = " and ".join(s for s in STREAMS if s not in fixed)
             kind = self._kind(" + ".join(fixed), fixed, f"{free} redrawn", self._redrawn(fixed, told))
-            found.append(kind)
+            result.append(kind)
             told |= {run for unit in kind.candidates if unit.own and len(unit.repeats) > 1 for run in unit.repeats}
-        return [kind for kind in found if kind.candidates]
+        return [kind for kind in result if kind.candidates]
 
-    def _kind(self, name: str, fixed: tuple[str, ...], change: str, found: list[Repeated]) -> Kind:
-        judged = [(row, own, [r for r in runs if pd.notna(self.hit.flags[r])]) for row, own, runs in found]
+    def _kind(self, name: str, fixed: tuple[str, ...], change: str, repeated: list[Repeated]) -> Kind:
+        judged = [(row, own, [r for r in runs if pd.notna(self.hit.flags[r])]) for row, own, runs in repeated]
         judged = [unit for unit in judged if unit[2]]
         ordinary = [own is not None and bool(self.hit.flags[own] == 0) for _, own, _ in judged]
         control_runs = self._one_each([unit for unit, o in zip(judged, ordinary, strict=True) if o], fixed)
@@ -302,7 +302,7 @@ class _Condition:
 
     def _computed_again(self) -> dict[str, list[Repeated]]:
         """Return, by what a repeat changes, each repeated triple: a row of it, its own run, its repeats."""
-        found: dict[str, list[Repeated]] = {kind: [] for kind in COMPUTATIONS}
+        by_kind: dict[str, list[Repeated]] = {kind: [] for kind in COMPUTATIONS}
         triple = self.rows.groupby(SEEDS, sort=True).ngroup()
         own = dict(zip(triple[self.own.index], self.own.index, strict=True))
         repeated = triple[(triple.map(triple.value_counts()) > 1) | ~triple.isin(list(own))]
@@ -319,8 +319,8 @@ class _Condition:
                 repeats[self._change(row, its)].append(str(run))
             for kind, runs in repeats.items():
                 if runs:
-                    found[kind].append((group.iloc[0], mine, runs))
-        return found
+                    by_kind[kind].append((group.iloc[0], mine, runs))
+        return by_kind
 
     def _change(self, row: pd.Series, own: pd.Series | None) -> str:
         if row["config.precision"] != self.precision:
@@ -343,7 +343,7 @@ class _Condition:
         runs = runs.sort_values(["_kicked", "started_at"], kind="stable").drop_duplicates(SEEDS)
         runs = runs[runs.groupby(columns)["seed"].transform("size") > 1]
         scanned = self.own.index[:0].append([group.index for _, _, group in self.scans])
-        found = []
+        repeated = []
         for _, group in runs.groupby(columns, sort=True):
             own = group.index.intersection(self.random.index)
             own = own if len(own) else group.index.intersection(scanned)
@@ -355,5 +355,5 @@ class _Condition:
                 continue  # a scan of the redrawn stream has a section of its own
             if len(kept):
                 first = group[group.index == mine].iloc[0] if mine else group.iloc[0]
-                found.append((first, mine, [str(run) for run in kept.index]))
-        return found
+                repeated.append((first, mine, [str(run) for run in kept.index]))
+        return repeated

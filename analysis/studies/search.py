@@ -188,15 +188,19 @@ def _comparison(
     result.budget = float(compared["pinned"].get("steps", math.inf))
     study.tables.append(_sides(result, compared["pinned"], {"default": a, "best": b}))
     try:
-        found = paired(a, b)
+        tested = paired(a, b)
     except NotEnoughData as gap:
         study.notes.append(f"{result.name}: best against default: not enough data, needs {gap.needs}.")
         return
-    better, worse = (found.lower, found.higher) if result.minimise else (found.higher, found.lower)
-    e = found.shift
-    good = found.up is not result.minimise
+    better, worse = (tested.lower, tested.higher) if result.minimise else (tested.higher, tested.lower)
+    e = tested.shift
+    good = tested.up is not result.minimise
     verdict = (
-        "no difference beyond seed noise" if found.p >= 0.05 else "better than the default" if good else "worse than it"
+        "no difference beyond seed noise"
+        if tested.p >= 0.05
+        else "better than the default"
+        if good
+        else "worse than it"
     )
     study.findings.append(
         Finding(
@@ -204,7 +208,7 @@ def _comparison(
             f"{e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g})",
             f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} fresh seeds, both "
             f"pinned before: {result.objective} changes by {e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g}), better for "
-            f"{better} seeds, worse for {worse}; Wilcoxon p = {found.p:.2g}: {verdict}."
+            f"{better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}."
             + _censored(result, compared, a, b),
             e,
             headline=True,
@@ -266,20 +270,20 @@ def _importance(study: Searches, result: SearchResult) -> None:
         try:
             if numbers.notna().all():
                 x = numbers.to_numpy(dtype=float)
-                found, slope = explained(x, y, rng), spearman(x, y).value
+                importance, slope = explained(x, y, rng), spearman(x, y).value
             else:
                 codes = np.asarray(pd.factorize(known[setting])[0], dtype=float)
-                found, slope = explained_by_groups(codes, y, rng), math.nan
+                importance, slope = explained_by_groups(codes, y, rng), math.nan
         except NotEnoughData:
             continue
         records.append(
             {
                 "setting": setting,
-                "share": found.value,
-                "low": found.low,
-                "high": found.high,
+                "share": importance.value,
+                "low": importance.low,
+                "high": importance.high,
                 "rank correlation": slope,
-                "trials": found.n,
+                "trials": importance.n,
             }
         )
     if not records:

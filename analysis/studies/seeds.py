@@ -62,17 +62,17 @@ def conditions(runs: pd.DataFrame) -> pd.Series:
 
     Where none does: the settings that are not the default.
     """
-    found = pd.Series("", index=runs.index, dtype=object)
+    labels = pd.Series("", index=runs.index, dtype=object)
     for mode, rows in runs.groupby("mode"):
         names = [n for n, (_, rule) in settings_of(MODES[str(mode)]).items() if rule.role in ("result", "length")]
         varying = varying_columns(rows, names)
         if not varying:
-            found[rows.index] = _in_words(differing_settings(rows.iloc[0])) or "default"
+            labels[rows.index] = _in_words(differing_settings(rows.iloc[0])) or "default"
             continue
         for values, group in rows.groupby(varying, dropna=False, sort=False):
             settings = dict(zip(varying, values, strict=True))
-            found[group.index] = _in_words({c.removeprefix("config."): v for c, v in settings.items()})
-    return found
+            labels[group.index] = _in_words({c.removeprefix("config."): v for c, v in settings.items()})
+    return labels
 
 
 def _in_words(settings: dict[str, Any]) -> str:
@@ -88,13 +88,13 @@ def _used(runs: pd.DataFrame) -> list[str]:
         "perturb": [c for c in ("config.perturb.ulps",) if c in runs],
     }
     masters = runs["seed"].unique()
-    found = []
+    streams = []
     for stream in OPTIONAL:
         derived = runs["seed"].map({seed: derive_seed(int(seed), stream) for seed in masters})
         reads = any((floats(runs[column]) > 0).any() for column in drawn[stream])
         if reads or (derived != runs[f"seed_{stream}"]).any():
-            found.append(stream)
-    return found
+            streams.append(stream)
+    return streams
 
 
 def _layers(runs: pd.DataFrame) -> pd.DataFrame:

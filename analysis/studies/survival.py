@@ -211,15 +211,15 @@ def _one_lognormal(study: Survival, rows: pd.DataFrame) -> None:
     Whether there are two populations is left to the quantile plot: at these sizes no test tells.
     """
     try:
-        study.lognormal = found = fit(study.times)
-        early = float(DIARY.horizon) if not differing_settings(rows.iloc[0]) else found.median / DIARY.speedup
-        predicted = found.share_by(early)
+        study.lognormal = fitted = fit(study.times)
+        early = float(DIARY.horizon) if not differing_settings(rows.iloc[0]) else fitted.median / DIARY.speedup
+        predicted = fitted.share_by(early)
     except NotEnoughData as gap:
         study.notes.append(f"One population or two: not enough data, needs {gap.needs}.")
         return
     known = (study.times.left >= early) | (study.times.right <= early)
     text = (
-        f"One log-normal population fitted to all times (median {found.median:,.0f}, log spread {found.sd:.2f}) "
+        f"One log-normal population fitted to all times (median {fitted.median:,.0f}, log spread {fitted.sd:.2f}) "
         f"predicts {predicted.percent()} of the seeds by step {early:,.0f}"
     )
     if known.any():

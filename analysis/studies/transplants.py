@@ -65,7 +65,7 @@ def transplants(observations: Observations) -> list[Transplant]:
     settings, told = varying_columns(rows), varying_columns(swapped)
     named = donors_named(observations.sweeps)
     names = {stream: seed_names(rows, stream) for stream in ("init", *STREAMS)}
-    found = []
+    entries = []
     for key, group in swapped.groupby(["seed_init", *settings], dropna=False, sort=True):
         alone = _equal(plain, ["seed_init", *settings], key)
         for donor in sorted({seed for m in maps[group.index] for seed in m.values()}):
@@ -83,8 +83,8 @@ def transplants(observations: Observations) -> list[Transplant]:
                 others = {s: _stream(names, s, seeds[1]) for s, seeds in streams.items() if len(seeds) > 1}
                 recipient = _seed(names, "init", int(first["seed_init"]))
                 transplant = Transplant(recipient, whose, factors, every, design, setting, others)
-                found.append((place, int(first["seed_init"]), transplant))
-    return [transplant for *_, transplant in sorted(found, key=lambda entry: entry[:2])]
+                entries.append((place, int(first["seed_init"]), transplant))
+    return [transplant for *_, transplant in sorted(entries, key=lambda entry: entry[:2])]
 
 
 def donors_named(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:

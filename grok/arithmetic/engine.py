@@ -167,16 +167,16 @@ class Lane:
         def logits(equations: Equations) -> Tensor:
             return self.program.logits(self.parameters, equations)
 
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if "fourier" in wanted:
-            found |= fourier_metrics(self.parameters, task)
+            metrics |= fourier_metrics(self.parameters, task)
         if "circuit" in wanted:
-            found |= circuit_metrics(self.parameters, task, logits)
+            metrics |= circuit_metrics(self.parameters, task, logits)
         if "logits" in wanted:
-            found |= logit_metrics(self.train_set, logits)
+            metrics |= logit_metrics(self.train_set, logits)
         if "gradient" in wanted:
-            found |= gradient_metrics(gradients)
-        return found
+            metrics |= gradient_metrics(gradients)
+        return metrics
 
     def evaluate(self) -> tuple[float, float]:
         """Return (loss, accuracy) on the validation set; draws only from the eval stream, changes nothing."""
@@ -186,8 +186,8 @@ class Lane:
             visit = None
             if settings.shuffle:
                 visit = stream.at(self.run.step, repeat).permutation(evaluation_passes(len(self.val_set)))
-            found = self.program.evaluate(self.parameters, self.val_set, visit)
-        return found
+            evaluation = self.program.evaluate(self.parameters, self.val_set, visit)
+        return evaluation
 
     def point(self, train_loss: float, train_acc: float, val_loss: float, val_acc: float) -> CurvePoint:
         weight_norm, weight_norm_all, block_norms = norms(self.parameters)

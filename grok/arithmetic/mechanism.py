@@ -92,9 +92,9 @@ def circuit_metrics(parameters: Parameters, task: TaskConfig, logits: Logits) ->
     a, b = place[torch.from_numpy(table.a)], place[torch.from_numpy(table.b)]
     inside = (a >= 0) & (b >= 0)
     answer = torch.from_numpy(table.answer)[inside]
-    found = logits(table.take(inside.nonzero()[:, 0].numpy())).double()
-    grid = torch.empty(n, n, found.shape[-1], dtype=torch.float64)
-    grid[a[inside], b[inside]] = found
+    outputs = logits(table.take(inside.nonzero()[:, 0].numpy())).double()
+    grid = torch.empty(n, n, outputs.shape[-1], dtype=torch.float64)
+    grid[a[inside], b[inside]] = outputs
     waves = torch.fft.fft2(grid, dim=(0, 1))
     keys = shares.topk(KEY_FREQUENCIES).indices + 1
     along = torch.zeros(n, n, 1, dtype=torch.bool)
@@ -113,10 +113,10 @@ def circuit_metrics(parameters: Parameters, task: TaskConfig, logits: Logits) ->
 
 def logit_metrics(train_set: Equations, logits: Logits) -> dict[str, float]:
     """Return the logits' spread and the share of training examples whose softmax has collapsed."""
-    found = logits(train_set)
-    top = found.max(-1, keepdim=True).values
-    others = (found - top).exp().sum(-1)  # 1 exactly when nothing but the largest is left after rounding
-    return {"logit_scale": float(found.std(-1).mean()), "softmax_collapse": float((others == 1).double().mean())}
+    outputs = logits(train_set)
+    top = outputs.max(-1, keepdim=True).values
+    others = (outputs - top).exp().sum(-1)  # 1 exactly when nothing but the largest is left after rounding
+    return {"logit_scale": float(outputs.std(-1).mean()), "softmax_collapse": float((others == 1).double().mean())}
 
 
 def gradient_metrics(gradients: dict[str, Tensor]) -> dict[str, float]:

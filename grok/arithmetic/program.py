@@ -106,9 +106,9 @@ class OneLaneProgram:
         """Return the same for parameters without gradients, and behind it what the model kept for the gradients."""
         count = len(self.names)
         leaves = [p.detach().requires_grad_() for p in tensors[:count]]
-        found = self._loss_and_gradients(*leaves, *tensors[count:])
+        results = self._loss_and_gradients(*leaves, *tensors[count:])
         kept, self.fused.kept = self.fused.kept, []
-        return [*found, *kept]
+        return [*results, *kept]
 
     def _unpacked(self, tensors: tuple[Tensor, ...]) -> tuple[Parameters, Batch]:
         count = len(self.names)
@@ -126,13 +126,13 @@ class OneLaneProgram:
         inputs = (batch.a, batch.b, batch.answer, batch.share)
         if self.compiled:
             try:
-                found = self._step(*[p.detach() for p in parameters.values()], *inputs)
+                results = self._step(*[p.detach() for p in parameters.values()], *inputs)
                 self._stepped = True
             except Exception as error:
                 self._fall_back(error)
         if not self.compiled:
-            found = self._step(*parameters.values(), *inputs, noise=noise)
-        loss, accuracy, *rest = found
+            results = self._step(*parameters.values(), *inputs, noise=noise)
+        loss, accuracy, *rest = results
         return loss.item(), accuracy.item(), dict(zip(self.names, rest, strict=False))  # behind: what was kept
 
     def _fall_back(self, error: Exception) -> None:

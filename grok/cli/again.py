@@ -36,11 +36,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--store", metavar="STORE", required=True, help="the store that has it")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="where the data is, how to compute")
     words = parser.parse_intermixed_args(list(argv))
-    given = _settings(words.settings)
+    changes = _settings(words.settings)
     from grok.execute.again import find_stored, train_again
     from grok.store import open_store
 
-    stored = find_stored(open_store(words.store), words.again, given)
+    stored = find_stored(open_store(words.store), words.again, changes)
     _announce(stored)
     try:
         with _Progress() as watch:

@@ -83,15 +83,15 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", dest="named_store", metavar="STORE", help="the same, by name")
 
 
-def store_of(given: argparse.Namespace) -> Path:
+def store_of(arguments: argparse.Namespace) -> Path:
     """Return the store that a command's words name.
 
     Raises:
         ConfigError: they name two.
     """
-    if given.store is not None and given.named_store not in (None, given.store):
-        raise ConfigError(f"two stores: {given.store} and --store {given.named_store}; give one of them")
-    return Path(given.store or given.named_store or StoreConfig().path)
+    if arguments.store is not None and arguments.named_store not in (None, arguments.store):
+        raise ConfigError(f"two stores: {arguments.store} and --store {arguments.named_store}; give one of them")
+    return Path(arguments.store or arguments.named_store or StoreConfig().path)
 
 
 def program(name: str, module: str) -> str:

@@ -66,8 +66,8 @@ def candidates(words: Sequence[str], commands: Mapping[str, tuple[str, bool]]) -
     if before[0] not in commands:
         return []
     module, takes_settings = commands[before[0]]
-    if takes_settings and not current.startswith("-") and (found := _settings(before, current)):
-        return found
+    if takes_settings and not current.startswith("-") and (settings := _settings(before, current)):
+        return settings
     words = _arguments(module, before[1:])
     # a name may stand here that only the user knows; options are offered when one is begun
     return _starting(current, [word for word in words if word.startswith("-") == current.startswith("-")])

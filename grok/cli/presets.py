@@ -27,25 +27,25 @@ def announcement(configs: Sequence[GptConfig], argv: Sequence[str]) -> list[str]
         if name.removeprefix("gpt/") not in PRESETS:
             continue  # a file of the user's own; what it says is its own
         preset = flatten(gpt_settings(["mode=gpt", f"experiment={name}"]))
-        asked = [flatten(config) for config in configs if config.experiment == name]
-        changes = ", ".join(_changes(asked, preset))
+        runs = [flatten(config) for config in configs if config.experiment == name]
+        changes = ", ".join(_changes(runs, preset))
         lines.append(f"{name} with {changes}" if changes else f"{name} as the preset has it")
         idle = [
             word
             for setting, word in dict(_overrides(argv)).items()  # of a setting given twice the last one counts
             if setting in preset
             and not setting.startswith(_NOT_THE_RUNS)
-            and all(settings[setting] == preset[setting] for settings in asked)
+            and all(settings[setting] == preset[setting] for settings in runs)
         ]
         if idle:
             lines.append(f"Note: the preset has {', '.join(idle)} already: nothing is changed by that.")
     return lines
 
 
-def _changes(asked: Sequence[dict[str, Any]], preset: dict[str, Any]) -> Iterator[str]:
+def _changes(runs: Sequence[dict[str, Any]], preset: dict[str, Any]) -> Iterator[str]:
     """Yield ``NAME=VALUE (preset VALUE)`` for each setting that differs, of all values that the runs have."""
     for name, before in preset.items():
-        values = list(dict.fromkeys(settings[name] for settings in asked))
+        values = list(dict.fromkeys(settings[name] for settings in runs))
         if values == [before] or name in ("mode", "experiment") or name.startswith(_NOT_THE_RUNS):
             continue
         shown = ",".join(map(_text, values)) if len(values) <= MANY else f"{len(values)} values"

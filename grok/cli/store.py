@@ -39,13 +39,13 @@ examples:
 @command()
 def main(argv: list[str]) -> int:
     """Run one command."""
-    given = parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     with warnings.catch_warnings(record=True, action="always") as noticed:
         try:
-            with disk_errors(f"{given.command} {given.store}"):
-                status = _run(given)
+            with disk_errors(f"{arguments.command} {arguments.store}"):
+                status = _run(arguments)
             damaged = any(issubclass(warning.category, DamagedShardWarning) for warning in noticed)
-            return 1 if damaged and given.command == "merge" else status  # the result lacks their runs
+            return 1 if damaged and arguments.command == "merge" else status  # the result lacks their runs
         finally:
             for warning in noticed:
                 print(f"warning: {warning.message}", file=sys.stderr)
@@ -76,13 +76,13 @@ def parser() -> Parser:
     return parser
 
 
-def _run(given: argparse.Namespace) -> int:
-    if given.command == "merge":
-        if given.into is None and given.others and not Path(given.store).exists():
-            raise StoreError(f"no store at {given.store} (not there): for a new one give --into {given.store}")
-        return _merge(given.store, given.others, given.into)
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "merge":
+        if arguments.into is None and arguments.others and not Path(arguments.store).exists():
+            raise StoreError(f"no store at {arguments.store} (not there): for a new one give --into {arguments.store}")
+        return _merge(arguments.store, arguments.others, arguments.into)
     commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate, "restore": _restore}
-    return commands[given.command](str(store_of(given)))
+    return commands[arguments.command](str(store_of(arguments)))
 
 
 def _status(path: str) -> int:

@@ -41,38 +41,38 @@ class TrainedRun:
     def model_config(self) -> ModelConfig:
         """The model's settings."""
         names = settings_of(ModelConfig)
-        given = {name: self.settings[f"model.{name}"] for name in names if f"model.{name}" in self.settings}
-        return build(ModelConfig, given, "model.")
+        settings = {name: self.settings[f"model.{name}"] for name in names if f"model.{name}" in self.settings}
+        return build(ModelConfig, settings, "model.")
 
-    def weights(self, asked: str | None = None) -> dict[str, dict[str, Tensor]]:
+    def weights(self, only: str | None = None) -> dict[str, dict[str, Tensor]]:
         """Return all weights there are, by ``last``, ``best`` and ``average``: kept ones, else the checkpoint's.
 
-        With ``asked`` only those, and the others' files are not read.
+        With ``only`` only those, and the others' files are not read.
 
         Raises:
             CheckpointError: there are none, or they are damaged.
         """
         from grok.checkpoint import load_weights
 
-        there = [which for which, moment in MOMENTS.items() if (self.folder / f"weights-{moment}").is_dir()]
-        if not there:
-            found = self._checkpoints_weights()
-            self._refuse_missing(asked, found)
-            return found if asked is None else {asked: found[asked]}
-        self._refuse_missing(asked, there)
+        saved = [which for which, moment in MOMENTS.items() if (self.folder / f"weights-{moment}").is_dir()]
+        if not saved:
+            weights = self._checkpoints_weights()
+            self._refuse_missing(only, weights)
+            return weights if only is None else {only: weights[only]}
+        self._refuse_missing(only, saved)
         kept = {}
-        for which in there if asked is None else [asked]:
+        for which in saved if only is None else [only]:
             try:
                 kept[which] = load_weights(self.folder, MOMENTS[which])
             except CheckpointError as error:
-                others = " or ".join(other for other in there if other != which)
+                others = " or ".join(other for other in saved if other != which)
                 remedy = f"give --weights {others}" if others else "train the run again with force=true"
                 raise CheckpointError(f"{error}; {remedy}") from error
         return kept
 
-    def _refuse_missing(self, asked: str | None, there: Collection[str]) -> None:
-        if asked is not None and asked not in there:
-            raise CheckpointError(f"run {self.run_id} kept no {asked} weights, but {', '.join(there)}")
+    def _refuse_missing(self, which: str | None, available: Collection[str]) -> None:
+        if which is not None and which not in available:
+            raise CheckpointError(f"run {self.run_id} kept no {which} weights, but {', '.join(available)}")
 
     def _checkpoints_weights(self) -> dict[str, dict[str, Tensor]]:
         from grok.checkpoint import load_checkpoint
@@ -85,9 +85,9 @@ class TrainedRun:
                 f"run {self.run_id} kept no weights ({error}): train with save=final, or checkpoint.keep=true"
             ) from error
         prefix = "model."
-        found = {"last": {n.removeprefix(prefix): t for n, t in now.tensors.items() if n.startswith(prefix)}}
-        found |= {n: w for n, w in (("best", now.history.best), ("average", now.history.average)) if w}
-        return found
+        weights = {"last": {n.removeprefix(prefix): t for n, t in now.tensors.items() if n.startswith(prefix)}}
+        weights |= {n: w for n, w in (("best", now.history.best), ("average", now.history.average)) if w}
+        return weights
 
     def corpus(self, path: str | None = None) -> Corpus:
         """Return the corpus at ``path``, or the one the run was trained on.
@@ -174,18 +174,20 @@ def find_run(run: str, store: str | None) -> TrainedRun:
     stored = open_store(store).table("runs", None, ["run_id", "mode"]).to_pylist()
     language = {row["run_id"] for row in stored if row["mode"] == "gpt"}
     in_flight = {path.name for path in Path(store, "checkpoints").glob("*") if path.is_dir()}
-    found = sorted(name for name in language | (in_flight - {row["run_id"] for row in stored}) if name.startswith(run))
-    if len(found) != 1:
-        others = sum(row["run_id"].startswith(run) for row in stored) if not found else 0
+    matching = sorted(
+        name for name in language | (in_flight - {row["run_id"] for row in stored}) if name.startswith(run)
+    )
+    if len(matching) != 1:
+        others = sum(row["run_id"].startswith(run) for row in stored) if not matching else 0
         problem = (
-            f"fits {len(found)} runs ({', '.join(found[:5])}): give more of its run_id"
-            if found
+            f"fits {len(matching)} runs ({', '.join(matching[:5])}): give more of its run_id"
+            if matching
             else f"fits {others} runs of another mode, and no language model"
             if others
             else f"fits none of the {len(language)} language models"
         )
         raise StoreError(f"run {run} in {store} {problem}")
-    return _of(Path(store, "checkpoints", found[0]), found[0], Path(store))
+    return _of(Path(store, "checkpoints", matching[0]), matching[0], Path(store))
 
 
 def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:

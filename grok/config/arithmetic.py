@@ -277,8 +277,8 @@ class ArithmeticConfig(RunConfig):
         return not (self.eval.couple_order and self.eval.schedule == "log")
 
     def only_on_cpu(self) -> list[str]:
-        found = {
+        used = {
             "optim.grokfast=ma": self.optim.grokfast == "ma",
             "eval.metrics": bool(self.eval.metrics),
         }
-        return [name for name, on in found.items() if on]
+        return [name for name, on in used.items() if on]

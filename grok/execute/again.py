@@ -62,11 +62,11 @@ class Repetition:
         return self.first_difference is None
 
 
-def find_stored(store: Store, prefix: str, given: Mapping[str, Any]) -> StoredRun:
+def find_stored(store: Store, prefix: str, changes: Mapping[str, Any]) -> StoredRun:
     """Return the run whose run_id begins with ``prefix``, ready to be trained again.
 
     Args:
-        given: settings of :data:`WHERE` that replace the stored ones.
+        changes: settings of :data:`WHERE` that replace the stored ones.
 
     Raises:
         StoreError: no run or several begin so, or the run has nothing to compare with.
@@ -79,7 +79,7 @@ def find_stored(store: Store, prefix: str, given: Mapping[str, Any]) -> StoredRu
             f"run {run_id} failed ({row['error']}), so there are no bits to compare: give its command again with "
             "retry_failed=true"
         )
-    config = _without_files(_pinned(stored_config(row), row, given), store)
+    config = _without_files(_pinned(stored_config(row), row, changes), store)
     if isinstance(config, GptConfig):
         _refuse_other_data(config, row)
         refuse_unusable_data([config])
@@ -141,11 +141,11 @@ def _in_words(conflict: Conflict) -> str:
     return f"{conflict.what}{where}: {conflict.value!r} stored, {conflict.other_value!r} now"
 
 
-def _pinned(config: RunConfig, row: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig:
-    """Return ``config`` with what was left to the machine set as the numerics tag says that it was, and ``given``.
+def _pinned(config: RunConfig, row: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
+    """Return ``config`` with what was left to the machine set as the numerics tag says that it was, and ``changes``.
 
     Raises:
-        ConfigError: ``given`` has another setting than :data:`WHERE`, or a value that is none; no GPU is here.
+        ConfigError: ``changes`` has another setting than :data:`WHERE`, or a value that is none; no GPU is here.
     """
     tag = str(row["numerics"]).rpartition(" | ")[2]
     parts = dict(part.partition("=")[::2] for part in tag.split(";"))
@@ -156,7 +156,7 @@ def _pinned(config: RunConfig, row: Mapping[str, Any], given: Mapping[str, Any])
     if config.mode == "gpt" and parts.get("threads", "").isdigit():
         settings["train.threads"] = int(parts["threads"])
     names = settings_of(type(config))
-    for name, value in given.items():
+    for name, value in changes.items():
         if name not in WHERE or name not in names:
             known = ", ".join(known for known in WHERE if known in names)
             raise ConfigError(

@@ -74,7 +74,7 @@ class Ledger:
                     self._pending = rows + self._pending
                 raise
         self.notes += [f"Conflict: {conflict}" for conflict in said.conflicts]
-        self.notes += [f"Repaired: {found}" for found in said.recovered]
+        self.notes += [f"Repaired: {repair}" for repair in said.recovered]
         for row in rows:
             self._on_commit(row)
 

@@ -273,12 +273,12 @@ def clear_checkpoints(store_path: str, row: Row) -> None:
         remove_checkpoints(run_folder(store_path, row.result.run_id))
 
 
-def keeps_checkpoints(mode: str, status: str, asked: bool) -> bool:
+def keeps_checkpoints(mode: str, status: str, keep: bool) -> bool:
     """Return whether a stored run keeps its checkpoints: where ``checkpoint.keep`` asked for it, and one more case.
 
     A language model that diverged does: hours of it are good, and are gone on from under other settings.
     """
-    return asked or (mode == "gpt" and status == "diverged")
+    return keep or (mode == "gpt" and status == "diverged")
 
 
 class StopCheck:

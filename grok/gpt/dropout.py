@@ -21,17 +21,17 @@ def drop(x: Tensor, mask: Mask | None) -> Tensor:
 
 def places(config: ModelConfig, b: int, t: int) -> dict[str, tuple[float, tuple[int, ...]]]:
     """Return (probability, shape) of every mask that ``config`` asks for, by place."""
-    found: dict[str, tuple[float, tuple[int, ...]]] = {}
+    result: dict[str, tuple[float, tuple[int, ...]]] = {}
     flat, square = (b, t, config.d_model), (b, config.heads, t, t)
     if config.dropout_embedding:
-        found["embedding"] = (config.dropout_embedding, flat)
+        result["embedding"] = (config.dropout_embedding, flat)
     for i in range(config.layers):
         if config.dropout_attention:
-            found[f"blocks.{i}.attention"] = (config.dropout_attention, square)
+            result[f"blocks.{i}.attention"] = (config.dropout_attention, square)
         if config.dropout_residual:
-            found[f"blocks.{i}.residual1"] = (config.dropout_residual, flat)
-            found[f"blocks.{i}.residual2"] = (config.dropout_residual, flat)
-    return found
+            result[f"blocks.{i}.residual1"] = (config.dropout_residual, flat)
+            result[f"blocks.{i}.residual2"] = (config.dropout_residual, flat)
+    return result
 
 
 def draw_masks(config: ModelConfig, b: int, t: int, *, stream: Stream, device: torch.device) -> Masks:

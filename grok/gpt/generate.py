@@ -171,5 +171,5 @@ class _Ahead:
             logits = self.model(text[:, self.cache.length :], cache=self.cache)
         else:  # learned positions are absolute: each shift of the window moves them all
             logits = self.model(text[:, -int(self.longest) :])
-        found: NDArray[np.float32] = logits[:, -1].float().cpu().numpy()
-        return found
+        last: NDArray[np.float32] = logits[:, -1].float().cpu().numpy()
+        return last

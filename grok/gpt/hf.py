@@ -58,14 +58,14 @@ def to_hf(model: GPT) -> dict[str, Tensor]:
         ConfigError: an option that GPT-2 does not have.
     """
     check_is_gpt2(model.config)
-    found = {}
+    tensors = {}
     for name, p in model.named_parameters():
         tensor = p.detach().to("cpu", copy=True)
         if name == "token_embedding.weight":
             tensor = tensor[: model.vocab_size].clone()
         theirs = to_hf_name(name)
-        found[f"transformer.{theirs}"] = tensor.t().contiguous() if theirs.endswith(_TRANSPOSED) else tensor
-    return found
+        tensors[f"transformer.{theirs}"] = tensor.t().contiguous() if theirs.endswith(_TRANSPOSED) else tensor
+    return tensors
 
 
 @torch.no_grad()

@@ -92,8 +92,8 @@ def compiler() -> str:
 def _compiler_version(command: str) -> str:
     name = command.replace("\\", "/").rsplit("/", 1)[-1]
     try:
-        asked = [command, "-dumpfullversion", "-dumpversion"]  # the first is g++'s, the second is clang's as well
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+        query = [command, "-dumpfullversion", "-dumpversion"]  # the first is g++'s, the second is clang's as well
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return name
     version = done.stdout.split()

@@ -29,9 +29,9 @@ def processor_model() -> str:
         import platform
 
         return platform.processor() or "unknown"
-    found = dict(re.findall(r"^(vendor_id|model name|cpu family|model|stepping)\s*:\s*(.*)$", text, re.MULTILINE))
-    numbers = "-".join(found.get(key, "?") for key in ("cpu family", "model", "stepping"))
-    return f"{found.get('model name', 'unknown')} {numbers}"
+    fields = dict(re.findall(r"^(vendor_id|model name|cpu family|model|stepping)\s*:\s*(.*)$", text, re.MULTILINE))
+    numbers = "-".join(fields.get(key, "?") for key in ("cpu family", "model", "stepping"))
+    return f"{fields.get('model name', 'unknown')} {numbers}"
 
 
 def choose_path(requested: str, precision: str) -> str:

@@ -232,14 +232,14 @@ def _is_half_made(entry: Path) -> bool:
 
 
 def _refuse_unwritable(layout: Layout) -> None:
-    there = layout.root.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        raise StoreError(f"store.path={layout.root}: {there} is a file, not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
+    nearest = layout.root.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise StoreError(f"store.path={layout.root}: {nearest} is a file, not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
         raise StoreError(
-            f"store.path={layout.root}: {there} is not writable: choose another store.path or change its owner"
+            f"store.path={layout.root}: {nearest} is not writable: choose another store.path or change its owner"
         )
 
 
@@ -258,8 +258,8 @@ def read_marker(layout: Layout) -> dict[str, Any]:
         if not isinstance(columns, dict) or not all(isinstance(columns.get(kind, {}), dict) for kind in KINDS):
             raise ValueError("its columns are not listed by table")
     except (FileNotFoundError, NotADirectoryError):
-        found = "is a file" if layout.root.is_file() else "has no store.json" if layout.root.exists() else "not there"
-        raise StoreError(f"no store at {layout.root} ({found}): give the folder of a store") from None
+        reason = "is a file" if layout.root.is_file() else "has no store.json" if layout.root.exists() else "not there"
+        raise StoreError(f"no store at {layout.root} ({reason}): give the folder of a store") from None
     except (ValueError, KeyError, TypeError, OSError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
             with disk_errors(f"reading {layout.marker}"):

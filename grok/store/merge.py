@@ -140,8 +140,8 @@ def _same_weights(shard: Shard, target: Layout) -> list[str]:
     """Return the runs whose checkpoints and weights belong to the target's row: not those that it has from other
     numerics, whose row stays."""
     columns = ["run_id", "status", "weights_hash"]
-    there = open_store(target.root).table("runs", shard.runs["run_id"].to_pylist(), columns).to_pylist()
-    kept = {row["run_id"]: row["weights_hash"] for row in there if row["status"] != "failed"}
+    rows = open_store(target.root).table("runs", shard.runs["run_id"].to_pylist(), columns).to_pylist()
+    kept = {row["run_id"]: row["weights_hash"] for row in rows if row["status"] != "failed"}
     incoming = shard.runs.select(columns).to_pylist()
     return [row["run_id"] for row in incoming if kept.get(row["run_id"], row["weights_hash"]) == row["weights_hash"]]
 

@@ -91,10 +91,10 @@ class Store:
             matching = [prefix]
         if len(matching) != 1:
             some = ", ".join(matching[:4]) + (", ..." if len(matching) > 4 else "")
-            given = f"{len(matching)} runs begin with {prefix!r} ({some}): give more of it"
+            message = f"{len(matching)} runs begin with {prefix!r} ({some}): give more of it"
             if not matching:
-                given = f"no run in {self.layout.root} begins with {prefix!r}{nearest(prefix, self.run_ids())}"
-            raise StoreError(given)
+                message = f"no run in {self.layout.root} begins with {prefix!r}{nearest(prefix, self.run_ids())}"
+            raise StoreError(message)
         frame = to_pandas("runs", self.table("runs", matching, None))
         return frame.iloc[0]
 

@@ -36,21 +36,21 @@ def overrides(config: RunConfig) -> list[str]:
     """
     defaults = {name: value for name, value, _ in walk(type(config)())}
     preset = config.experiment if config.mode != "arithmetic" else None
-    given = [f"mode={literal(config.mode)}"] if config.mode != "arithmetic" else []
+    words = [f"mode={literal(config.mode)}"] if config.mode != "arithmetic" else []
     if preset is not None:
-        given.append(f"experiment={preset}" if re.fullmatch(r"[\w/]+", preset) else f"experiment={literal(preset)}")
-    given.append(f"seed={config.seed}")
-    given += [f"seeds.{stream}={seed}" for stream, seed in asdict(config.stream_seeds()).items()]
+        words.append(f"experiment={preset}" if re.fullmatch(r"[\w/]+", preset) else f"experiment={literal(preset)}")
+    words.append(f"seed={config.seed}")
+    words += [f"seeds.{stream}={seed}" for stream, seed in asdict(config.stream_seeds()).items()]
     if config.seeds.layers:
-        given.append(f"++seeds.layers={literal(config.seeds.layers)}")
+        words.append(f"++seeds.layers={literal(config.seeds.layers)}")
     for name, value, rule in walk(config):
         if name in {"mode", "experiment", "seed"} or name.startswith("seeds."):
             continue
         if name in _ABOUT_THE_COMMAND or name.startswith(_ABOUT_THE_PLACE):
             continue
         if value != defaults[name] or (preset is not None and rule.role != "none"):
-            given.append(f"{name}={literal(value)}")
-    return given
+            words.append(f"{name}={literal(value)}")
+    return words
 
 
 def stored_config(row: Mapping[str, Any]) -> RunConfig:

@@ -123,9 +123,13 @@ def schema(kind: str) -> pa.Schema:
         hints = typing.get_type_hints(StepPoint)
         columns = [("run_id", TEXT, True)]
         columns += [(f.name, arrow_type(hints[f.name]), f.name == "step") for f in fields(StepPoint)]
-    found = [pa.field(name, type_, not required) for name, type_, required in columns]
-    metadata = {VERSION_KEY: str(SCHEMA_VERSION).encode(), KIND_KEY: kind.encode(), b"pandas": _for_pandas(found)}
-    return pa.schema(found, metadata)
+    arrow_fields = [pa.field(name, type_, not required) for name, type_, required in columns]
+    metadata = {
+        VERSION_KEY: str(SCHEMA_VERSION).encode(),
+        KIND_KEY: kind.encode(),
+        b"pandas": _for_pandas(arrow_fields),
+    }
+    return pa.schema(arrow_fields, metadata)
 
 
 def _for_pandas(columns: list[pa.Field]) -> bytes:
@@ -250,8 +254,8 @@ def _filled(kind: str, field: pa.Field, table: pa.Table) -> pa.Array:
 
 
 def _neutral(mode: str, name: str) -> Any:
-    found = settings_of(MODES[mode]).get(name)
-    if found is None or isinstance(found[1].neutral, type):  # the class stands for "no neutral value"
+    declared = settings_of(MODES[mode]).get(name)
+    if declared is None or isinstance(declared[1].neutral, type):  # the class stands for "no neutral value"
         return None
-    value = found[1].neutral
+    value = declared[1].neutral
     return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, (list, dict)) else value

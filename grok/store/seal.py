@@ -78,10 +78,10 @@ def check_seal(path: Path, thorough: bool) -> Seal | None:
 def check_open(file: IO[bytes], thorough: bool) -> Seal | None:
     """Do what :func:`check_seal` does with a file that is open for reading."""
     start, footer = _footer(file)
-    found = footer.find(SEAL_KEY)
-    if found < 0:
+    key = footer.find(SEAL_KEY)
+    if key < 0:
         return None
-    at = found + len(SEAL_KEY) + _BEFORE_VALUE
+    at = key + len(SEAL_KEY) + _BEFORE_VALUE
     said = footer[at : at + len(BLANK)]
     blank = footer[:at] + BLANK + footer[at + len(BLANK) :]
     if said[_DIGITS:] != _footer_checksum(blank, said[:_DIGITS]):

@@ -242,10 +242,10 @@ def read_whole(layout: Layout, name: str) -> Shard:
     needed = partners(layout.shard("runs", name))
     for kind in ("curves", "steps"):
         path = layout.shard(kind, name)
-        there = os.path.lexists(path)
-        if kind in needed and not there:
+        exists = os.path.lexists(path)
+        if kind in needed and not exists:
             raise ShardDamaged(f"its {kind} are missing")
-        tables[kind] = read_shard(path, kind) if there else schema(kind).empty_table()
+        tables[kind] = read_shard(path, kind) if exists else schema(kind).empty_table()
     return Shard(**tables)
 
 

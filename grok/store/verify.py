@@ -45,9 +45,9 @@ def verify(path: str | Path) -> list[str]:
     tables = {kind: _read_raw(layout, kind) for kind in KINDS}
     problems += _uniqueness(tables)
     problems += _belonging(tables)
-    found = traces(tables["runs"].select(list(FACTS)), tables["curves"])
-    problems += _last_points(tables["runs"], found)
-    problems += _disagreements(found)
+    points = traces(tables["runs"].select(list(FACTS)), tables["curves"])
+    problems += _last_points(tables["runs"], points)
+    problems += _disagreements(points)
     problems += [f"a conflict is on record: {p}; remove the file when it is settled" for p in conflict_files(layout)]
     return problems
 
@@ -111,14 +111,14 @@ def _uniqueness(tables: dict[str, pa.Table]) -> Iterator[str]:
 def _belonging(tables: dict[str, pa.Table]) -> Iterator[str]:
     known = tables["runs"]["run_id"]
     for kind in ("curves", "steps"):
-        there = pc.unique(tables[kind]["run_id"])
-        for run_id in there.filter(pc.invert(pc.is_in(there, value_set=known.combine_chunks()))).to_pylist():
+        run_ids = pc.unique(tables[kind]["run_id"])
+        for run_id in run_ids.filter(pc.invert(pc.is_in(run_ids, value_set=known.combine_chunks()))).to_pylist():
             yield f"{kind}: points of run {run_id}, which has no row"
 
 
-def _last_points(runs: pa.Table, found: dict[str, Trace]) -> Iterator[str]:
+def _last_points(runs: pa.Table, points: dict[str, Trace]) -> Iterator[str]:
     for row in runs.to_pylist():
-        trace = found[row["run_id"]]
+        trace = points[row["run_id"]]
         if row["status"] != "completed":
             continue
         if not len(trace.at) or trace.at[-1] != row["steps"]:
@@ -131,9 +131,9 @@ def _last_points(runs: pa.Table, found: dict[str, Trace]) -> Iterator[str]:
                 yield f"run {row['run_id']}: {name} is {row[name]} in runs and {trace.values[-1, i]} in curves"
 
 
-def _disagreements(found: dict[str, Trace]) -> Iterator[str]:
+def _disagreements(points: dict[str, Trace]) -> Iterator[str]:
     groups: dict[tuple[str, str | None], list[Trace]] = defaultdict(list)
-    for trace in found.values():
+    for trace in points.values():
         groups[trace.trajectory_id, trace.numerics].append(trace)
     for group in groups.values():
         group.sort(key=lambda trace: (-len(trace.at), trace.run_id))

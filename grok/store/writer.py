@@ -166,7 +166,7 @@ class StoreWriter:
 
     def _compare(self, incoming: Shard, run_ids: set[str]) -> dict[str, Conflict]:
         """Return the conflicts of incoming runs with the stored ones of the same name; record each."""
-        found: dict[str, Conflict] = {}
+        conflicts: dict[str, Conflict] = {}
         by_shard = self._by_shard(run_ids)
         arrived = traces(*incoming.only(run_ids).for_comparison()) if by_shard else {}
         for name, in_shard in by_shard.items():
@@ -175,10 +175,10 @@ class StoreWriter:
             for run_id in sorted(in_shard):
                 conflict = difference(stored[run_id], arrived[run_id])
                 if conflict is not None:
-                    found[run_id] = conflict
+                    conflicts[run_id] = conflict
                     sides = {"stored": origin(shard.runs, run_id), "arrived": origin(incoming.runs, run_id)}
                     record_conflict(self.layout, conflict, sides)
-        return found
+        return conflicts
 
     def _by_shard(self, run_ids: set[str]) -> dict[str, set[str]]:
         by_shard: dict[str, set[str]] = {}

@@ -110,8 +110,8 @@ class Corpus:
             entry = self.split(name)
             for file, known in ((entry["file"], entry["sha256"]), (entry["documents_file"], entry["documents_sha256"])):
                 with (self.path / file).open("rb") as opened:
-                    found = hashlib.file_digest(opened, "sha256").hexdigest()
-                if found != known:
+                    actual = hashlib.file_digest(opened, "sha256").hexdigest()
+                if actual != known:
                     raise DataError(f"{self.path / file} was changed after it was written: run grok.prepare again")
 
 
@@ -152,11 +152,11 @@ def _check_sizes(corpus: Corpus) -> None:
             path = corpus.path / file
             if not path.is_file():
                 raise DataError(f"{path} is missing: the manifest says {items:,} {noun}; run grok.prepare again")
-            found = path.stat().st_size
-            if found != items * size:
+            actual = path.stat().st_size
+            if actual != items * size:
                 raise DataError(
-                    f"{path} is {'cut off' if found < items * size else 'too long'}: {found / size:,.0f} {noun} of"
-                    f" {items:,} in the manifest ({found:,} bytes, expected {items * size:,}); run grok.prepare again"
+                    f"{path} is {'cut off' if actual < items * size else 'too long'}: {actual / size:,.0f} {noun} of"
+                    f" {items:,} in the manifest ({actual:,} bytes, expected {items * size:,}); run grok.prepare again"
                 )
 
 

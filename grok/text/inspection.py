@@ -199,34 +199,36 @@ def _samples(corpus: Corpus, name: str) -> dict[str, str]:
 def _warnings(
     texts: Mapping[str, Mapping[str, Any]], splits: Mapping[str, Mapping[str, Any]], leaks: Mapping[str, int]
 ) -> list[str]:
-    found: list[str] = []
+    warnings: list[str] = []
     for name, text in texts.items():
         characters = max(1, text["characters"])
         if text["replacement_characters"]:
-            found.append(
+            warnings.append(
                 f"{name}: {text['replacement_characters']:,} characters were not UTF-8 (now U+FFFD),"
                 f" in {text['documents_with_replacement']:,} of {text['documents']:,} documents"
             )
         if text["control_characters"] > characters / 10_000:
-            found.append(f"{name}: {text['control_characters']:,} control characters: is this text?")
+            warnings.append(f"{name}: {text['control_characters']:,} control characters: is this text?")
         if text["duplicate_share"] > 0.01:
-            found.append(f"{name}: {text['duplicate_share']:.1%} of the documents repeat an earlier one, word for word")
+            warnings.append(
+                f"{name}: {text['duplicate_share']:.1%} of the documents repeat an earlier one, word for word"
+            )
         if text["documents"] > 1 and text["longest_document"]["bytes"] > 0.2 * text["bytes"]:
             share = text["longest_document"]["bytes"] / text["bytes"]
-            found.append(f"{name}: document {text['longest_document']['number']} alone is {share:.0%} of the text")
+            warnings.append(f"{name}: document {text['longest_document']['number']} alone is {share:.0%} of the text")
         if text["short_documents"] > 0.01 * text["documents"]:
-            found.append(f"{name}: {text['short_documents']:,} documents have fewer than {SHORT_BYTES} bytes")
+            warnings.append(f"{name}: {text['short_documents']:,} documents have fewer than {SHORT_BYTES} bytes")
         if text["blank_documents"]:
-            found.append(f"{name}: {text['blank_documents']:,} blank documents were left out")
+            warnings.append(f"{name}: {text['blank_documents']:,} blank documents were left out")
     for name, count in leaks.items():
         if count:
-            found.append(f"{name}: {count:,} of {splits[name]['documents']:,} documents also stand in train")
+            warnings.append(f"{name}: {count:,} of {splits[name]['documents']:,} documents also stand in train")
     for name, split in splits.items():
         if split["bytes_per_token"] < 1.5 and split["ids"] > 1000:
-            found.append(
+            warnings.append(
                 f"{name}: only {split['bytes_per_token']:.2f} bytes a token: the tokeniser may not fit this text"
             )
-    return found
+    return warnings
 
 
 def to_markdown(content: Mapping[str, Any], title: str) -> str:

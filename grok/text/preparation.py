@@ -73,7 +73,7 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
     _check(request)
     sources = {"input": open_source(request.form, request.inputs, request.text_field)}
     sources |= {
-        name: open_source(request.form, given, request.text_field) for name, given in request.split_files.items()
+        name: open_source(request.form, inputs, request.text_field) for name, inputs in request.split_files.items()
     }
     given_tokenizer = _given_tokenizer(request)
     digests = {name: source.digests(request.workers) for name, source in sources.items()}

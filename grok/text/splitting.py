@@ -41,8 +41,8 @@ class Cut:
             DataError: there is nothing to cut.
         """
         scan = scans["input"]
-        for name, found in scans.items():
-            if found.documents == 0:
+        for name, part in scans.items():
+            if part.documents == 0:
                 raise DataError(f"{name}: there is no text in it")
         if "val" in scans:
             return cls(scan.documents, None)
@@ -61,7 +61,7 @@ class Cut:
         held_out = {name: scan.digests() for name, scan in scans.items() if name != "input"}
         if self.train_characters is None and "val" not in held_out:
             held_out["val"] = digests[self.train_documents :]
-        return {name: shared_documents(train, found) for name, found in held_out.items()}
+        return {name: shared_documents(train, part) for name, part in held_out.items()}
 
 
 def chunks_of(split: str, pieces: Iterable[Piece]) -> Iterator[Job]:
@@ -87,8 +87,8 @@ def jobs_of(sources: Mapping[str, Source], cut: Cut, *, whole: bool = False) -> 
     """
 
     def pieces(name: str) -> Iterator[Piece]:
-        found = without_blank_documents(sources[name].pieces())
-        return whole_documents(found) if whole else found
+        kept = without_blank_documents(sources[name].pieces())
+        return whole_documents(kept) if whole else kept
 
     stream = pieces("input")
     if cut.train_characters is None:

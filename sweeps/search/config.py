@@ -149,10 +149,10 @@ def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any
         ConfigError: there is no study, or a setting of it is unknown or impossible.
     """
     base = dict(settings)
-    given = base.pop("study", None)
-    if not isinstance(given, Mapping):
+    raw = base.pop("study", None)
+    if not isinstance(raw, Mapping):
         raise ConfigError(NO_STUDY)
-    study = dict(given)
+    study = dict(raw)
     space = study.pop("space", None) or {}
     return build(StudyConfig, study, "study.", Studied), dict(space), base
 

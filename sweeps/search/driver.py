@@ -267,8 +267,8 @@ class Search:
         """Return what the store says of ``configs``; all are stored."""
         run_ids = [run.run_id for run in name_runs(configs)]
         budgets = {run_id: int(flatten(c)["train.steps"]) for run_id, c in zip(run_ids, configs, strict=True)}
-        found = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon if last else None, budgets)
-        return [found[run_id] for run_id in run_ids]
+        outcomes = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon if last else None, budgets)
+        return [outcomes[run_id] for run_id in run_ids]
 
     def _clear_rungs(self, params: dict[str, Value]) -> None:
         """Remove the checkpoints that a finished trial's rungs kept to be extended."""

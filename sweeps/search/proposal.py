@@ -61,8 +61,8 @@ def propose(
         if history:
             for key, value in history[-1].user_attrs.get(SAMPLER_STATE, {}).items():
                 memory._storage.set_study_system_attr(memory._study_id, key, value)
-        for given in _given(study, space, base, len(history), count):
-            memory.enqueue_trial(given)
+        for values in _starting_points(study, space, base, len(history), count):
+            memory.enqueue_trial(values)
         for _ in range(count):
             space.suggest(memory.ask(), base)
     state = dict(memory._storage.get_study_system_attrs(memory._study_id))
@@ -77,7 +77,7 @@ def propose(
     ]
 
 
-def _given(
+def _starting_points(
     study: StudyConfig, space: Space, base: Mapping[str, Value], made: int, count: int
 ) -> Sequence[dict[str, Value]]:
     """Return the settings of a round that no sampler chooses: those of a grid, and the default as trial 0."""

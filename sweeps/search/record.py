@@ -75,9 +75,9 @@ class StudyRecord:
         """Return the version of Optuna that began the study; another one may ask other trials."""
         return str(self._study.user_attrs[OPTUNA])
 
-    def _create(self, **given: Any) -> optuna.Study:
+    def _create(self, **options: Any) -> optuna.Study:
         directions = [objective.direction for objective in make_objectives(self._config)]
-        return optuna.create_study(directions=directions, load_if_exists=True, **given)
+        return optuna.create_study(directions=directions, load_if_exists=True, **options)
 
     def _open_storage(self, study: StudyConfig, folder: Path) -> BaseStorage:
         try:

@@ -71,8 +71,8 @@ class _SpaceFillingSampler(optuna.samplers.QMCSampler):
     several trials does not have.
     """
 
-    def __init__(self, space: dict[str, BaseDistribution], **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, space: dict[str, BaseDistribution], **options: Any) -> None:
+        super().__init__(**options)
         self._space = space
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:

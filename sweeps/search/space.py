@@ -129,21 +129,21 @@ class Space:
         Raises:
             ConfigError: there are more than ``LARGEST_GRID``.
         """
-        found: list[dict[str, Value]] = [{}]
+        combinations: list[dict[str, Value]] = [{}]
         for dimension in self.dimensions:
             values, larger = dimension.grid(points), list[dict[str, Value]]()
-            for chosen in found:
+            for chosen in combinations:
                 if dimension.applies({**base, **chosen}):
                     larger += [{**chosen, dimension.name: value} for value in values]
                 else:
                     larger.append(chosen)
-            found = larger
-            if len(found) > LARGEST_GRID:
+            combinations = larger
+            if len(combinations) > LARGEST_GRID:
                 raise ConfigError(
                     f"study.sampler.points={points}: more than {LARGEST_GRID:,} settings on this grid, expected fewer "
                     "points, or sampler qmc"
                 )
-        return found
+        return combinations
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data."""
@@ -168,10 +168,10 @@ def read_space(raw: Mapping[str, Any], mode: str) -> Space:
             the setting would refuse.
     """
     settings = settings_of(MODES[mode])
-    found = dict(_leaves(raw, "", settings))
-    if not found:
+    leaves = dict(_leaves(raw, "", settings))
+    if not leaves:
         raise ConfigError("study.space is empty: expected at least one setting, as {low: ..., high: ...} or {choices}")
-    dimensions = [_dimension(name, given, settings, found) for name, given in found.items()]
+    dimensions = [_dimension(name, declared, settings, leaves) for name, declared in leaves.items()]
     return Space(tuple(_in_order(dimensions)))
 
 
@@ -188,20 +188,20 @@ def apply(base: Plain, chosen: Mapping[str, Value]) -> Plain:
 
 
 def _leaves(raw: Mapping[str, Any], prefix: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    found: list[tuple[str, Mapping[str, Any]]] = []
+    leaves: list[tuple[str, Mapping[str, Any]]] = []
     for key, value in raw.items():
         name = f"{prefix}{key}"
         if not isinstance(value, Mapping):
             raise ConfigError(f"study.space.{name}={value!r}: expected {{low: ..., high: ...}} or {{choices: [...]}}")
         if name in settings or {"low", "high", "choices"} & set(value):
-            found.append((name, value))
+            leaves.append((name, value))
         else:
-            found += _leaves(value, f"{name}.", settings)
-    return found
+            leaves += _leaves(value, f"{name}.", settings)
+    return leaves
 
 
 def _dimension(
-    name: str, given: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
+    name: str, declared: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
 ) -> Dimension:
     where = f"study.space.{name}"
     if name not in settings:
@@ -211,24 +211,24 @@ def _dimension(
     hint, rule = settings[name]
     if name in ("train.steps", "replicate") or rule.role in ("none", "schedule"):
         raise ConfigError(f"{where}: this is the same for all trials of a study, give it one value outside the space")
-    for key in given:
+    for key in declared:
         if key not in _KEYS:
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), _KEYS)}: expected {', '.join(_KEYS)}")
-    when = _conditions(where, given.get("when") or {}, settings, space)
-    if given.get("choices"):
-        values = tuple(check(name, value, hint, rule) for value in given["choices"])
+    when = _conditions(where, declared.get("when") or {}, settings, space)
+    if declared.get("choices"):
+        values = tuple(check(name, value, hint, rule) for value in declared["choices"])
         return Dimension(name, choices=values, when=when)
-    low, high, step = given.get("low"), given.get("high"), given.get("step")
+    low, high, step = declared.get("low"), declared.get("high"), declared.get("step")
     if low is None or high is None:
         raise ConfigError(f"{where}: expected low and high, or choices")
     kind = hint if hint in (int, float) else next((h for h in getattr(hint, "__args__", ()) if h in (int, float)), None)
     if kind is None:
         raise ConfigError(f"{where}: this setting is not a number, expected choices: [...]")
     low, high = check(name, low, kind, rule), check(name, high, kind, rule)
-    log = bool(given.get("log", False))
+    log = bool(declared.get("log", False))
     if low >= high or (log and low <= 0) or (step is not None and step <= 0) or (log and step is not None):
         raise ConfigError(
-            f"{where}={dict(given)}: expected low < high, low above 0 where log is true, and step (above 0) only "
+            f"{where}={dict(declared)}: expected low < high, low above 0 where log is true, and step (above 0) only "
             "without log"
         )
     return Dimension(name, low=low, high=high, log=log, step=step, whole=kind is int, when=when)
@@ -237,7 +237,7 @@ def _dimension(
 def _conditions(
     where: str, when: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
 ) -> tuple[tuple[str, tuple[Value, ...]], ...]:
-    found = []
+    conditions = []
     for name, values in when.items():
         if name not in settings:
             raise ConfigError(f"{where}.when: unknown setting '{name}'{nearest(name, settings)}")
@@ -245,8 +245,8 @@ def _conditions(
         allowed = space[name].get("choices") if name in space else None
         if name in space and (not allowed or any(value not in allowed for value in several)):
             raise ConfigError(f"{where}.when.{name}={values!r}: expected values among the choices of {name}")
-        found.append((name, tuple(check(name, value, *settings[name]) for value in several)))
-    return tuple(found)
+        conditions.append((name, tuple(check(name, value, *settings[name]) for value in several)))
+    return tuple(conditions)
 
 
 def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:

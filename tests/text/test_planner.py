@@ -159,7 +159,7 @@ def test_the_diarys_corrections() -> None:
         ("OpenWebText run, tokens", "30.7B tokens for training", 245.8e9),
     ):
         assert (about, says) in differs
-        assert found[about, says].found == pytest.approx(value, rel=1e-3)
+        assert found[about, says].computed == pytest.approx(value, rel=1e-3)
     agrees = {key for key, f in found.items() if f.agrees}
     assert ("WikiText-103 model", "Model (353M)") in agrees
     assert ("compute of 117M on 3.3B tokens", "flops is 2.4E+18") in agrees

@@ -103,7 +103,7 @@ class Stack:
         config = jobs[0].config
         assert isinstance(config, ArithmeticConfig)
         self.config, self.device = config, device
-        self.width = lane_width(config, device, asked=lanes)
+        self.width = lane_width(config, device, requested=lanes)
         self.waiting = deque(jobs)
         self.ready: deque[Seat] = deque()
         """Seats made ahead, at most one for each lane."""
@@ -245,13 +245,13 @@ class Stack:
         due = [
             lane for lane, seat in seated if seat.run.evaluation_due() or seat.run.decision_due() or seat.run.diverged
         ]
-        found = self._evaluate(due) if due else {}
+        evaluated = self._evaluate(due) if due else {}
         squares = self.state.squared_norms() if due else {}
         observed, kept, ended = [], [], []
         for lane, seat in seated:
             run = seat.run
-            if lane in found:
-                val_loss, val_acc = found[lane]
+            if lane in evaluated:
+                val_loss, val_acc = evaluated[lane]
                 if not math.isfinite(val_loss):
                     run.diverge()
                 if run.decision_due() and not run.diverged:
@@ -273,14 +273,14 @@ class Stack:
 
     def _evaluate(self, lanes: Sequence[int]) -> dict[int, tuple[float, float]]:
         """Return (loss, accuracy) of each of ``lanes`` on its own validation set."""
-        together, found = self.evaluation.lanes, []
+        together, parts = self.evaluation.lanes, []
         with product_precision(self.config.precision):
             for start in range(0, len(lanes), together):
                 self.evaluation.choose(lanes[start : start + together])
                 for _ in range(self.evaluation.passes):
                     self._pass()
-                found.append(torch.stack([self.evaluation.losses, self.evaluation.hits]))
-        losses, hits = (torch.cat(found, 1) / self.evaluation.examples).tolist()
+                parts.append(torch.stack([self.evaluation.losses, self.evaluation.hits]))
+        losses, hits = (torch.cat(parts, 1) / self.evaluation.examples).tolist()
         return {lane: (losses[i], hits[i]) for i, lane in enumerate(lanes)}
 
     def _checkpoints(self, seated: Sequence[tuple[int, Seat]]) -> Iterator[Checkpoint]:

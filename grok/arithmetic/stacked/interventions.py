@@ -27,12 +27,12 @@ def amplified(
     gradients: Sequence[Tensor], slow: Sequence[Tensor], *, step: Tensor, alive: Tensor, alpha: Tensor, lamb: Tensor
 ) -> list[Tensor]:
     """Return gradients with ``lamb`` times their running mean added; ``slow`` is updated in place (Grokfast-EMA)."""
-    found = []
+    result = []
     for g, mean in zip(gradients, slow, strict=True):
         running = torch.where(along(step, g) == 0, g, mean * along(alpha, g) + g * along(1 - alpha, g))
         mean.copy_(torch.where(along(alive, g) > 0, running, mean))
-        found.append(g + running * along(lamb, g))
-    return found
+        result.append(g + running * along(lamb, g))
+    return result
 
 
 def orthogonal(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -41,11 +41,11 @@ def orthogonal(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> lis
     def total(x: Tensor) -> Tensor:
         return x.flatten(1).sum(1)
 
-    found = []
+    result = []
     for w, g in zip(parameters, gradients, strict=True):
         across = g - along(total(w * g) / (total(w * w) + 1e-30), g) * w
-        found.append(across * along(total(g * g).sqrt() / (total(across * across).sqrt() + 1e-30), g))
-    return found
+        result.append(across * along(total(g * g).sqrt() / (total(across * across).sqrt() + 1e-30), g))
+    return result
 
 
 def clamp_norm(parameters: Sequence[Tensor], *, target: Tensor, alive: Tensor) -> None:

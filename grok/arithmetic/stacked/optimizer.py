@@ -34,7 +34,7 @@ class Coefficients:
         lr, warmup = state.scalar("lr"), state.scalar("warmup_steps")
         rate = torch.where(step >= warmup, lr, lr * step / warmup.clamp(min=1))
         beta1, beta2 = state.scalar("beta1"), state.scalar("beta2")
-        found = (
+        coefficients = (
             rate,
             1 - beta1,
             1 - beta2,
@@ -43,7 +43,7 @@ class Coefficients:
             state.scalar("eps"),
             state.decay(),
         )
-        return cls(*[x.to(state.dtype) for x in found])
+        return cls(*[x.to(state.dtype) for x in coefficients])
 
     def all(self) -> tuple[Tensor, ...]:
         return (self.lr, self.keep1, self.keep2, self.correction1, self.correction2, self.eps, self.decay)

@@ -107,8 +107,8 @@ class LaneState:
     def show(self, lane: int, train_set: Equations, val_set: Equations) -> None:
         """Put a run's data into a lane."""
         for columns, equations in ((self.train_set, train_set), (self.val_set, val_set)):
-            found = np.stack([equations.a, equations.b, equations.answer]) + FIRST_NUMBER
-            columns[:, lane].copy_(torch.from_numpy(found))
+            tokens = np.stack([equations.a, equations.b, equations.answer]) + FIRST_NUMBER
+            columns[:, lane].copy_(torch.from_numpy(tokens))
 
     def rest(self, lane: int) -> None:
         """Let a lane keep its numbers from here on."""
@@ -133,8 +133,8 @@ class LaneState:
 
     def fetch(self) -> tuple[list[float], list[float], list[int], list[bool]]:
         """Return (loss, accuracy, step, alive) of every lane; waits for the device once."""
-        found = torch.stack([self.loss.double(), self.accuracy.double(), self.step.double(), self.alive.double()])
-        loss, accuracy, step, alive = found.tolist()
+        rows = torch.stack([self.loss.double(), self.accuracy.double(), self.step.double(), self.alive.double()])
+        loss, accuracy, step, alive = rows.tolist()
         return loss, accuracy, [int(s) for s in step], [bool(a) for a in alive]
 
     @torch.no_grad()
@@ -150,9 +150,9 @@ class LaneState:
             return []
         index = torch.tensor(lanes, device=self.device)
         held = {"parameters": self.parameters, **self.moments}
-        found: list[dict[str, Tensor]] = [{} for _ in lanes]
+        result: list[dict[str, Tensor]] = [{} for _ in lanes]
         for group in groups:
             for name, tensor in held[group].items():
-                for one, values in zip(found, tensor.index_select(0, index).cpu().unbind(), strict=True):
+                for one, values in zip(result, tensor.index_select(0, index).cpu().unbind(), strict=True):
                     one[f"{group}.{name}"] = values.clone()
-        return found
+        return result

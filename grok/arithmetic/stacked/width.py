@@ -31,29 +31,29 @@ STEP: Final = 8
 """Widths from the table are multiples of this."""
 
 
-def lane_width(config: ArithmeticConfig, device: torch.device, asked: int | None = None) -> int:
-    """Return the fixed number of lanes for a config on a device; ``asked`` (the setting ``lanes``) overrides the table.
+def lane_width(config: ArithmeticConfig, device: torch.device, requested: int | None = None) -> int:
+    """Return the fixed number of lanes for a config on a device; ``requested`` (``lanes``) overrides the table.
 
     Raises:
         ConfigError: so many lanes do not fit into the device's memory.
     """
     if device.type != "cuda":
-        return asked or ON_CPU
+        return requested or ON_CPU
     properties = torch.cuda.get_device_properties(device)
-    return width_on(config, properties.name, properties.total_memory, asked)
+    return width_on(config, properties.name, properties.total_memory, requested)
 
 
-def width_on(config: ArithmeticConfig, device_model: str, memory: int, asked: int | None = None) -> int:
+def width_on(config: ArithmeticConfig, device_model: str, memory: int, requested: int | None = None) -> int:
     """Return the same for a device of that model with ``memory`` bytes: wider for smaller models, within the memory."""
     fitting = lanes_in(config, memory)
-    if fitting < (asked or 1):
+    if fitting < (requested or 1):
         most = f"expected at most {fitting}" if fitting else "set device=cpu"
         raise ConfigError(
-            f"lanes={asked or 1}: {device_model} has {memory / 2**30:.0f} GiB, in which {fitting} lanes of this "
+            f"lanes={requested or 1}: {device_model} has {memory / 2**30:.0f} GiB, in which {fitting} lanes of this "
             f"model fit: {most}"
         )
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     base = next((width for model, width in WIDTHS.items() if device_model.startswith(model)), DEFAULT_WIDTH)
     wanted = STEP * round(base * step_flops(ArithmeticConfig()) / step_flops(config) / STEP)
     width = max(STEP, min(WIDEST, wanted))

@@ -80,7 +80,7 @@ class SlurmExecutor:
         self._live = LiveFolder(Path(settings.live_path))
         self._gathered: list[Ticket] = []
         self._flying: set[Ticket] = set()
-        self._asked = 0.0
+        self._queried_at = 0.0
         self._withdrawn = False
         self._array_size = max_array_size()
         self._executor = submitit.SlurmExecutor(folder=Path(settings.live_path) / "slurm")
@@ -134,9 +134,9 @@ class SlurmExecutor:
 
     def _ask(self) -> None:
         """Note which jobs the scheduler no longer knows."""
-        if not self._flying or time.monotonic() - self._asked < ASK_EVERY:
+        if not self._flying or time.monotonic() - self._queried_at < ASK_EVERY:
             return
-        self._asked = time.monotonic()
+        self._queried_at = time.monotonic()
         known = known_jobs()
         if known is None:
             return  # the scheduler is not to be reached just now
@@ -174,8 +174,8 @@ class SlurmExecutor:
 def max_array_size() -> int:
     """Return how many elements an array may have on this cluster; 1 where it has no arrays."""
     said = subprocess.run(["scontrol", "show", "config"], check=False, capture_output=True, text=True)
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", said.stdout, re.MULTILINE)
-    return max(1, int(found[1])) if found else ARRAY_SIZE
+    setting = re.search(r"^MaxArraySize\s*=\s*(\d+)", said.stdout, re.MULTILINE)
+    return max(1, int(setting[1])) if setting else ARRAY_SIZE
 
 
 def known_jobs() -> set[str] | None:
@@ -188,10 +188,10 @@ def known_jobs() -> set[str] | None:
 def fate(job_id: str) -> str:
     """Return how a job ended, in words, as far as the scheduler remembers."""
     said = subprocess.run(["scontrol", "show", "job", job_id], check=False, capture_output=True, text=True)
-    found = re.search(r"JobState=(\S+) Reason=(\S+)", said.stdout)
-    if found is None:
+    state = re.search(r"JobState=(\S+) Reason=(\S+)", said.stdout)
+    if state is None:
         return "left no result"
-    return f"ended as {found[1]}" + ("" if found[2] == "None" else f" ({found[2]})")
+    return f"ended as {state[1]}" + ("" if state[2] == "None" else f" ({state[2]})")
 
 
 def _has_result(ticket: Ticket) -> bool:

@@ -144,10 +144,10 @@ def against_target(config: GptConfig, n: int) -> str:
     target = config.target
     if target.params is None or target.vocab_size is None:
         return ""
-    there = parameter_count(config.model, vocab_size=target.vocab_size)
+    comparable = parameter_count(config.model, vocab_size=target.vocab_size)
     known = f"; the preset has {target.params:,} at vocabulary {target.vocab_size:,}"
-    if there != target.params:
-        return f"{known}, these settings {there:,} there: something was changed, or left, off target"
+    if comparable != target.params:
+        return f"{known}, these settings {comparable:,} there: something was changed, or left, off target"
     return known if n != target.params else ", as its preset says"
 
 

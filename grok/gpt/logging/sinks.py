@@ -65,13 +65,13 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
         ConfigError: one needs a package that is not installed, or cannot be written where it is asked for.
     """
     log = config.log
-    asked: list[tuple[str, str | None, Callable[[str], Sink]]] = [
+    requested: list[tuple[str, str | None, Callable[[str], Sink]]] = [
         ("tensorboard", log.tensorboard, lambda folder: TensorBoard(Path(folder) / run_id, from_step)),
         ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, config)),
         ("mlflow", log.mlflow, lambda address: MLflow(run_id, config, from_step)),
     ]
     sinks: list[Sink] = []
-    for name, value, opened in asked:
+    for name, value, opened in requested:
         if value:
             try:
                 sinks.append(opened(value))
@@ -189,8 +189,8 @@ class MLflow:
         name = str(config.experiment)
         try:
             self.client: Any = MlflowClient(config.log.mlflow)
-            found = self.client.get_experiment_by_name(name)
-            self.experiment = found.experiment_id if found else self.client.create_experiment(name)
+            experiment = self.client.get_experiment_by_name(name)
+            self.experiment = experiment.experiment_id if experiment else self.client.create_experiment(name)
             left = self._left_open() if from_step else None
             self.run = left or self._open(run_id, {})
             if left is None:

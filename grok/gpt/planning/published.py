@@ -30,7 +30,7 @@ class Figure:
     says: str
     """As the diary puts it."""
     said: float
-    found: float
+    computed: float
     unit: str
     why: str
     """Where ours comes from, and where the difference does."""
@@ -40,7 +40,7 @@ class Figure:
     @property
     def agrees(self) -> bool:
         """Whether the two are within the tolerance."""
-        return abs(self.found / self.said - 1) <= self.tolerance
+        return abs(self.computed / self.said - 1) <= self.tolerance
 
 
 _GPT2_SMALL: Final = gpt2_parameters(12, 768, 50_257, 1024)
@@ -183,8 +183,8 @@ def table(rows: Sequence[Figure]) -> str:
     lines = ["| figure | the diary says | worked out | | why |", "|---|---|---|---|---|"]
     for row in rows:
         verdict = "agrees" if row.agrees else "**differs**"
-        found = f"{_shown(row.found, row.unit)} {row.unit}".strip()
-        lines.append(f"| {row.about} | {row.says} | {found} | {verdict} | {row.why} |")
+        computed = f"{_shown(row.computed, row.unit)} {row.unit}".strip()
+        lines.append(f"| {row.about} | {row.says} | {computed} | {verdict} | {row.why} |")
     return "\n".join(lines)
 
 

@@ -82,10 +82,10 @@ class History:
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint: the log of steps as one float64 table, best and averaged weights."""
         table = [[float(getattr(p, name)) for name in NUMBERS] for p in self.log]
-        found = {"log": torch.tensor(table, dtype=torch.float64).reshape(-1, len(NUMBERS))}
+        result = {"log": torch.tensor(table, dtype=torch.float64).reshape(-1, len(NUMBERS))}
         for part, weights in (("best", self.best), ("average", self.average)):
-            found |= {f"{part}.{name}": w for name, w in (weights or {}).items()}
-        return found
+            result |= {f"{part}.{name}": w for name, w in (weights or {}).items()}
+        return result
 
     def state(self) -> dict[str, Any]:
         """Return the JSON-able part of a checkpoint; what is not a number is null there."""

@@ -87,9 +87,9 @@ def open_team(config: GptConfig, numerics: Numerics) -> Team | None:
     size = config.train.devices
     if size == 1:
         return None
-    there = torch.cuda.device_count() if numerics.device.type == "cuda" else size
-    if size > there:
-        raise ConfigError(f"train.devices={size}: {there} CUDA devices are visible here")
+    visible = torch.cuda.device_count() if numerics.device.type == "cuda" else size
+    if size > visible:
+        raise ConfigError(f"train.devices={size}: {visible} CUDA devices are visible here")
     store = TCPStore(HOST, 0, size, is_master=True, wait_for_workers=False)
     settings = json.dumps(asdict(config))
     followers = [

@@ -64,30 +64,30 @@ def write(count: int, seed: int) -> Iterator[str]:
         yield _fable(Stream("fables", seed).at(number))
 
 
-def parse(given: str) -> tuple[int, int]:
+def parse(name: str) -> tuple[int, int]:
     """Return (count, seed) of ``"COUNT"`` or ``"COUNT:SEED"``.
 
     Raises:
         DataError: it is neither.
     """
-    count, _, seed = given.partition(":")
+    count, _, seed = name.partition(":")
     try:
         numbers = int(count), int(seed or 0)
     except ValueError:
         numbers = 0, 0
     if numbers[0] < 1 or not 0 <= numbers[1] <= MAX_SEED:
-        raise DataError(f"fables --input {given}: expected COUNT or COUNT:SEED, for example 2000:0")
+        raise DataError(f"fables --input {name}: expected COUNT or COUNT:SEED, for example 2000:0")
     return numbers
 
 
-def digest(given: str) -> InputDigest:
+def digest(name: str) -> InputDigest:
     """Return the hash of all the fables."""
     hasher, size = hashlib.sha256(), 0
-    for fable in write(*parse(given)):
+    for fable in write(*parse(name)):
         data = fable.encode()
         hasher.update(len(data).to_bytes(8, "little") + data)
         size += len(data)
-    return InputDigest(f"fables {given}", 1, size, hasher.hexdigest())
+    return InputDigest(f"fables {name}", 1, size, hasher.hexdigest())
 
 
 def _fable(stream: Stream) -> str:

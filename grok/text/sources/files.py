@@ -48,14 +48,14 @@ def files_below(path: Path) -> list[Path]:
         return [_unpacked(path)]
     if not path.is_dir():
         raise DataError(f"--input {path}: no such file or folder")
-    found = [
+    files = [
         file
         for file in path.rglob("*")
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
-    if not found:
+    if not files:
         raise DataError(f"--input {path}: the folder holds no files")
-    return sorted(map(_unpacked, found), key=lambda file: natural_key(file.relative_to(path).as_posix()))
+    return sorted(map(_unpacked, files), key=lambda file: natural_key(file.relative_to(path).as_posix()))
 
 
 def _unpacked(file: Path) -> Path:

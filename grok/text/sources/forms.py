@@ -63,13 +63,13 @@ class Source:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield every document, long ones in pieces (see :mod:`grok.text.sources.pieces`)."""
-        for given in self.inputs:
+        for name in self.inputs:
             if self.form == "fables":
-                yield from (Piece(text, True) for text in fables.write(*fables.parse(given)))
-            elif hub.is_hub(given):
-                yield from self._pieces_of_rows(hub.rows(given, self.columns))
+                yield from (Piece(text, True) for text in fables.write(*fables.parse(name)))
+            elif hub.is_hub(name):
+                yield from self._pieces_of_rows(hub.rows(name, self.columns))
             else:
-                for file in files_below(Path(given)):
+                for file in files_below(Path(name)):
                     yield from self._pieces_of_file(file)
 
     def digests(self, workers: int) -> list[InputDigest]:
@@ -78,12 +78,12 @@ class Source:
         Raises:
             DataError: an input is missing.
         """
-        return [self._digest(given, workers) for given in self.inputs]
+        return [self._digest(name, workers) for name in self.inputs]
 
-    def _digest(self, given: str, workers: int) -> InputDigest:
+    def _digest(self, name: str, workers: int) -> InputDigest:
         if self.form == "fables":
-            return fables.digest(given)
-        return hub.digest(given, self.columns) if hub.is_hub(given) else digest(Path(given), workers)
+            return fables.digest(name)
+        return hub.digest(name, self.columns) if hub.is_hub(name) else digest(Path(name), workers)
 
     def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
         if is_table(file):
@@ -111,7 +111,7 @@ def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> S
         raise DataError(f"{form!r} is no known form of text{nearest(form, FORMS)}: expected one of {', '.join(FORMS)}")
     if not inputs:
         raise DataError(f"{form}: --input FILE... is needed")
-    for given in inputs:
-        if form != "fables" and not hub.is_hub(given):
-            files_below(Path(given))
+    for name in inputs:
+        if form != "fables" and not hub.is_hub(name):
+            files_below(Path(name))
     return Source(form, tuple(inputs), field)

@@ -15,50 +15,50 @@ from grok.text.sources.files import InputDigest
 PREFIX: Final = "hf://"
 
 
-def is_hub(given: str) -> bool:
+def is_hub(name: str) -> bool:
     """Return whether an input names a Hugging Face data set."""
-    return given.startswith(PREFIX)
+    return name.startswith(PREFIX)
 
 
-def rows(given: str, columns: Sequence[str]) -> Iterator[str]:
+def rows(address: str, columns: Sequence[str]) -> Iterator[str]:
     """Yield the text of each row, in the data set's order, read from its memory-mapped cache.
 
     Raises:
         DataError: the package, the network, the data set or the column is missing.
     """
-    dataset = _load(given)
+    dataset = _load(address)
     column = next((name for name in columns if name in dataset.column_names), None)
     if column is None:
-        raise DataError(f"{given}: no column {' or '.join(columns)}; it has {', '.join(dataset.column_names)}")
+        raise DataError(f"{address}: no column {' or '.join(columns)}; it has {', '.join(dataset.column_names)}")
     for batch in dataset.select_columns([column]).iter(batch_size=512):
         for text in batch[column]:
             if not isinstance(text, str):
-                raise DataError(f"{given}: column {column!r} holds what is no text: {text!r:.60}")
+                raise DataError(f"{address}: column {column!r} holds what is no text: {text!r:.60}")
             yield text
 
 
-def digest(given: str, columns: Sequence[str]) -> InputDigest:
+def digest(address: str, columns: Sequence[str]) -> InputDigest:
     """Return the hash of all rows' text: the hub's own names for a version are no proof of content."""
     hasher, size = hashlib.sha256(), 0
-    for text in rows(given, columns):
+    for text in rows(address, columns):
         data = text.encode()
         hasher.update(len(data).to_bytes(8, "little") + data)
         size += len(data)
-    return InputDigest(given.removeprefix(PREFIX), 1, size, hasher.hexdigest())
+    return InputDigest(address.removeprefix(PREFIX), 1, size, hasher.hexdigest())
 
 
-def _load(given: str) -> Any:
+def _load(address: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise DataError(f"{given} needs the `datasets` package: pip install 'grok-lab[hf]'") from error
-    name, _, split = given.removeprefix(PREFIX).partition("@")
+        raise DataError(f"{address} needs the `datasets` package: pip install 'grok-lab[hf]'") from error
+    name, _, split = address.removeprefix(PREFIX).partition("@")
     name, _, config = name.partition(":")
     try:
         return datasets.load_dataset(name, config or None, split=split or "train")
     except Exception as error:  # the hub client raises many kinds for "not to be had here"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
-            f"{given} cannot be loaded ({reason}); without a network, download its parquet or text files"
+            f"{address} cannot be loaded ({reason}); without a network, download its parquet or text files"
             f" from https://huggingface.co/datasets/{name} and give them with --input FILE..."
         ) from error
