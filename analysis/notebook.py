@@ -75,9 +75,18 @@ class Answer:
     def table(self, name: str) -> pd.DataFrame:
         """Return the table ``name``, empty where there is no answer or this store gives it no row.
 
+        Where the answer has parts (populations, conditions) their tables stand below each other; ``about`` names them.
         Examples: ``shares`` of the census, ``conditional_rates`` of crossed streams.
         """
-        return self.tables.get(name, pd.DataFrame())
+        if name in self.tables or isinstance(self.study, Missing):
+            return self.tables.get(name, pd.DataFrame())
+        frames = []
+        for part in self.study.parts:
+            for table in part.tables:
+                if table.name == name:
+                    frames.append(table.frame.copy())
+                    frames[-1].insert(0, "about", part.about)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     @cached_property
     def figures(self) -> Figures:

@@ -94,7 +94,7 @@ class Page:
             for study in self.studies.values():
                 if isinstance(study, Missing):
                     continue
-                for drawing in drawings(study):
+                for drawing in drawings(study, for_page=True):
                     drawing.write(figures)
                 for made in study.tables:
                     made.frame.to_csv(tables / f"{made.name}.csv", index=False)

@@ -8,7 +8,18 @@ from typing import Any
 
 import matplotlib as mpl
 
-from analysis.figures import beside, causes, curves, histograms, inside, interventions, language, search, survival
+from analysis.figures import (
+    beside,
+    causes,
+    curves,
+    evidence,
+    histograms,
+    inside,
+    interventions,
+    language,
+    search,
+    survival,
+)
 from analysis.figures.style import RC, Drawing
 from analysis.studies.base import Study
 
@@ -17,6 +28,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "survival": (survival.cumulative, survival.quantile_plot),
     "regimes": (curves.phase_portrait, curves.order_of_events),
     "crossed": (causes.variance_bars, causes.heat_map),
+    "branching": (evidence.branch_strips,),
     "layers": (causes.layer_shares,),
     "repeatability": (causes.repeat_candidates, causes.repeat_kinds),
     "weight_decay": (interventions.slowdowns, interventions.family_curves),
@@ -37,6 +49,12 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
 """Study name: its figures, each a function of the study; None where it has nothing to show."""
 
 
+PAGES: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
+    "census": (evidence.census_iconic, evidence.census_logit),
+}
+"""Study name: figures that the pages of ``results/`` have beside those of the report."""
+
+
 BESIDE: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
     "census": (beside.super_shares,),
     "survival": (beside.cumulative,),
@@ -46,11 +64,15 @@ MOST_PARTS = 4
 """Parts whose own figures are drawn; the others stand in the table."""
 
 
-def drawings(study: Study) -> list[Drawing]:
-    """Return the figures of a study, drawn in the common style; of its parts, where it has some, each by its name."""
+def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
+    """Return the figures of a study, drawn in the common style; of its parts, where it has some, each by its name.
+
+    ``for_page``: with those that only a page of ``results/`` has.
+    """
     made: list[Drawing] = []
+    own = (*DRAWINGS.get(study.name, ()), *(PAGES.get(study.name, ()) if for_page else ()))
     with mpl.rc_context(RC):
-        for draw in BESIDE.get(study.name, ()) if study.parts else DRAWINGS.get(study.name, ()):
+        for draw in BESIDE.get(study.name, ()) if study.parts else own:
             drawn = draw(study)
             made += drawn if isinstance(drawn, list) else [drawn] if drawn else []
     for i, part in enumerate(study.parts[:MOST_PARTS], 1):

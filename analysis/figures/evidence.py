@@ -17,16 +17,20 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from analysis.criteria import DIARY
+from analysis.criteria import DIARY, UNJUDGED
 from analysis.figures.curves import lines, spread
 from analysis.figures.style import AMBER, BLUE, GREY, INK, SMALL, SOFT, TEAL, Drawing, canvas, log_axis
 from analysis.statistics.survival import Times, kaplan_meier
+from analysis.studies.branching import Branching, validation_examples
+from analysis.studies.census import Census
 
 Floats = NDArray[np.float64]
 CHOSEN: Final = (TEAL, AMBER, BLUE)
 """Colours of the runs that are picked out, in their order."""
 LOGIT_TICKS: Final = (0.001, 0.01, 0.05, DIARY.normal_accuracy, 0.5, 0.75, 0.9, DIARY.super_accuracy, 0.999)
 MOST_FAINT: Final = 200
+MOST_STRIPS: Final = 18
+"""Families (a parent, and what is redrawn) that get a strip each."""
 
 
 def logit(accuracy: pd.Series | Floats, examples: int) -> Floats:
@@ -74,6 +78,42 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
     return Drawing("iconic", "Memorised first, generalised later", caption, figure, data, f"{len(every):,} seeds")
 
 
+def branch_strips(study: Branching) -> Drawing | None:
+    """Draw the children of every family beside the census; of many parents, those of each kind together."""
+    children = pd.concat(
+        [family.rows.assign(redrawn=family.name) for family in study.families], ignore_index=True
+    ).rename(columns={"accuracy": "val_acc"})
+    if study.census.empty:
+        return None
+    seeds = "seed " + children["seed"].astype(str)
+    kinds = children["kind"] + " parents"
+    by_parent = len(set(zip(seeds, children["redrawn"], strict=True))) <= MOST_STRIPS
+    children["parent"] = seeds if by_parent else kinds
+    order = children.sort_values(["parent"], kind="stable")[["parent", "redrawn", "val_acc"]]
+    return redraw_strips(order, study.census["accuracy"], study.examples, study.horizon)
+
+
+def census_logit(census: Census) -> Drawing | None:
+    """Draw the logit accuracies of a census that was judged by the diary's thresholds."""
+    judged = census.rows[census.rows["label"].isin(["super", "fast", "normal"])]
+    if judged.empty or not census.has_diary_task:
+        return None
+    examples = validation_examples(judged.iloc[0])
+    return logit_histogram(judged["accuracy"].astype(float), examples, census.horizon)
+
+
+def census_iconic(census: Census) -> Drawing | None:
+    """Draw the curves of a census, the best super seed and the best fast one in colour (else the two best)."""
+    ranked = census.rows[census.rows["label"] != UNJUDGED].sort_values("accuracy", ascending=False, kind="stable")
+    if len(ranked) < 3:
+        return None
+    picks = {label: group.index[0] for label, group in ranked.groupby("label") if label in ("super", "fast")}
+    chosen = [picks[label] for label in ("super", "fast") if label in picks]
+    chosen = list(dict.fromkeys([*chosen, *ranked.index]))[:2]
+    names = {str(run): f"seed {int(ranked.loc[run, 'seed'])} ({ranked.loc[run, 'label']})" for run in chosen}
+    return iconic(census.curves, names)
+
+
 def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step: int = DIARY.horizon) -> Drawing:
     """Draw the children of each parent and redrawn stream as points, below them the seeds of the census.
 
@@ -109,7 +149,9 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
         f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
     count = f"{len(children):,} children, {len(census):,} seeds"
-    return Drawing("redraw_strips", "What children keep of a fast parent", caption, figure, pd.concat(frames), count)
+    return Drawing(
+        "redraw_strips", "Children with redrawn streams, beside random seeds", caption, figure, pd.concat(frames), count
+    )
 
 
 def qq_log_time(times: pd.DataFrame, level: float = 0.95) -> Drawing:

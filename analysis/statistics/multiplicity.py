@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 
 def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
@@ -18,9 +19,4 @@ def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
 def holm(p: ArrayLike) -> NDArray[np.float64]:
     """Return adjusted p-values: below 0.05 with at most 5% chance that any of them is a false alarm."""
     values = np.asarray(p, dtype=np.float64)
-    n = len(values)
-    order = np.argsort(values)
-    stepped = np.maximum.accumulate(values[order] * np.arange(n, 0, -1))
-    out = np.empty(n)
-    out[order] = np.minimum(stepped, 1.0)
-    return out
+    return np.asarray(multipletests(values, method="holm")[1], dtype=np.float64) if len(values) else values

@@ -22,6 +22,10 @@ Flags = NDArray[np.bool_]
 
 FEWEST: Final = 10
 """Hits, and misses, below which no prediction is judged."""
+MOST_REPEATS: Final = 5
+"""Ways to cut the folds, at most: over them the mean has less noise."""
+REPEATED_RUNS: Final = 1500
+"""Ways times runs, at most: with many runs one way does."""
 
 
 def _enough(labels: Flags) -> None:
@@ -32,31 +36,38 @@ def _enough(labels: Flags) -> None:
         )
 
 
-def auroc(scores: Floats, labels: Flags, widen: float = 1.0, level: float = LEVEL) -> Estimate:
+def auroc(scores: Floats, labels: Flags, level: float = LEVEL) -> Estimate:
     """Return the chance that a hit scores higher than a miss, with DeLong's interval on the logit scale.
-
-    ``widen`` multiplies the standard error, for scores that were learnt (:func:`cross_validation_noise`).
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
     """
     _enough(labels)
+    value, se = _delong(scores, labels)
+    return _on_logit(value, se, labels, "DeLong", level)
+
+
+def _delong(scores: Floats, labels: Flags) -> tuple[float, float]:
+    """Return the AUROC and its standard error over runs."""
     hits, misses = scores[labels], scores[~labels]
     m, n = len(hits), len(misses)
     ranks = stats.rankdata(np.concatenate([hits, misses]))
     v_hits = (ranks[:m] - stats.rankdata(hits)) / n
     v_misses = 1 - (ranks[m:] - stats.rankdata(misses)) / m
-    value = float(v_hits.mean())
-    se = math.sqrt(float(v_hits.var(ddof=1)) / m + float(v_misses.var(ddof=1)) / n)
-    z = widen * float(special.ndtri(0.5 + level / 2))
+    return float(v_hits.mean()), math.sqrt(float(v_hits.var(ddof=1)) / m + float(v_misses.var(ddof=1)) / n)
+
+
+def _on_logit(value: float, se: float, labels: Flags, method: str, level: float) -> Estimate:
+    n = len(labels)
     if not 0 < value < 1 or se == 0:
         # Perfect separation has no variance to see: what so many pairs of seeds allow at this level.
-        slack = 1 - ((1 - level) / 2) ** (1 / min(m, n))
-        return Estimate(value, max(0.0, value - slack), min(1.0, value + slack), m + n, "exact bound", level)
-    centre, half = float(special.logit(value)), z * se / (value * (1 - value))
-    return Estimate(
-        value, float(special.expit(centre - half)), float(special.expit(centre + half)), m + n, "DeLong", level
-    )
+        fewest = min(int(labels.sum()), int((~labels).sum()))
+        slack = 1 - ((1 - level) / 2) ** (1 / fewest)
+        return Estimate(value, max(0.0, value - slack), min(1.0, value + slack), n, "exact bound", level)
+    half = float(special.ndtri(0.5 + level / 2)) * se / (value * (1 - value))
+    centre = float(special.logit(value))
+    low, high = float(special.expit(centre - half)), float(special.expit(centre + half))
+    return Estimate(value, low, high, n, method, level)
 
 
 def folds(labels: Flags, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -84,39 +95,65 @@ def fit_logistic(x: Floats, labels: Flags, ridge: float = 1.0, iterations: int =
     return weights
 
 
-def cross_validated(x: Floats, labels: Flags, rng: np.random.Generator, k: int = 5) -> Floats:
-    """Return out-of-fold scores (log odds): no run's score has seen its own label.
+@dataclass(frozen=True, slots=True)
+class OutOfFold:
+    """Scores of runs by models that have not seen them."""
+
+    scores: Floats
+    """(n,) mean rank of each run within its folds, 0 to 1."""
+    concordance: float
+    """Chance that a hit scores higher than a miss of the same fold: the AUROC, one half for labels that mean nothing.
+
+    Pairs of different folds were scored by models that have learnt from each other's labels: counted with
+    the rest, they put meaningless labels below one half.
+    """
+
+
+def cross_validated(x: Floats, labels: Flags, rng: np.random.Generator, k: int = 5) -> OutOfFold:
+    """Return out-of-fold scores of a logistic regression, over several ways to cut ``k`` folds where n is small.
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
     """
     _enough(labels)
-    fold = folds(labels, k, rng)
-    scores = np.empty(len(labels))
-    for f in range(k):
-        train, test = fold != f, fold == f
-        mean, sd = x[train].mean(0), x[train].std(0)
-        sd = np.where(sd > 0, sd, 1.0)
-        weights = fit_logistic((x[train] - mean) / sd, labels[train])
-        # Folds have different offsets; centring keeps their scores comparable.
-        z = ((x[test] - mean) / sd) @ weights[1:]
-        scores[test] = z
-    return scores
+    repeats = max(1, min(MOST_REPEATS, REPEATED_RUNS // len(labels)))
+    scores, higher, pairs = np.zeros(len(labels)), 0.0, 0
+    for _ in range(repeats):
+        fold = folds(labels, k, rng)
+        for f in range(k):
+            train, test = fold != f, fold == f
+            mean, sd = x[train].mean(0), x[train].std(0)
+            sd = np.where(sd > 0, sd, 1.0)
+            weights = fit_logistic((x[train] - mean) / sd, labels[train])
+            ranks = stats.rankdata(((x[test] - mean) / sd) @ weights[1:])
+            hit = labels[test]
+            m, n = int(hit.sum()), int((~hit).sum())
+            higher, pairs = higher + float(ranks[hit].sum()) - m * (m + 1) / 2, pairs + m * n
+            scores[test] += (ranks - 0.5) / (m + n) / repeats
+    return OutOfFold(scores, higher / pairs)
+
+
+def cross_validated_auroc(found: OutOfFold, labels: Flags, widen: float = 1.0, level: float = LEVEL) -> Estimate:
+    """Return the concordance within folds with DeLong's interval on the logit scale.
+
+    ``widen`` multiplies the standard error, for scores that were learnt (:func:`cross_validation_noise`).
+    """
+    _, se = _delong(found.scores, labels)
+    return _on_logit(found.concordance, widen * se, labels, "DeLong, widened for cross-validation", level)
 
 
 def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, draws: int = 10, k: int = 5) -> Floats:
-    """Return how far the AUROC of out-of-fold scores strays under shuffled labels: squared, over DeLong's variance.
+    """Return how far the concordance strays from one half under shuffled labels: squared, over DeLong's variance.
 
     The scores come from ``k`` fitted models whose noise the variance over runs does not
     hold. The root of the mean of many such ratios (draws,) is the factor to widen by.
     """
-    m, n = int(labels.sum()), int((~labels).sum())
-    expected = (m + n + 1) / (12 * m * n)
-    noise = np.empty(draws)
+    found = np.empty(draws)
     for d in range(draws):
         shuffled = rng.permutation(labels)
-        noise[d] = (auroc(cross_validated(x, shuffled, rng, k), shuffled).value - 0.5) ** 2 / expected
-    return noise
+        null = cross_validated(x, shuffled, rng, k)
+        found[d] = ((null.concordance - 0.5) / _delong(null.scores, shuffled)[1]) ** 2
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Shares with intervals, comparisons of two shares, and how many seeds an interval needs.
 
-Sources: Wilson 1927; Clopper and Pearson 1934; Newcombe 1998 (method 10, difference);
-Katz et al. 1978 (ratio); Brown, Cai and DasGupta 2001 on which to use; Cameron, Gelbach
-and Miller 2011 (multi-way clustering).
+Sources: Wilson 1927; Clopper and Pearson 1934; Katz et al. 1978 (ratio); Brown, Cai and
+DasGupta 2001 on which to use; Cameron, Gelbach and Miller 2011 (multi-way clustering).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 from scipy import special, stats
+from statsmodels.stats.proportion import confint_proportions_2indep
 
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
@@ -54,15 +54,6 @@ def _check(hits: int, n: int) -> None:
         raise ValueError(f"{hits} hits of {n}: expected 0 <= hits <= n")
 
 
-def difference(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
-    """Return share a minus share b with Newcombe's interval (two Wilson intervals, squared and added)."""
-    a, b = wilson(hits_a, n_a, level), wilson(hits_b, n_b, level)
-    d = a.value - b.value
-    low = d - math.hypot(a.value - a.low, b.high - b.value)
-    high = d + math.hypot(a.high - a.value, b.value - b.low)
-    return Estimate(d, max(-1.0, low), min(1.0, high), n_a + n_b, "Newcombe", level)
-
-
 def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
     """Return share a over share b with an interval on the log scale.
 
@@ -77,14 +68,13 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
     if hits_a == hits_b == 0:
         raise NotEnoughData("at least one hit in either group to compare rates")
     extra = 0.5 if hits_a == 0 or hits_b == 0 else 0.0
-    a, b = hits_a + extra, hits_b + extra
-    na, nb = n_a + 2 * extra, n_b + 2 * extra
-    log = math.log(a / na) - math.log(b / nb)
-    half = _z(level) * math.sqrt(max(0.0, 1 / a - 1 / na + 1 / b - 1 / nb))
+    low, high = confint_proportions_2indep(
+        hits_a + extra, n_a + 2 * extra, hits_b + extra, n_b + 2 * extra, "log", "ratio", alpha=1 - level
+    )
     value = math.inf if hits_b == 0 else (hits_a / n_a) / (hits_b / n_b)
-    low = 0.0 if hits_a == 0 else math.exp(log - half)
-    high = math.inf if hits_b == 0 else math.exp(log + half)
-    return Estimate(value, low, high, n_a + n_b, "Katz log ratio", level)
+    return Estimate(
+        value, float(low) if hits_a else 0.0, float(high) if hits_b else math.inf, n_a + n_b, "Katz log ratio", level
+    )
 
 
 def seeds_for_width(expected: float, width: float, level: float = LEVEL) -> int:
@@ -230,8 +220,3 @@ def confirmed_ratio(
         measured |= measure
         chosen |= measure & (levels == best)
     return clustered_ratio(hits[measured], chosen[measured], [code[measured] for code in codes], level)
-
-
-def chi2_p(statistic: float, dof: int) -> float:
-    """Return the upper tail of the chi-square distribution."""
-    return float(stats.chi2.sf(statistic, dof))

@@ -15,12 +15,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import Observations, floats, is_random_seed
+from analysis.observations import Observations, describe_task, floats, is_random_seed
+from analysis.populations import settings_in_words
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.offspring import related_share, slope
 from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.by_condition import Condition, by_condition, conditions_of
 from analysis.studies.census import judged
+from analysis.studies.side_by_side import Beside
 
 STREAMS: Final = ("split", "init", "order")
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
@@ -34,9 +37,9 @@ class Families:
     """Children of one set of redrawn streams under one condition: one row a child."""
 
     redrawn: tuple[str, ...]
-    condition: int
     rows: pd.DataFrame
-    """Columns: run_id, parent (its run_id), seed (the parent's), kind, outcome, parent_outcome, super, generation."""
+    """Columns: run_id, parent (its run_id), seed (the parent's), kind, accuracy, outcome (its logit), parent_outcome,
+    super, generation."""
 
     @property
     def name(self) -> str:
@@ -54,15 +57,23 @@ class Branching(Study):
 
     families: list[Families]
     census: pd.DataFrame
-    """The random seeds of the same condition: columns ``outcome`` and ``super``, indexed by run_id."""
+    """The random seeds of the same condition: columns ``accuracy``, ``outcome`` and ``super``, indexed by run_id."""
     slopes: dict[tuple[str, ...], Estimate]
     horizon: int
+    examples: int
+    """Validation examples."""
+
+
+def validation_examples(row: pd.Series) -> int:
+    """Return about how many examples a run is validated on: it only keeps the ends of a logit finite."""
+    return round(float(row["config.task.modulus"]) ** 2 * (1 - float(row["config.task.train_fraction"])))
 
 
 def logit_accuracy(accuracy: pd.Series, rows: pd.DataFrame) -> np.ndarray:
-    """Return the logit of validation accuracy at a step, half an example away from 0 and 1."""
-    pairs = floats(rows["config.task.modulus"]) ** 2  # about the table's size: it only keeps the ends finite
-    n = pairs * (1 - floats(rows["config.task.train_fraction"]))
+    """Return the logit of validation accuracy at a step, half an example away from 0 and 1; ``rows``: one condition."""
+    if rows.empty:
+        return np.array([])
+    n = validation_examples(rows.iloc[0])
     hits = floats(accuracy) * n + 0.5
     return np.asarray(np.log(hits / (n + 1 - hits)))
 
@@ -115,17 +126,20 @@ def _matches(
     yield from zip(both["child"].astype(str), both["parent"].astype(str), strict=True)
 
 
-def chosen_parents(observations: Observations) -> dict[str, str]:
-    """Return why each parent was taken, as far as the store's sweeps say: ``best``, ``random`` or ``named``.
+def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, str]:
+    """Return why each parent of one condition was taken, as far as the store's sweeps say: ``best`` or ``named``.
 
-    The choice of ``--best N --at STEP`` is made again from the curves, as the sweep made it.
+    The choice of ``--best N --at STEP`` is made again from the curves, as the sweep made it. A sweep whose
+    children are of another condition chose there.
     """
-    rows = plain(observations)
     kinds: dict[str, str] = {}
     random = rows[is_random_seed(rows)] if len(rows) else rows
     for sweep in observations.sweeps:
         words = [str(word) for word in sweep.get("argv", [])]
         if MODULE not in words:
+            continue
+        planned = {run["run_id"] for run in sweep.get("config", {}).get("runs", [])}
+        if planned and not planned & set(rows.index):
             continue
         said = {w: words[i + 1] for i, w in enumerate(words[:-1]) if w.startswith("--")}
         numbers = [*said.get("--seeds", "0:0").split(":"), said.get("--at", "0"), said.get("--best", "0")]
@@ -148,8 +162,8 @@ def chosen_parents(observations: Observations) -> dict[str, str]:
     return kinds
 
 
-def analyse(observations: Observations, question: Question) -> Branching:
-    """Answer for the largest condition that has families.
+def analyse(observations: Observations, question: Question) -> Study:
+    """Answer for every condition that has families.
 
     Raises:
         NotEnoughData: no run of the store is a child of another.
@@ -158,17 +172,35 @@ def analyse(observations: Observations, question: Question) -> Branching:
     if related.empty:
         raise NotEnoughData("runs that keep two streams of a stored seed and redraw the third")
     rows = plain(observations)
-    conditions = observations.conditions(rows)
-    of = conditions.loc[related["child"]].to_numpy()
-    main = int(pd.Series(of).value_counts().index[0])
-    members = rows[conditions == main]
+    number = observations.conditions(rows)
+    with_children = rows[number.isin(number[related["child"]])]
+    return by_condition(observations, question, conditions_of(with_children), one, Beside(beside))
+
+
+def beside(study: Branching) -> dict[str, object]:
+    """Return how one condition stands beside another."""
+    return {
+        "children": sum(len(f.rows) for f in study.families),
+        **{f.label: f.shown for f in study.findings},
+    }
+
+
+def one(observations: Observations, condition: Condition, question: Question) -> Branching:
+    """Answer for one condition.
+
+    Raises:
+        NotEnoughData: too few of its children were judged.
+    """
+    related, members = observations.once(pairs), condition.rows
     labelled, horizon = judged(observations, members)
     labelled = labelled[labelled["label"] != UNJUDGED]
     outcome = pd.Series(logit_accuracy(labelled["accuracy"], members.loc[labelled.index]), labelled.index)
     is_super = labelled["label"] == "super"
     random = members.index[is_random_seed(members)].intersection(labelled.index)
-    census = pd.DataFrame({"outcome": outcome[random], "super": is_super[random]})
-    kinds = chosen_parents(observations)
+    census = pd.DataFrame(
+        {"outcome": outcome[random], "super": is_super[random], "accuracy": labelled.loc[random, "accuracy"]}
+    )
+    kinds = chosen_parents(observations, members)
     related = related[related["child"].isin(labelled.index) & related["parent"].isin(labelled.index)]
     table = pd.DataFrame(
         {
@@ -181,26 +213,32 @@ def analyse(observations: Observations, question: Question) -> Branching:
                 kinds.get(parent, "random" if generation == 1 else "named")
                 for parent, generation in zip(related["parent"], related["generation"], strict=True)
             ],
+            "accuracy": labelled["accuracy"].reindex(related["child"]).to_numpy(),
             "outcome": outcome.reindex(related["child"]).to_numpy(),
             "parent_outcome": outcome.reindex(related["parent"]).to_numpy(),
             "super": is_super.reindex(related["child"]).to_numpy(),
         }
     )
     families = [
-        Families(redrawn, main, group.drop(columns="redrawn").reset_index(drop=True))
+        Families(redrawn, group.drop(columns="redrawn").reset_index(drop=True))
         for redrawn in REDRAWS
         if len(group := table[table["redrawn"] == redrawn]) >= FEWEST
     ]
     if not families:
         raise NotEnoughData(f"at least {FEWEST} children that were judged")
+    first = members.iloc[0]
     study = Branching(
         name=question.name,
         title=question.title,
         question=question.question,
+        scope=f"{sum(len(f.rows) for f in families):,} children of "
+        f"{table['parent'].nunique()} parents, beside {len(census):,} random seeds; {describe_task(first)}; "
+        f"{settings_in_words(first)}.",
         families=families,
         census=census,
         slopes={},
         horizon=horizon,
+        examples=validation_examples(first),
     )
     _fill(study)
     return study

@@ -16,7 +16,8 @@ from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import seeds_for_width, share
 from analysis.statistics.survival import Times
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_population import Beside, by_population, has_populations
+from analysis.studies.by_population import by_population, has_populations
+from analysis.studies.side_by_side import Beside
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
 
 BEST = 12

@@ -2,71 +2,31 @@
 
 A family is all runs that differ in one setting only (seeds aside). Each value of the
 setting is compared with the reference: the default where it was run, otherwise the value
-with most runs. Like is compared with like: the same seeds on both sides where enough of
-them were run on both, and times only up to a step to which all of them are known.
+with most runs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import Observations, as_text, describe_task, differing_settings, floats
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.observations import Observations, as_text, describe_task, differing_settings
+from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.multiplicity import holm
 from analysis.statistics.prediction import spearman
 from analysis.statistics.proportions import ratio
-from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
+from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, quantile, watched_until
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import judged
-from analysis.studies.families import FEWEST, Family, decay_families, other_families, triples
+from analysis.studies.contrasts import Contrast, contrast, restricted
+from analysis.studies.families import FEWEST, Family, decay_families, other_families
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
 
-FEW_LATE = 0.05
-"""Share of runs that may count with the horizon before a ratio is a bound only: they move it by less than its interval
-says. With more of them a true ratio of 8 came out as 6.7, and its interval held the truth in 71% of the cases."""
-FLAT = 1e-9
-"""Spread of log times below which all are equal, but for rounding."""
 RANKS = "ρ over seeds"
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """One value of a setting against the reference."""
-
-    setting: str
-    value: str
-    reference: str
-    rows: pd.DataFrame
-    base: pd.DataFrame
-    """The runs of the reference on the other side: of the same seeds, row by row, if ``paired``."""
-    paired: bool
-    horizon: float
-    """Steps: times count up to here, the largest step up to which every run's time is known."""
-    slowdown: Estimate | None
-    """Time to generalise over that of the reference (geometric mean of restricted times)."""
-    bound: str
-    """``at least`` or ``at most`` where more runs of one side had not generalised by the horizon: they count with it,
-    which pulls the ratio towards 1. ``no`` where most runs of neither had; empty where (nearly) all had."""
-    p: float | None
-    """That the slowdown is 1, two-sided; None where there is none."""
-    logrank_p: float | None
-    """None where nothing generalised."""
-    timed: pd.DataFrame
-    timed_base: pd.DataFrame
-    """The runs whose times are compared: all, or the pairs of the longest budget where the others end too early."""
-    at: str = ""
-    """Values of other settings that tell its family from another one of the same setting."""
-
-    @property
-    def label(self) -> str:
-        """``setting=value``, with the other settings where those tell it apart."""
-        return f"{self.setting}={self.value}{f' ({self.at})' if self.at else ''}"
 
 
 @dataclass(kw_only=True)
@@ -80,139 +40,42 @@ class Comparison(Study):
     """Holm-adjusted p-value by the contrast's label."""
 
 
-def contrast(observations: Observations, family: Family, value: str) -> Contrast:
-    """Compare one value with the family's reference."""
-    rows, base = family.groups[value], family.groups[family.reference]
-    mine, theirs = (
-        dict(zip(triples(rows), rows.index, strict=True)),
-        dict(zip(triples(base), base.index, strict=True)),
-    )
-    both = [t for t in mine if t in theirs]
-    paired = len(both) >= FEWEST
-    if paired:
-        rows, base = rows.loc[[mine[t] for t in both]], base.loc[[theirs[t] for t in both]]
-    timed, timed_base = rows, base
-    log, log0, horizon, bound = _restricted_pair(observations, timed, timed_base)
-    if bound and paired and (longest := _longest(rows, base)) is not None:
-        timed, timed_base = longest
-        log, log0, horizon, bound = _restricted_pair(observations, timed, timed_base)
-    try:
-        logrank_p = logrank([observations.times(base), observations.times(rows)]).p
-    except NotEnoughData:
-        logrank_p = None
-    slowdown, p = (None, None) if bound == "no" else _slowdown(log, log0, paired)
-    if slowdown is not None and bound:
-        slowdown = replace(slowdown, high=np.inf) if bound == "at least" else replace(slowdown, low=0.0)
-    return Contrast(
-        family.setting,
-        value,
-        family.reference,
-        rows,
-        base,
-        paired,
-        horizon,
-        slowdown,
-        bound,
-        p,
-        logrank_p,
-        timed,
-        timed_base,
-        family.at,
-    )
-
-
-def _restricted_pair(
-    observations: Observations, rows: pd.DataFrame, base: pd.DataFrame
-) -> tuple[np.ndarray, np.ndarray, float, str]:
-    """Return both sides' log times up to the largest step to which all are known, that step, and the bound's word."""
-    t, t0 = observations.times(rows), observations.times(base)
-    budgets = np.concatenate([floats(r["config.train.steps"]) for r in (rows, base)])
-    unseen = np.concatenate([x.left[~x.seen] for x in (t, t0)])
-    horizon = float(unseen.min()) if len(unseen) else float(budgets.max())
-    log, log0 = _restricted(t, horizon), _restricted(t0, horizon)
-    return log, log0, horizon, _bound(log, log0, float(np.log(horizon)))
-
-
-def _bound(log: np.ndarray, log0: np.ndarray, end: float) -> str:
-    """Return what runs that count with the horizon make of the ratio of ``log`` to ``log0``."""
-    late, late0 = (float((x >= end).mean()) for x in (log, log0))
-    if min(late, late0) > 0.5:
-        return "no"
-    if max(late, late0) <= FEW_LATE:
-        return ""
-    if late == late0:  # of both sides alike: the side that takes longer is cut off more
-        return "at least" if log.mean() > log0.mean() else "at most"
-    return "at least" if late > late0 else "at most"
-
-
-def _longest(rows: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """Return the pairs of the longest budget, where some but not all pairs have it and they are enough to compare."""
-    budgets = np.minimum(*(floats(r["config.train.steps"]) for r in (rows, base)))
-    kept = budgets == budgets.max()
-    return (rows[kept], base[kept]) if FEWEST <= kept.sum() < len(kept) else None
-
-
-def _restricted(times: Times, horizon: float) -> np.ndarray:
-    late = ~times.seen | (times.right > horizon)
-    return np.asarray(np.log(np.where(late, horizon, np.maximum(times.points, 1.0))))
-
-
-def _slowdown(log: np.ndarray, log0: np.ndarray, paired: bool) -> tuple[Estimate, float]:
-    """Return the ratio of geometric means and its p-value: Student's t on the log scale (Welch's where not paired)."""
-    method = "paired t on log time" if paired else "Welch's t on log time"
-    n = len(log) if paired else len(log) + len(log0)
-    mean = float(log.mean() - log0.mean())
-    spread = np.ptp(log - log0) if paired else max(np.ptp(log), np.ptp(log0))
-    if spread < FLAT:
-        # Without any spread there is no interval to speak of; what is left to test is the sign.
-        p = 1.0 if abs(mean) < FLAT else 2 * 0.5 ** min(len(log), len(log0))
-        return Estimate(float(np.exp(mean)), float(np.exp(mean)), float(np.exp(mean)), n, method), p
-    if paired:
-        se, dof = float((log - log0).std(ddof=1)) / np.sqrt(n), n - 1.0
-    else:  # by hand: scipy's warns where one of the groups has no spread, all of it being at the horizon
-        v, v0 = (float(x.var(ddof=1)) / len(x) for x in (log, log0))
-        se, dof = float(np.sqrt(v + v0)), (v + v0) ** 2 / (v**2 / (len(log) - 1) + v0**2 / (len(log0) - 1))
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * se
-    p = 2 * float(stats.t.sf(abs(mean) / se, dof))
-    return Estimate(float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half)), n, method), p
-
-
-def analyse_settings(observations: Observations, question: Question, families: list[Family]) -> Comparison:
+def analyse_settings(observations: Observations, question: Question, found: list[Family]) -> Comparison:
     """Answer for every family.
 
     Raises:
         NotEnoughData: there is none.
     """
-    if not families:
+    if not found:
         raise NotEnoughData(f"at least {FEWEST} seeds at each of two values of one setting, everything else equal")
-    contrasts = [contrast(observations, f, v) for f in families for v in list(f.groups)[1:]]
+    contrasts = [contrast(observations, f, v) for f in found for v in list(f.groups)[1:]]
     tested = [c for c in contrasts if c.p is not None]
     adjusted = holm([c.p for c in tested if c.p is not None])
     study = Comparison(
         name=question.name,
         title=question.title,
         question=question.question,
-        families=[(f, {v: _curve(observations, rows) for v, rows in f.groups.items()}) for f in families],
+        families=[(f, {v: _curve(observations, rows) for v, rows in f.groups.items()}) for f in found],
         contrasts=contrasts,
         p={c.label: float(p) for c, p in zip(tested, adjusted, strict=True)},
     )
     docs = settings_of(ArithmeticConfig)
     records = []
-    for family in families:
+    for family in found:
         mine = [c for c in contrasts if (c.setting, c.at) == (family.setting, family.at)]
         study.findings.append(_sentence(observations, study, family, mine, docs[family.setting][1].doc))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
-    if len(families) > 1:
+    if len(found) > 1:
         study.findings.insert(0, _count(study))
-    study.findings += [f for c in contrasts for f in _rates(observations, c, len(families) == 1)]
+    study.findings += [f for c in contrasts for f in _rates(observations, c, len(found) == 1)]
     caption = "Each value against its reference; p (Holm): that the times do not differ, over all rows of the table"
     table = pd.DataFrame(records)
     if all(c.paired for c in contrasts):
         table = table.drop(columns="same seeds")  # a note says so for all
     table = table[[c for c in table if (table[c].astype(str) != "").any()]]
     study.tables.append(Table("values", caption, table))
-    study.notes += _notes(families, contrasts)
+    study.notes += _notes(found, contrasts)
     if any(RANKS in f.text for f in study.findings):
         study.notes.append(
             f"{RANKS}: rank correlation of the same seeds' times under both values, 1 where the fast ones stay fast."
@@ -319,7 +182,7 @@ def _stay_fast(observations: Observations, c: Contrast) -> str:
     """Return the rank correlation over the same seeds, where there are enough of them with a time."""
     if not c.paired or len(c.timed) < FEWEST_RANKED:
         return ""
-    log, log0 = (_restricted(observations.times(r), c.horizon) for r in (c.timed, c.timed_base))
+    log, log0 = (restricted(observations.times(r), c.horizon) for r in (c.timed, c.timed_base))
     late = max(float((x >= np.log(c.horizon)).mean()) for x in (log, log0))
     if late > MOST_CENSORED or np.ptp(log) == 0 or np.ptp(log0) == 0:
         return ""
@@ -337,18 +200,18 @@ def _median(times: Times) -> str:
 
 def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Finding]:
     """Say how much rarer or more frequent super seeds are, both judged at one horizon."""
-    findings = []
+    found = []
     if headline and c.slowdown is not None:
         text = f"{c.label} takes {_slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
         shown = f"{c.bound} {_times(c.slowdown)}".strip()
-        findings.append(Finding(_time_at(c), shown, text, c.slowdown, headline=True, listed=False))
+        found.append(Finding(_time_at(c), shown, text, c.slowdown, headline=True, listed=False))
     labelled, horizon = judged(observations, pd.concat([c.rows, c.base]))
     known = labelled[labelled["label"] != UNJUDGED]
     hit = known["label"] == "super"
     mine = known.index.isin(c.rows.index)
     a, n, b, m = int(hit[mine].sum()), int(mine.sum()), int(hit[~mine].sum()), int((~mine).sum())
     if not n or not m or not a + b:
-        return findings
+        return found
     e = ratio(a, n, b, m)
     counts = f"{a} of {n} at {c.value}, {b} of {m} at {c.reference}, judged at step {horizon:,}"
     others = set(differing_settings(c.base.iloc[0])) - {c.setting}
@@ -367,10 +230,10 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     clear = e.low > 1 or e.high < 1
     if headline and a and b and e.value < 1:
         text += f" That is {1 / e.value:.3g} times rarer ({1 / e.high:.3g} to {1 / e.low:.3g})."
-    return [*findings, Finding(f"{seeds} at {c.label}", shown, text, e, headline=headline, listed=headline or clear)]
+    return [*found, Finding(f"{seeds} at {c.label}", shown, text, e, headline=headline, listed=headline or clear)]
 
 
-def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
+def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:
     notes = [
         "Times are geometric means up to the step named in the table, where runs that take longer count with that "
         "step: “at least” where more than 5% of them did, and then the interval has one end only."
@@ -384,12 +247,12 @@ def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
         if len(c.timed) < len(c.rows)
     ]
     held: dict[str, list[str]] = {}
-    largest = max(families, key=lambda f: sum(map(len, f.groups.values())))
+    largest = max(found, key=lambda f: sum(map(len, f.groups.values())))
     usual = _held(largest)
     others = ", ".join(f"{k}={as_text(v)}" for k, v in usual.items() if k != largest.setting)
     changed = f", not the diary's regime: {others}" if others else ", the diary's regime otherwise"
     notes.append(f"Task: {describe_task(largest.groups[largest.reference].iloc[0])}{changed}.")
-    for family in families:
+    for family in found:
         own = {k: v for k, v in _held(family).items() if usual.get(k) != v and k != family.setting}
         if own:
             held.setdefault(", ".join(f"{k}={as_text(v)}" for k, v in own.items()), []).append(family.title)

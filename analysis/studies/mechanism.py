@@ -15,10 +15,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.observations import Observations, describe_task, floats
+from analysis.populations import settings_in_words
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.prediction import spearman
 from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.by_condition import Condition, by_condition, conditions_of
+from analysis.studies.side_by_side import Beside
 
 MEANINGS: Final = {
     "fourier_top5": "share of the embedding's power in its five strongest frequencies",
@@ -50,6 +53,8 @@ class Mechanism(Study):
     """Columns run_id, step, then one per metric."""
     aligned: dict[str, pd.DataFrame]
     """Per metric: median and quartiles over generalised runs by the clock."""
+    runs: int
+    generalised: int
 
 
 def metrics_of(observations: Observations) -> pd.DataFrame:
@@ -97,8 +102,8 @@ def half_way(step: NDArray[np.float64], value: NDArray[np.float64]) -> float:
     return float(step[np.argmax((value - value[0]) / way >= WAY)])
 
 
-def analyse(observations: Observations, question: Question) -> Mechanism:
-    """Answer over all measured runs of the condition with most of them.
+def analyse(observations: Observations, question: Question) -> Study:
+    """Answer for every condition with measured runs.
 
     Raises:
         NotEnoughData: no run carries measurements.
@@ -106,8 +111,20 @@ def analyse(observations: Observations, question: Question) -> Mechanism:
     metrics = observations.once(metrics_of)
     if metrics.empty:
         raise NotEnoughData("runs with optional measurements")
-    rows = observations.measured(pd.Index(metrics["run_id"].unique()))
-    rows = rows[observations.conditions(rows) == 0]
+    conditions = conditions_of(observations.measured(pd.Index(metrics["run_id"].unique())))
+    return by_condition(observations, question, conditions, one, Beside(beside))
+
+
+def beside(study: Mechanism) -> dict[str, object]:
+    """Return how the measurements of one condition stand beside those of another."""
+    leads = [f"{f.label.removesuffix(' leads')} ({f.shown})" for f in study.findings if f.label.endswith(" leads")]
+    return {"generalised": f"{study.generalised} of {study.runs}", "half-way before generalising": ", ".join(leads)}
+
+
+def one(observations: Observations, condition: Condition, question: Question) -> Mechanism:
+    """Answer over all measured runs of one condition."""
+    rows = condition.rows
+    metrics = observations.once(metrics_of)
     metrics = metrics[metrics["run_id"].isin(rows.index)].dropna(axis=1, how="all")
     names = [str(c) for c in metrics if c not in ("run_id", "step")]
     grokked = rows["grokked_step"].dropna().astype(float)
@@ -115,17 +132,20 @@ def analyse(observations: Observations, question: Question) -> Mechanism:
         name=question.name,
         title=question.title,
         question=question.question,
+        scope=f"{len(rows)} measured runs of {describe_task(rows.iloc[0])}; {settings_in_words(rows.iloc[0])}; "
+        f"{len(grokked)} generalised.",
         metrics=metrics,
         aligned={name: aligned for name in names if (aligned := _align(metrics, name, grokked)) is not None},
+        runs=len(rows),
+        generalised=len(grokked),
     )
-    n = len(rows)
-    study.notes.append(f"{n} runs of {describe_task(rows.iloc[0])} carry measurements, {len(grokked)} generalised.")
     if len(grokked) < FEWEST:
         study.notes.append(f"What leads: not enough data, needs {FEWEST} measured runs that generalised.")
     records = [_record(study, rows, grokked, name) for name in names]
     table = pd.DataFrame(records)
     table = table[[c for c in table if table[c].notna().any() and (table[c].astype(str) != "").any()]]
-    study.tables.append(Table("metrics", f"Measurements of {n} runs: medians at four moments, and what leads", table))
+    caption = f"Measurements of {len(rows)} runs: medians at four moments, and what leads"
+    study.tables.append(Table("metrics", caption, table))
     _slingshots(study)
     return study
 

@@ -13,8 +13,8 @@ from analysis.populations import Population
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.prediction import (
     FEWEST,
-    auroc,
     cross_validated,
+    cross_validated_auroc,
     cross_validation_noise,
     folds,
     screen,
@@ -23,13 +23,13 @@ from analysis.statistics.prediction import (
 from analysis.statistics.proportions import share
 from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_population import Beside, by_population, has_populations
+from analysis.studies.by_population import by_population, has_populations
 from analysis.studies.census import judged
 from analysis.studies.outcomes import restricted_log_time
+from analysis.studies.side_by_side import Beside
 
 MOST_POPULATIONS = 6
 """Populations that are answered for: each is many fits."""
-METHOD = "DeLong, widened for cross-validation"
 LOOKS = 6
 """Steps at which a prediction is made, spread evenly over the logarithm."""
 KEPT = (0.1, 0.2, 0.4)
@@ -133,7 +133,7 @@ def one(observations: Observations, population: Population, question: Question) 
     widen = float(np.sqrt(max(1.0, float(np.mean(noise)))))
     records = []
     for step, score in scores.items():
-        e = auroc(score, hit, widen)
+        e = cross_validated_auroc(score, hit, widen)
         done = float((grokked[hit] <= step).mean())
         records.append(
             {
@@ -158,7 +158,7 @@ def one(observations: Observations, population: Population, question: Question) 
     study.tables.append(
         Table("auroc", f"Out-of-fold prediction of the {int(hit.sum())} seeds {meaning}", looks.round(3), open=False)
     )
-    _two_stages(study, scores, hit, lengths)
+    _two_stages(study, {step: score.scores for step, score in scores.items()}, hit, lengths)
     return study
 
 

@@ -19,7 +19,8 @@ from analysis.statistics.prediction import spearman
 from analysis.statistics.proportions import share, wilson
 from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_population import Beside, by_population, has_populations
+from analysis.studies.by_population import by_population, has_populations
+from analysis.studies.side_by_side import Beside
 
 FEWEST = 10
 """Generalised runs below which nothing is clustered."""

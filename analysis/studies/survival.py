@@ -23,7 +23,8 @@ from analysis.statistics.survival import (
     watched_until,
 )
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_population import Beside, by_population, has_populations
+from analysis.studies.by_population import by_population, has_populations
+from analysis.studies.side_by_side import Beside
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC
 
 

@@ -19,11 +19,14 @@ import pandas as pd
 from scipy import stats
 
 from analysis.observations import Observations, describe_task, varying_columns
+from analysis.populations import settings_in_words
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
 from analysis.statistics.survival import Times, logrank
 from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.by_condition import Condition, by_condition, conditions_of
 from analysis.studies.outcomes import Outcome, outcome
+from analysis.studies.side_by_side import Beside
 from grok.config.arithmetic import TaskConfig
 
 COUPLING: Final = "eval.couple_order"
@@ -34,6 +37,7 @@ SCHEDULE: Final = tuple(f"config.eval.{name}" for name in ("every", "schedule", 
 FEWEST: Final = 10
 """Pairs of runs below which no spread is estimated."""
 DRAWS: Final = 2000
+NEEDS: Final = f"at least {FEWEST} runs with and without the coupling, all seeds equal"
 
 
 @dataclass(kw_only=True)
@@ -47,10 +51,7 @@ class ValShuffle(Study):
 
 
 def pairs_of(observations: Observations) -> pd.DataFrame:
-    """Return runs of one condition whose split and weights were run both ways, ``_on`` and ``_way`` added.
-
-    ``_way`` numbers the evaluation schedules among the coupled runs, -1 without coupling.
-    """
+    """Return the runs whose split and weights were run both ways under one condition, ``_on`` added."""
     rows = observations.arithmetic
     # Perturbed repeats walk the same order: they would pass for order seeds that agree.
     plain = (rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)
@@ -59,14 +60,7 @@ def pairs_of(observations: Observations) -> pd.DataFrame:
     settings = [c for c in varying_columns(rows) if c != COLUMN]
     rows = rows.assign(_settings=rows.groupby(settings, dropna=False).ngroup() if settings else 0)
     cell = ["_settings", "seed_split", "seed_init"]
-    rows = rows[rows.groupby(cell)["_on"].transform("nunique") == 2]
-    if rows.empty:
-        return rows.assign(_way=pd.Series(dtype=int))
-    most = rows.loc[rows["_on"], "_settings"].value_counts().sort_index().idxmax()
-    kept: pd.DataFrame = rows[rows["_settings"] == most].copy()
-    way = kept.groupby([c for c in SCHEDULE if c in kept], dropna=False).ngroup()
-    kept["_way"] = way.where(kept["_on"], -1)
-    return kept
+    return rows[rows.groupby(cell)["_on"].transform("nunique") == 2].drop(columns="_settings")
 
 
 def shared_updates(observations: Observations, coupled: pd.DataFrame) -> int:
@@ -83,20 +77,37 @@ def shared_updates(observations: Observations, coupled: pd.DataFrame) -> int:
     return -(-first // per_epoch) * per_epoch
 
 
-def analyse(observations: Observations, question: Question) -> ValShuffle:
-    """Answer over the runs whose split and weights were run both ways.
+def analyse(observations: Observations, question: Question) -> Study:
+    """Answer for every condition whose split and weights were run both ways.
 
     Raises:
-        NotEnoughData: fewer than ``FEWEST`` such pairs.
+        NotEnoughData: fewer than ``FEWEST`` such pairs in each of them.
     """
-    rows = pairs_of(observations)
-    table = None
-    if len(rows):
-        result = outcome(observations, rows)
-        rows = rows.assign(_y=result.values)
-        table = rows.pivot_table(index=["seed_split", "seed_init", "seed_order"], columns="_way", values="_y")
-    if table is None or -1 not in table or table.drop(columns=-1)[table[-1].notna()].notna().any(axis=1).sum() < FEWEST:
-        raise NotEnoughData(f"at least {FEWEST} runs with and without the coupling, all seeds equal")
+    conditions = conditions_of(observations.once(pairs_of), but=[COUPLING])
+    if not conditions:
+        raise NotEnoughData(NEEDS)
+    return by_condition(observations, question, conditions, one, Beside(beside))
+
+
+def beside(study: ValShuffle) -> dict[str, object]:
+    """Return how one condition stands beside another."""
+    return {f.label: f.shown for f in study.findings}
+
+
+def one(observations: Observations, condition: Condition, question: Question) -> ValShuffle:
+    """Answer for one condition.
+
+    Raises:
+        NotEnoughData: fewer than ``FEWEST`` pairs.
+    """
+    rows = condition.rows
+    # By evaluation schedule, -1 without coupling.
+    way = rows.groupby([c for c in SCHEDULE if c in rows], dropna=False).ngroup()
+    result = outcome(observations, rows)
+    rows = rows.assign(_way=way.where(rows["_on"], -1), _y=result.values)
+    table = rows.pivot_table(index=["seed_split", "seed_init", "seed_order"], columns="_way", values="_y")
+    if -1 not in table or table.drop(columns=-1)[table[-1].notna()].notna().any(axis=1).sum() < FEWEST:
+        raise NotEnoughData(NEEDS)
     on, off = rows[rows["_on"]], rows[~rows["_on"]]
     study = ValShuffle(
         name=question.name,
@@ -108,7 +119,8 @@ def analyse(observations: Observations, question: Question) -> ValShuffle:
     )
     cells = len(on[["seed_split", "seed_init"]].drop_duplicates())
     study.notes.append(
-        f"{len(rows)} runs of {describe_task(rows.iloc[0])}; {cells} pair{'s' * (cells > 1)} of split and weights, "
+        f"{len(rows)} runs of {describe_task(rows.iloc[0])}, {settings_in_words(rows.iloc[0], [COUPLING])}; "
+        f"{cells} pair{'s' * (cells > 1)} of split and weights, "
         f"{on['seed_order'].nunique()} order seeds. Outcome: {result.name}."
     )
     study.notes.append(

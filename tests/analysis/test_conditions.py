@@ -10,7 +10,8 @@ import pytest
 from analysis.figures import drawings
 from analysis.figures.survival import _apart
 from analysis.studies import ask
-from analysis.studies.conditions import Comparison, _bound, _slowdown
+from analysis.studies.conditions import Comparison
+from analysis.studies.contrasts import bound_of, ratio_of_times
 from tests.analysis.simulate import Truth, simulate
 
 
@@ -123,7 +124,7 @@ def test_the_interval_of_the_ratio_covers_at_its_rate(paired: bool) -> None:
     for _ in range(1000):
         seed = rng.normal(0, 0.5, 8) if paired else np.zeros(8)
         log, log0 = np.log(2) + seed + rng.normal(0, 0.3, 8), seed + rng.normal(0, 0.3, 8)
-        e, p = _slowdown(log, log0, paired)
+        e, p = ratio_of_times(log, log0, paired)
         held += e.low <= 2 <= e.high
         assert (p < 0.05) == (not e.low <= 1 <= e.high)
     assert 0.93 <= held / 1000 <= 0.97
@@ -167,8 +168,8 @@ def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float
         log, log0 = np.log(8) + rng.normal(0, 0.5, 32), rng.normal(0, 0.5, 32)
         end = float(np.quantile(log, 1 - late))
         log, log0 = np.minimum(log, end), np.minimum(log0, end)
-        e, _ = _slowdown(log, log0, False)
-        open_ended += _bound(log, log0, end) == "at least"
+        e, _ = ratio_of_times(log, log0, False)
+        open_ended += bound_of(log, log0, end) == "at least"
         two_ended += e.low <= 8 <= e.high
         held += e.low <= 8
     assert open_ended == 300
@@ -178,8 +179,8 @@ def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float
 
 def test_few_late_runs_leave_both_ends() -> None:
     times = np.log(np.arange(1.0, 41.0))
-    assert _bound(times, times, 99.0) == ""
-    assert _bound(np.append(times, 9.0), np.append(times, 0.0), 9.0) == ""  # 1 of 41
-    assert _bound(np.full(40, 9.0), times, 9.0) == "at least"
-    assert _bound(times, np.full(40, 9.0), 9.0) == "at most"
-    assert _bound(np.full(40, 9.0), np.full(40, 9.0), 9.0) == "no"
+    assert bound_of(times, times, 99.0) == ""
+    assert bound_of(np.append(times, 9.0), np.append(times, 0.0), 9.0) == ""  # 1 of 41
+    assert bound_of(np.full(40, 9.0), times, 9.0) == "at least"
+    assert bound_of(times, np.full(40, 9.0), 9.0) == "at most"
+    assert bound_of(np.full(40, 9.0), np.full(40, 9.0), 9.0) == "no"

@@ -147,7 +147,7 @@ def test_runs_beside_the_grid_are_no_part_of_it() -> None:
     assert {name: e.value for name, e in beside.shares.shares.items()} == pytest.approx(
         {name: e.value for name, e in alone.shares.shares.items()}
     )
-    assert "every cell filled" in beside.notes[0]
+    assert "every cell filled" in beside.scope
     # by themselves they are a cross of two: the seeds' own split and weights, which go together, and the order
     study = ask("crossed", simulate(fresh))
     assert list(study.factors) == ["split + init", "order"]

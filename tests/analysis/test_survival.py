@@ -171,7 +171,6 @@ def test_logrank_holds_its_level_and_equals_scipys() -> None:
     theirs = stats.logrank(a, b)
     assert ours.statistic == pytest.approx(theirs.statistic**2, rel=1e-6)
     assert ours.p == pytest.approx(theirs.pvalue, rel=1e-6)
-    assert sum(ours.observed) == pytest.approx(sum(ours.expected))
 
 
 def test_a_median_that_is_not_there_is_refused() -> None:

@@ -1,0 +1,119 @@
+"""One question, answered for several populations or conditions: the answers side by side, each by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pandas as pd
+
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.multiplicity import holm
+from analysis.studies.base import Finding, Question, Study, Table
+
+MOST_CARDS: Final = 6
+"""Answers that get a card each; more are told by their range."""
+LEVEL: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Beside:
+    """How the answers stand beside each other."""
+
+    row: Callable[[Any], Mapping[str, object]]
+    """From an answer to its row of the table."""
+    compare: Callable[[Any, Any], float | None] | None = None
+    """The p-value that the reference (first) and another do not differ; None where they cannot be compared."""
+    meaning: str = ""
+    """What p says, in words: ``the share of super seeds is the same (Fisher's exact test)``."""
+
+
+def side_by_side(
+    question: Question, parts: list[Study], sizes: Mapping[str, int], beside: Beside, scope: str, kind: str
+) -> Study:
+    """Return a study whose ``parts`` answer each for what their ``about`` names.
+
+    ``sizes``: runs by that name. ``kind``: what the parts are, ``population`` or ``condition``.
+    """
+    study = Study(name=question.name, title=question.title, question=question.question, scope=scope, parts=parts)
+    study.findings = [*_differences(parts, beside, kind), *_leading(parts, kind)]
+    study.tables = [_table(parts, sizes, beside, kind), *_tables(parts)]
+    study.notes = _notes(parts)
+    return study
+
+
+def needs_of_all(needs: Mapping[str, str], kind: str) -> NotEnoughData:
+    """Return what is missing where no part has an answer, by the parts' names."""
+    words = set(needs.values())
+    if len(words) == 1:
+        return NotEnoughData(f"{f'in each {kind} ' if len(needs) > 1 else ''}{words.pop()}")
+    return NotEnoughData("; ".join(f"{name}: {words}" for name, words in needs.items()))
+
+
+def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
+    """Return each population's p-value against the first, Holm-adjusted over all of them."""
+    if beside.compare is None or len(parts) < 2:
+        return {}
+    raw = {part.about: beside.compare(parts[0], part) for part in parts[1:]}
+    told = {about: p for about, p in raw.items() if p is not None}
+    return dict(zip(told, map(float, holm(list(told.values()))), strict=True)) if told else {}
+
+
+def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
+    """Say which populations differ from the first beyond chance."""
+    p = _p_values(parts, beside)
+    if not p:
+        return []
+    clear = [about for about, value in p.items() if value < LEVEL]
+    text = f"{len(clear)} of {len(p)} differ from {parts[0].about} beyond chance"
+    text += f" ({'; '.join(clear)})" if clear else ""
+    text += f". Tested: {beside.meaning}, Holm-adjusted p below {LEVEL} over all {len(p)}."
+    return [Finding(f"{kind}s that differ", f"{len(clear)} of {len(p)}", text)]
+
+
+def _leading(parts: Sequence[Study], kind: str) -> list[Finding]:
+    """Return one card for each population, or their range where there are many; no population leads in silence."""
+    told = [(part, lead) for part in parts if (lead := next((f for f in part.findings if f.headline), None))]
+    if len(told) <= MOST_CARDS:
+        return [
+            replace(lead, label=f"{lead.label}; {part.about}", text=f"{part.about}: {lead.text}") for part, lead in told
+        ]
+    known = [(part, lead) for part, lead in told if lead.estimate is not None and lead.label == told[0][1].label]
+    if len(known) < 2:
+        return []
+    low, high = (ends(known, key=lambda pair: pair[1].estimate.value) for ends in (min, max))  # type: ignore[union-attr]
+    shown = f"{low[1].shown.partition(' (')[0]} to {high[1].shown.partition(' (')[0]}"
+    text = f"Lowest at {low[0].about}: {low[1].shown}. Highest at {high[0].about}: {high[1].shown}."
+    return [Finding(f"{told[0][1].label}, over {len(known)} {kind}s", shown, text, headline=True)]
+
+
+def _table(parts: Sequence[Study], sizes: Mapping[str, int], beside: Beside, kind: str) -> Table:
+    p = _p_values(parts, beside)
+    records = []
+    for part in parts:
+        record: dict[str, object] = {kind: part.about, "runs": sizes[part.about], **beside.row(part)}
+        if p:
+            record["p (Holm)"] = "reference" if part is parts[0] else f"{p[part.about]:.2g}" if part.about in p else ""
+        records.append(record)
+    caption = f"Every {kind}, 95% intervals"
+    if p:
+        caption += f"; p (Holm): that {beside.meaning} as in the first"
+    return Table(f"{kind}s", caption, pd.DataFrame(records).fillna(""))
+
+
+def _tables(parts: Sequence[Study]) -> list[Table]:
+    return [
+        replace(table, name=f"{table.name}_{i}", caption=f"{part.about}: {table.caption}", open=False)
+        for i, part in enumerate(parts, 1)
+        for table in part.tables
+    ]
+
+
+def _notes(parts: Sequence[Study]) -> list[str]:
+    """Return each note once: as it is where every population has it, otherwise under their names."""
+    who: dict[str, list[str]] = {}
+    for part in parts:
+        for note in part.notes:
+            who.setdefault(note, []).append(part.about)
+    return [note if len(names) == len(parts) else f"{'; '.join(names)}: {note}" for note, names in who.items()]
