@@ -133,13 +133,13 @@ def cross_validated(x: Floats, labels: Flags, rng: np.random.Generator, k: int =
     return OutOfFold(scores, higher / pairs)
 
 
-def cross_validated_auroc(found: OutOfFold, labels: Flags, widen: float = 1.0, level: float = LEVEL) -> Estimate:
+def cross_validated_auroc(out: OutOfFold, labels: Flags, widen: float = 1.0, level: float = LEVEL) -> Estimate:
     """Return the concordance within folds with DeLong's interval on the logit scale.
 
     ``widen`` multiplies the standard error, for scores that were learnt (:func:`cross_validation_noise`).
     """
-    _, se = _delong(found.scores, labels)
-    return _on_logit(found.concordance, widen * se, labels, "DeLong, widened for cross-validation", level)
+    _, se = _delong(out.scores, labels)
+    return _on_logit(out.concordance, widen * se, labels, "DeLong, widened for cross-validation", level)
 
 
 def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, draws: int = 10, k: int = 5) -> Floats:
@@ -148,12 +148,12 @@ def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, d
     The scores come from ``k`` fitted models whose noise the variance over runs does not
     hold. The root of the mean of many such ratios (draws,) is the factor to widen by.
     """
-    found = np.empty(draws)
+    noise = np.empty(draws)
     for d in range(draws):
         shuffled = rng.permutation(labels)
         null = cross_validated(x, shuffled, rng, k)
-        found[d] = ((null.concordance - 0.5) / _delong(null.scores, shuffled)[1]) ** 2
-    return found
+        noise[d] = ((null.concordance - 0.5) / _delong(null.scores, shuffled)[1]) ** 2
+    return noise
 
 
 @dataclass(frozen=True, slots=True)

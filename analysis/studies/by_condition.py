@@ -45,13 +45,13 @@ def conditions_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> list[Condition
     if not varying:
         return [Condition("", rows)]
     defaults = default_settings()
-    found = []
+    conditions = []
     for _, group in rows.groupby(varying, dropna=False, sort=True):
         settings = {c.removeprefix("config."): as_text(group.iloc[0][c]) for c in varying}
         name = ", ".join(f"{k}={v}{' (default)' if v == as_text(defaults[k]) else ''}" for k, v in settings.items())
-        found.append(Condition(name, group))
-    reference = min(found, key=lambda c: (len(differing_settings(c.rows.iloc[0])), -len(c)))
-    return [reference, *sorted((c for c in found if c is not reference), key=lambda c: -len(c))]
+        conditions.append(Condition(name, group))
+    reference = min(conditions, key=lambda c: (len(differing_settings(c.rows.iloc[0])), -len(c)))
+    return [reference, *sorted((c for c in conditions if c is not reference), key=lambda c: -len(c))]
 
 
 def by_condition(

@@ -32,10 +32,10 @@ def by_population(
     Raises:
         NotEnoughData: no population, or none of them has an answer yet.
     """
-    found = observations.once(populations)
-    if not found.every:
+    grouped = observations.once(populations)
+    if not grouped.every:
         raise NotEnoughData("at least one finished run of a random seed, or five seeds of one stream, the others fixed")
-    chosen = _largest(found, most)
+    chosen = _largest(grouped, most)
     parts: list[Study] = []
     gaps: list[tuple[Population, str]] = []
     for population in chosen:
@@ -48,40 +48,42 @@ def by_population(
         parts.append(part)
     if not parts:
         raise needs_of_all({p.name: needs for p, needs in gaps}, "population")
-    if len(found) == 1:
-        parts[0].notes += _beside_note(found)
+    if len(grouped) == 1:
+        parts[0].notes += _beside_note(grouped)
         return parts[0]
-    study = side_by_side(question, parts, {p.name: len(p) for p in chosen}, beside, _scope(found), "population")
+    study = side_by_side(question, parts, {p.name: len(p) for p in chosen}, beside, _scope(grouped), "population")
     study.notes += [f"{p.name}: not enough data, needs {needs}." for p, needs in gaps]
-    left = len(found) - len(chosen)
+    left = len(grouped) - len(chosen)
     if left:
         study.notes.append(
             f"{left} smaller populations of the store are not answered for here (the {most} largest are)."
         )
-    study.notes += _beside_note(found)
+    study.notes += _beside_note(grouped)
     return study
 
 
-def _largest(found: Populations, most: int) -> list[Population]:
+def _largest(grouped: Populations, most: int) -> list[Population]:
     """Return the reference and the largest of the others, in the order of the store."""
-    kept = sorted(found.every[1:], key=lambda p: -len(p))[: most - 1]
-    return [p for i, p in enumerate(found.every) if i == 0 or p in kept]
+    kept = sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]
+    return [p for i, p in enumerate(grouped.every) if i == 0 or p in kept]
 
 
-def _beside_note(found: Populations) -> list[str]:
-    if not found.beside:
+def _beside_note(grouped: Populations) -> list[str]:
+    if not grouped.beside:
         return []
-    return [f"{found.beside:,} more runs stand in groups too small to count (fewer than five seeds) and are left out."]
+    return [
+        f"{grouped.beside:,} more runs stand in groups too small to count (fewer than five seeds) and are left out."
+    ]
 
 
-def _scope(found: Populations) -> str:
+def _scope(grouped: Populations) -> str:
     """Say what the populations of a store are: what differs between them, then what they share."""
-    names = [f"{p.name} (n = {len(p):,})" for p in found.every[:MOST]]
-    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
-    text = f"{len(found)} populations, each answered for by itself: {'; '.join(names)}{more}."
-    if len({(p.varies, tuple(p.fixed.items())) for p in found.every}) == 1:
-        first = found.every[0]
+    names = [f"{p.name} (n = {len(p):,})" for p in grouped.every[:MOST]]
+    more = f" and {len(grouped) - MOST} more" if len(grouped) > MOST else ""
+    text = f"{len(grouped)} populations, each answered for by itself: {'; '.join(names)}{more}."
+    if len({(p.varies, tuple(p.fixed.items())) for p in grouped.every}) == 1:
+        first = grouped.every[0]
         drawn = f"{listed(first.varies)} drawn anew in each run" if first.from_masters else f"{first.unit}, one per run"
         text += f" In all of them: {drawn}{f', {first.held} fixed' if first.fixed else ''}."
-    shared = found.every[0].shared(found.settings)
+    shared = grouped.every[0].shared(grouped.settings)
     return f"{text} Shared: {shared}."

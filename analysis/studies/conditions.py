@@ -40,42 +40,42 @@ class Comparison(Study):
     """Holm-adjusted p-value by the contrast's label."""
 
 
-def analyse_settings(observations: Observations, question: Question, found: list[Family]) -> Comparison:
+def analyse_settings(observations: Observations, question: Question, families: list[Family]) -> Comparison:
     """Answer for every family.
 
     Raises:
         NotEnoughData: there is none.
     """
-    if not found:
+    if not families:
         raise NotEnoughData(f"at least {FEWEST} seeds at each of two values of one setting, everything else equal")
-    contrasts = [contrast(observations, f, v) for f in found for v in list(f.groups)[1:]]
+    contrasts = [contrast(observations, f, v) for f in families for v in list(f.groups)[1:]]
     tested = [c for c in contrasts if c.p is not None]
     adjusted = holm([c.p for c in tested if c.p is not None])
     study = Comparison(
         name=question.name,
         title=question.title,
         question=question.question,
-        families=[(f, {v: _curve(observations, rows) for v, rows in f.groups.items()}) for f in found],
+        families=[(f, {v: _curve(observations, rows) for v, rows in f.groups.items()}) for f in families],
         contrasts=contrasts,
         p={c.label: float(p) for c, p in zip(tested, adjusted, strict=True)},
     )
     docs = settings_of(ArithmeticConfig)
     records = []
-    for family in found:
+    for family in families:
         mine = [c for c in contrasts if (c.setting, c.at) == (family.setting, family.at)]
         study.findings.append(_sentence(observations, study, family, mine, docs[family.setting][1].doc))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
-    if len(found) > 1:
+    if len(families) > 1:
         study.findings.insert(0, _count(study))
-    study.findings += [f for c in contrasts for f in _rates(observations, c, len(found) == 1)]
+    study.findings += [f for c in contrasts for f in _rates(observations, c, len(families) == 1)]
     caption = "Each value against its reference; p (Holm): that the times do not differ, over all rows of the table"
     table = pd.DataFrame(records)
     if all(c.paired for c in contrasts):
         table = table.drop(columns="same seeds")  # a note says so for all
     table = table[[c for c in table if (table[c].astype(str) != "").any()]]
     study.tables.append(Table("values", caption, table))
-    study.notes += _notes(found, contrasts)
+    study.notes += _notes(families, contrasts)
     if any(RANKS in f.text for f in study.findings):
         study.notes.append(
             f"{RANKS}: rank correlation of the same seeds' times under both values, 1 where the fast ones stay fast."
@@ -200,18 +200,18 @@ def _median(times: Times) -> str:
 
 def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Finding]:
     """Say how much rarer or more frequent super seeds are, both judged at one horizon."""
-    found = []
+    findings = []
     if headline and c.slowdown is not None:
         text = f"{c.label} takes {_slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
         shown = f"{c.bound} {_times(c.slowdown)}".strip()
-        found.append(Finding(_time_at(c), shown, text, c.slowdown, headline=True, listed=False))
+        findings.append(Finding(_time_at(c), shown, text, c.slowdown, headline=True, listed=False))
     labelled, horizon = judged(observations, pd.concat([c.rows, c.base]))
     known = labelled[labelled["label"] != UNJUDGED]
     hit = known["label"] == "super"
     mine = known.index.isin(c.rows.index)
     a, n, b, m = int(hit[mine].sum()), int(mine.sum()), int(hit[~mine].sum()), int((~mine).sum())
     if not n or not m or not a + b:
-        return found
+        return findings
     e = ratio(a, n, b, m)
     counts = f"{a} of {n} at {c.value}, {b} of {m} at {c.reference}, judged at step {horizon:,}"
     others = set(differing_settings(c.base.iloc[0])) - {c.setting}
@@ -230,10 +230,10 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     clear = e.low > 1 or e.high < 1
     if headline and a and b and e.value < 1:
         text += f" That is {1 / e.value:.3g} times rarer ({1 / e.high:.3g} to {1 / e.low:.3g})."
-    return [*found, Finding(f"{seeds} at {c.label}", shown, text, e, headline=headline, listed=headline or clear)]
+    return [*findings, Finding(f"{seeds} at {c.label}", shown, text, e, headline=headline, listed=headline or clear)]
 
 
-def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:
+def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
     notes = [
         "Times are geometric means up to the step named in the table, where runs that take longer count with that "
         "step: “at least” where more than 5% of them did, and then the interval has one end only."
@@ -247,12 +247,12 @@ def _notes(found: list[Family], contrasts: list[Contrast]) -> list[str]:
         if len(c.timed) < len(c.rows)
     ]
     held: dict[str, list[str]] = {}
-    largest = max(found, key=lambda f: sum(map(len, f.groups.values())))
+    largest = max(families, key=lambda f: sum(map(len, f.groups.values())))
     usual = _held(largest)
     others = ", ".join(f"{k}={as_text(v)}" for k, v in usual.items() if k != largest.setting)
     changed = f", not the diary's regime: {others}" if others else ", the diary's regime otherwise"
     notes.append(f"Task: {describe_task(largest.groups[largest.reference].iloc[0])}{changed}.")
-    for family in found:
+    for family in families:
         own = {k: v for k, v in _held(family).items() if usual.get(k) != v and k != family.setting}
         if own:
             held.setdefault(", ".join(f"{k}={as_text(v)}" for k, v in own.items()), []).append(family.title)

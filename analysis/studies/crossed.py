@@ -71,30 +71,32 @@ class Crossed(Study):
 def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -> Design:
     """Return the densest cross of these factors among ``rows`` of one condition (maybe without a run)."""
     levels = [rows.groupby([f"seed_{s}" for s in streams], sort=True).ngroup().to_numpy() for streams in factoring]
-    found = rows[densest(np.stack(levels, 1))]
+    dense = rows[densest(np.stack(levels, 1))]
     # Of streams that go together one may not move at all: then the factor is the other one.
     factors = {}
     for streams in factoring:
-        moving = tuple(s for s in streams if found[f"seed_{s}"].nunique() > 1)
+        moving = tuple(s for s in streams if dense[f"seed_{s}"].nunique() > 1)
         factors[" + ".join(moving)] = moving
-    return Design(found, factors)
+    return Design(dense, factors)
 
 
 def designs(observations: Observations) -> list[Design]:
     """Return the crossed design of each condition: of all three streams, or where there is none the largest of two."""
     rows = observations.arithmetic
     best = (_best(condition.rows) for condition in conditions_of(rows[rows["layers"] == "{}"] if len(rows) else rows))
-    return [found for found in best if len(found.rows) >= FEWEST]
+    return [crossing for crossing in best if len(crossing.rows) >= FEWEST]
 
 
 def _best(rows: pd.DataFrame) -> Design:
     """Return the largest cross among the runs of one condition (maybe without a run)."""
-    found = Design(rows.iloc[:0], {})
+    crossing = Design(rows.iloc[:0], {})
     for factorings in (FACTORINGS[:1], FACTORINGS[1:]):
-        found = max(found, *(crossed_design(rows, factoring) for factoring in factorings), key=lambda d: len(d.rows))
-        if len(found.rows):
+        crossing = max(
+            crossing, *(crossed_design(rows, factoring) for factoring in factorings), key=lambda d: len(d.rows)
+        )
+        if len(crossing.rows):
             break
-    return found
+    return crossing
 
 
 def analyse(observations: Observations, question: Question) -> Study:
@@ -106,12 +108,12 @@ def analyse(observations: Observations, question: Question) -> Study:
     every = observations.once(designs)
     if not every:
         raise NotEnoughData("seeds of at least two streams crossed, with two perturbed replicates of each cell")
-    of = {found.rows.index[0]: found for found in every}
+    of = {crossing.rows.index[0]: crossing for crossing in every}
 
     def answer(observations: Observations, condition: Condition, question: Question) -> Crossed:
         return one(observations, of[condition.rows.index[0]], question)
 
-    conditions = conditions_of(pd.concat([found.rows for found in every]))
+    conditions = conditions_of(pd.concat([crossing.rows for crossing in every]))
     return by_condition(observations, question, conditions, answer, Beside(beside))
 
 
@@ -121,13 +123,13 @@ def beside(study: Crossed) -> dict[str, object]:
     return {"seeds": sizes, "outcome": study.outcome.name, **{f.label: f.shown for f in study.findings if f.headline}}
 
 
-def one(observations: Observations, found: Design, question: Question) -> Crossed:
+def one(observations: Observations, crossing: Design, question: Question) -> Crossed:
     """Answer for one design.
 
     Raises:
         NotEnoughData: neither times nor accuracies that differ.
     """
-    rows = found.rows
+    rows = crossing.rows
     result = outcome(observations, rows)
     study = Crossed(
         name=question.name,
@@ -135,17 +137,17 @@ def one(observations: Observations, found: Design, question: Question) -> Crosse
         question=question.question,
         rows=rows.assign(y=result.values),
         outcome=result,
-        factors={name: found.levels(name) for name in found.factors},
-        streams={name: streams[-1] for name, streams in found.factors.items()},
+        factors={name: crossing.levels(name) for name in crossing.factors},
+        streams={name: streams[-1] for name, streams in crossing.factors.items()},
     )
     sizes = " × ".join(f"{len(np.unique(levels))} {name}" for name, levels in study.factors.items())
-    cells, possible = filled(found.codes)
+    cells, possible = filled(crossing.codes)
     how_full = "every cell filled" if cells == possible else f"{cells:,} of {possible:,} cells filled"
     study.scope = (
         f"{len(rows):,} runs of {describe_task(rows.iloc[0])}; {settings_in_words(rows.iloc[0])}: {sizes} seeds, "
         f"{how_full}, {len(rows) / cells:.2g} runs a cell. Outcome: {result.name}."
     )
-    for streams in found.factors.values():
+    for streams in crossing.factors.values():
         if len(streams) > 1:
             study.notes.append(
                 f"The {' and '.join(streams)} seeds move together in these runs, so their parts cannot be told apart."
@@ -164,13 +166,13 @@ def one(observations: Observations, found: Design, question: Question) -> Crosse
 def _shares(study: Crossed) -> None:
     y = study.rows["y"].to_numpy(dtype=float)
     try:
-        study.shares = found = variance_shares(y, study.factors, generator("variance shares"))
+        study.shares = shares = variance_shares(y, study.factors, generator("variance shares"))
     except NotEnoughData as gap:
         study.notes.append(f"Variance shares: not enough data, needs {gap.needs}.")
         return
     alone = {name: f"the {name} seed{'s together' if '+' in name else ' alone'}" for name in study.factors}
     words = alone | {CHAOS: "chaos (equal seeds, weights moved by a unit in the last place)"}
-    for name, e in found.shares.items():
+    for name, e in shares.shares.items():
         study.findings.append(
             Finding(
                 f"{name} share",
@@ -181,13 +183,13 @@ def _shares(study: Crossed) -> None:
                 listed=name in words,
             )
         )
-    if found.together is not None:
-        e = found.together
-        name, most = max(((n, s) for n, s in found.shares.items() if "×" in n), key=lambda pair: pair[1].value)
+    if shares.together is not None:
+        e = shares.together
+        name, most = max(((n, s) for n, s in shares.shares.items() if "×" in n), key=lambda pair: pair[1].value)
         text = f"{e.percent()} belongs to combinations of seeds, that is to no seed by itself"
-        text += f"; the largest part to {name}, {most.percent()}." if len(found.levels) > 2 else "."
+        text += f"; the largest part to {name}, {most.percent()}." if len(shares.levels) > 2 else "."
         study.findings.append(Finding("combinations of seeds", e.percent(), text, e, headline=True))
-    if not found.balanced:
+    if not shares.balanced:
         study.notes.append(
             "Not every cell has equally many runs, so the intervals are approximate: on simulated grids with 8 to 90% "
             "of the cells they held the truth in 93% of the cases or more (nominal 95%), and are wide where few cells "
@@ -199,11 +201,11 @@ def _shares(study: Crossed) -> None:
             "share %": round(100 * e.value, 1),
             "low %": round(100 * e.low, 1),
             "high %": round(100 * e.high, 1),
-            "variance": found.components[name],
+            "variance": shares.components[name],
         }
-        for name, e in found.shares.items()
+        for name, e in shares.shares.items()
     ]
-    method = next(iter(found.shares.values())).method
+    method = next(iter(shares.shares.values())).method
     study.tables.append(Table("variance", f"Variance components ({method})", pd.DataFrame(records)))
 
 
@@ -217,27 +219,27 @@ def _rates(observations: Observations, study: Crossed) -> None:
         study.notes.append("Conditional rates: not enough data, needs good seeds as well as others.")
         return
     frames = []
-    for given, levels in factors.items():
-        others = {name: other for name, other in factors.items() if name != given}
+    for factor, levels in factors.items():
+        others = {name: other for name, other in factors.items() if name != factor}
         try:
-            test = heterogeneity(hit, levels, generator(f"rates {given}"), blocks=list(others.values()))
+            test = heterogeneity(hit, levels, generator(f"rates {factor}"), blocks=list(others.values()))
         except NotEnoughData:
             continue
-        seeds = cells[f"seed_{study.streams[given]}"].to_numpy()
-        frame = _level_table(levels, hit, given, test, {int(v): str(s) for v, s in zip(levels, seeds, strict=True)})
+        seeds = cells[f"seed_{study.streams[factor]}"].to_numpy()
+        frame = _level_table(levels, hit, factor, test, {int(v): str(s) for v, s in zip(levels, seeds, strict=True)})
         frames.append(frame)
         best = frame.iloc[0]
         rest = "/".join(others)
         study.findings.append(
             Finding(
-                f"rates differ between {given} seeds",
+                f"rates differ between {factor} seeds",
                 f"p = {test.p:.3g}",
-                f"Does the {given} seed by itself decide how many {rest} seeds are good ({meaning})? Permutation test "
-                f"over {test.groups} {given} seeds: p = {test.p:.2g}. The best of them has {best['share']} good ones "
+                f"Does the {factor} seed by itself decide how many {rest} seeds are good ({meaning})? Permutation test "
+                f"over {test.groups} {factor} seeds: p = {test.p:.2g}. The best of them has {best['share']} good ones "
                 f"(q = {best['q']:.2g}; picked for being best).",
             )
         )
-        confirmed = _confirmed_ratio(hit, levels, others, given)
+        confirmed = _confirmed_ratio(hit, levels, others, factor)
         if confirmed is not None:
             study.findings.append(confirmed)
     if frames:
@@ -263,7 +265,7 @@ def _good(observations: Observations, cells: pd.DataFrame) -> tuple[np.ndarray |
 
 
 def _level_table(
-    levels: np.ndarray, hit: np.ndarray, given: str, test: Heterogeneity, seeds: dict[int, str]
+    levels: np.ndarray, hit: np.ndarray, factor: str, test: Heterogeneity, seeds: dict[int, str]
 ) -> pd.DataFrame:
     records = []
     for level, p in test.p_of.items():
@@ -273,7 +275,7 @@ def _level_table(
         rest = float(hit[~here].mean())
         records.append(
             {
-                "given": given,
+                "stream": factor,
                 "seed": seeds[level],
                 "good": a,
                 "of": n,
@@ -288,7 +290,7 @@ def _level_table(
     return frame.assign(_rate=frame["good"] / frame["of"]).sort_values("_rate", ascending=False).drop(columns="_rate")
 
 
-def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], given: str) -> Finding | None:
+def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], factor: str) -> Finding | None:
     """Say what the best level is worth with seeds of the other factors that had no part in choosing it."""
     try:
         e = confirmed_ratio(hit, levels, list(others.values()))
@@ -296,13 +298,13 @@ def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: dict[str, np.n
         return None
     other = " and ".join(others)
     return Finding(
-        f"best {given} seed, confirmed",
+        f"best {factor} seed, confirmed",
         f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})",
-        f"Chosen on half of the {other} seeds and measured on the other halves, the best {given} seed makes good "
+        f"Chosen on half of the {other} seeds and measured on the other halves, the best {factor} seed makes good "
         f"seeds {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f})."
-        + (" The diary says 1.25 for its order seed 8." if given == "order" else ""),
+        + (" The diary says 1.25 for its order seed 8." if factor == "order" else ""),
         e,
-        listed=given == "order" or not e.low <= 1 <= e.high,
+        listed=factor == "order" or not e.low <= 1 <= e.high,
     )
 
 

@@ -151,7 +151,7 @@ def test_runs_beside_the_grid_are_no_part_of_it() -> None:
     # by themselves they are a cross of two: the seeds' own split and weights, which go together, and the order
     study = ask("crossed", simulate(fresh))
     assert list(study.factors) == ["split + init", "order"]
-    assert "10 split + init × 5 order seeds" in study.notes[0]
+    assert "10 split + init × 5 order seeds" in study.scope
     assert any("move together" in note for note in study.notes)
 
 
