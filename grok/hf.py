@@ -1,11 +1,11 @@
-"""``python -m grok.hf {export|import}``: GPT-2 weights to and from Hugging Face's form.
+"""``python -m grok.hf {export|import}``: language models to and from Hugging Face's forms.
 
     python -m grok.hf export RUN --store STORE --out DIR [--weights best]
     python -m grok.hf import DIR --data CORPUS --store STORE
 
-``export`` writes a folder that ``GPT2LMHeadModel.from_pretrained`` reads. ``import`` makes a checkpoint at
-step 0 of what is in one, so that ``grok.evaluate`` and ``grok.generate`` can be given its run_id, and
-``grok.run ... resume.run=RUN_ID resume.step=0`` can go on training from it.
+``export`` writes a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer.from_pretrained`` read. ``import``
+makes a checkpoint at step 0 of the GPT-2 in one, so that ``grok.evaluate`` and ``grok.generate`` can be given its
+run_id, and ``grok.run ... resume.run=RUN_ID resume.step=0`` can go on training from it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog=program("hf", "grok.hf"),
-        description="GPT-2 weights to and from Hugging Face's form.",
+        description="Language models to and from Hugging Face's forms.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -65,21 +65,27 @@ def _export(arguments: argparse.Namespace) -> str:
     import torch
 
     from grok.cli.trained import find_run
-    from grok.gpt.hf import save_hf_folder
+    from grok.gpt.hf import form_of, save_hf_folder
 
     run = find_run(arguments.run, arguments.store)
     weights = run.weights(arguments.weights)
-    vocab_size = run.model_config.vocab_size or run.corpus(arguments.data).vocab_size
-    model = run.model(weights[arguments.weights], vocab_size, torch.device("cpu"))
-    save_hf_folder(arguments.out, model)
-    count = sum(p.numel() for p in model.parameters())
-    return f"{arguments.out}: {count:,} parameters, for GPT2LMHeadModel.from_pretrained"
+    form = form_of(run.model_config)
+    corpus = run.corpus(arguments.data)
+    model = run.model(weights[arguments.weights], run.model_config.vocab_size or corpus.vocab_size, torch.device("cpu"))
+    save_hf_folder(arguments.out, model, corpus.tokenizer)
+    code = (arguments.out / "config.json").read_text(encoding="utf-8").find("auto_map") > 0
+    return (
+        f"{arguments.out}: {sum(p.numel() for p in model.parameters()):,} parameters as {form}, with its tokeniser"
+        f" ({corpus.tokenizer.kind}), for AutoModelForCausalLM.from_pretrained"
+        + (" with trust_remote_code=True (its activation is in the folder's own code)" if code else "")
+    )
 
 
 def _import(arguments: argparse.Namespace) -> str:
     from grok.checkpoint import run_folder, save_checkpoint
+    from grok.config.fields import canonical_json
     from grok.gpt.hf import load_hf_folder
-    from grok.gpt.training.checkpoint import capture, to_checkpoint
+    from grok.gpt.training.checkpoint import capture, deciding_settings, to_checkpoint
     from grok.gpt.training.history import History, copy_weights
     from grok.gpt.training.numerics import Numerics
     from grok.gpt.training.trainer import Trainer
@@ -91,8 +97,10 @@ def _import(arguments: argparse.Namespace) -> str:
     config = _settings(model, arguments.data)
     trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
     trainer.model.load_state_dict(model.state_dict())
-    run_id = hashlib.sha256(f"{weights_hash(copy_weights(model))}{corpus.hash}".encode()).hexdigest()[:20]
-    rest = {"data": corpus.hash, "numerics": [], "tries": 0, "changes": [], "seconds": 0.0, "started_at": 0.0}
+    named = f"{weights_hash(copy_weights(model))}{corpus.hash}{canonical_json(deciding_settings(config))}"
+    run_id = hashlib.sha256(named.encode()).hexdigest()[:20]
+    rest = {"data": corpus.hash, "data_path": str(Path(arguments.data).resolve()), "numerics": [], "tries": 0,
+            "changes": [], "seconds": 0.0, "started_at": 0.0}  # fmt: skip
     checkpoint = to_checkpoint(run_id, config, capture(trainer, History()), [], rest)
     StoreWriter(arguments.store).close()  # so that it is one where there was none
     save_checkpoint(run_folder(arguments.store, run_id), checkpoint)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+
+SAMPLES = Path(os.environ.get("GROK_SAMPLES", Path(__file__).parents[2] / "shared" / "data"))
 
 # A deadline of 200 ms an example fails on a busy machine and says nothing about the code.
 settings.register_profile("grok", deadline=None)
@@ -47,3 +51,15 @@ def no_global_randomness(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.random.get_rng_state().clone()
     yield
     assert torch.equal(before, torch.random.get_rng_state()), "torch's global generator was moved"
+
+
+@pytest.fixture(scope="session")
+def samples() -> Callable[[str], Path]:
+    """Return a published sample by its path below $GROK_SAMPLES (default: ../shared/data), or skip the test."""
+
+    def find(name: str) -> Path:
+        if not (SAMPLES / name).exists():
+            pytest.skip(f"the published sample {name} is not in {SAMPLES}: set GROK_SAMPLES to where it is")
+        return SAMPLES / name
+
+    return find

@@ -198,4 +198,5 @@ def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:
     from grok.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(folder)
-    return TrainedRun(run_id, folder, checkpoint.state["settings"], checkpoint.state["data"], None)
+    state = checkpoint.state
+    return TrainedRun(run_id, folder, state["settings"], state["data"], state.get("data_path"))

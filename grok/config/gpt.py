@@ -64,6 +64,7 @@ class ModelConfig:
     vocab_multiple: int = setting(1, "The embedding's rows are rounded up to a multiple of this.", minimum=1)
     norm: str = setting("pre", "Where the norms stand in a block.", choices=("pre", "post"))
     norm_type: str = setting("layernorm", "LayerNorm, or RMSNorm without bias.", choices=("layernorm", "rmsnorm"))
+    norm_eps: float = setting(1e-5, "What is added to the variance in a norm.", above=0, neutral=1e-5)
     activation: str = setting(
         "gelu_tanh", "Activation of the MLP; GPT-2's is the tanh form.", choices=("gelu_tanh", "gelu", "relu")
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from pathlib import Path
 from statistics import median_low
 from typing import Final
 
-from grok.config import ArithmeticConfig
+from grok.config import ArithmeticConfig, GptConfig
 from grok.execute.planned import PlannedRun
+from grok.gpt.planning.planner import activation_bytes, count_parameters, logits_bytes, state_bytes
 from grok.store import Store
+from grok.text.corpus import read_manifest
 
 CORE_FLOPS: Final = 1.2e11
 """Operations a second of one core at small matrix products: of the order that processors of the 2020s reach."""
@@ -54,7 +57,35 @@ def bytes_per_worker(runs: Sequence[PlannedRun], lanes: int) -> float:
             step = 4 * 12 * widths * config.model.layers * _rows(config)
             evaluation = 4 * 30 * widths * _evaluated_rows(config)
             largest = max(largest, lanes * held + max(step, evaluation))
+        elif isinstance(config, GptConfig):
+            largest = max(largest, _language_model_bytes(config))
     return PROCESS_BYTES + largest
+
+
+def _language_model_bytes(config: GptConfig) -> float:
+    """Return what a language model's step keeps beside the process: on a GPU most of it is in the device's memory.
+
+    Weights, gradients and moments; the activations of a micro-batch and its logits; the best and the averaged
+    weights, and the states that a rollback can return to.
+    """
+    model, train = config.model, config.train
+    vocab_size = model.vocab_size or _vocabulary(config)
+    parameters = count_parameters(model, vocab_size)
+    at_once = min(train.micro_batch or train.batch_size, train.batch_size)
+    kept = (2 if "final" in config.save else 0) + (
+        3 * config.stability.snapshots if config.stability.rolls_back() else 0
+    )
+    return (
+        state_bytes(parameters, config.precision)
+        + activation_bytes(model, at_once, config.precision)
+        + logits_bytes(model, at_once, vocab_size)
+        + 4.0 * kept * parameters.total
+    )
+
+
+def _vocabulary(config: GptConfig) -> int:
+    assert config.data.path is not None  # its run has been named after it
+    return int(read_manifest(Path(config.data.path))["tokenizer"]["vocab_size"])
 
 
 def duration(seconds: float) -> str:

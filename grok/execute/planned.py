@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grok.config import GptConfig, Identity, RunConfig, identify
 from grok.errors import DataError
+from grok.text.corpus import read_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,4 @@ def data_hash(config: RunConfig) -> str | None:
         return None
     if config.data.path is None:
         raise DataError("data.path is not given: expected a folder made by `python -m grok.prepare`")
-    manifest = Path(config.data.path) / "manifest.json"
-    try:
-        return str(json.loads(manifest.read_text(encoding="utf-8"))["hash"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"data.path={config.data.path!r} has no readable manifest.json: expected a folder made by "
-            "`python -m grok.prepare`"
-        ) from error
+    return str(read_manifest(Path(config.data.path))["hash"])

@@ -38,8 +38,8 @@ class Linear(nn.Linear):
 
 def norm_of(config: ModelConfig, width: int) -> nn.Module:
     if config.norm_type == "rmsnorm":
-        return nn.RMSNorm(width, eps=1e-5)
-    return nn.LayerNorm(width, bias=config.bias)
+        return nn.RMSNorm(width, eps=config.norm_eps)
+    return nn.LayerNorm(width, eps=config.norm_eps, bias=config.bias)
 
 
 class CausalSelfAttention(nn.Module):

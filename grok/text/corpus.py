@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -25,19 +25,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grok.errors import DataError
+from grok.text.open_file import OpenFile
 from grok.text.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
 from grok.text.windows import check_length
+from grok.untrusted import has_shape, is_plain, read_json_object
 
 MANIFEST_VERSION: Final = 1
 _DOCS_DTYPE: Final = np.dtype("<i8")
+_SPLIT_SHAPE: Final = {
+    "file": str,
+    "sha256": str,
+    "documents_file": str,
+    "documents_sha256": str,
+    "tokens": int,
+    "documents": int,
+    "bytes": int,
+    "words": int,
+}
+_MANIFEST_SHAPE: Final = {
+    "version": int,
+    "hash": str,
+    "key": str,
+    "form": str,
+    "word_rule": str,
+    "detokenizer": (str, None),
+    "dtype": str,
+    "tokenizer": {"kind": str, "file": str, "hash": str, "vocab_size": int, "eot": str, "eot_id": (int, None)},
+    "splits": {"train": _SPLIT_SHAPE, "val": _SPLIT_SHAPE, "test?": _SPLIT_SHAPE},
+}
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """An open corpus folder. Opening reads the manifest and checks sizes; tokens are read when used."""
+    """An open corpus folder. Opening reads the manifest and checks sizes; tokens are read when used.
+
+    Its files stay open, so it keeps its tokens when ``grok.prepare`` puts another corpus in its place.
+    """
 
     path: Path
     manifest: Mapping[str, Any]
+    _files: dict[str, OpenFile] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def hash(self) -> str:
@@ -73,12 +100,21 @@ class Corpus:
 
     def tokens(self, split: str) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]:
         """Return the ids of a split, ``[tokens]``, memory-mapped for reading: cheap to open in each process."""
-        entry = self.split(split)
-        return np.memmap(self.path / entry["file"], dtype=np.dtype(self.manifest["dtype"]), mode="r")
+        return self.file(self.split(split)["file"]).map(np.dtype(self.manifest["dtype"]))
 
     def documents(self, split: str) -> NDArray[np.int64]:
         """Return where documents begin, ``[documents + 1]``; the last is the number of tokens."""
-        return np.fromfile(self.path / self.split(split)["documents_file"], dtype=_DOCS_DTYPE)
+        return self.file(self.split(split)["documents_file"]).read(_DOCS_DTYPE)
+
+    def file(self, name: str) -> OpenFile:
+        """Return a file of the folder, opened once.
+
+        Raises:
+            DataError: it is missing, or cannot be read.
+        """
+        if name not in self._files:
+            self._files[name] = OpenFile(self.path / name)
+        return self._files[name]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -109,19 +145,56 @@ class Corpus:
         for name in self.splits if splits is None else splits:
             entry = self.split(name)
             for file, known in ((entry["file"], entry["sha256"]), (entry["documents_file"], entry["documents_sha256"])):
-                with (self.path / file).open("rb") as opened:
-                    actual = hashlib.file_digest(opened, "sha256").hexdigest()
-                if actual != known:
+                if self.file(file).sha256() != known:
                     raise DataError(f"{self.path / file} was changed after it was written: run grok.prepare again")
+
+    def refuse_changed(self, splits: Iterable[str]) -> None:
+        """Refuse to go on with tokens that were overwritten in place. Files that nobody touched cost a system call.
+
+        Raises:
+            DataError: a split's tokens are no longer those of the manifest.
+        """
+        for name in splits:
+            entry = self.split(name)
+            file = self.file(entry["file"])
+            if file.was_touched():
+                file.trust()
+                if file.sha256() != entry["sha256"]:
+                    raise DataError(
+                        f"{file.path} was overwritten while it was in use: what is computed from here on would be"
+                        " named after other data; run grok.prepare again, and then the same command"
+                    )
+
+    def stamps(self, splits: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+        """Return what tells these splits' token files from others and from changed ones: device, inode, size, time."""
+        return tuple(self.file(self.split(name)["file"]).stamp for name in splits)
 
 
 def open_corpus(path: str | Path) -> Corpus:
     """Return the corpus in folder ``path``, its files' sizes and its tokeniser checked against the manifest.
 
     Raises:
-        DataError: no corpus there, one of another version, files cut off or missing, or another tokeniser.
+        DataError: no corpus there, one of another version, a changed manifest, files cut off or missing, or another
+            tokeniser.
     """
     folder = Path(path)
+    corpus = Corpus(folder, read_manifest(folder))
+    _check_sizes(corpus)
+    known = corpus.manifest["tokenizer"]
+    if (corpus.tokenizer.vocab_size, corpus.tokenizer.eot_id) != (known["vocab_size"], known["eot_id"]):
+        raise DataError(
+            f"{folder} says that its tokeniser has {known['vocab_size']} ids and ends documents with {known['eot_id']};"
+            f" it has {corpus.tokenizer.vocab_size} and {corpus.tokenizer.eot_id}: run grok.prepare again"
+        )
+    return corpus
+
+
+def read_manifest(folder: Path) -> Mapping[str, Any]:
+    """Return the manifest of a corpus folder, held against its own hashes.
+
+    Raises:
+        DataError: there is none, or it is not one that `grok.prepare` wrote.
+    """
     file = folder / "manifest.json"
     if not file.is_file():
         raise DataError(
@@ -129,16 +202,31 @@ def open_corpus(path: str | Path) -> Corpus:
             f" make one with `python -m grok.prepare text --input FILE --tokenizer char --out {folder}`"
         )
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        version = manifest["version"]
-    except (ValueError, KeyError, TypeError) as error:
+        manifest = read_json_object(file, follow=True)
+    except (OSError, ValueError) as error:
         raise DataError(f"{file} is not a corpus manifest ({error}): run grok.prepare again") from error
-    if version != MANIFEST_VERSION:
+    version = manifest.get("version")
+    if version != MANIFEST_VERSION and isinstance(version, int):
         raise DataError(f"{file} has version {version}, this code reads {MANIFEST_VERSION}: run grok.prepare again")
-    corpus = Corpus(folder, manifest)
-    _check_sizes(corpus)
-    _ = corpus.tokenizer
-    return corpus
+    if not has_shape(manifest, _MANIFEST_SHAPE) or not _names_files(manifest):
+        raise DataError(f"{file} is not a corpus manifest (a part is missing, or no number): run grok.prepare again")
+    same = data_hash(manifest["tokenizer"], manifest["splits"]) == manifest["hash"]
+    if not same or manifest.get("manifest_sha256", fingerprint(manifest)) != fingerprint(manifest):
+        raise DataError(f"{file} was changed after it was written: run grok.prepare again")
+    return manifest
+
+
+def fingerprint(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of all that a manifest says; it stands in it as ``manifest_sha256`` (since 2026-11-22)."""
+    said = {name: value for name, value in manifest.items() if name != "manifest_sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _names_files(manifest: Mapping[str, Any]) -> bool:
+    """Return whether the manifest's files are plain names, and its type of ids one of the two."""
+    names = [manifest["tokenizer"]["file"]]
+    names += [entry[key] for entry in manifest["splits"].values() for key in ("file", "documents_file")]
+    return all(map(is_plain, names)) and manifest["dtype"] in ("uint16", "uint32")
 
 
 def _check_sizes(corpus: Corpus) -> None:
@@ -152,7 +240,7 @@ def _check_sizes(corpus: Corpus) -> None:
             path = corpus.path / file
             if not path.is_file():
                 raise DataError(f"{path} is missing: the manifest says {items:,} {noun}; run grok.prepare again")
-            actual = path.stat().st_size
+            actual = corpus.file(file).size
             if actual != items * size:
                 raise DataError(
                     f"{path} is {'cut off' if actual < items * size else 'too long'}: {actual / size:,.0f} {noun} of"

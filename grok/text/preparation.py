@@ -18,7 +18,7 @@ from typing import Any, Final
 from grok.errors import DataError
 from grok.files import clear_unfinished, disk_errors, staged_folder
 from grok.text import inspection
-from grok.text.corpus import MANIFEST_VERSION, Corpus, data_hash, open_corpus, tokenizer_entry
+from grok.text.corpus import MANIFEST_VERSION, Corpus, data_hash, fingerprint, open_corpus, tokenizer_entry
 from grok.text.encoding import encode
 from grok.text.inspection import TextScan
 from grok.text.parallel import Say, Throughput, in_order
@@ -159,11 +159,12 @@ def _existing(out: Path, key: str, say: Say) -> Corpus | None:
         return None
     try:
         corpus = open_corpus(out)
+        if corpus.manifest["key"] != key:
+            say(f"rebuilding {out}: its source, tokeniser or options have changed")
+            return None
+        corpus.verify()
     except DataError as error:
         say(f"rebuilding: {error}")
-        return None
-    if corpus.manifest["key"] != key:
-        say(f"rebuilding {out}: its source, tokeniser or options have changed")
         return None
     return corpus
 
@@ -218,7 +219,7 @@ def _manifest(
     cut: Cut,
 ) -> dict[str, Any]:
     entry = tokenizer_entry(tokenizer)
-    return {
+    manifest = {
         "version": MANIFEST_VERSION,
         "hash": data_hash(entry, splits),
         "key": key,
@@ -232,6 +233,7 @@ def _manifest(
         "tokenizer": entry,
         "splits": splits,
     }
+    return {**manifest, "manifest_sha256": fingerprint(manifest)}
 
 
 @contextmanager

@@ -168,7 +168,7 @@ class SubwordTokenizer(Tokenizer):
     def __init__(self, definition: str, kind: str = "file", eot: str = END_OF_TEXT) -> None:
         self.kind = kind
         self._definition = definition
-        self._tokenizer = _library().Tokenizer.from_str(definition)
+        self._tokenizer = tokenizers_library().Tokenizer.from_str(definition)
         # A document's text is text: what looks like a special token in it must not become one.
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -215,7 +215,7 @@ class SubwordTokenizer(Tokenizer):
             import tiktoken
         except ImportError:
             return None
-        byte_of = {character: byte for byte, character in _byte_characters().items()}
+        byte_of = {character: byte for byte, character in byte_characters().items()}
         ranks = {
             bytes(byte_of[c] for c in token): i
             for token, i in self._tokenizer.get_vocab(with_added_tokens=False).items()
@@ -236,7 +236,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> SubwordTokenizer:
     """
     if vocab_size < 257:
         raise DataError(f"--vocab-size {vocab_size}: a byte-level BPE needs at least 257 (256 bytes and {END_OF_TEXT})")
-    library = _library()
+    library = tokenizers_library()
     tokenizer = library.Tokenizer(library.models.BPE())
     _make_byte_level(tokenizer)
     trainer = library.trainers.BpeTrainer(
@@ -259,7 +259,7 @@ def gpt2_tokenizer(vocab: Path | None = None) -> SubwordTokenizer:
     Raises:
         DataError: the files are neither there nor to be had; the message says which to put where.
     """
-    library = _library()
+    library = tokenizers_library()
     named = vocab or (Path(os.environ[GPT2_VOCAB_ENV]) if os.environ.get(GPT2_VOCAB_ENV) else None)
     if named is None:
         return SubwordTokenizer(_fetch_gpt2(), kind="gpt2")
@@ -307,7 +307,12 @@ def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> To
         raise DataError(f"tokeniser {path} is not a tokenizer.json that can be read ({error})") from error
 
 
-def _library() -> Any:
+def tokenizers_library() -> Any:
+    """Return the ``tokenizers`` package with the parts that are used here.
+
+    Raises:
+        DataError: it is not installed.
+    """
     try:
         import tokenizers
         import tokenizers.decoders
@@ -320,14 +325,14 @@ def _library() -> Any:
 
 
 def _make_byte_level(tokenizer: Any) -> None:
-    library = _library()
+    library = tokenizers_library()
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
 
 
 def _fetch_gpt2() -> str:
     try:
-        return str(_library().Tokenizer.from_pretrained(_GPT2_REPOSITORY).to_str())
+        return str(tokenizers_library().Tokenizer.from_pretrained(_GPT2_REPOSITORY).to_str())
     except Exception as error:  # no network, no hub, a proxy's refusal: all mean "not to be had here"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
@@ -357,7 +362,7 @@ def _cuts_at_line_ends(definition: dict[str, Any]) -> bool:
     )
 
 
-def _byte_characters() -> dict[int, str]:
+def byte_characters() -> dict[int, str]:
     """Return the printable character that GPT-2's vocabulary writes for each byte."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]

@@ -89,11 +89,9 @@ def test_what_does_not_fit_is_refused(model: GPT, settings: Build, tmp_path: Pat
         load_hf(model, {**weights, "transformer.wpe.weight": torch.zeros(3, 24)})
     with pytest.raises(CheckpointError, match=r"no config.json"):
         load_hf_folder(tmp_path)
-    rotary = build_model(
-        settings(model__positions="rotary"), vocab_size=V, device=torch.device("cpu"), dtype=torch.float32
-    )
-    with pytest.raises(ConfigError, match=r"model.positions=rotary \(not learned\)"):
-        to_hf(rotary)
+    post = build_model(settings(model__norm="post"), vocab_size=V, device=torch.device("cpu"), dtype=torch.float32)
+    with pytest.raises(ConfigError, match=r"Hugging Face's gpt2 has no place for model.norm=post \(not pre\)"):
+        to_hf(post)
 
 
 def test_doors_carry_weights_both_ways(

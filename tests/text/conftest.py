@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
-
-SAMPLES = Path(os.environ.get("GROK_SAMPLES", Path(__file__).parents[3] / "shared" / "data"))
-
-
-@pytest.fixture(scope="session")
-def samples() -> Callable[[str], Path]:
-    """Return a published sample by its path below $GROK_SAMPLES (default: ../shared/data), or skip the test."""
-
-    def find(name: str) -> Path:
-        if not (SAMPLES / name).exists():
-            pytest.skip(f"the published sample {name} is not in {SAMPLES}: set GROK_SAMPLES to where it is")
-        return SAMPLES / name
-
-    return find
 
 
 @pytest.fixture(scope="session")

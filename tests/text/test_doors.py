@@ -150,7 +150,11 @@ def test_a_run_in_flight_can_be_looked_at(trained: Trained, tmp_path: Path, caps
     events = list(engine([Job(run_id="inflight", config=config)], stop=lambda: next(asked, True)))
     (checkpoint,) = [event for event in events if isinstance(event, Checkpoint)]
     save_checkpoint(tmp_path / "inflight", checkpoint)
-    assert evaluate.main([str(tmp_path / "inflight")]) == 2
+    assert evaluate.main([str(tmp_path / "inflight"), "--limit", "100"]) == 0  # it knows where its data is
+    capsys.readouterr()
+    checkpoint.state["data_path"] = None
+    save_checkpoint(tmp_path / "elsewhere", checkpoint)
+    assert evaluate.main([str(tmp_path / "elsewhere")]) == 2
     assert "give --data DIR" in capsys.readouterr().err
     assert evaluate.main([str(tmp_path / "inflight"), "--data", str(trained.data), "--split", "train"]) == 0
     assert "last" in capsys.readouterr().out

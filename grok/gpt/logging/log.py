@@ -16,6 +16,7 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.gpt.logging.profiler import Profiler
+from grok.gpt.logging.samples import replaced_prompt
 from grok.gpt.logging.sinks import Sink, open_sinks
 from grok.gpt.model import GPT, parameter_count
 from grok.records import CurvePoint, RunResult, StepPoint
@@ -54,6 +55,13 @@ class Log:
             f"{numerics}"
         )
         self.say(f"data sample: {self.corpus.sample('train', 48)!r}")
+        instead = replaced_prompt(self.corpus.tokenizer, config.eval.prompt) if config.eval.sample_tokens else None
+        if instead is not None:
+            self.say(
+                f"warning: eval.prompt={config.eval.prompt!r} has characters that the vocabulary of {self.corpus.path} "
+                f"lacks: samples begin with {instead!r} instead",
+                always=True,
+            )
         for change in changes:
             self.say(f"going on from step {self.from_step} under a changed setting: {change}")
         self.began = time.perf_counter()

@@ -32,3 +32,12 @@ def known_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     except DataError:  # a character that the corpus never had
         tokens = []
     return tokens or [tokenizer.eot_id or 0]
+
+
+def replaced_prompt(tokenizer: Tokenizer, prompt: str) -> str | None:
+    """Return the text that samples begin with in place of a prompt that this tokeniser cannot say, or None."""
+    try:
+        tokenizer.encode(prompt)
+    except DataError:
+        return tokenizer.decode(known_prompt(tokenizer, prompt))
+    return None

@@ -15,6 +15,8 @@ from grok.config.gpt import GptConfig, ModelConfig
 from grok.errors import ConfigError, nearest
 
 CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
+LOGITS_AT_ONCE: Final = 2**24
+"""Logits that exist at once on a CPU; ``grok.gpt.head`` has the same number."""
 FITTED_FROM: Final = 44e6
 """Parameters of the smallest model that Chinchilla's fit of the loss was made from."""
 
@@ -142,6 +144,14 @@ def activation_bytes(model: ModelConfig, sequences: int, precision: str) -> floa
     if model.softmax == "float32" or model.dropout_attention > 0:
         kept += model.heads * model.context * (full + (size if size < full else 0))
     return float(sequences * model.context * (model.layers * kept + 2 * d * full))
+
+
+def logits_bytes(model: ModelConfig, sequences: int, vocab_size: int) -> float:
+    """Return about how many bytes the loss of ``sequences`` at once takes: logits, their softmax and their gradient.
+
+    The loss runs in chunks of rows (``grok.gpt.head``), so the logits of a large vocabulary never exist at once.
+    """
+    return 3.0 * 4 * min(sequences * model.context * vocab_size, LOGITS_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ by a fixed function of the step. Nothing that only looks at a run can change it.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 import torch
 
@@ -30,6 +30,10 @@ from grok.streams import Stream
 from grok.text.corpus import Corpus, open_corpus
 
 PROGRESS_SECONDS = 0.5
+TRAINED_ON: Final = ("train", "val")
+"""The splits that a run reads."""
+_VERIFIED: Final[set[tuple[Any, ...]]] = set()
+"""Token files that this process has read through and found as they were written."""
 
 
 def train(
@@ -114,6 +118,7 @@ class GptRun(TrainingRun):
 
     def _advance(self) -> Generator[Event, None, str | None]:
         """Make one update and whatever is due after it; return a reason to end the run, or None."""
+        self.corpus.refuse_changed(TRAINED_ON)
         k = self.step + 1
         train_acc = self.trainer.train_accuracy(k) if k in self.due else float("nan")
         with self.log.profiler(k):
@@ -170,6 +175,7 @@ class GptRun(TrainingRun):
         return None
 
     def _finish(self, reason: str) -> Iterator[Event]:
+        self.corpus.refuse_changed(TRAINED_ON)
         status = "completed" if reason in ("steps", "early_stop") else "diverged"
         if self.config.checkpoint.keep and status == "completed":
             yield self.checkpoint()
@@ -222,6 +228,7 @@ class GptRun(TrainingRun):
         self.saved_at.append(self.step)
         rest = {
             "data": self.corpus.hash,
+            "data_path": self.config.data.path,
             "numerics": self.all_tags(self._tag()),
             "tries": self.tries,
             "changes": self.changes,
@@ -296,16 +303,8 @@ def open_data(config: GptConfig) -> Corpus:
             "--out DIR` wrote"
         )
     corpus = open_corpus(config.data.path)
-    changed = tuple((corpus.path / f"{split}.bin").stat().st_mtime_ns for split in ("train", "val"))
-    _verify_once(str(corpus.path), corpus.hash, changed)
+    seen = (corpus.hash, *corpus.stamps(TRAINED_ON))
+    if seen not in _VERIFIED:  # once in a process that trains many runs on one corpus
+        corpus.verify(TRAINED_ON)
+        _VERIFIED.add(seen)
     return corpus
-
-
-@functools.lru_cache(maxsize=64)
-def _verify_once(path: str, data_hash: str, changed: tuple[int, ...]) -> None:
-    """Read a corpus through, once in a process that trains many runs on it: the arguments say whether it is the same.
-
-    Raises:
-        DataError: a file was changed since it was written.
-    """
-    open_corpus(path).verify(("train", "val"))

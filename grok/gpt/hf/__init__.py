@@ -1,0 +1,10 @@
+"""Language models in Hugging Face's forms: written for ``transformers`` to read, GPT-2's also read.
+
+A folder is what ``from_pretrained`` reads: ``config.json``, ``model.safetensors`` and the tokeniser's files.
+"""
+
+from grok.gpt.hf.folder import load_hf_folder, save_hf_folder
+from grok.gpt.hf.forms import form_of, hf_config, to_hf
+from grok.gpt.hf.gpt2 import load_hf
+
+__all__ = ["form_of", "hf_config", "load_hf", "load_hf_folder", "save_hf_folder", "to_hf"]

@@ -1,0 +1,80 @@
+"""Which of Hugging Face's forms a model has, and its weights and ``config.json`` in that form."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from grok.config.gpt import ModelConfig
+from grok.errors import ConfigError
+from grok.gpt.hf import gpt2, mpt, neox
+from grok.gpt.model import GPT
+
+_EVERY: Final[dict[str, Any]] = {"norm": "pre", "norm_type": "layernorm", "qk_norm": False}
+_FORMS: Final = {"learned": "gpt2", "rotary": "neox", "alibi": "mpt"}
+
+
+def form_of(config: ModelConfig) -> str:
+    """Return ``gpt2`` (learned positions), ``neox`` (rotary) or ``mpt`` (ALiBi).
+
+    Raises:
+        ConfigError: an option that this form has no place for.
+    """
+    form = _FORMS[config.positions]
+    needed = _EVERY | ({"bias": False, "d_ff": 4 * config.d_model} if form == "mpt" else {})
+    other = [f"model.{n}={getattr(config, n)} (not {v})" for n, v in needed.items() if getattr(config, n) != v]
+    if other:
+        raise ConfigError(f"Hugging Face's {form} has no place for {', '.join(other)}")
+    return form
+
+
+def to_hf(model: GPT) -> dict[str, Tensor]:
+    """Return the weights in Hugging Face's form, on the CPU.
+
+    Rows that only pad the vocabulary are left out; biases that the form has and the model has not are zero.
+
+    Raises:
+        ConfigError: an option that no form has.
+    """
+    form = form_of(model.config)
+    ours = {}
+    for name, p in model.named_parameters():
+        tensor = p.detach().to("cpu", copy=True)
+        ours[name] = tensor[: model.vocab_size].clone() if name in ("token_embedding.weight", "head.weight") else tensor
+    if form == "mpt":
+        return mpt.weights(ours)
+    if not model.config.bias:
+        ours |= _zero_biases(ours)
+    return gpt2.weights(ours) if form == "gpt2" else neox.weights(ours, model.config.heads)
+
+
+def _zero_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    biases = {}
+    for name, tensor in tensors.items():
+        layer = name.removesuffix(".weight")
+        if layer == "final_norm" or layer.startswith("blocks."):
+            biases[f"{layer}.bias"] = torch.zeros(len(tensor), dtype=tensor.dtype)
+    return biases
+
+
+def hf_config(model: GPT, end: int | None = None) -> dict[str, Any]:
+    """Return the ``config.json`` of ``model``; ``end`` is the id of the end of a text, None where there is none.
+
+    None is written too: the readers' own default would name an id that the vocabulary may not have.
+
+    Raises:
+        ConfigError: an option that no form has.
+    """
+    c = model.config
+    own = {"gpt2": gpt2.config, "neox": neox.config, "mpt": mpt.config}[form_of(c)](c)
+    return own | {
+        "vocab_size": model.vocab_size,
+        "initializer_range": c.init_std(),
+        "tie_word_embeddings": c.tied,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "dtype": str(model.token_embedding.weight.dtype).removeprefix("torch."),
+        "torch_dtype": str(model.token_embedding.weight.dtype).removeprefix("torch."),
+    }

@@ -1,0 +1,162 @@
+"""GPT-2 in Hugging Face's form, in and out.
+
+Hugging Face keeps GPT-2's matrices transposed (its ``Conv1D`` is ``x @ W``); names are mapped one to one.
+A model without biases has biases of zero there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from grok.config.gpt import ModelConfig
+from grok.errors import CheckpointError
+from grok.gpt.model import GPT
+
+_OURS: Final = {
+    "token_embedding.weight": "transformer.wte.weight",
+    "position_embedding.weight": "transformer.wpe.weight",
+    "final_norm.weight": "transformer.ln_f.weight",
+    "final_norm.bias": "transformer.ln_f.bias",
+    "head.weight": "lm_head.weight",
+}
+_BLOCK: Final = {
+    "norm1": "ln_1",
+    "attention.qkv": "attn.c_attn",
+    "attention.out": "attn.c_proj",
+    "norm2": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+_TRANSPOSED: Final = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+_ACTIVATIONS: Final = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
+_BUFFERS: Final = re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask that old files carry
+_NEEDED: Final = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
+_REFUSED: Final = {"add_cross_attention": False, "is_encoder_decoder": False, "pruned_heads": {}}
+"""What changes a model's output, and is not in ours: the value at which it changes nothing."""
+
+
+def to_hf_name(name: str) -> str:
+    """Return Hugging Face's name of one of our tensors."""
+    if name in _OURS:
+        return _OURS[name]
+    _, layer, rest = name.split(".", 2)
+    module, _, kind = rest.rpartition(".")
+    return f"transformer.h.{layer}.{_BLOCK[module]}.{kind}"
+
+
+def weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return our tensors under their names and in their layout."""
+    theirs = {to_hf_name(name): tensor for name, tensor in tensors.items()}
+    return {n: t.t().contiguous() if n.endswith(_TRANSPOSED) else t for n, t in theirs.items()}
+
+
+def config(c: ModelConfig) -> dict[str, Any]:
+    """Return what ``config.json`` says of a GPT-2, but for its vocabulary."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": _ACTIVATIONS[c.activation],
+        "attn_pdrop": c.dropout_attention,
+        "embd_pdrop": c.dropout_embedding,
+        "resid_pdrop": c.dropout_residual,
+        "layer_norm_epsilon": c.norm_eps,
+        "n_ctx": c.context,
+        "n_positions": c.context,
+        "n_embd": c.d_model,
+        "n_head": c.heads,
+        "n_inner": c.d_ff,
+        "n_layer": c.layers,
+    }
+
+
+@torch.no_grad()
+def load_hf(model: GPT, weights: Mapping[str, Tensor], settings: Mapping[str, Any] | None = None) -> None:
+    """Copy Hugging Face's weights into ``model``; ``settings`` is their ``config.json``.
+
+    How their scores are scaled goes into the query's weights.
+
+    Raises:
+        CheckpointError: a tensor is missing, left over, or of another shape.
+    """
+    settings = settings or {}
+    left = {n if n.startswith("lm_head.") else f"transformer.{n.removeprefix('transformer.')}": t
+            for n, t in weights.items()}  # fmt: skip
+    left = {n: t for n, t in left.items() if not _BUFFERS.fullmatch(n)}
+    if model.config.tied:
+        _refuse_other_head(left)
+    for name, p in model.named_parameters():
+        theirs = to_hf_name(name)
+        if theirs not in left:
+            raise CheckpointError(
+                f"the Hugging Face weights have no {theirs}: is this a GPT-2 of {model.config.layers} layers?"
+            )
+        tensor = left.pop(theirs)
+        tensor = tensor.t() if theirs.endswith(_TRANSPOSED) else tensor
+        target = p[: model.vocab_size] if name in ("token_embedding.weight", "head.weight") else p
+        if tensor.shape != target.shape:
+            raise CheckpointError(f"{theirs} has shape {tuple(tensor.shape)}, this model's is {tuple(target.shape)}")
+        target.copy_(tensor)
+        if ".attention.qkv." in name:
+            target[: model.config.d_model] *= query_factor(model.config, int(name.split(".")[1]), settings)
+    if left:
+        raise CheckpointError(f"the Hugging Face weights have {', '.join(sorted(left)[:4])}, which this model has not")
+
+
+def query_factor(c: ModelConfig, layer: int, settings: Mapping[str, Any]) -> float:
+    """Return what the queries of ``layer`` are multiplied with so that 1 / sqrt(K) scales their scores as GPT-2's."""
+    factor = 1.0 if settings.get("scale_attn_weights", True) else math.sqrt(c.d_model // c.heads)
+    return factor / (layer + 1) if settings.get("scale_attn_by_inverse_layer_idx", False) else factor
+
+
+def _refuse_other_head(left: dict[str, Tensor]) -> None:
+    """Take a tied head's copy out of ``left``.
+
+    Raises:
+        CheckpointError: it is not the token embedding.
+    """
+    head = left.pop("lm_head.weight", None)
+    if head is not None and not torch.equal(head, left.get("transformer.wte.weight", head)):
+        raise CheckpointError(
+            "lm_head.weight is not transformer.wte.weight, but config.json does not say tie_word_embeddings=false: "
+            "which of the two is the model's head cannot be known"
+        )
+
+
+def model_config(theirs: Mapping[str, Any]) -> tuple[ModelConfig, int]:
+    """Return the model settings and the vocabulary of a ``config.json``.
+
+    Raises:
+        CheckpointError: it is not a GPT-2's, or says something that our model does not have.
+    """
+    known = {v: k for k, v in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
+    activation = theirs.get("activation_function", "gelu_new")
+    if theirs.get("model_type") != "gpt2" or activation not in known:
+        raise CheckpointError(
+            f"model_type={theirs.get('model_type')} with activation_function={activation}: expected gpt2 with one of "
+            f"{', '.join(known)}"
+        )
+    other = [f"{name}={theirs[name]}" for name, none in _REFUSED.items() if theirs.get(name, none) != none]
+    if other:
+        raise CheckpointError(f"config.json says {', '.join(other)}, which changes the model's output and is not here")
+    missing = [name for name in _NEEDED if not isinstance(theirs.get(name), int)]
+    if missing:
+        raise CheckpointError(f"config.json has no whole number for {', '.join(missing)}")
+    return ModelConfig(
+        layers=theirs["n_layer"],
+        d_model=theirs["n_embd"],
+        heads=theirs["n_head"],
+        d_ff=theirs.get("n_inner"),
+        context=theirs["n_positions"],
+        activation=known[activation],
+        norm_eps=theirs.get("layer_norm_epsilon", 1e-5),
+        tied=theirs.get("tie_word_embeddings", True),
+        dropout_attention=theirs.get("attn_pdrop", 0.1),
+        dropout_embedding=theirs.get("embd_pdrop", 0.1),
+        dropout_residual=theirs.get("resid_pdrop", 0.1),
+    ), theirs["vocab_size"]
