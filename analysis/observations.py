@@ -198,6 +198,8 @@ def seed_names(rows: pd.DataFrame, stream: str) -> dict[int, str]:
 def describe_task(row: pd.Series) -> str:
     """Return the task of a run in words: ``x/y mod 223, half of the table``."""
     fraction = float(row["config.task.train_fraction"])
+    if row.get("config.task.plugin") not in (None, "{}") and isinstance(row["config.task.plugin"], str):
+        return f"{row['config.task.operation']}, {fraction:.0%} of the table"
     return f"{row['config.task.operation']} mod {int(row['config.task.modulus'])}, {fraction:.0%} of the table"
 
 

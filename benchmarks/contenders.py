@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grok.arithmetic.engine import Lane
 from grok.arithmetic.initial import initial_parameters
+from grok.arithmetic.lane import Lane
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.program import OneLaneProgram, dropout_noise
 from grok.arithmetic.run import ArithmeticRun
@@ -175,6 +175,7 @@ class OurLanes:
     def forward(self) -> None:
         """Do what a step does up to its loss, without what gradients would need."""
         lane = self.lanes[0]
+        assert isinstance(lane.program, OneLaneProgram)
         lane.program.scores(lane.parameters, self.first_batch)
 
     def evaluate(self) -> None:

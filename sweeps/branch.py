@@ -26,15 +26,22 @@ import pandas as pd
 from grok.cli.command import GO_ON, Parser, command, program
 from grok.cli.compose import Settings, compose
 from grok.cli.words import quoted
-from grok.config import ArithmeticConfig, identify
+from grok.config import ArithmeticConfig
 from grok.errors import ConfigError
 from grok.execute import execute
+from grok.execute.planned import name_runs
 from grok.store import Store, open_store
 from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
 from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
 ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
+
+
+def condition_of(config: ArithmeticConfig) -> str:
+    """Return the ``config_id`` of ``config``, code of the user's own included."""
+    (named,) = name_runs([config])
+    return named.identity.config_id
 
 
 def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> pd.DataFrame:
@@ -46,7 +53,7 @@ def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> p
         ConfigError: some of ``seeds`` are not finished; a choice among the others would be another one later.
     """
     runs = store.runs()
-    runs = runs[(runs["config_id"] == identify(config).config_id) & (runs["status"] == "completed")]
+    runs = runs[(runs["config_id"] == condition_of(config)) & (runs["status"] == "completed")]
     if seeds is not None:
         runs = runs[runs["seed"].isin(seeds)]
     derived = [all(row[f"seed_{s}"] == derive_seed(int(row["seed"]), s) for s in STREAMS) for _, row in runs.iterrows()]
@@ -171,7 +178,7 @@ def main(argv: list[str]) -> int:
     if arguments.parents is not None:
         rows = [store.run(name) for name in arguments.parents.split(",")]
         for row in rows:
-            if row["config_id"] != identify(config).config_id:
+            if row["config_id"] != condition_of(config):
                 raise ConfigError(f"--parents: run {row['run_id']} has other settings than this command")
         parents = pd.DataFrame(rows).set_index("run_id")
     else:

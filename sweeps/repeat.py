@@ -38,6 +38,7 @@ from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute import execute
+from grok.plugins import target_of
 from grok.store import Store, open_store
 from grok.store.rerun import stored_config
 from grok.streams import Stream, derive_seed
@@ -137,7 +138,8 @@ def repeats(row: Mapping[str, Any], how: ArithmeticConfig, kinds: Sequence[str],
     Redrawn seeds are a function of the run, the streams and the count: the same command gives the same
     repeats, and two candidates share none.
     """
-    stored = {name: value for name, value, _ in walk(stored_config(row))}
+    named = {target_of(spec) for spec in how.plugins().values()}
+    stored = {name: value for name, value, _ in walk(stored_config(row, named))}
     plain = {
         name: stored[name] if rule.role != "none" or name.startswith("seed") else value
         for name, value, rule in walk(how)

@@ -7,25 +7,16 @@ turns; more than one is of use to those who watch, not to speed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-import torch
-from torch import Tensor
-
-from grok.arithmetic.initial import Parameters, initial_parameters
-from grok.arithmetic.interventions import NormClamp, orthogonal_gradients
-from grok.arithmetic.measure import norms
-from grok.arithmetic.mechanism import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics
-from grok.arithmetic.optimizer import AdamW, SlowGradients, learning_rate
-from grok.arithmetic.program import OneLaneProgram, dropout_noise, dtype_of, evaluation_passes, program_key
-from grok.arithmetic.rows import Batch, shares, words_of
+from grok.arithmetic.lane import Lane
+from grok.arithmetic.own_lane import own_lane
+from grok.arithmetic.own_program import own_program
+from grok.arithmetic.program import OneLaneProgram, Program, program_key
 from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.table import Equations, split
 from grok.errors import ConfigError
-from grok.records import Checkpoint, CurvePoint, Event, Job, RunResult, StopRequested
-from grok.runs import never, weights_hash
-from grok.streams import Stream
+from grok.records import Event, Job, StopRequested
+from grok.runs import never
 
 
 def train(
@@ -47,17 +38,13 @@ def train(
         return
     if device != "cpu":
         raise ConfigError(f"device={device!r}: expected cpu or cuda")
-    programs: dict[str, OneLaneProgram] = {}
+    programs: dict[str, Program] = {}
     waiting = list(reversed(jobs))
     flying: list[Lane] = []
     while waiting or flying:
         while waiting and len(flying) < (lanes or 1):
             job = waiting.pop()
-            run = ArithmeticRun(job)
-            key = program_key(run.config)
-            if key not in programs:
-                programs[key] = OneLaneProgram(run.config)
-            flying.append(Lane(run, programs[key]))
+            flying.append(seat(ArithmeticRun(job), programs))
         for lane in list(flying):
             lane.run.go()
             for event in lane.advance(stop):
@@ -72,159 +59,13 @@ def train(
                 flying.remove(lane)
 
 
-class Lane:
-    """One run with its tensors."""
-
-    def __init__(self, run: ArithmeticRun, program: OneLaneProgram) -> None:
-        self.run = run
-        self.program = program
-        config = run.config
-        dtype = dtype_of(config)
-        self.train_set, self.val_set = split(config.task, run.streams.split)
-        self._columns = words_of(self.train_set)
-        self._shares: dict[int, Tensor] = {}
-        self.parameters: Parameters = initial_parameters(config, dtype)
-        self.initial = {n: p.clone() for n, p in self.parameters.items()} if "init" in config.save else {}
-        for p in self.parameters.values():
-            p.requires_grad_()
-        self.optimizer = AdamW(self.parameters, config.optim)
-        self.filter = SlowGradients(config.optim)
-        run.refuse_other_numerics(program.tag(), run.step)
-        multiple = config.optim.norm_clamp
-        self.clamp = None if multiple is None else NormClamp(self.parameters, multiple)
-        if run.job.resume is not None:
-            self._restore(run.job.resume.tensors)
-
-    @torch.no_grad()
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        for name, p in self.parameters.items():
-            p.copy_(tensors[f"parameters.{name}"])
-            self.optimizer.first_moment[name].copy_(tensors[f"first_moment.{name}"])
-            self.optimizer.second_moment[name].copy_(tensors[f"second_moment.{name}"])
-            if f"slow_gradient.{name}" in tensors:
-                self.filter.memory[name] = tensors[f"slow_gradient.{name}"].clone()
-
-    def batch(self, step: int) -> Batch:
-        """Return the mini-batch of update ``step``, padded to the full size."""
-        index, size = self.run.order.padded_batch(step)
-        rows = torch.from_numpy(index)
-        if size not in self._shares:
-            self._shares[size] = shares(len(index), size, self.program.dtype)
-        a, b, answer = (column.index_select(0, rows) for column in self._columns)
-        return Batch(a, b, answer, self._shares[size])
-
-    def advance(self, stop: StopRequested) -> Iterator[Event]:
-        """Train until this run's next evaluation, its end or a stop."""
-        run, config = self.run, self.run.config
-        if run.ended():  # resumed at its very end: killed before its row was written
-            yield self.result()
-            return
-        while not run.ended() and not stop():
-            step = run.step + 1
-            noise = dropout_noise(config, run.streams.dropout, step)
-            loss, accuracy, gradients = self.program.gradients(self.parameters, self.batch(step), noise)
-            self.optimizer.update(self.changed(gradients, step), step)
-            if self.clamp is not None:
-                self.clamp.apply(self.parameters)
-            run.step = step
-            if not math.isfinite(loss):
-                run.diverge()
-            evaluated = run.evaluation_due() or run.diverged
-            deciding = run.decision_due() and not run.diverged
-            if evaluated or deciding:
-                val_loss, val_acc = self.evaluate()
-                if not math.isfinite(val_loss):  # the update itself broke the weights: the next loss would say so
-                    run.diverge()
-                    evaluated, deciding = True, False
-                if deciding:
-                    run.decide(val_acc)
-                if evaluated or run.ended():
-                    point = self.point(loss, accuracy, val_loss, val_acc)
-                    point.metrics = self.metrics(gradients)
-                    yield run.observe(point)
-                    evaluated = True
-            if run.ended():
-                if config.checkpoint.keep and run.stop_reason == "steps":
-                    yield self.checkpoint()  # what a longer run goes on from
-                yield self.result()
-                return
-            if run.checkpoint_due(run.step):
-                yield self.checkpoint()
-            if evaluated:
-                return
-
-    def changed(self, gradients: dict[str, Tensor], step: int) -> dict[str, Tensor]:
-        """Return the gradients after the interventions that act on them."""
-        gradients = self.filter.filtered(gradients, step)
-        if self.run.config.optim.orthogonal_gradient:
-            gradients = orthogonal_gradients(self.parameters, gradients)
-        return gradients
-
-    def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
-        """Return the further measurements that ``eval.metrics`` asks for."""
-        wanted, task = self.run.config.eval.metrics, self.run.config.task
-
-        def logits(equations: Equations) -> Tensor:
-            return self.program.logits(self.parameters, equations)
-
-        metrics: dict[str, float] = {}
-        if "fourier" in wanted:
-            metrics |= fourier_metrics(self.parameters, task)
-        if "circuit" in wanted:
-            metrics |= circuit_metrics(self.parameters, task, logits)
-        if "logits" in wanted:
-            metrics |= logit_metrics(self.train_set, logits)
-        if "gradient" in wanted:
-            metrics |= gradient_metrics(gradients)
-        return metrics
-
-    def evaluate(self) -> tuple[float, float]:
-        """Return (loss, accuracy) on the validation set; draws only from the eval stream, changes nothing."""
-        settings = self.run.config.eval
-        stream = Stream("eval", self.run.streams.eval)
-        for repeat in range(settings.passes):
-            visit = None
-            if settings.shuffle:
-                visit = stream.at(self.run.step, repeat).permutation(evaluation_passes(len(self.val_set)))
-            evaluation = self.program.evaluate(self.parameters, self.val_set, visit)
-        return evaluation
-
-    def point(self, train_loss: float, train_acc: float, val_loss: float, val_acc: float) -> CurvePoint:
-        weight_norm, weight_norm_all, block_norms = norms(self.parameters)
-        return CurvePoint(
-            step=self.run.step,
-            train_loss=train_loss,
-            train_acc=train_acc,
-            val_loss=val_loss,
-            val_acc=val_acc,
-            weight_norm=weight_norm,
-            weight_norm_all=weight_norm_all,
-            lr=learning_rate(self.run.config.optim, self.run.step),
-            block_norms=block_norms,
-        )
-
-    def checkpoint(self) -> Checkpoint:
-        """Return all of this run's state, copied."""
-        groups = {
-            "parameters": self.parameters,
-            "first_moment": self.optimizer.first_moment,
-            "second_moment": self.optimizer.second_moment,
-            "slow_gradient": self.filter.memory,
-        }
-        tensors = {f"{group}.{n}": t.detach().clone() for group, named in groups.items() for n, t in named.items()}
-        return Checkpoint(
-            run_id=self.run.job.run_id,
-            step=self.run.step,
-            tensors=tensors,
-            state=self.run.state(self.program.tag()),
-        )
-
-    def result(self) -> RunResult:
-        """Return the finished run, with the weights that ``save`` asks for."""
-        final = {n: p.detach() for n, p in self.parameters.items()}
-        result = self.run.result(weights_hash=weights_hash(final), device="cpu", numerics=self.program.tag())
-        if "init" in self.run.config.save:
-            result.tensors["init"] = self.initial or initial_parameters(self.run.config, self.program.dtype)
-        if "final" in self.run.config.save:
-            result.tensors["final"] = final
-        return result
+def seat(run: ArithmeticRun, programs: dict[str, Program]) -> Lane:
+    """Return the lane of ``run``; its program is taken from ``programs``, or made and put there."""
+    key = program_key(run.config)
+    if run.config.plugins():
+        if key not in programs:
+            programs[key] = own_program(run.config)
+        return own_lane(run, programs[key])
+    if key not in programs:
+        programs[key] = OneLaneProgram(run.config)
+    return Lane(run, programs[key])

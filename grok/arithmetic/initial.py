@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic.model import Transformer
-from grok.arithmetic.vocabulary import Vocabulary
+from grok.arithmetic.table import shapes_of
 from grok.config.arithmetic import ArithmeticConfig, ModelConfig
+from grok.errors import ConfigError
+from grok.plugins import label, load
 from grok.streams import Stream, layer_seeds
 
 Parameters = dict[str, Tensor]
@@ -32,10 +34,27 @@ class Law:
 
 def parameter_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
     """Return every parameter's name and shape, in the reference model's order."""
-    vocabulary = Vocabulary.of(config.task)
+    if config.model.plugin:
+        return own_shapes(config)
+    needed = shapes_of(config.task)
     with torch.device("meta"):
-        model = Transformer(config.model, vocab_size=vocabulary.size, length=vocabulary.length)
+        model = Transformer(config.model, vocab_size=needed.tokens, length=needed.length)
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def own_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
+    """Return the parameters of a lane model of the user's own.
+
+    Raises:
+        ConfigError: it does not say them.
+    """
+    named = getattr(load(config.model.plugin), "parameter_shapes", None)
+    if named is None:
+        raise ConfigError(
+            f"model.plugin={label(config.model.plugin)} is a lane model without parameter_shapes(config): expected a "
+            "static method that gives name and shape of every parameter"
+        )
+    return {str(name): tuple(shape) for name, shape in named(config).items()}
 
 
 def law_of(name: str, shape: tuple[int, ...], model: ModelConfig) -> Law:

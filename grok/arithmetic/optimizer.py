@@ -6,7 +6,8 @@ grokking by amplifying slow gradients".
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +26,22 @@ def learning_rate(config: OptimConfig, step: int) -> float:
 def decays(name: str, tensor: Tensor, config: OptimConfig) -> bool:
     """Return whether weight decay applies to a parameter."""
     return config.decay == "all" or tensor.ndim > 1
+
+
+class Optimizer(Protocol):
+    """What updates one lane's parameters, with state that a checkpoint can hold."""
+
+    def update(self, gradients: dict[str, Tensor], step: int) -> None:
+        """Apply update ``step`` (counted from 1) in place."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return a copy of the state, by names that no other part of a checkpoint has."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up the state that :meth:`tensors` gave, from among all tensors of a checkpoint."""
+        ...
 
 
 class AdamW:
@@ -65,6 +82,18 @@ class AdamW:
                 eps=self.config.eps,
                 maximize=False,
             )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return a copy of both moments."""
+        moments = {"first_moment": self.first_moment, "second_moment": self.second_moment}
+        return {f"{moment}.{n}": t.clone() for moment, named in moments.items() for n, t in named.items()}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up both moments of a checkpoint."""
+        for name in self.parameters:
+            self.first_moment[name].copy_(tensors[f"first_moment.{name}"])
+            self.second_moment[name].copy_(tensors[f"second_moment.{name}"])
 
 
 class SlowGradients:

@@ -7,6 +7,7 @@ program's description is the run's numerics tag.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -42,12 +43,39 @@ def program_key(config: ArithmeticConfig) -> str:
     """Return a text that two runs share exactly when one program serves both."""
     parts = {n: v for n, v, _ in walk(config) if n.startswith(("model.", "task.", "numerics."))}
     parts["loss"] = config.train.loss
+    if config.train.loss_plugin:
+        parts["loss"] = config.train.loss_plugin
     parts |= {"batch_size": config.train.batch_size, "precision": config.precision}
     return canonical_json(parts)
 
 
+class Program(Protocol):
+    """What the lanes of one shape share: loss, gradients and evaluation from parameters by name."""
+
+    dtype: torch.dtype
+
+    def tag(self) -> str:
+        """Return the numerics tag."""
+        ...
+
+    def gradients(self, parameters: Parameters, batch: Any, noise: Noise) -> tuple[float, float, dict[str, Tensor]]:
+        """Return (loss, accuracy, gradient by name) of one mini-batch."""
+        ...
+
+    def logits(self, parameters: Parameters, examples: Any) -> Tensor:
+        """Return the logits [n, V] of a set."""
+        ...
+
+    def evaluate(self, parameters: Parameters, examples: Any, visit: Integers | None = None) -> tuple[float, float]:
+        """Return (mean loss, accuracy) over a set, whatever the order of the passes."""
+        ...
+
+
 class OneLaneProgram:
     """Loss, gradients and evaluation of one lane on the CPU."""
+
+    compilable = True
+    """Whether its model has the form that the compiled step takes."""
 
     def __init__(self, config: ArithmeticConfig) -> None:
         if config.precision == "tf32":
@@ -59,7 +87,7 @@ class OneLaneProgram:
         noisy = config.model.dropout > 0
         self.plan = RowPlan.of(config.task, shared=not noisy)
         # noise is drawn outside of any graph, step by step
-        self.compiled = config.numerics.compile and not noisy
+        self.compiled = config.numerics.compile and not noisy and self.compilable
         self.model: LaneModel
         self._step: Step
         self._score: Step
@@ -74,8 +102,12 @@ class OneLaneProgram:
 
     def _go_uncompiled(self) -> None:
         self.compiled = False
-        self.model = LaneModel(self.config.model, self.plan, OneLane(self.path))
+        self.model = self.lane_model()
         self._step, self._score = self._loss_and_gradients, self._losses_and_hits
+
+    def lane_model(self) -> LaneModel:
+        """Return the model in the form that is not compiled."""
+        return LaneModel(self.config.model, self.plan, OneLane(self.path))
 
     def tag(self) -> str:
         """Return the numerics tag: all that decides the bits besides the run's identity."""

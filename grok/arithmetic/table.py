@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from grok.arithmetic.operations import Integers, answers, right_operands
+from grok.arithmetic.vocabulary import Vocabulary
 from grok.config.arithmetic import TaskConfig
+from grok.config.own_task import table_of
+from grok.plugins import Examples, Operation
 from grok.streams import Stream
 
 
@@ -33,6 +36,10 @@ def all_equations(task: TaskConfig) -> Equations:
     right = np.array(right_operands(task.operation, n), dtype=np.int64)
     a = np.repeat(np.arange(n, dtype=np.int64), len(right))
     b = np.tile(right, n)
+    if task.plugin:
+        own = table_of(task.plugin)
+        assert isinstance(own, Operation)
+        return Equations(a, b, own.table[a, b])
     return Equations(a, b, answers(task.operation, a, b, n))
 
 
@@ -49,7 +56,54 @@ def split(task: TaskConfig, seed: int) -> tuple[Equations, Equations]:
     stream = Stream("split", seed)
     permutation = stream.permutation(len(table))
     train, val = table.take(np.sort(permutation[:n_train])), table.take(np.sort(permutation[n_train:]))
-    if task.label_noise > 0:
-        noisy = stream.at("label_noise").permutation(n_train)[: round(task.label_noise * n_train)]
-        train.answer[noisy] = stream.at("label_noise", "answers").integers(len(noisy), task.modulus)
+    add_label_noise(task, seed, train.answer, task.modulus)
     return train, val
+
+
+def add_label_noise(task: TaskConfig, seed: int, answers: Integers, classes: int) -> None:
+    """Replace ``task.label_noise`` of the training ``answers`` by random ones, in place."""
+    if task.label_noise > 0:
+        stream = Stream("split", seed)
+        noisy = stream.at("label_noise").permutation(len(answers))[: round(task.label_noise * len(answers))]
+        answers[noisy] = stream.at("label_noise", "answers").integers(len(noisy), classes)
+
+
+def examples_of(task: TaskConfig) -> Examples | None:
+    """Return the table of a task of the user's own that is no operation of two numbers, else None."""
+    own = table_of(task.plugin) if task.plugin else None
+    return own if isinstance(own, Examples) else None
+
+
+def split_examples(task: TaskConfig, table: Examples, seed: int) -> tuple[Examples, Examples]:
+    """Return (training, validation) examples of any table, by the same rule as :func:`split`."""
+    n_train = task.train_examples()
+    permutation = Stream("split", seed).permutation(len(table))
+    train, val = table.take(np.sort(permutation[:n_train])), table.take(np.sort(permutation[n_train:]))
+    add_label_noise(task, seed, train.answers, table.classes)
+    return train, val
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What a model of a task must take and give."""
+
+    vocab_size: int
+    """Number of tokens; 0: inputs are floats."""
+    length: int
+    """Tokens (or numbers) of an example, T."""
+    classes: int
+    """Places in the logits, V."""
+
+    @property
+    def tokens(self) -> int:
+        """Return the size of a vocabulary that holds tokens and classes alike."""
+        return max(self.vocab_size, self.classes)
+
+
+def shapes_of(task: TaskConfig) -> Shapes:
+    """Return a task's shapes."""
+    table = examples_of(task)
+    if table is None:
+        words = Vocabulary.of(task)
+        return Shapes(words.size, words.length, words.size)
+    return Shapes(table.vocab_size, table.inputs[0].size, table.classes)

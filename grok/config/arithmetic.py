@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from grok.config.common import RunConfig
 from grok.config.fields import section, setting
 from grok.errors import ConfigError, nearest
+from grok.plugins import Operation, Spec, check_spec, label
 
 MODULAR_OPERATIONS = (
     "x+y",
@@ -48,13 +50,21 @@ class TaskConfig:
         "Tokens of one example; the answer is read at the last one.",
         choices=("eos a op b =", "a op b =", "a b ="),
     )
+    plugin: dict[str, Any] = setting(
+        {}, "A task of your own: `_target_` names what gives its table, the rest are its arguments.", neutral={}
+    )
 
     def __post_init__(self) -> None:
+        check_spec("task.plugin", self.plugin)
+        if self.plugin:
+            self.operation = label(self.plugin)  # what tables and figures call it; its sizes need its code
+            return
         self.operation = self.operation.replace("**", "^")
         if self.operation not in OPERATIONS:
             known = nearest(self.operation, OPERATIONS)
             raise ConfigError(
-                f"task.operation={self.operation!r} is not known{known}: expected one of {', '.join(OPERATIONS)}"
+                f"task.operation={self.operation!r} is not known{known}: expected one of {', '.join(OPERATIONS)}; "
+                "one of your own is task.plugin._target_=MODULE.NAME"
             )
         if self.operation in DIVISIONS and not is_prime(self.modulus):
             raise ConfigError(
@@ -80,8 +90,24 @@ class TaskConfig:
         return n
 
     def examples(self) -> int:
-        """Return the number of equations in the table."""
+        """Return the number of equations in the table.
+
+        Raises:
+            ConfigError: a task of the user's own that this command does not name.
+        """
+        if self.plugin:
+            from grok.config.own_task import size_of
+
+            return size_of(self.plugin, self.modulus)
         return self.modulus * (self.modulus - 1 if self.operation == "x/y" else self.modulus)
+
+    def is_of_another_form(self) -> bool:
+        """Return whether this is a table of the user's own that is no operation of two numbers."""
+        if not self.plugin:
+            return False
+        from grok.config.own_task import table_of
+
+        return not isinstance(table_of(self.plugin), Operation)
 
     def train_examples(self) -> int:
         """Return how many of them are trained on: the fraction, rounded down."""
@@ -109,8 +135,12 @@ class ModelConfig:
     )
     init_scale: float = setting(1.0, "Factor on every initial weight matrix and embedding.", above=0, neutral=1.0)
     dropout: float = setting(0.0, "Dropout on embeddings, attention and MLP outputs.", minimum=0, below=1)
+    plugin: dict[str, Any] = setting(
+        {}, "A model of your own: `_target_` names a torch module's class, the rest are its arguments.", neutral={}
+    )
 
     def __post_init__(self) -> None:
+        check_spec("model.plugin", self.plugin)
         if self.d_ff is None:
             self.d_ff = 4 * self.d_model
         if self.d_model % self.heads:
@@ -148,8 +178,16 @@ class OptimConfig:
     norm_clamp: float | None = setting(
         None, "Hold the norm of all parameters at this multiple of its start; Liu et al. 2023.", above=0, neutral=None
     )
+    plugin: dict[str, Any] = setting(
+        {}, "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.", neutral={}
+    )
+    intervention: dict[str, Any] = setting(
+        {}, "A change of your own to gradients or weights at every step: `_target_`, arguments.", neutral={}
+    )
 
     def __post_init__(self) -> None:
+        check_spec("optim.plugin", self.plugin)
+        check_spec("optim.intervention", self.intervention)
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
 
@@ -166,6 +204,9 @@ class TrainConfig:
         choices=("softmax", "stablemax"),
         neutral="softmax",
     )
+    loss_plugin: dict[str, Any] = setting(
+        {}, "A loss of your own, of logits and right classes: `_target_`, arguments.", neutral={}
+    )
     stop_when_generalised: bool = setting(
         False,
         "Stop a run once two decisions in a row see it generalised, never before `stop_horizon`.",
@@ -180,6 +221,9 @@ class TrainConfig:
         role="schedule",
         minimum=1,
     )
+
+    def __post_init__(self) -> None:
+        check_spec("train.loss_plugin", self.loss_plugin)
 
 
 @dataclass(kw_only=True)
@@ -210,8 +254,17 @@ class EvalConfig:
     metrics: list[str] = setting(
         [], f"Further measurements at each evaluation: {', '.join(METRICS)}; they change nothing.", role="none"
     )
+    metric_plugins: dict[str, Any] = setting(
+        {}, "Measurements of your own, by name: `_target_` and arguments of each.", role="schedule", neutral={}
+    )
 
     def __post_init__(self) -> None:
+        for name, spec in self.metric_plugins.items():
+            if not (isinstance(spec, dict) and spec and name.isidentifier()):
+                raise ConfigError(
+                    f"eval.metric_plugins.{name}={spec!r}: expected eval.metric_plugins.NAME._target_=MODULE.NAME"
+                )
+            check_spec(f"eval.metric_plugins.{name}", spec)
         for metric in self.metrics:
             if metric not in METRICS:
                 raise ConfigError(
@@ -245,6 +298,17 @@ class ArithmeticConfig(RunConfig):
     perturb: PerturbConfig = section(PerturbConfig)
 
     def __post_init__(self) -> None:
+        if not self.task.plugin:
+            self.refuse_large_batch()
+        if self.precision == "fp16":
+            raise ConfigError("precision=fp16: for mode=arithmetic expected one of float32, float64, tf32, bf16")
+
+    def refuse_large_batch(self) -> None:
+        """Refuse a batch of more examples than there are to train on.
+
+        Raises:
+            ConfigError: says how many there are.
+        """
         n = self.task.train_examples()
         if self.train.batch_size > n:
             raise ConfigError(
@@ -252,12 +316,10 @@ class ArithmeticConfig(RunConfig):
                 f"{self.task.operation!r} mod {self.task.modulus} at fraction {self.task.train_fraction}: "
                 f"at most {n}"
             )
-        if self.precision == "fp16":
-            raise ConfigError("precision=fp16: for mode=arithmetic expected one of float32, float64, tf32, bf16")
 
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can move training: noise and perturbation only where they are on."""
-        noise = {"dropout"} if self.model.dropout > 0 else set()
+        noise = {"dropout"} if self.model.dropout > 0 or self.model.plugin else set()
         perturb = {"perturb"} if self.perturb.ulps > 0 else set()
         return super().live_streams() | noise | perturb
 
@@ -276,8 +338,24 @@ class ArithmeticConfig(RunConfig):
         # a log schedule is laid over the whole length, and under the coupling it moves training
         return not (self.eval.couple_order and self.eval.schedule == "log")
 
+    def plugins(self) -> dict[str, Spec]:
+        named = {
+            "task.plugin": self.task.plugin,
+            "model.plugin": self.model.plugin,
+            "optim.plugin": self.optim.plugin,
+            "optim.intervention": self.optim.intervention,
+            "train.loss_plugin": self.train.loss_plugin,
+        }
+        measured = {f"eval.metric_plugins.{name}": spec for name, spec in self.eval.metric_plugins.items()}
+        return {name: spec for name, spec in {**named, **measured}.items() if spec}
+
+    def measuring_plugins(self) -> frozenset[str]:
+        return frozenset(f"eval.metric_plugins.{name}" for name in self.eval.metric_plugins)
+
     def only_on_cpu(self) -> list[str]:
         used = {
+            **{name: True for name in self.plugins() if name != "task.plugin"},
+            "a task.plugin of another form than an operation": self.task.is_of_another_form(),
             "optim.grokfast=ma": self.optim.grokfast == "ma",
             "eval.metrics": bool(self.eval.metrics),
         }

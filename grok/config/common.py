@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from grok.config.fields import section, setting
 from grok.errors import ConfigError
+from grok.plugins import Spec
 from grok.streams import MAX_SEED, STREAMS, StreamSeeds
 
 _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
@@ -103,7 +104,14 @@ class RunConfig:
     )
     lanes: int | None = setting(None, "Runs side by side in one worker; null: by device.", role="none", minimum=1)
     executor: str = setting(
-        "loky", "Where groups of runs execute.", role="none", choices=("inline", "loky", "dask", "ray", "slurm")
+        "loky",
+        "Where groups of runs execute.",
+        role="none",
+        choices=("inline", "loky", "dask", "ray", "slurm"),
+        own=True,
+    )
+    plugin_path: str = setting(
+        ".", "Folder in which code of your own (`_target_: MODULE.NAME`) is looked for first.", role="none"
     )
     store: StoreConfig = section(StoreConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
@@ -123,6 +131,14 @@ class RunConfig:
     def length_is_free(self) -> bool:
         """Return whether a shorter run is a prefix of a longer one: no schedule looks at ``train.steps``."""
         return True
+
+    def plugins(self) -> dict[str, Spec]:
+        """Return the code of the user's own that these settings name, by setting."""
+        return {}
+
+    def measuring_plugins(self) -> frozenset[str]:
+        """Return the settings among :meth:`plugins` whose code only measures: it moves no weight."""
+        return frozenset()
 
     def only_on_cpu(self) -> list[str]:
         """Return the settings in force that only the CPU's engine carries."""

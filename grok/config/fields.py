@@ -49,6 +49,8 @@ class Rule:
     neutral: Any = _Never
     """A value at which the setting is left out of the identity, so that a setting
     added in a later version does not rename the runs of an earlier one."""
+    own: bool = False
+    """Whether the import path of code of the user's own (MODULE.NAME) is taken beside the choices."""
     meant: tuple[tuple[str, str], ...] = ()
     """Words that people type for a choice, where spelling alone would point to another one."""
 
@@ -149,7 +151,7 @@ def _check(name: str, value: Any, kind: Any, optional: bool, rule: Rule) -> Any:
     checked = _convert(name, value, kind, rule)
     if kind is int or kind is float:
         _check_bounds(name, checked, kind, rule)
-    if rule.choices is not None and checked not in rule.choices:
+    if rule.choices is not None and checked not in rule.choices and not (rule.own and "." in str(checked)):
         meant = dict(rule.meant).get(str(value))
         hint_text = f", did you mean '{meant}'?" if meant else nearest(str(value), [str(c) for c in rule.choices])
         raise ConfigError(f"{name}={value!r} is not known{hint_text}: {_accepts(kind, rule)}")
@@ -197,9 +199,30 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
         if not isinstance(value, Mapping):
             raise refuse()
         _, item = typing.get_args(kind)
+        if item is Any:
+            return _plain_map(name, value)
         entry = Rule(doc="", minimum=rule.minimum, maximum=rule.maximum)
         return {k: check(f"{name}.{k}", v, item, entry) for k, v in _dotted(name, value).items()}
     raise AssertionError(f"no rule for a setting of type {kind!r}")
+
+
+def _plain_map(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a map of text, numbers, flags, lists and further maps, as plain containers.
+
+    Raises:
+        ConfigError: something else is in it.
+    """
+
+    def plain(inner: Any) -> Any:
+        if isinstance(inner, Mapping):
+            return {str(key): plain(below) for key, below in inner.items()}
+        if isinstance(inner, (list, tuple)):
+            return [plain(below) for below in inner]
+        if inner is None or isinstance(inner, (bool, int, str)) or (isinstance(inner, float) and math.isfinite(inner)):
+            return inner
+        raise ConfigError(f"{name} has {inner!r} in it: expected text, finite numbers, true, false, lists and maps")
+
+    return {str(key): plain(below) for key, below in value.items()}
 
 
 def _dotted(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
@@ -234,9 +257,11 @@ def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
 
 def _accepts(kind: Any, rule: Rule) -> str:
     if rule.choices is not None:
-        return "one of " + ", ".join(str(c) for c in rule.choices)
+        own = ", or MODULE.NAME of your own" if rule.own else ""
+        return "one of " + ", ".join(str(c) for c in rule.choices) + own
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    text = words.get(kind, "a list" if typing.get_origin(kind) is list else "a map from name to whole number")
+    maps = "a map" if Any in typing.get_args(kind) else "a map from name to whole number"
+    text = words.get(kind, "a list" if typing.get_origin(kind) is list else maps)
     bounds = []
     if rule.minimum is not None:
         bounds.append(f"at least {_plain(rule.minimum)}")

@@ -8,11 +8,13 @@ steps), ``config_id`` the settings without any seed.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from grok.config.common import RunConfig
 from grok.config.fields import canonical_json, walk
+from grok.plugins import target_of
 
 NUMERICS_VERSION: Final = 1
 """Raised by hand whenever the same settings begin to give other bits; see tests/test_golden.py."""
@@ -32,23 +34,36 @@ class Identity:
     config_id: str
 
 
-def identify(config: RunConfig, data_hash: str | None = None) -> Identity:
-    """Return the names of ``config``'s run; ``data_hash`` is the data manifest's hash in GPT mode."""
+def identify(config: RunConfig, data_hash: str | None = None, code: Mapping[str, str] | None = None) -> Identity:
+    """Return the names of ``config``'s run.
+
+    Args:
+        data_hash: the data manifest's hash in GPT mode.
+        code: for each import path of :meth:`RunConfig.plugins` the fingerprint of the code behind it.
+    """
     by_role: dict[str, dict[str, Any]] = {"result": {}, "length": {}, "schedule": {}}
     for name, value, rule in walk(config):
         if rule.role != "none" and value != rule.neutral:
             by_role[rule.role][name] = value
     result, length, schedule = (canonical_json(by_role[role]) for role in ("result", "length", "schedule"))
     settings = {"version": canonical_json(NUMERICS_VERSION), "data": canonical_json(data_hash), "result": result}
+    measuring: dict[str, str] = {}
+    if code and (named := config.plugins()):
+        moving = {name: code[target_of(spec)] for name, spec in named.items() if name not in config.measuring_plugins()}
+        if moving:
+            settings["code"] = canonical_json(moving)
+        if len(moving) < len(named):
+            measured = {name: code[target_of(spec)] for name, spec in named.items() if name not in moving}
+            measuring = {"measuring": canonical_json(measured)}
     if coupled := config.coupled_schedule():
         settings["coupled"] = canonical_json(coupled)
     # What cannot move training is not part of the trajectory: evaluation and sampling
     # never, the other streams only where something reads them.
     streams = asdict(config.stream_seeds())
     live = {name: seed for name, seed in streams.items() if name in config.live_streams()}
-    named = {name: seed for name, seed in streams.items() if name in live or name in _ALWAYS_NAMED}
+    seeded = {name: seed for name, seed in streams.items() if name in live or name in _ALWAYS_NAMED}
     layers = canonical_json(config.seeds.layers)
-    run = {"streams": canonical_json(named), "layers": layers, "length": length, "schedule": schedule}
+    run = {"streams": canonical_json(seeded), "layers": layers, "length": length, "schedule": schedule, **measuring}
     trajectory = {
         "streams": canonical_json(live),
         "layers": layers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,11 +15,12 @@ from grok.config.fields import check, settings_of
 from grok.config.gpt import LogConfig
 from grok.errors import ConfigError, DataError, StoreError, TrainingError
 from grok.execute.engines import train
-from grok.execute.planned import PlannedRun, data_hash
+from grok.execute.planned import PlannedRun, data_hash, name_runs
 from grok.execute.pool import visible_gpus
 from grok.execute.refusals import refuse_unusable_data
 from grok.execute.resume import named_checkpoint
 from grok.execute.worker import prepare_process
+from grok.plugins.spec import TARGET
 from grok.records import Job, Progress, RunResult
 from grok.store import Provenance, Row, Store
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
@@ -26,7 +28,15 @@ from grok.store.provenance import git_state
 from grok.store.rerun import stored_config
 from grok.store.rows import to_shard
 
-WHERE: Final = ("data.path", "device", "numerics.path", "numerics.compile", "numerics.auto_fallback", "train.threads")
+WHERE: Final = (
+    "data.path",
+    "plugin_path",
+    "device",
+    "numerics.path",
+    "numerics.compile",
+    "numerics.auto_fallback",
+    "train.threads",
+)
 """Settings that may be given anew: where the data is, and how the numbers are computed."""
 
 
@@ -79,17 +89,26 @@ def find_stored(store: Store, prefix: str, changes: Mapping[str, Any]) -> Stored
             f"run {run_id} failed ({row['error']}), so there are no bits to compare: give its command again with "
             "retry_failed=true"
         )
-    config = _without_files(_pinned(stored_config(row), row, changes), store)
+    own, changes = _named_code(changes)
+    settings = stored_config(row, {str(target) for target in own.values()})
+    config = _without_files(_pinned(settings, row, changes), store)
     if isinstance(config, GptConfig):
         _refuse_other_data(config, row)
         refuse_unusable_data([config])
-    identity = identify(config, row["data_hash"])
+    (named,) = name_runs([config])
+    identity = identify(config, row["data_hash"], named.code)
     # an abandoned branch comes out of its run's training, under a name of its own
     name = str(row["parent_run_id"]) if row["status"] == "rolled_back" else run_id
-    planned = PlannedRun(config, replace(identity, run_id=name), row["data_hash"])
+    planned = PlannedRun(config, replace(identity, run_id=name), row["data_hash"], named.code)
     curves = store.table("curves", [run_id], list(MEASUREMENTS))
     trace = traces(pa.Table.from_pylist([{fact: row[fact] for fact in FACTS}]), curves)[run_id]
-    return StoredRun(run_id, planned, row, trace, tuple(_notes(row, identity.run_id == name)))
+    return StoredRun(run_id, planned, row, trace, tuple(_notes(row, identity.run_id == name, named.code)))
+
+
+def _named_code(words: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the words that name code again (``SETTING._target_``), and the other ones."""
+    own = {name: value for name, value in words.items() if name.endswith(f".{TARGET}")}
+    return own, {name: value for name, value in words.items() if name not in own}
 
 
 def train_again(stored: StoredRun, watch: Callable[[Progress], None]) -> Repetition:
@@ -213,9 +232,13 @@ def _refuse_other_data(config: GptConfig, row: Mapping[str, Any]) -> None:
         )
 
 
-def _notes(row: Mapping[str, Any], same_name: bool) -> Iterator[str]:
+def _notes(row: Mapping[str, Any], same_name: bool, code: Mapping[str, str] | None) -> Iterator[str]:
     """Yield what the reader of the verdict should know."""
-    if not same_name:
+    before: Mapping[str, str] = json.loads(row["own_code"] or "{}")
+    changed = [f"{target} ({before.get(target)} then, {now} now)" for target, now in (code or {}).items()]
+    if code and dict(code) != before:
+        yield f"code of your own has changed since: {', '.join(changed)}"
+    elif not same_name:
         yield (
             "these settings have another run_id today: the run was stored by a version whose settings or numbers differ"
         )

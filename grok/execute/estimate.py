@@ -115,7 +115,7 @@ def _seconds_per_run(store: Store) -> dict[str, float]:
 
 def _counted_seconds(run: PlannedRun) -> float | None:
     config = run.config
-    if not isinstance(config, ArithmeticConfig):
+    if not isinstance(config, ArithmeticConfig) or config.model.plugin or config.task.is_of_another_form():
         return None
     per_row = config.model.layers * (4 * config.model.d_model**2 + 2 * config.model.d_model * (config.model.d_ff or 0))
     head = config.model.d_model * config.task.modulus

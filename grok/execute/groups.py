@@ -64,7 +64,7 @@ def program_of(run: PlannedRun) -> str:
         for name, value, rule in walk(run.config)
         if name.startswith("numerics.") or (rule.role == "result" and name not in VARYING)
     }
-    return canonical_json([settings, run.data_hash])
+    return canonical_json([settings, run.data_hash, *([dict(run.code)] if run.code else [])])
 
 
 def _split(runs: Sequence[PlannedRun], *, workers: int, lanes: int, gpu: bool) -> Iterator[tuple[PlannedRun, ...]]:

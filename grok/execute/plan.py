@@ -22,6 +22,7 @@ SHARED: Final = (
     "executor",
     "workers",
     "lanes",
+    "plugin_path",
     "store.path",
     "store.flush_seconds",
     "dry_run",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grok.config import GptConfig, Identity, RunConfig, identify
 from grok.errors import DataError
+from grok.plugins import Code, activate, code_of, fingerprints, target_of
 from grok.text.corpus import read_manifest
 
 
@@ -18,6 +19,8 @@ class PlannedRun:
     config: RunConfig
     identity: Identity
     data_hash: str | None = None
+    code: Mapping[str, str] | None = None
+    """For each import path of the user's own code that the run names: its fingerprint."""
     extends: str | None = None
     """A stored, shorter run of the same trajectory whose kept checkpoint this one goes on from."""
 
@@ -27,19 +30,33 @@ class PlannedRun:
 
 
 def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
-    """Return every config with its names.
+    """Return every config with its names. Code of the user's own that they name is read, and can be imported then.
 
     Raises:
         DataError: the data of a GPT run is missing.
+        ConfigError: code that a config names is not to be found.
     """
+    own = own_code(configs)
+    activate(own)
     hashes: dict[str | None, str | None] = {}
     named = []
     for config in configs:
         path = config.data.path if isinstance(config, GptConfig) else None
         if path not in hashes:
             hashes[path] = data_hash(config)
-        named.append(PlannedRun(config, identify(config, hashes[path]), hashes[path]))
+        code = fingerprints(own, map(target_of, config.plugins().values())) if own.targets else None
+        named.append(PlannedRun(config, identify(config, hashes[path], code), hashes[path], code or None))
     return named
+
+
+def own_code(configs: Sequence[RunConfig]) -> Code:
+    """Return the code of the user's own that ``configs`` name.
+
+    Raises:
+        ConfigError: it is not to be found.
+    """
+    targets = dict.fromkeys(target_of(spec) for config in configs for spec in config.plugins().values())
+    return code_of(configs[0].plugin_path, targets) if targets else Code()
 
 
 def data_hash(config: RunConfig) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
-from grok.config.fields import canonical_json
+from grok.config.fields import canonical_json, walk
 from grok.errors import ConfigError
 from grok.execute.executors.base import refuse_unavailable
 from grok.execute.planned import PlannedRun
@@ -28,6 +28,7 @@ def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store:
     configs = [run.config for run in requested]
     refuse_missing_device(shared)
     refuse_unavailable(shared.executor)
+    refuse_unusable_code(configs)
     refuse_unknown_tensors(configs)
     refuse_unusable_data(configs)
     refuse_unusable_parents(requested, store)
@@ -57,12 +58,30 @@ def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:
     """
     seen = set()
     for config in configs:
-        if isinstance(config, ArithmeticConfig) and config.seeds.layers:
+        if isinstance(config, ArithmeticConfig) and config.seeds.layers and not config.plugins():
             key = canonical_json([asdict(config.model), asdict(config.task), sorted(config.seeds.layers)])
             if key not in seen:
                 from grok.arithmetic.initial import parameter_shapes
 
                 layer_seeds(list(parameter_shapes(config)), config.seeds.layers, 0)
+                seen.add(key)
+
+
+def refuse_unusable_code(configs: Sequence[RunConfig]) -> None:
+    """Refuse code of the user's own that cannot train a step, before anything is written.
+
+    Raises:
+        GrokError: it cannot be imported, does not fit the contracts, or fails.
+    """
+    seen = set()
+    for config in configs:
+        if isinstance(config, ArithmeticConfig) and config.plugins():
+            result = {name: value for name, value, rule in walk(config) if rule.role == "result"}
+            key = canonical_json([result, config.eval.metric_plugins, sorted(config.seeds.layers)])
+            if key not in seen:
+                from grok.arithmetic.own_check import refuse_unusable
+
+                refuse_unusable(config)
                 seen.add(key)
 
 

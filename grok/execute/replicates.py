@@ -68,7 +68,7 @@ def _replicate(run: PlannedRun, replicate: int | None) -> PlannedRun:
     if replicate is None or replicate == run.config.replicate:
         return run
     config: RunConfig = replace(run.config, replicate=replicate)
-    return PlannedRun(config, identify(config, run.data_hash), run.data_hash)
+    return PlannedRun(config, identify(config, run.data_hash, run.code), run.data_hash, run.code)
 
 
 def _next(run: PlannedRun, taken: Mapping[str, str]) -> PlannedRun:

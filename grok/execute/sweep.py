@@ -19,6 +19,7 @@ from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.executors.base import make_executor
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
+from grok.execute.own_code import own_code_lines
 from grok.execute.plan import Plan, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.progress import ProgressView, say
@@ -26,6 +27,7 @@ from grok.execute.refusals import refuse_impossible
 from grok.execute.replicates import RECORD_KEY
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
+from grok.plugins import active
 from grok.records import RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_store
 
@@ -94,6 +96,8 @@ def _announced(plan: Plan, store: Store | None, *, details: bool = False) -> Pla
         seconds = seconds_to_train(plan.to_train, store, plan.pool.workers)
         line += f"; {plan.pool}" + (f"; about {duration(seconds)}" if seconds is not None else "")
     say(line)
+    for about in own_code_lines(plan, store):
+        say(about)
     if details and plan.to_train:
         sizes = [len(group.runs) for group in plan.groups()]
         memory = bytes_per_worker(plan.to_train, plan.pool.lanes or 1)
@@ -137,6 +141,7 @@ class Sweep:
             retry_failed=self.shared.retry_failed,
             provenance=self.provenance,
             parent=(socket.gethostname(), os.getpid()) if local else None,
+            own_code=active(),
         )
         try:
             executor = make_executor(
@@ -196,7 +201,7 @@ class Sweep:
             device=self.shared.device,
             started_at=time.time(),
         )
-        self.writer.commit([Row(result, run.config, run.identity, self.provenance, run.data_hash)])
+        self.writer.commit([Row(result, run.config, run.identity, self.provenance, run.data_hash, run.code)])
 
     def _say_what_stored_runs_lack(self) -> None:
         """Say that weights asked for now were not kept then: a stored run is not trained again for them."""

@@ -26,6 +26,7 @@ from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
 from grok.execute.resume import checkpoint_to_resume
 from grok.numerics.machine import usable_cores
+from grok.plugins import Code, activate
 from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
 
@@ -56,6 +57,8 @@ class WorkerSettings:
     provenance: Provenance
     parent: tuple[str, int] | None
     """Host and process that started this worker and must live; None where the executor sees to that."""
+    own_code: Code = field(default_factory=Code)
+    """The user's own code that the sweep's runs name, as it was when the sweep was planned."""
 
 
 @dataclass(slots=True)
@@ -89,6 +92,7 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
     (the live folder's, a signal, the parent's death) every run in flight leaves a checkpoint.
     """
     report = GroupReport()
+    activate(settings.own_code)
     live = LiveFolder(Path(settings.live_path))
     IDLE.clear()
     try:
@@ -262,7 +266,7 @@ def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, sto
             save_weights(run_folder(store_path, result.run_id), moment, tensors)
         result.tensors = {}
     identity = run.identity if result.run_id == run.run_id else replace(run.identity, run_id=result.run_id)
-    return Row(result, run.config, identity, provenance, run.data_hash)
+    return Row(result, run.config, identity, provenance, run.data_hash, run.code)
 
 
 def clear_checkpoints(store_path: str, row: Row) -> None:

@@ -117,6 +117,10 @@ RUNS: Final[Mapping[str, Column]] = {
     "python_version": Column("Version of Python."),
     "numpy_version": Column("Version of NumPy.", null="NumPy's metadata is missing"),
     "rerun": Column("Command that trains this run again, every stream seed pinned."),
+    "own_code": Column(
+        "Version and hash of each piece of the user's own code that the run names, as a JSON map by import path.",
+        null="the run names none",
+    ),
 }
 
 CURVES: Final[Mapping[str, Column]] = {

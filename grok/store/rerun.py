@@ -9,12 +9,14 @@ import json
 import re
 import shlex
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
 from grok.config import MODES, RunConfig, load_config
 from grok.config.fields import settings_of, walk
+from grok.errors import ConfigError
+from grok.plugins import target_of
 from grok.streams import STREAMS
 
 _BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -53,13 +55,17 @@ def overrides(config: RunConfig) -> list[str]:
     return words
 
 
-def stored_config(row: Mapping[str, Any]) -> RunConfig:
+def stored_config(row: Mapping[str, Any], named: Collection[str] = ()) -> RunConfig:
     """Return the settings of a row of ``runs`` (plain values by column name), every stream's seed pinned.
 
     A setting that the row does not know takes its default.
 
+    Args:
+        named: the import paths of code of their own that the user has named. A store may name none: whoever wrote it
+            would choose what is imported.
+
     Raises:
-        ConfigError: settings that this version refuses.
+        ConfigError: settings that this version refuses; or the run needs code that is not named.
     """
     nested: dict[str, Any] = {}
     for name, (hint, _) in settings_of(MODES[row["mode"]]).items():
@@ -72,7 +78,15 @@ def stored_config(row: Mapping[str, Any]) -> RunConfig:
             inner = inner.setdefault(group, {})
         inner[last] = json.loads(str(value)) if typing.get_origin(hint) in (list, dict) else value
     nested["seeds"] = {stream: row[f"seed_{stream}"] for stream in STREAMS} | {"layers": json.loads(row["layers"])}
-    return load_config(nested)
+    config = load_config(nested)
+    missing = {name: target_of(spec) for name, spec in config.plugins().items() if target_of(spec) not in named}
+    if missing:
+        words = " ".join(f"{name}._target_={target}" for name, target in missing.items())
+        raise ConfigError(
+            f"run {row['run_id']} was trained with code of somebody's own, which a store may not choose: where that is "
+            f"yours, name it again, {words} (and plugin_path=DIR, the folder that it is in)"
+        )
+    return config
 
 
 def rerun_command(config: RunConfig) -> str:

@@ -32,6 +32,8 @@ class Row:
     provenance: Provenance
     data_hash: str | None = None
     """Hash of the data manifest (GPT)."""
+    code: Mapping[str, str] | None = None
+    """For each import path of the user's own code that the run names: its fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def to_shard(rows: Sequence[Row]) -> Shard:
     """
     for row in rows:
         _check(row.result)
-    run_rows = [run_row(row.result, row.config, row.identity, row.provenance, row.data_hash) for row in rows]
+    run_rows = [run_row(row.result, row.config, row.identity, row.provenance, row.data_hash, row.code) for row in rows]
     runs = to_table("runs", {name: [r[name] for r in run_rows] for name in schema("runs").names})
     results = [row.result for row in rows]
     return Shard(runs, curves_table(results), steps_table(results))
@@ -99,6 +101,7 @@ def run_row(
     identity: Identity,
     provenance: Provenance,
     data_hash: str | None = None,
+    code: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the run's row by column name: every column of the schema.
 
@@ -122,6 +125,7 @@ def run_row(
         "weight_norm_all": last.weight_norm_all,
         "layers": canonical_json(config.seeds.layers),
         "data_hash": data_hash,
+        "own_code": canonical_json(dict(code)) if code else None,
         "numerics_version": NUMERICS_VERSION,
         "rerun": without_passwords(rerun_command(config)),
     }

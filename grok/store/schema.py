@@ -94,6 +94,7 @@ _PROVENANCE: Final = (
     ("python_version", TEXT, False),
     ("numpy_version", TEXT, False),
     ("rerun", TEXT, True),
+    ("own_code", TEXT, False),
 )
 _CURVES: Final = (
     ("run_id", TEXT, True),

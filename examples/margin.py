@@ -1,0 +1,20 @@
+"""A metric of one's own: by how much the right logit leads the best wrong one, on both sets.
+
+    grok sweep eval.metric_plugins.margin._target_=margin.margin 'seed=range(0,8)' experiment=quickstart
+
+The report draws it against the time of generalising, like the built-in ones.
+"""
+
+import torch
+
+from grok.plugins import Moment
+
+
+def margin(moment: Moment) -> dict[str, float]:
+    """Return the median margin on the training and on the validation set: columns margin_train and margin_val."""
+    medians = {}
+    for name, examples in (("train", moment.train_set), ("val", moment.val_set)):
+        logits, right = moment.logits(examples), moment.classes(examples)[:, None]
+        wrong = logits.scatter(1, right, -torch.inf).max(1).values
+        medians[name] = float((logits.gather(1, right)[:, 0] - wrong).median())
+    return medians

@@ -1,0 +1,48 @@
+"""Whether code of the user's own can train: everything is made, and one step of it taken, before a sweep begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from grok.arithmetic.engine import seat
+from grok.arithmetic.lanes import no_noise
+from grok.arithmetic.own_program import ModuleProgram, losses_of
+from grok.arithmetic.run import ArithmeticRun
+from grok.arithmetic.table import shapes_of
+from grok.config.arithmetic import ArithmeticConfig
+from grok.config.common import NumericsConfig
+from grok.errors import ConfigError, GrokError
+from grok.plugins import label, load
+from grok.records import Job
+
+
+def refuse_unusable(config: ArithmeticConfig) -> None:
+    """Refuse code that cannot be imported, does not fit the contracts, or fails.
+
+    Raises:
+        GrokError: one line that names the setting.
+    """
+    for spec in config.plugins().values():
+        if not callable(load(spec)):
+            raise ConfigError(f"{label(spec)} cannot be called: expected a class or a function")
+    task = config.task
+    if not 1 <= task.train_examples() < task.examples():
+        raise ConfigError(
+            f"task.train_fraction={task.train_fraction} of {task.examples()} examples leaves {task.train_examples()} "
+            "to train: at least one to train and one to validate are needed"
+        )
+    config.refuse_large_batch()
+    config = replace(config, numerics=NumericsConfig(compile=False))
+    try:
+        lane = seat(ArithmeticRun(Job(run_id="planned", config=config)), {})
+        if isinstance(lane.program, ModuleProgram):
+            lane.program.gradients(lane.parameters, lane.batch(1), no_noise)
+        elif config.train.loss_plugin:
+            losses_of(config, torch.zeros(2, shapes_of(task).tokens), torch.zeros(2, dtype=torch.int64))
+    except GrokError:
+        raise
+    except Exception as error:
+        named = ", ".join(f"{name}={label(spec)}" for name, spec in config.plugins().items())
+        raise ConfigError(f"{named}: one step of it fails ({type(error).__name__}: {error})") from error

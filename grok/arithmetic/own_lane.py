@@ -1,0 +1,110 @@
+"""Lanes of runs that name code of the user's own: another optimiser, an intervention, metrics, a plain module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grok.arithmetic.initial import Parameters
+from grok.arithmetic.lane import Lane
+from grok.arithmetic.optimizer import Optimizer
+from grok.arithmetic.own_model import initial_of_module, tokens_of
+from grok.arithmetic.own_optimizer import Intervention, OwnOptimizer, WithIntervention
+from grok.arithmetic.own_program import ModuleBatch, ModuleProgram
+from grok.arithmetic.program import Program
+from grok.arithmetic.rows import shares
+from grok.arithmetic.run import ArithmeticRun
+from grok.arithmetic.table import examples_of, split_examples
+from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.errors import ConfigError, TrainingError
+from grok.plugins import Examples, Moment, Spec, arguments_of, label, load
+from grok.streams import Stream
+
+
+def own_lane(run: ArithmeticRun, program: Program) -> Lane:
+    """Return the lane of a run that names code of the user's own."""
+    return ModuleLane(run, program) if isinstance(program, ModuleProgram) else OwnLane(run, program)
+
+
+class OwnLane(Lane):
+    """A lane with an optimiser, an intervention or metrics of the user's own."""
+
+    def make_optimizer(self) -> Optimizer:
+        config = self.run.config.optim
+        optimizer: Optimizer = OwnOptimizer(self.parameters, config) if config.plugin else super().make_optimizer()
+        if config.intervention:
+            intervention = Intervention(config.intervention, self.parameters)
+            return WithIntervention(optimizer, intervention, self.parameters)
+        return optimizer
+
+    def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
+        metrics = super().metrics(gradients)
+        if not self.run.config.eval.metric_plugins:
+            return metrics
+        moment = Moment(
+            step=self.run.step,
+            parameters={name: p.detach() for name, p in self.parameters.items()},
+            gradients=gradients,
+            train_set=self.train_set,
+            val_set=self.val_set,
+            logits=self.logits,
+            classes=classes_of,
+        )
+        before = [p._version for p in self.parameters.values()]
+        for name, spec in self.run.config.eval.metric_plugins.items():
+            seed = Stream("eval", self.run.streams.eval).at(self.run.step, name).seed64()
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                value = load(spec)(moment, **arguments_of(spec))
+            metrics |= numbers_of(name, spec, value)
+        if [p._version for p in self.parameters.values()] != before:
+            raise TrainingError("a metric of eval.metric_plugins changed the parameters: it may change a copy")
+        return metrics
+
+
+def numbers_of(name: str, spec: Spec, measured: Any) -> dict[str, float]:
+    """Return what a metric measured, by column: its own name, or NAME_KEY for each key of a map."""
+    several = measured if isinstance(measured, Mapping) else {"": measured}
+    try:
+        numbers = {f"{name}_{key}" if key else name: float(value) for key, value in several.items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"eval.metric_plugins.{name}={label(spec)} gave {type(measured).__name__}: expected a number, or a map of "
+            "numbers by name"
+        ) from error
+    return {key: value if math.isfinite(value) else math.nan for key, value in numbers.items()}
+
+
+def classes_of(examples: Any) -> Tensor:
+    """Return the right classes [n] of a set, as places in the logits."""
+    if isinstance(examples, Examples):
+        return torch.from_numpy(examples.answers)
+    return torch.from_numpy(examples.answer) + FIRST_NUMBER
+
+
+class ModuleLane(OwnLane):
+    """A lane whose model is a plain torch module, or whose task is a table of any form."""
+
+    def sets(self) -> tuple[Any, Any]:
+        task = self.run.config.task
+        table = examples_of(task)
+        return super().sets() if table is None else split_examples(task, table, self.run.streams.split)
+
+    def columns(self) -> list[Tensor]:
+        return list(tokens_of(self.train_set, self.run.config.task, self.program.dtype))
+
+    def initial_parameters(self) -> Parameters:
+        return initial_of_module(self.run.config, self.program.dtype)
+
+    def batch(self, step: int) -> ModuleBatch:
+        index, size = self.run.order.padded_batch(step)
+        rows = torch.from_numpy(index)
+        if size not in self._shares:
+            self._shares[size] = shares(len(index), size, self.program.dtype)
+        inputs, answer = (column.index_select(0, rows) for column in self._columns)
+        drawn = Stream("dropout", self.run.streams.dropout).at(step)
+        return ModuleBatch(inputs, answer, self._shares[size], drawn.seed64())

@@ -1,0 +1,118 @@
+"""Models that are no lane model: any torch module, trained one lane at a time without compilation.
+
+n or B examples, T tokens of one, V classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grok.arithmetic.initial import Parameters, initial_parameters, move_by_ulps
+from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.model import Transformer
+from grok.arithmetic.table import Equations, Shapes, examples_of, shapes_of
+from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
+from grok.config.arithmetic import ArithmeticConfig, TaskConfig
+from grok.errors import ConfigError
+from grok.plugins import Examples, build, label, load
+from grok.streams import Stream, layer_seeds
+
+
+def tokens_of(examples: Equations | Examples, task: TaskConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return (inputs [n, T], right classes [n]) of a set; floats come in ``dtype``."""
+    if isinstance(examples, Examples):
+        inputs = torch.from_numpy(examples.inputs)
+        return (inputs.to(dtype) if inputs.is_floating_point() else inputs), torch.from_numpy(examples.answers)
+    columns = {"a": torch.from_numpy(examples.a) + FIRST_NUMBER, "b": torch.from_numpy(examples.b) + FIRST_NUMBER}
+    n = len(examples)
+    layout = Vocabulary.of(task).layout
+    row = [columns[word] if isinstance(word, str) else torch.full((n,), word) for word in layout]
+    return torch.stack(row, 1), torch.from_numpy(examples.answer) + FIRST_NUMBER
+
+
+def lane_class(config: ArithmeticConfig) -> type[LaneModel] | None:
+    """Return the class of a model of the user's own that speaks the lanes' contract, else None."""
+    if not config.model.plugin:
+        return None
+    own = load(config.model.plugin)
+    return own if isinstance(own, type) and issubclass(own, LaneModel) else None
+
+
+def is_plain(config: ArithmeticConfig) -> bool:
+    """Return whether a run takes the path of plain modules: one lane at a time, every row computed, uncompiled."""
+    return examples_of(config.task) is not None or (bool(config.model.plugin) and lane_class(config) is None)
+
+
+def make_module(config: ArithmeticConfig, seed: int) -> nn.Module:
+    """Return the module with the initial weights that its own code draws under ``seed``.
+
+    Raises:
+        ConfigError: it refuses its arguments, is no module, or has nothing to train.
+    """
+    shapes = shapes_of(config.task)
+    if not config.model.plugin:
+        if not shapes.vocab_size:
+            raise ConfigError(
+                f"{config.task.operation} has inputs of floats, which the transformer does not take: name a model, "
+                "model.plugin._target_=MODULE.NAME"
+            )
+        with torch.random.fork_rng(devices=[]):
+            return Transformer(config.model, vocab_size=shapes.tokens, length=shapes.length)
+    with torch.random.fork_rng(devices=[]):  # a module draws from the global generator, which is put back
+        torch.manual_seed(seed)
+        module = build(config.model.plugin, **_wanted(load(config.model.plugin), shapes))
+    if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):
+        raise ConfigError(
+            f"model.plugin={label(config.model.plugin)} gave a {type(module).__name__}: expected a torch.nn.Module "
+            "with parameters"
+        )
+    return module
+
+
+def _wanted(code: Any, shapes: Shapes) -> dict[str, int]:
+    """Return the shapes that ``code`` has parameters for, by name."""
+    known = {"vocab_size": shapes.vocab_size, "length": shapes.length, "classes": shapes.classes}
+    try:
+        taken = inspect.signature(code).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: size for name, size in known.items() if name in taken}
+
+
+def initial_of_module(config: ArithmeticConfig, dtype: torch.dtype) -> Parameters:
+    """Return a plain module's initial weights: drawn by its own code, under the init stream's seed.
+
+    A tensor of ``seeds.layers`` is that of a module drawn under its own seed. ``model.init_scale`` multiplies
+    every tensor of two axes or more.
+    """
+    if not config.model.plugin:
+        return initial_parameters(config, dtype)
+    init = config.stream_seeds().init
+    names = [name for name, _ in make_module(config, 0).named_parameters()]
+    seeds = layer_seeds(names, config.seeds.layers, init)
+    drawn = {seed: dict(make_module(config, draw(seed)).named_parameters()) for seed in {init, *seeds.values()}}
+    weights = {}
+    for name in names:
+        tensor = drawn[seeds[name]][name].detach().to(dtype).clone()
+        weights[name] = tensor * config.model.init_scale if tensor.ndim > 1 else tensor
+    return perturbed(weights, config)
+
+
+def perturbed(parameters: Parameters, config: ArithmeticConfig) -> Parameters:
+    """Return the weights moved by ``perturb.ulps``, but for constant tensors."""
+    ulps, seed = config.perturb.ulps, config.stream_seeds().perturb
+    if not ulps:
+        return parameters
+    return {
+        n: t if bool((t == t.flatten()[0]).all()) else move_by_ulps(t, ulps, Stream("perturb", seed).at(n))
+        for n, t in parameters.items()
+    }
+
+
+def draw(seed: int) -> int:
+    """Return the seed of torch's generator for a module that is drawn under an init seed."""
+    return Stream("init", seed).at("module").seed64()

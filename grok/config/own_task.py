@@ -1,0 +1,47 @@
+"""The table of a task of the user's own: asked for once, kept while its code is the same."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from grok.config.fields import canonical_json
+from grok.errors import ConfigError
+from grok.plugins import Examples, Operation, Spec, build, label, load
+
+
+def table_of(spec: Spec) -> Operation | Examples:
+    """Return what a task's code gives.
+
+    Raises:
+        ConfigError: the command does not name it, or it gives something else.
+    """
+    return _table(canonical_json(dict(spec)), load(spec))
+
+
+@functools.lru_cache(maxsize=16)
+def _table(text: str, code: object) -> Operation | Examples:
+    spec = json.loads(text)
+    made = build(spec)
+    if not isinstance(made, (Operation, Examples)):
+        raise ConfigError(
+            f"task.plugin={label(spec)} gave a {type(made).__name__}: expected a grok.plugins.Operation or Examples"
+        )
+    return made
+
+
+def size_of(spec: Spec, modulus: int) -> int:
+    """Return the number of examples.
+
+    Raises:
+        ConfigError: see :func:`table_of`; or ``task.modulus`` is not the number of the operation's elements.
+    """
+    table = table_of(spec)
+    if isinstance(table, Examples):
+        return len(table)
+    if len(table.table) != modulus:
+        raise ConfigError(
+            f"task.modulus={modulus}: {label(spec)} is an operation on {len(table.table)} elements, "
+            f"set task.modulus={len(table.table)}"
+        )
+    return modulus * modulus

@@ -1,0 +1,220 @@
+"""The code behind import paths: which modules it is, and a fingerprint of their text. Imports none of them.
+
+A module of the user's own folder (or of a package that is installed as a link to its sources) is read as text,
+with the modules of the same folder that it imports. Of an installed package the version and the module's own file
+count. What a module imports by other means than ``import`` statements, and data files beside it, are not seen.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from grok.errors import ConfigError
+from grok.version import __version__
+
+ENTRY_POINTS: Final = "grok.plugins"
+"""The group in which a package declares short names for its plugins."""
+OURS: Final = ("grok", "analysis", "sweeps", "hydra_plugins")
+DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One module as text."""
+
+    path: str
+    text: str
+    package: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a target's object is."""
+
+    module: str
+    attribute: str
+    fingerprint: str
+    """Hash of the code, behind the version of the package that it comes with, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code that one command names. Plain data: it travels to the workers by pickle."""
+
+    targets: Mapping[str, Place] = field(default_factory=dict)
+    modules: Mapping[str, Source] = field(default_factory=dict)
+    """Text of every module of the user's own, by name."""
+
+
+def fingerprints(code: Code, targets: Iterable[str]) -> dict[str, str]:
+    """Return the fingerprint of each of ``targets``."""
+    return {target: code.targets[target].fingerprint for target in sorted(set(targets))}
+
+
+def code_of(folder: str | Path, targets: Iterable[str]) -> Code:
+    """Return the code behind ``targets``, looked for in ``folder`` first, then among what is installed.
+
+    Raises:
+        ConfigError: there is no such module, it cannot be read, or it is not Python.
+    """
+    places: dict[str, Place] = {}
+    modules: dict[str, Source] = {}
+    for target in dict.fromkeys(targets):
+        path = _entry_point(target) if "." not in target else target
+        module, attribute, root = _locate(Path(folder).resolve(), target, path)
+        if root is None:
+            places[target] = Place(module, attribute, _of_installed(module))
+        else:
+            sources = _with_imports(root, module)
+            modules |= sources
+            version = "" if root == Path(folder).resolve() else _version(module)
+            places[target] = Place(module, attribute, version + _of_sources(sources))
+    return Code(places, modules)
+
+
+def _entry_point(name: str) -> str:
+    known = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    for point in known:
+        if point.name == name:
+            return point.value.replace(":", ".")
+    declared = ", ".join(sorted(point.name for point in known)) or "none is installed"
+    raise ConfigError(
+        f"_target_={name}: expected MODULE.NAME, or a name that an installed package declares under the entry point "
+        f"group {ENTRY_POINTS} ({declared})"
+    )
+
+
+def _locate(folder: Path, target: str, path: str) -> tuple[str, str, Path | None]:
+    """Return (module, attribute path, the folder of its sources or None for an installed one)."""
+    parts = path.split(".")
+    if parts[0] not in sys.stdlib_module_names and parts[0] not in OURS:
+        for count in range(len(parts) - 1, 0, -1):
+            if _file(folder, ".".join(parts[:count])) is not None:
+                return ".".join(parts[:count]), ".".join(parts[count:]), folder
+    for count in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:count])
+        try:
+            spec = importlib.util.find_spec(module)
+        except (ImportError, AttributeError, ValueError):
+            continue
+        if spec is not None:
+            root = _source_root(module, spec.origin)
+            return module, ".".join(parts[count:]), root
+    raise ConfigError(
+        f"_target_={target}: there is no module {'.'.join(parts[:-1])!r} in {folder} and none is installed; "
+        "plugin_path=DIR names the folder that it is in"
+    )
+
+
+def _source_root(module: str, origin: str | None) -> Path | None:
+    """Return the folder that ``module`` is imported from where its sources are at hand and may change."""
+    if origin is None or not origin.endswith(".py") or module.split(".", maxsplit=1)[0] in OURS:
+        return None
+    file = Path(origin).resolve()
+    libraries = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
+    if "site-packages" in file.parts or any(file.is_relative_to(library) for library in libraries):
+        return None
+    depth = module.count(".") + (1 if file.name == "__init__.py" else 0)
+    return file.parents[depth]
+
+
+def _file(root: Path, module: str) -> Path | None:
+    """Return the file of ``module`` below ``root``; a folder without ``__init__.py`` that holds modules is one too."""
+    path = root.joinpath(*module.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+def _with_imports(root: Path, module: str) -> dict[str, Source]:
+    """Return ``module``, the packages that it lies in, and all modules below ``root`` that these import."""
+    sources: dict[str, Source] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in sources or name.split(".")[0] in sys.stdlib_module_names or name.split(".")[0] in OURS:
+            continue
+        file = _file(root, name)
+        if file is None:
+            folder = root.joinpath(*name.split("."))
+            if "." in name or any(other.startswith(f"{name}.") for other in sources):
+                waiting += [name.rpartition(".")[0]] if "." in name and folder.is_dir() else []
+                if folder.is_dir():
+                    sources[name] = Source(str(folder / "__init__.py"), "", package=True)
+            continue
+        text = _text(file)
+        sources[name] = Source(str(file), text, package=file.name == "__init__.py")
+        if "." in name:
+            waiting.append(name.rpartition(".")[0])
+        waiting += _imported(file, text, name if sources[name].package else name.rpartition(".")[0])
+    return sources
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read as Python ({error})") from error
+
+
+def _imported(file: Path, text: str, package: str) -> Iterator[str]:
+    """Yield the names of modules that ``text`` may import, absolute; ``package`` is what it lies in."""
+    try:
+        tree = ast.parse(text, str(file))
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ConfigError(f"{file}{line} is not Python: {getattr(error, 'msg', error)}") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".") if package else []
+            base = above[: len(above) - (node.level - 1)] if node.level else []
+            inside = ".".join([*base, *(node.module.split(".") if node.module else [])])
+            if inside:
+                yield inside
+            yield from (f"{inside}.{alias.name}" if inside else alias.name for alias in node.names)
+
+
+def _of_sources(sources: Mapping[str, Source]) -> str:
+    """Return the hash of the sources' names and texts; where the folder lies does not count."""
+    digest = hashlib.sha256()
+    for name in sorted(sources):
+        text = sources[name].text.replace("\r\n", "\n")
+        digest.update(f"{name}\0{len(text)}\0{text}\0".encode())
+    return digest.hexdigest()[:DIGITS]
+
+
+def _of_installed(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    origin = Path(spec.origin) if spec is not None and spec.origin is not None else None
+    content = origin.read_bytes() if origin is not None and origin.is_file() else b""
+    return f"{_version(module)}{hashlib.sha256(content).hexdigest()[:DIGITS]}"
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Return the installed distributions by package: a look at each of them, which takes a second."""
+    return importlib.metadata.packages_distributions()
+
+
+def _version(module: str) -> str:
+    """Return ``NAME VERSION:`` of the distribution that ``module`` is installed with; empty where there is none."""
+    top = module.split(".", maxsplit=1)[0]
+    if top in OURS:
+        return f"grok-lab {__version__}:"
+    names = _distributions().get(top, [])
+    return f"{names[0]} {importlib.metadata.version(names[0])}:" if names else ""

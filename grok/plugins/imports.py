@@ -1,0 +1,111 @@
+"""Imports plugins in this process: from the texts that travelled here, and only what the command names."""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import sys
+from collections.abc import Sequence
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from grok.errors import ConfigError
+from grok.plugins.code import Code, Source
+from grok.plugins.spec import Spec, arguments_of, label, target_of
+
+
+class _Loader(InspectLoader):
+    """Makes a module from a text at hand; tracebacks and ``inspect`` see that text."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def get_source(self, fullname: str) -> str:
+        return self.source.text
+
+    def is_package(self, fullname: str) -> bool:
+        return self.source.package
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        path, text = self.source.path, self.source.text
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        return self.source_to_code(text, path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__file__ = self.source.path
+        super().exec_module(module)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of the active code, before any path is searched."""
+
+    code = Code()
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        source = self.code.modules.get(fullname)
+        if source is None:
+            return None
+        spec = ModuleSpec(fullname, _Loader(source), origin=source.path, is_package=source.package)
+        if source.package:
+            spec.submodule_search_locations = [str(Path(source.path).parent)]
+        return spec
+
+
+_FINDER = _Finder()
+
+
+def activate(code: Code) -> None:
+    """Make ``code`` what this process imports plugins from; modules of other code are forgotten."""
+    if code == _FINDER.code:
+        return
+    if code.modules != _FINDER.code.modules:
+        for name in [*_FINDER.code.modules, *code.modules]:
+            sys.modules.pop(name, None)
+    _FINDER.code = code
+    if code.modules and _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+
+
+def active() -> Code:
+    """Return the code that this process imports plugins from."""
+    return _FINDER.code
+
+
+def load(spec: Spec) -> Any:
+    """Return the object that ``spec`` names, without calling it.
+
+    Raises:
+        ConfigError: the command did not name it, its module cannot be imported, or has no such name.
+    """
+    target = target_of(spec)
+    place = _FINDER.code.targets.get(target)
+    if place is None:
+        raise ConfigError(f"{target} is code of somebody's own, and this command does not name it: nothing is imported")
+    try:
+        value: Any = importlib.import_module(place.module)
+    except Exception as error:
+        raise ConfigError(f"{target}: importing {place.module} failed ({type(error).__name__}: {error})") from error
+    for name in place.attribute.split("."):
+        if not hasattr(value, name):
+            known = ", ".join(n for n in vars(value) if not n.startswith("_")) or "nothing"
+            raise ConfigError(f"_target_={target}: {place.module} has no {name!r}, it has {known}")
+        value = getattr(value, name)
+    return value
+
+
+def build(spec: Spec, *positional: Any, **further: Any) -> Any:
+    """Return what the object that ``spec`` names gives when it is called with the spec's arguments.
+
+    ``further`` arguments are given where the spec has none of that name.
+
+    Raises:
+        ConfigError: see :func:`load`; or it refuses its arguments.
+    """
+    made = load(spec)
+    try:
+        return made(*positional, **{**further, **arguments_of(spec)})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{label(spec)} refuses its arguments: {error}") from error

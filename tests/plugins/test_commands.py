@@ -1,0 +1,110 @@
+"""Code of one's own on the command line: planned, trained, changed, trained anew, read by others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.answers import compile_report
+from analysis.observations import Observations
+from grok.config import identify
+from grok.execute.planned import name_runs
+from grok.plugins import Code, activate
+from grok.store import open_store
+from tests.arithmetic.cases import tiny
+from tests.doors.conftest import TINY, Door
+from tests.plugins.conftest import Write
+from tests.plugins.test_training import MINE
+
+RUN = (*TINY[2:], "task.plugin._target_=mine.parity", "model.plugin._target_=mine.Perceptron", "task.plugin.bits=6",
+       "eval.metric_plugins.norm._target_=mine.norm", "train.batch_size=12", "store.path=S")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _mine(write: Write) -> None:
+    write(mine=MINE)
+
+
+def test_code_is_part_of_what_a_run_is_called(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = tiny()
+    assert name_runs([plain])[0].identity == identify(plain)
+    measured = tiny(eval={"metric_plugins": {"norm": {"_target_": "mine.norm"}}})
+    moved = tiny(optim={"intervention": {"_target_": "mine.Doubled"}})
+    before = [run.identity for run in name_runs([plain, measured, moved])]
+    assert before[0].trajectory_id == before[1].trajectory_id, "a metric moves no weight"
+    assert len({name.run_id for name in before}) == 3
+    write(mine=MINE + "\n# changed")
+    after = [run.identity for run in name_runs([plain, measured, moved])]
+    assert before[0] == after[0]
+    assert (before[1].run_id != after[1].run_id) and (before[1].trajectory_id == after[1].trajectory_id)
+    assert before[2].trajectory_id != after[2].trajectory_id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["loky", "dask"])
+def test_a_sweep_on_workers_is_stored_and_not_trained_again(door: Door, executor: str) -> None:
+    words = (*RUN, "-m", "seed=0,1", "workers=2", f"executor={executor}")
+    ended = door(*words)
+    assert ended.status == 0, ended
+    assert "Your code: model.plugin=mine.Perceptron" in ended.out
+    assert "Plain path for 2 runs" in ended.out
+    rows = open_store("S").runs()
+    assert set(rows["config.task.operation"]) == {"mine.parity(bits=6)"}
+    assert set(json.loads(rows["own_code"][0])) == {"mine.parity", "mine.Perceptron", "mine.norm"}
+    assert "norm_two" in open_store("S").curves()["metrics"].iloc[-1]
+    assert "2 stored, 0 duplicates, 0 to train" in door(*words, "dry_run=true").out
+
+
+def test_changed_code_trains_anew_and_says_why(door: Door, write: Write) -> None:
+    assert door(*RUN, "executor=inline").status == 0
+    write(mine=MINE.replace("width=16", "width=17"))
+    ended = door(*RUN, "executor=inline")
+    assert "1 planned, 0 stored, 0 duplicates, 1 to train" in ended.out
+    assert "1 of them are stored with other code and train anew: changed is mine.Perceptron" in ended.out
+    assert len(open_store("S").run_ids()) == 2
+
+
+def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(door: Door, tmp_path: Path) -> None:
+    assert door(*RUN, "executor=inline").status == 0
+    (tmp_path / "mine.py").rename(tmp_path / "away.py")
+    activate(Code())
+    (run_id,) = open_store("S").run_ids()
+    report = compile_report(Observations.read("S"))
+    assert "mine.parity(bits=6)" in report.heading[0].text or report.provenance.runs == 1
+    ended = door("--again", run_id, "--store", "S")
+    assert ended.status == 2
+    assert "name it again, task.plugin._target_=mine.parity model.plugin._target_=mine.Perceptron" in ended.err
+
+
+def test_a_run_is_trained_again_where_its_code_is_named_again(door: Door, write: Write) -> None:
+    assert door(*RUN, "executor=inline").status == 0
+    (run_id,) = open_store("S").run_ids()
+    named = [word for word in RUN if "_target_" in word]
+    ended = door("--again", run_id, "--store", "S", *named)
+    assert (ended.status, ended.last) == (0, "same bits: 2 evaluations and the hash of the final weights"), ended
+    write(mine=MINE.replace("width=16", "width=17"))
+    ended = door("--again", run_id, "--store", "S", *named)
+    assert ended.status == 1
+    assert "code of your own has changed since" in ended.out
+
+
+def test_what_a_store_says_is_never_imported(door: Door, write: Write) -> None:
+    write(trap="raise SystemExit('imported')")
+    assert door(*RUN, "executor=inline").status == 0
+    (run_id,) = open_store("S").run_ids()
+    ended = door("--again", run_id, "--store", "S", "task.plugin._target_=trap.f")
+    assert ended.status == 2 and "name it again" in ended.err
+
+
+def test_an_unfit_setting_is_refused_in_one_line(door: Door) -> None:
+    for word, said in (
+        ("task.plugin.bits=3", "names no code: expected task.plugin._target_=MODULE.NAME"),
+        ("eval.metric_plugins.x=3", "expected eval.metric_plugins.NAME._target_=MODULE.NAME"),
+        ("task.plugin._target_=absent.f", "there is no module 'absent'"),
+        ("model.plugin._target_=mine.absent", "mine has no 'absent'"),
+    ):
+        ended = door(word, "dry_run=true")
+        assert ended.status == 2 and said in ended.err and ended.err.count("\n") == 1, ended

@@ -1,0 +1,233 @@
+"""Runs that name code of the user's own equal what they must equal, bit by bit where that is promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from grok.arithmetic.own_model import initial_of_module, tokens_of
+from grok.arithmetic.table import examples_of, split_examples
+from grok.config import ArithmeticConfig
+from grok.errors import GrokError
+from grok.execute.planned import name_runs
+from grok.records import Checkpoint, Job, RunResult
+from grok.streams import Stream
+from tests.arithmetic.cases import curve, events, results, tiny
+from tests.plugins.conftest import Write
+
+MINE = """
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from grok.arithmetic.model import Transformer
+from grok.config.arithmetic import ModelConfig
+from grok.plugins import Examples, Operation
+
+def addition(n=11):
+    x = np.arange(n)
+    return Operation((x[:, None] + x) % n)
+
+def parity(bits=6, floats=True):
+    table = (np.arange(2**bits)[:, None] >> np.arange(bits)) & 1
+    return Examples(1.0 - 2 * table if floats else table, table[:, :2].sum(1) % 2)
+
+class Perceptron(nn.Module):
+    def __init__(self, length, classes, width=16, dropout=0.0):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(length, width), nn.Linear(width, classes)
+        self.dropout = nn.Dropout(dropout)
+    def forward(self, x):
+        return self.head(self.dropout(self.hidden(x).relu()))
+
+class Same(Transformer):
+    "The built-in transformer as a module of one's own."
+    def __init__(self, vocab_size, length):
+        super().__init__(ModelConfig(layers=2, d_model=16, heads=2, d_ff=24), vocab_size=vocab_size, length=length)
+
+class Batchnorm(nn.Module):
+    def __init__(self, length, classes):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(length), nn.Linear(length, classes)
+    def forward(self, x):
+        return self.head(self.norm(x))
+
+def mean_loss(logits, answer, power=1.0):
+    return F.cross_entropy(logits, answer, reduction="none") * power
+
+def scalar_loss(logits, answer):
+    return F.cross_entropy(logits, answer)
+
+class Doubled:
+    "Adds what the gradient was before: state that a checkpoint must hold."
+    def __init__(self, parameters):
+        self.state = {n: torch.zeros_like(p) for n, p in parameters.items()}
+    def gradients(self, step, parameters, gradients):
+        changed = {n: g + 0.5 * self.state[n] for n, g in gradients.items()}
+        self.state.update({n: g.clone() for n, g in gradients.items()})
+        return changed
+
+def norm(moment, scale=1.0):
+    torch.rand(3)
+    return {"two": scale * sum(float(p.square().sum()) for p in moment.parameters.values()) ** 0.5,
+            "hits": float((moment.logits(moment.val_set).argmax(-1) == moment.classes(moment.val_set)).float().mean())}
+
+def rude(moment):
+    next(iter(moment.parameters.values())).zero_()
+    return 0.0
+"""
+PLAIN = {"task": {"plugin": {"_target_": "mine.parity"}}, "model": {"plugin": {"_target_": "mine.Perceptron"}}}
+
+
+@pytest.fixture(autouse=True)
+def _mine(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(mine=MINE)
+    monkeypatch.chdir(tmp_path)
+
+
+def own(**over: Any) -> ArithmeticConfig:
+    """Return the tiny config with code of one's own in it, ready to be imported."""
+    config = tiny(**over)
+    name_runs([config])
+    return config
+
+
+def test_an_operation_of_ones_own_has_the_bits_of_the_built_in_one() -> None:
+    sequence = {"sequence": "a b =", "modulus": 11}
+    (built_in,) = results(tiny(task={"operation": "x+y", **sequence}))
+    (mine,) = results(own(task={"plugin": {"_target_": "mine.addition"}, **sequence}))
+    assert (mine.weights_hash, curve(mine)) == (built_in.weights_hash, curve(built_in))
+
+
+def test_a_module_of_ones_own_walks_the_lanes_trajectory() -> None:
+    """From the lanes' own initial weights: the same losses as a plain module, in float64."""
+    (lane,) = results(tiny(precision="float64"))
+    config = own(precision="float64", model={"plugin": {"_target_": "mine.Same"}})
+    (first,) = [e for e in events(tiny(precision="float64", save="init")) if isinstance(e, RunResult)]
+    from grok.arithmetic import own_lane
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            own_lane, "initial_of_module", lambda c, d: {n: t.clone() for n, t in first.tensors["init"].items()}
+        )
+        (module,) = results(config)
+    for ours, theirs in zip(curve(module).values(), curve(lane).values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+def test_a_plain_module_trains_as_a_loop_of_its_own_would() -> None:
+    config = own(**PLAIN, train={"steps": 9, "batch_size": 10}, optim={"warmup_steps": 0}, precision="float64")
+    (found,) = results(config)
+    table = examples_of(config.task)
+    assert table is not None
+    seeds = config.stream_seeds()
+    train_set, val_set = split_examples(config.task, table, seeds.split)
+    inputs, answers = tokens_of(train_set, config.task, torch.float64)
+    weights = {n: p.requires_grad_() for n, p in initial_of_module(config, torch.float64).items()}
+    optimizer = torch.optim.AdamW(weights.values(), lr=1e-3, weight_decay=0.1, betas=(0.9, 0.98))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        hidden = F.linear(x, weights["hidden.weight"], weights["hidden.bias"]).relu()
+        return F.linear(hidden, weights["head.weight"], weights["head.bias"])
+
+    done = 0
+    for epoch in range(3):
+        order = torch.from_numpy(Stream("order", seeds.order).at(epoch).permutation(len(train_set)))
+        for rows in order.split(10)[: 9 - done]:
+            optimizer.zero_grad()
+            F.cross_entropy(forward(inputs[rows]), answers[rows]).backward()
+            optimizer.step()
+            done += 1
+    x, right = tokens_of(val_set, config.task, torch.float64)
+    assert found.curve[-1].val_loss == pytest.approx(float(F.cross_entropy(forward(x), right).detach()), rel=1e-12)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain module": PLAIN,
+    "transformer on a table of tokens": {"task": {"plugin": {"_target_": "mine.parity", "floats": False}}},
+    "module on equations, dropout": {"task": {"plugin": {"_target_": "mine.parity"}},
+                                     "model": {"plugin": {"_target_": "mine.Perceptron", "dropout": 0.3}}},
+    "optimiser": {"optim": {"plugin": {"_target_": "torch.optim.SGD", "momentum": 0.9, "nesterov": True}}},
+    "optimiser with counters": {"optim": {"plugin": {"_target_": "torch.optim.NAdam"}}},
+    "intervention": {"optim": {"intervention": {"_target_": "mine.Doubled"}}},
+    "loss and metric": {"train": {"loss_plugin": {"_target_": "mine.mean_loss", "power": 2.0}},
+                        "eval": {"metric_plugins": {"norm": {"_target_": "mine.norm"}}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_bits(case: str) -> None:
+    config = own(**CASES[case], checkpoint={"every": 10})
+    whole = events(config)
+    (result,) = [e for e in whole if isinstance(e, RunResult)]
+    middle = next(e for e in whole if isinstance(e, Checkpoint) and e.step == 10)
+    from grok.arithmetic.engine import train
+
+    again = [e for e in train([Job(run_id="run0", config=config, resume=middle)]) if isinstance(e, RunResult)]
+    assert (again[0].weights_hash, curve(again[0])) == (result.weights_hash, curve(result))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_does_not_depend_on_its_neighbours(case: str) -> None:
+    torch.manual_seed(1)
+    first, second = (own(**CASES[case], seed=seed) for seed in (1, 2))
+    alone = results(second)[0].weights_hash
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    assert results(first, second, lanes=2)[1].weights_hash == alone
+    assert torch.equal(torch.get_rng_state(), before), "the global generator is left as it was"
+
+
+def test_adamw_of_torch_is_the_built_in_optimiser() -> None:
+    (lane,) = results(tiny(precision="float64"))
+    (mine,) = results(own(precision="float64", optim={"plugin": {"_target_": "torch.optim.AdamW"}}))
+    np.testing.assert_allclose(mine.curve[-1].val_loss, lane.curve[-1].val_loss, rtol=1e-9)
+
+
+def test_a_metric_changes_nothing_and_is_right() -> None:
+    (without,) = results(tiny())
+    (found,) = results(own(eval={"every": 8, "metric_plugins": {"norm": {"_target_": "mine.norm", "scale": 2.0}}}))
+    assert found.weights_hash == without.weights_hash
+    last = found.curve[-1]
+    assert last.metrics["norm_two"] == pytest.approx(2 * last.weight_norm_all, rel=1e-5)
+    assert last.metrics["norm_hits"] == pytest.approx(last.val_acc)
+
+
+def test_layers_of_a_module_are_drawn_by_their_own_seeds() -> None:
+    one, other = (initial_of_module(own(**PLAIN, seeds={"init": 1, "layers": layers}), torch.float32)
+                  for layers in ({}, {"head": 5}))  # fmt: skip
+    same = {name for name in one if torch.equal(one[name], other[name])}
+    assert same == {"hidden.weight", "hidden.bias"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"task": {"plugin": {"_target_": "mine.Perceptron", "length": 2, "classes": 2}}}, "grok.plugins.Operation"),
+        ({"task": {"plugin": {"_target_": "mine.addition", "n": 13}}}, "set task.modulus=13"),
+        ({"task": {"plugin": {"_target_": "mine.parity"}}}, "inputs of floats"),
+        ({"model": {"plugin": {"_target_": "mine.parity"}}}, "expected a torch.nn.Module"),
+        ({**PLAIN, "model": {"plugin": {"_target_": "mine.Batchnorm"}}}, "changes its buffer"),
+        ({**PLAIN, "model": {"plugin": {"_target_": "mine.Perceptron", "depth": 3}}}, "refuses its arguments"),
+        ({"train": {"loss_plugin": {"_target_": "mine.scalar_loss"}}}, "expected one loss for each"),
+        ({"optim": {"plugin": {"_target_": "mine.norm"}}}, "refuses its arguments|one step of it fails|expected a"),
+        ({"optim": {"intervention": {"_target_": "mine.norm"}}}, "one step of it fails|neither"),
+        ({**PLAIN, "train": {"batch_size": 60}}, "larger than the 32 training examples"),
+        ({"task": {"plugin": {"_target_": "os.getcwd"}}}, "expected a grok.plugins.Operation"),
+    ],
+)  # fmt: skip
+def test_code_that_does_not_fit_is_refused_before_anything_is_trained(settings: dict[str, Any], said: str) -> None:
+    from grok.execute.refusals import refuse_unusable_code
+
+    with pytest.raises(GrokError, match=said):
+        refuse_unusable_code([own(**settings)])
+
+
+def test_a_metric_that_changes_weights_is_refused() -> None:
+    with pytest.raises(GrokError, match="changed the parameters"):
+        results(own(eval={"metric_plugins": {"rude": {"_target_": "mine.rude"}}}))
