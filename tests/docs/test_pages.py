@@ -98,6 +98,8 @@ def test_a_run_can_be_planned(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     place = ["dry_run=true", "store.path=S"] + (["data.path=" + str(corpus)] if "mode=gpt" in words else [])
+    if any("_target_=" in word for word in words):
+        place.append(f"plugin_path={ROOT / 'examples'}")
     assert run.main([*words, *place]) == 0, capfd.readouterr().err
 
 
