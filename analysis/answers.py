@@ -44,13 +44,14 @@ def compile_report(observations: Observations) -> Report:
     """Ask every question of the store."""
     answers = [question.ask(observations) for question in QUESTIONS]
     path = observations.path
+    only_language = bool(len(observations.gpt)) and observations.arithmetic.empty
     return Report(
         path.resolve().name if path else "",
         str(path) if path else "STORE",
         heading(observations),
         provenance(observations),
         [a for a in answers if isinstance(a, Study)],
-        [a for a in answers if isinstance(a, Missing) and (a.started or a.command)],
+        [a for a in answers if isinstance(a, Missing) and (a.started or (a.command and not only_language))],
         proposal("python -m grok.run -m 'seed=range(0,64)'", observations, any_task=False),
         run_labels(observations.all_runs),
     )

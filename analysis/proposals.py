@@ -11,6 +11,7 @@ from typing import Any, Final
 import pandas as pd
 import yaml
 
+from analysis.designs import designed
 from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings
 from analysis.populations import COUPLING, Populations, populations
 from grok.cli import setups
@@ -41,10 +42,11 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
     """
     if not command:
         return ""
-    words = shlex.split(command)
-    if any_task and len(observations.arithmetic):
-        words += settings_of(observations, _set_by(words), sweeping="-m" in words[3:])
-        if longer and "train.steps" not in _set_by(shlex.split(command)):
+    design = designed(shlex.split(command), observations, any_task)
+    words = list(design.words)
+    if design.settings and len(observations.arithmetic):
+        words += settings_of(observations, _set_by(words), "-m" in words[3:], design.streams)
+        if longer and "train.steps" not in _set_by(design.words):
             steps = LONGER * int(observations.arithmetic["config.train.steps"].max())
             words = [*(word for word in words if not word.startswith("train.steps=")), f"train.steps={steps}"]
     path = observations.path
@@ -72,12 +74,12 @@ def _needs_quotes(path: str) -> bool:
     return not re.fullmatch(r"[\w./~@:%+-]+( [\w./~@:%+-]+)*", path)
 
 
-def settings_of(observations: Observations, own: Sequence[str], sweeping: bool) -> list[str]:
+def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, streams: bool = True) -> list[str]:
     """Return overrides that give the runs of a store again, seeds aside: their set-up, then what differs from it.
 
     ``own``: names the command sets itself. ``sweeping``: it takes several values of a setting, and
     streams. A setting that takes a few values among the populations is then swept over all of them,
-    and streams that every population holds are named at their seeds.
+    and streams that every population holds are named at their seeds (``streams``).
     """
     grouped = observations.once(populations)
     rows = observations.arithmetic
@@ -95,7 +97,7 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool) 
             words.append(f"{setting}={','.join(values)}")
         elif as_text(row[column]) != as_text(before.get(setting)):
             words.append(f"{setting}={_typed(row[column])}")
-    return [*words, *(_streams(grouped, own) if sweeping else [])]
+    return [*words, *(_streams(grouped, own) if sweeping and streams else [])]
 
 
 def _values(grouped: Populations, setting: str) -> list[str] | None:

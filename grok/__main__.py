@@ -68,6 +68,9 @@ COMMANDS: Final = {
     },
 }
 
+DESIGNS: Final = {"repeatability": "repeat", "branching": "branch", "layers": "layers"}
+"""``grok sweep NAME ...``: sweeps that start from the runs of a store, by the command that makes them."""
+
 EXAMPLES: Final = """\
 examples:
   grok sweep experiment=quickstart 'seed=range(0,64)' --store results/quickstart
@@ -107,6 +110,8 @@ def main(argv: list[str]) -> int:
         return _completion(words)
     if name == "bench":
         return _bench(words)
+    if name == "sweep" and words and words[0] in DESIGNS:
+        name, *words = [DESIGNS[words[0]], *words[1:]]
     chosen = known[name]
     return int(importlib.import_module(chosen.module).main([*chosen.words, *words]))
 

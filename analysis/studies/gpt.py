@@ -226,7 +226,7 @@ QUESTION = Question(
     "gpt",
     "Language models",
     "How well do the GPT runs predict text, and how much does the seed matter?",
-    "python -m grok.run -m mode=gpt experiment=gpt/shakespeare_char data.path=DIR 'seed=range(0,3)'",
+    "",  # a corpus comes first: grok.prepare
     analyse,
     lambda observations: bool(len(observations.gpt)),
     any_task=False,

@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.observations import Observations
 from analysis.populations import LAYERS, Population, populations
+from analysis.proposals import proposal
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.spread import standard_deviation, variance_ratio
 from analysis.studies.base import Finding, Question, Study, Table
@@ -66,7 +67,7 @@ def analyse(observations: Observations, question: Question) -> Study:
     if any(record["of what init moves"] == "" for record in records):
         study.notes.append(
             "For the share of what the whole init seed moves, scan that as well, at the same split and order: "
-            "python -m grok.run -m 'seeds.init=range(0,64)'"
+            + proposal("python -m grok.run -m 'seeds.init=range(0,64)'", observations, any_task=True)
         )
     return study
 

@@ -236,11 +236,16 @@ def _table(done: pd.DataFrame) -> Table:
                 "seeds": len(group),
                 **{name: steps[column].median() for column, name in EVENTS.items()},
                 "norm never fell": int(steps["fall"].isna().sum()),
-                "generalised / loss peak": round(float((steps["grokked"] / steps["loss_peak"]).median()), 2),
-                "climb of val loss": round(float(group["climb"].median()), 2),
+                "generalised / loss peak": _middle(steps["grokked"] / steps["loss_peak"]),
+                "climb of val loss": _middle(group["climb"]),
             }
         )
     return Table("events", "Events by regime: median steps", pd.DataFrame(records))
+
+
+def _middle(ratios: pd.Series) -> float:
+    """Return the median of the ratios that are finite: a loss of 0, or a peak at step 0, has none."""
+    return round(float(ratios.replace(np.inf, np.nan).median()), 2)
 
 
 def _orders(done: pd.DataFrame) -> Table:
@@ -266,6 +271,7 @@ def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:
         return norms.groupby(evaluations["run_id"].map(done["regime"]).to_numpy()).median()
 
     grown = (parts(at) / parts(start[start["run_id"].isin(at["run_id"])])).T
+    grown = grown.replace(np.inf, np.nan)  # what starts at 0 has no growth
     frame = grown.round(2).rename_axis("component").reset_index()
     frame.columns = [str(c) if c == "component" else f"{c}: growth" for c in frame.columns]
     caption = "Weight norm of each component when the seed generalises, over its norm at the first evaluation (medians)"

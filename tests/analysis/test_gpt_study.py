@@ -89,6 +89,10 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert {"train_loss", "val_loss"} <= set(drawing.data)
 
 
+def test_a_store_of_language_models_is_asked_for_nothing_arithmetic() -> None:
+    assert compile_report(store_of([run(0, "gpt/shakespeare_char", 2.0)])).missing == []
+
+
 def test_one_seed_has_no_interval() -> None:
     study = ask("gpt", store_of([run(0, "gpt/shakespeare_char", 1.5)]))
     (finding,) = [f for f in study.findings if f.headline]

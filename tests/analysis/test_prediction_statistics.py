@@ -59,13 +59,13 @@ def test_learnt_noise_is_called_noise_at_the_stated_rate() -> None:
     rng = generator("learnt noise")
     labels = np.arange(60) < 12
     ratios, above, below = [], 0, 0
-    for _ in range(30):
-        x = rng.normal(0, 1, (60, 6))
-        noise = cross_validation_noise(x, labels, rng, 12)
+    for _ in range(16):
+        x = rng.normal(0, 1, (60, 5))
+        noise = cross_validation_noise(x, labels, rng, 6)
         ratios.append(noise.mean())
         e = cross_validated_auroc(cross_validated(x, labels, rng), labels, float(np.sqrt(max(1.0, noise.mean()))))
         above, below = above + (e.low > 0.5), below + (e.high < 0.5)
-    assert above <= 3 and below <= 3  # 1 expected at 2.5%
+    assert above <= 2 and below <= 2  # 2.5% of 16 expected
     assert 1.2 < np.mean(ratios) < 4
 
 

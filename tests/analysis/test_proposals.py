@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import shlex
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,11 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from analysis.answers import compile_report
 from analysis.observations import Observations
 from analysis.proposals import proposal
 from analysis.studies import QUESTIONS
-from tests.analysis.simulate import Truth, census, simulate
+from tests.analysis.simulate import Truth, census, simulate, write
 
 TOY: dict[str, Any] = {
     "experiment": "toy",
@@ -117,3 +121,47 @@ def test_every_question_proposes_for_the_store_and_the_default_store_needs_no_na
     assert all("elsewhere" in command for command in commands.values())
     assert "experiment=toy" not in commands["parity"], "it asks of the default regime"
     assert commands["search"] == "python -m sweeps.search study=quickstart store.path=elsewhere"
+
+
+def stores() -> dict[str, list[Truth]]:
+    rng = np.random.default_rng(3)
+    scan = [
+        Truth({"seeds.init": i, "seeds.order": 8, "eval.every": 250}, float(rng.lognormal(9, 1))) for i in range(30)
+    ]
+    decay = [
+        Truth({"seed": i, "optim.weight_decay": wd, "eval.every": 250}, float(rng.lognormal(9, 1)))
+        for wd in (0.0, 0.1, 1.0)
+        for i in range(10)
+    ]
+    return {"scan": scan, "decay": decay, "few": census(2, rng), "modulus": census(20, rng, task__modulus=97)}
+
+
+def planned(command: str) -> str:
+    """Return what a proposed command prints when it is pasted with ``dry_run=true``."""
+    words = shlex.split(command)
+    assert words[:2] == ["python", "-m"]
+    module = importlib.import_module(words[2] + (".__main__" if words[2] == "sweeps.search" else ""))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", [words[2], *words[3:], "dry_run=true"])
+        assert module.main([*words[3:], "dry_run=true"]) == 0, f"{command}\n{out.getvalue()}"
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["scan", "few"])
+def test_designs_start_from_what_the_store_has(kind: str, tmp_path: Path) -> None:
+    store = Observations.read(write(stores()[kind], tmp_path / "store"))
+    for question in QUESTIONS:
+        if "sweeps.layers" in question.command or "sweeps.branch" in question.command or "repeat" in question.command:
+            assert " 0 to train" not in planned(question.command_for(store))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["scan", "decay", "few", "modulus"])
+def test_every_proposed_command_runs_as_pasted(kind: str, tmp_path: Path) -> None:
+    store = Observations.read(write(stores()[kind], tmp_path / "store"))
+    report = compile_report(store)
+    commands = [gap.command for gap in report.missing] + [fact.text for fact in report.heading if fact.is_command]
+    assert len(commands) > 8
+    for command in [*commands, report.first_command]:
+        planned(command)

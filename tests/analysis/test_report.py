@@ -220,8 +220,6 @@ def test_the_guide_names_every_section() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("question", [q for q in QUESTIONS if "grok.run" in q.command], ids=lambda q: q.name)
 def test_the_command_that_gets_the_data_plans(question, tmp_path: Path) -> None:
-    if "data.path=DIR" in question.command:
-        pytest.skip("needs prepared text; the door's own tests run it")
     for setup in ([], ["experiment=quickstart"]) if question.any_task else ([],):
         asked = [*shlex.split(question.command)[1:], *setup, "dry_run=true", f"store.path={tmp_path / 'store'}"]
         done = subprocess.run([sys.executable, *asked], capture_output=True, text=True, check=False)
