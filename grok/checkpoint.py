@@ -2,7 +2,8 @@
 
 ```
 checkpoints/<run_id>/
-  00000007-step-3000/   a checkpoint: tensors.safetensors, manifest.json
+  00000007-step-3000/   a checkpoint: tensors.safetensors, manifest.json, and where several processes hold
+                        tensors in shares shards/*.safetensors, written by all of them
   weights-final/        kept weights, the same two files
 ```
 A folder is written under another name and gets its own by one rename, so it is whole or
@@ -17,7 +18,7 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,7 @@ from grok.untrusted import is_folder, plain_name, read_json_object, refuse_links
 FORMAT: Final = 1
 TENSORS: Final = "tensors.safetensors"
 MANIFEST: Final = "manifest.json"
+SHARDS: Final = "shards"
 _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 
 
@@ -63,9 +65,8 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None
     _check_plain(checkpoint.state, "state")
     serial = max((s for s, _, _ in _saved(folder)), default=0) + 1
     target = folder / f"{serial:08d}-step-{checkpoint.step}"
-    _commit(
-        target, checkpoint.tensors, {"run_id": checkpoint.run_id, "step": checkpoint.step, "state": checkpoint.state}
-    )
+    about = {"run_id": checkpoint.run_id, "step": checkpoint.step, "state": checkpoint.state}
+    _commit(target, checkpoint.tensors, about, checkpoint.shards)
     if keep is not None:
         for _, _, old in _saved(folder)[keep:]:
             _discard(old)
@@ -77,10 +78,11 @@ def has_checkpoint(folder: str | Path) -> bool:
     return any(_is_intact(path) for _, _, path in _saved(Path(folder)))
 
 
-def load_checkpoint(folder: str | Path, step: int | None = None) -> Checkpoint:
+def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool = True) -> Checkpoint:
     """Return the newest intact checkpoint of the run's ``folder`` (or that of ``step``), on the CPU.
 
-    Tensors have the dtypes and shapes they were saved with.
+    Tensors have the dtypes and shapes they were saved with. Those that several processes wrote in shares are put
+    together; with ``whole=False`` they are left where they are, and ``shards`` names the folder.
 
     Raises:
         CheckpointError: there is none.
@@ -90,10 +92,15 @@ def load_checkpoint(folder: str | Path, step: int | None = None) -> Checkpoint:
     for path in candidates:
         try:
             manifest, tensors = _load(path)
+            shards = path / SHARDS if manifest.get("shards") else None
+            if shards is not None and whole:
+                tensors, shards = tensors | read_shards(shards), None
         except CheckpointError as error:
             warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
             continue
-        return Checkpoint(run_id=manifest["run_id"], step=manifest["step"], tensors=tensors, state=manifest["state"])
+        return Checkpoint(
+            run_id=manifest["run_id"], step=manifest["step"], tensors=tensors, state=manifest["state"], shards=shards
+        )
     missing = f"no checkpoint in {folder}" if step is None else f"no checkpoint of step {step} in {folder}"
     available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
     raise CheckpointError(f"{missing} that is intact: {len(candidates)} damaged; steps there: {available}")
@@ -174,8 +181,39 @@ def _saved(folder: Path) -> list[tuple[int, int, Path]]:
     return sorted(((int(m[1]), int(m[2]), path) for m, path in matches if m), reverse=True)
 
 
-def _commit(target: Path, tensors: Mapping[str, torch.Tensor], about: dict[str, Any]) -> None:
-    """Write a folder whole.
+def read_shards(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors whose shares are in ``folder``, whole.
+
+    Raises:
+        CheckpointError: the files cannot be read.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    try:
+        about = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        tensors = {
+            name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
+            for name, tensor in about.items()
+            if isinstance(tensor, TensorStorageMetadata)
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that one process alone reads
+            load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+    except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
+        raise CheckpointError(f"its shards cannot be read: {error}") from error
+    return tensors
+
+
+def _commit(
+    target: Path,
+    tensors: Mapping[str, torch.Tensor],
+    about: dict[str, Any],
+    write_shards: Callable[[Path], None] | None = None,
+) -> None:
+    """Write a folder whole; ``write_shards`` fills its folder of shards, together with other processes.
 
     Two processes train one run where a lease was lost (a machine slept), and one may clear what
     the other is writing: that is no fault of the disk, and is written again.
@@ -184,9 +222,15 @@ def _commit(target: Path, tensors: Mapping[str, torch.Tensor], about: dict[str, 
 
     def write(folder: Path) -> None:
         _save_tensors(plain, folder / TENSORS)
+        shards = folder / SHARDS
+        if write_shards is not None:
+            shards.mkdir()
+            write_shards(shards)
+        written = {file.name: _sha256(file) for file in sorted(shards.glob("*"))}
         manifest = {
             "format": FORMAT,
             **about,
+            **({"shards": written} if written else {}),
             "tensors": {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in plain.items()},
             "sha256": _sha256(folder / TENSORS),
         }
@@ -255,6 +299,7 @@ def _intact_manifest(path: Path) -> dict[str, Any]:
         said = manifest.pop("manifest_sha256")
         written_by = manifest["format"]
         whole = said == _fingerprint(manifest) and _sha256(path / TENSORS) == manifest["sha256"]
+        whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"its files cannot be read ({error})") from error
     if not whole:
@@ -262,6 +307,15 @@ def _intact_manifest(path: Path) -> dict[str, Any]:
     if written_by != FORMAT:
         raise CheckpointError(f"it has format {written_by}, this version reads {FORMAT}: update grok-lab")
     return dict(manifest)
+
+
+def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
+    """Return whether ``folder`` holds the files that a manifest names, and no others."""
+    if not written:
+        return not folder.exists()
+    if not is_folder(folder) or {file.name for file in folder.iterdir()} != set(written):
+        return False
+    return all(not (folder / name).is_symlink() and _sha256(folder / name) == sha for name, sha in written.items())
 
 
 def _is_intact(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Which process wrote something, and whether it still lives.
+"""Which process wrote something, and whether it still lives; and a process's place among those of one run.
 
 No clock is compared: a process is known by its number *and* its start time, on one
 machine and boot, so that a number that was given out again keeps nothing alive.
@@ -49,6 +49,29 @@ class Owner:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A process's place among the processes of one command, as ``torchrun`` tells it; alone without ``torchrun``."""
+
+    index: int = 0
+    """Its number, from 0. Rank 0 plans, prints and writes."""
+    size: int = 1
+    """Number of processes."""
+    local: int = 0
+    """Its number among those of its machine: which CUDA device it takes."""
+    beside: int = 1
+    """How many of them are on its machine."""
+
+    @classmethod
+    def of_this_process(cls) -> Rank:
+        """Return what ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` say."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        index, size, local, beside = (os.environ.get(name) for name in names)
+        if index is None or size is None:
+            return cls()
+        return cls(int(index), int(size), int(local or 0), int(beside or 1))
 
 
 def alive_here(owner: Owner) -> bool | None:

@@ -123,6 +123,9 @@ class Checkpoint:
     """CPU torch tensors by name."""
     state: dict[str, Any]
     """JSON-able rest: the curve so far, events so far, counters."""
+    shards: Any = None
+    """Tensors that several processes hold in parts: when saved, a function that writes them into a folder; when
+    loaded in parts, that folder."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from typing import Final, NoReturn, Protocol
 from grok.cli.terminal import readable_output
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError, GrokError
+from grok.processes import Rank
 
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
 """Environment variable: ``1`` shows tracebacks."""
@@ -61,7 +62,8 @@ def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]
                 except GrokError as error:
                     if os.environ.get(FULL_ERROR) == "1":
                         raise
-                    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+                    if Rank.of_this_process().index == 0:  # the others would say the same
+                        print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
                     return error.exit_status
 
         return main

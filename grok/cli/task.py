@@ -10,6 +10,7 @@ from grok.cli.compose import run_application
 from grok.cli.presets import announcement
 from grok.config import GptConfig, RunConfig, load_config
 from grok.errors import GrokError, TrainingError
+from grok.processes import Rank
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -56,8 +57,9 @@ class Task:
         from grok.execute import execute
 
         self.configs = [load_config(job) for job in settings]
-        for line in announcement([c for c in self.configs if isinstance(c, GptConfig)], self.argv):
-            print(line, flush=True)
+        if Rank.of_this_process().index == 0:
+            for line in announcement([c for c in self.configs if isinstance(c, GptConfig)], self.argv):
+                print(line, flush=True)
         self.outcome = execute(self.configs, argv=self.argv)
         return self.outcome
 

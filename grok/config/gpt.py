@@ -187,7 +187,16 @@ class TrainConfig:
         None, "Threads on a CPU, part of the numerics tag; null: all cores.", role="none", minimum=1
     )
     devices: int = setting(
-        1, "Devices that share each batch (processes on a CPU), part of the numerics tag.", role="none", minimum=1
+        1,
+        "Processes that must share each batch; 1: as many as torchrun starts. Their number is in the numerics tag.",
+        role="none",
+        minimum=1,
+    )
+    parallel: str = setting(
+        "ddp",
+        "What several processes keep: all of weights and moments each (ddp), or a share of them (fsdp).",
+        role="none",
+        choices=("ddp", "fsdp"),
     )
     early_stop: int = setting(
         0, "Stop after this many evaluations without a better validation loss; 0: never.", role="schedule", minimum=0

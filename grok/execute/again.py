@@ -135,7 +135,7 @@ def train_again(stored: StoredRun, watch: Callable[[Progress], None]) -> Repetit
 def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
     """Train and return the result under the stored run's name, as soon as there is one."""
     run = stored.planned
-    device = prepare_process([run], run.config.device, slot=0)
+    device = prepare_process([run.config], run.config.device, slot=0)
     parent = named_checkpoint(run.config, run.config.store.path)
     jobs = [Job(run_id=run.run_id, config=run.config, resume=parent)]
     lanes = stored.row["lane_width"] if device == "cuda" else None

@@ -13,6 +13,7 @@ from grok.config import GptConfig, RunConfig
 from grok.execute.estimate import bytes_per_worker
 from grok.execute.planned import PlannedRun
 from grok.numerics.machine import usable_cores, usable_memory
+from grok.processes import Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,9 @@ class WorkerPool:
         gpus = 0 if shared.device == "cpu" else visible_gpus()
         local = shared.executor in ("inline", "loky")
         gpu = shared.device == "cuda" or gpus > 0
-        # one run needs no second process
-        executor = "inline" if shared.executor == "loky" and len(runs) == 1 else shared.executor
+        # one run needs no second process, and the processes of torchrun train in themselves
+        inline = Rank.of_this_process().size > 1 or (shared.executor == "loky" and len(runs) == 1)
+        executor = "inline" if inline else shared.executor
         if executor == "inline":
             return cls(executor, 1, shared.lanes, gpu)
         on_cores = not gpu and not isinstance(shared, GptConfig)

@@ -17,6 +17,7 @@ from grok.config import MODES, GptConfig, RunConfig, flatten
 from grok.config.fields import settings_of
 from grok.errors import CheckpointError
 from grok.execute.planned import PlannedRun
+from grok.processes import Rank
 from grok.records import Checkpoint
 from grok.store import Store
 
@@ -29,6 +30,7 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
     """
     from grok.checkpoint import has_checkpoint, load_checkpoint, run_folder
 
+    whole = not _in_shares(run.config)
     own = _own_checkpoint(run, store_path, notes)
     if own is not None:
         return own
@@ -36,7 +38,7 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
     if named is not None or run.extends is None:
         return named
     if has_checkpoint(run_folder(store_path, run.extends)):
-        return replace(load_checkpoint(run_folder(store_path, run.extends)), run_id=run.run_id)
+        return replace(load_checkpoint(run_folder(store_path, run.extends), whole=whole), run_id=run.run_id)
     notes.append(f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew")
     return None
 
@@ -51,7 +53,8 @@ def named_checkpoint(config: RunConfig, store_path: str) -> Checkpoint | None:
         return None
     from grok.checkpoint import load_checkpoint
 
-    return load_checkpoint(_named_folder(config.resume.run, store_path), config.resume.step)
+    folder = _named_folder(config.resume.run, store_path)
+    return load_checkpoint(folder, config.resume.step, whole=not _in_shares(config))
 
 
 def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None) -> None:
@@ -87,13 +90,19 @@ def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Check
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the note says it where the user looks
         try:
-            checkpoint = load_checkpoint(folder)
+            checkpoint = load_checkpoint(folder, whole=not _in_shares(run.config))
         except CheckpointError:
             notes.append(f"{damaged} was trained anew")
             return None
     if checkpoint.step != steps[0]:
         notes.append(f"{damaged} went on from step {checkpoint.step}")
     return checkpoint
+
+
+def _in_shares(config: RunConfig) -> bool:
+    """Return whether each process will read its own shares of a checkpoint."""
+    sharded = isinstance(config, GptConfig) and config.train.parallel == "fsdp"
+    return sharded and Rank.of_this_process().size > 1
 
 
 def _named_folder(run_id: str, store_path: str) -> Path:

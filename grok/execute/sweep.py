@@ -23,11 +23,13 @@ from grok.execute.own_code import own_code_lines
 from grok.execute.plan import Plan, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.progress import ProgressView, say
+from grok.execute.ranks import let_go, refuse_unsharable, take_part
 from grok.execute.refusals import refuse_impossible
 from grok.execute.replicates import RECORD_KEY
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
 from grok.plugins import active
+from grok.processes import Rank
 from grok.records import RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_store
 
@@ -62,6 +64,19 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
         ConfigError, StoreError, DataError: refused; nothing was trained or written.
     """
     shared = shared_settings(configs)
+    rank = Rank.of_this_process()
+    refuse_unsharable(configs, rank)
+    if rank.index > 0:
+        status = 0 if shared.dry_run else take_part(shared, rank)
+        return Outcome(tuple(run.run_id for run in name_runs(configs)), {}, {}, status)
+    outcome = _carry_out(shared, configs, argv)
+    if rank.size > 1 and not shared.dry_run:
+        let_go()
+    return outcome
+
+
+def _carry_out(shared: RunConfig, configs: Sequence[RunConfig], argv: Sequence[str]) -> Outcome:
+    """Plan and train ``configs``, whose command's own settings are ``shared``."""
     path = shared.store.path
     store = open_store(path) if check_path(path) else None
     requested = name_runs(configs)

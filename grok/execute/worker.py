@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -25,8 +25,9 @@ from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
 from grok.execute.resume import checkpoint_to_resume
-from grok.numerics.machine import usable_cores
+from grok.numerics.machine import cores_of_a_rank
 from grok.plugins import Code, activate
+from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
 
@@ -143,7 +144,7 @@ def _train(
     report: GroupReport,
     group_name: str,
 ) -> None:
-    device = prepare_process(runs, settings.device, slot)
+    device = prepare_process([run.config for run in runs], settings.device, slot + Rank.of_this_process().local)
     by_id = {run.run_id: run for run in runs}
     provenance = settings.provenance.on_this_machine(settings.lanes)
     refuse_unclean(provenance, runs[0].config)
@@ -181,7 +182,7 @@ def _train(
     view.close()
 
 
-def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
+def prepare_process(configs: Sequence[RunConfig], device: str, slot: int) -> str:
     """Set this process's threads, allocator and GPU; return the engine's device for a group.
 
     One thread in arithmetic mode, because its bits depend on it;
@@ -191,13 +192,13 @@ def prepare_process(runs: list[PlannedRun], device: str, slot: int) -> str:
 
     keep_freed_memory()
     use_large_pages()
-    config = runs[0].config
+    config = configs[0]
     if isinstance(config, GptConfig):
-        torch.set_num_threads(config.train.threads or usable_cores())
+        torch.set_num_threads(config.train.threads or cores_of_a_rank())
     else:
         torch.set_num_threads(1)
     if device == "auto":
-        bound = any(run.config.only_on_cpu() for run in runs)
+        bound = any(config.only_on_cpu() for config in configs)
         device = "cuda" if torch.cuda.is_available() and not bound else "cpu"
     if device == "cuda":
         if not torch.cuda.is_available():
@@ -294,7 +295,9 @@ class StopCheck:
         here = parent is not None and parent[0] == socket.gethostname() and parent[1] != os.getpid()
         self._parent = parent[1] if parent is not None and here else None
         self._next = 0.0
-        if self._parent is not None and threading.current_thread() is threading.main_thread():
+        if Rank.of_this_process().size > 1:  # torchrun is the parent; the sweep itself minds signals
+            self._parent = os.getppid()
+        elif self._parent is not None and threading.current_thread() is threading.main_thread():
             for request in (signal.SIGTERM, signal.SIGUSR1):
                 signal.signal(request, self._on_signal)
 

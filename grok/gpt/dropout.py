@@ -34,15 +34,18 @@ def places(config: ModelConfig, b: int, t: int) -> dict[str, tuple[float, tuple[
     return result
 
 
-def draw_masks(config: ModelConfig, b: int, t: int, *, stream: Stream, device: torch.device) -> Masks:
+def draw_masks(
+    config: ModelConfig, b: int, t: int, *, stream: Stream, device: torch.device, rows: slice | None = None
+) -> Masks:
     """Return the masks of one micro-batch of ``b`` sequences of ``t`` tokens; ``stream`` is at its step and number.
 
     Each mask is drawn on ``device`` by a generator seeded with its own address, so the
-    draws of one place never depend on whether another drops.
+    draws of one place never depend on whether another drops. ``rows``: only these of the ``b`` sequences are
+    returned, with the draws that they have among all of them.
     """
     masks = {}
     for name, (p, shape) in places(config, b, t).items():
         generator = torch.Generator(device=device).manual_seed(stream.at(name).seed64())
-        kept = torch.rand(shape, generator=generator, device=device) >= p
+        kept = torch.rand(shape, generator=generator, device=device)[rows or slice(None)] >= p
         masks[name] = kept.to(torch.float32).mul_(1 / (1 - p))
     return masks

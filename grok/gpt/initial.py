@@ -7,34 +7,53 @@ others, and adding a layer moves none.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from grok.config.gpt import GptConfig, ModelConfig
 from grok.gpt.model import GPT
 from grok.streams import Stream, layer_seeds
 
 
-def build_model(config: GptConfig, *, vocab_size: int, device: torch.device, dtype: torch.dtype) -> GPT:
+def build_model(
+    config: GptConfig,
+    *,
+    vocab_size: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    share: Callable[[GPT], None] | None = None,
+) -> GPT:
     """Return the model of ``config`` with its initial weights.
 
-    Draws are made in float64 and rounded once.
+    Draws are made in float64 and rounded once. ``share`` leaves this process a share of every tensor: then a process
+    draws one tensor after the other and keeps its share, so the whole model is never in its memory.
 
     Raises:
         ConfigError: ``seeds.layers`` names a tensor that is not there.
     """
     with torch.device("meta"):
         model = GPT(config.model, vocab_size=vocab_size)
-    model = model.to(dtype).to_empty(device=device)
+    model = model.to(dtype)
+    if share is not None:
+        share(model)
+    model = model.to_empty(device=device)
     if config.model.tied:  # `to_empty` makes two tensors of one
         model.head.weight = model.token_embedding.weight
     seeds = layer_seeds([name for name, _ in model.named_parameters()], config.seeds.layers, config.stream_seeds().init)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            fill(parameter, name, config.model, Stream("init", seeds[name]).at(name))
-        for tensor in {model.token_embedding.weight, model.head.weight}:
-            tensor[vocab_size:] = 0.0
+            stream = Stream("init", seeds[name]).at(name)
+            drawn = torch.empty(parameter.shape, dtype=dtype) if isinstance(parameter, DTensor) else parameter
+            fill(drawn, name, config.model, stream)
+            if name in ("token_embedding.weight", "head.weight"):
+                drawn[vocab_size:] = 0.0
+            if isinstance(parameter, DTensor):
+                parameter.copy_(
+                    distribute_tensor(drawn.to(device), parameter.device_mesh, parameter.placements, src_data_rank=None)
+                )
     return model
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from grok.config.gpt import ModelConfig
 from grok.gpt.attention import KVCache, alibi, attend, rotary, rotate
 from grok.gpt.dropout import Masks, drop
-from grok.gpt.head import mean_loss
+from grok.gpt.head import mean_loss, score
 from grok.numerics.products import linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -159,6 +159,11 @@ class GPT(nn.Module):
         features = self.features(tokens, masks)
         head = self.head
         return mean_loss(features.flatten(0, 1), head.weight, targets.flatten(), self.vocab_size, head.path)
+
+    def score(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each target's cross-entropy [B T] in nats and whether the likeliest token was right [B T]."""
+        features, head = self.features(tokens).flatten(0, 1), self.head
+        return score(features, head.weight, targets.flatten(), self.vocab_size, head.path)
 
     def new_cache(self, batch: int, length: int) -> KVCache:
         """Return an empty cache for ``batch`` sequences of up to ``length`` tokens."""

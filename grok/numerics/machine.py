@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from grok.processes import Rank
+
 
 def usable_cores() -> int:
     """Return how many cores this process may use: those that it is bound to, within a container's quota."""
@@ -11,6 +13,11 @@ def usable_cores() -> int:
 
     cores: int = cpu_count()
     return cores
+
+
+def cores_of_a_rank() -> int:
+    """Return how many cores this process may use where torchrun started others beside it on this machine."""
+    return max(1, usable_cores() // Rank.of_this_process().beside)
 
 
 def usable_memory() -> int:

@@ -32,15 +32,25 @@ class Log:
     """Prints plain lines to the error stream and hands every record to the sinks."""
 
     def __init__(
-        self, run_id: str, config: GptConfig, corpus: Corpus, model: GPT, device: torch.device, *, from_step: int
+        self,
+        run_id: str,
+        config: GptConfig,
+        corpus: Corpus,
+        model: GPT,
+        device: torch.device,
+        *,
+        from_step: int,
+        mute: bool = False,
     ) -> None:
+        """``mute``: print nothing whatever happens, as another process of this run prints it."""
+        self.mute = mute
         self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
         self.from_step, self.began = from_step, 0.0
         self.profile = Profiler(config.log, device, from_step)
         self.sinks: list[Sink] = open_sinks(run_id, config, from_step)
 
     def say(self, line: str, *, always: bool = False) -> None:
-        if always or not self.config.log.quiet:
+        if not self.mute and (always or not self.config.log.quiet):
             print(f"{self.run_id[:8]} {line}", file=sys.stderr, flush=True)
 
     def start(self, numerics: str, changes: list[str]) -> None:

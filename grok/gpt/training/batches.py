@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,6 +17,38 @@ from grok.gpt.training.stability import Branch
 from grok.streams import Stream
 from grok.text.corpus import Corpus
 from grok.text.windows import BlockOrder, Sampling, check_length, gather
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows ``start .. stop`` of a batch, computed at once: a micro-batch, or one process's part of it."""
+
+    number: int
+    """The micro-batch, by which its dropout is drawn."""
+    micro: slice
+    """All rows of that micro-batch."""
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+def pieces(rows: int, micro: int, ranks: int = 1) -> list[Piece]:
+    """Return a batch of ``rows`` cut into micro-batches, and each of these into equal parts while ``ranks`` processes
+    have no piece each.
+    """
+    parts = 1
+    while True:
+        cut = []
+        for number, start in enumerate(range(0, rows, micro)):
+            stop = min(start + micro, rows)
+            bounds = [start + (stop - start) * part // parts for part in range(parts + 1)]
+            cut += [Piece(number, slice(start, stop), a, b) for a, b in pairwise(bounds) if a < b]
+        if len(cut) >= min(ranks, rows):
+            return cut
+        parts += 1
 
 
 class Batches:

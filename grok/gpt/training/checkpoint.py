@@ -7,15 +7,20 @@ a result; going on under others is refused unless each is named.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor
 
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.gpt.training.history import History
+from grok.gpt.training.parallel import in_shares, keep, like, read_shares, write_shares
+from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Counters, Trainer
 from grok.records import Checkpoint
@@ -34,13 +39,13 @@ class Moment:
 
 
 def capture(trainer: Trainer, history: History) -> Moment:
-    """Return the present state, copied to the CPU."""
+    """Return the present state, copied to the CPU; of a model in shares this process's."""
     tensors = {}
     for name, p in trainer.model.named_parameters():
-        tensors[f"model.{name}"] = p.detach().to("cpu", copy=True)
+        tensors[f"model.{name}"] = keep(p)
         for key, value in trainer.optimizer.state.get(p, {}).items():
             if isinstance(value, Tensor):
-                tensors[f"optim.{key}.{name}"] = value.detach().to("cpu", copy=True)
+                tensors[f"optim.{key}.{name}"] = keep(value)
     state = {
         "counters": asdict(trainer.counters),
         "watch": trainer.watch.state(),
@@ -55,10 +60,10 @@ def put_back(trainer: Trainer, moment: Moment) -> History:
     trainer.optimizer.state.clear()
     keys = {n.split(".")[1] for n in moment.tensors if n.startswith("optim.")}
     for name, p in trainer.model.named_parameters():
-        p.copy_(moment.tensors[f"model.{name}"])
+        p.copy_(like(moment.tensors[f"model.{name}"], p))
         p.grad = None
         saved = {key: moment.tensors.get(f"optim.{key}.{name}") for key in keys}
-        state = {key: t.to(p.device, copy=True) for key, t in saved.items() if t is not None}
+        state = {key: like(t, p) for key, t in saved.items() if t is not None}
         if state:
             trainer.optimizer.state[p] = state
     trainer.counters = Counters(**moment.state["counters"])
@@ -79,7 +84,9 @@ def deciding_settings(config: GptConfig) -> dict[str, Any]:
     return values | {f"seeds.{name}": seeds[name] for name in sorted(config.live_streams())}
 
 
-def to_checkpoint(run_id: str, config: GptConfig, now: Moment, kept: list[Moment], rest: dict[str, Any]) -> Checkpoint:
+def to_checkpoint(
+    run_id: str, config: GptConfig, now: Moment, kept: list[Moment], rest: dict[str, Any], ranks: Ranks | None = None
+) -> Checkpoint:
     """Return the checkpoint of a run that is at ``now`` and may roll back to ``kept``; ``rest`` is the engine's own."""
     tensors: dict[str, Tensor] = {}
     same: dict[str, str] = {}
@@ -93,8 +100,71 @@ def to_checkpoint(run_id: str, config: GptConfig, now: Moment, kept: list[Moment
             else:  # moments share their best weights; the disk holds them once too
                 same[prefix + n] = first_name[id(t)]
         moments.append({"step": moment.step, "state": moment.state, "history": moment.history.state()})
+    shares: dict[str, Tensor] = {n: t for n, t in tensors.items() if isinstance(t, DTensor)}
     state = {"version": VERSION, "settings": deciding_settings(config), "moments": moments, "same": same, **rest}
-    return Checkpoint(run_id=run_id, step=now.step, tensors=tensors, state=state)
+    if shares:
+        state["shares"] = list(shares)
+    whole = {n: t for n, t in tensors.items() if n not in shares}
+    write = Shares(shares, ranks or Ranks()) if shares else None
+    return Checkpoint(run_id=run_id, step=now.step, tensors=whole, state=state, shards=write)
+
+
+class Shares:
+    """The tensors of a checkpoint that the processes hold in shares, and how they write them together."""
+
+    def __init__(self, tensors: dict[str, Tensor], ranks: Ranks) -> None:
+        self.tensors, self.ranks = tensors, ranks
+        self.written = False
+
+    def __call__(self, folder: Path | None = None) -> None:
+        """Write them into ``folder``, which rank 0 names; every process calls this.
+
+        Raises:
+            CheckpointError: a process could not write.
+        """
+        if self.written:
+            raise CheckpointError(f"{folder}: another process cleared away the checkpoint that was being written")
+        self.written = True
+        folder = Path(self.ranks.tell(None if folder is None else str(folder.resolve())))
+        try:
+            with self.ranks.watched():
+                write_shares(self.tensors, folder)
+        except CheckpointException as error:
+            raise CheckpointError(f"writing {folder}: {one_line(error)}") from error
+
+
+def read_checkpoint_shares(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, Tensor]:
+    """Return the tensors in the folder of a checkpoint's shares, in the shares that ``trainer`` holds.
+
+    Raises:
+        CheckpointError: they cannot be read on this machine.
+    """
+    parameters = dict(trainer.model.named_parameters())
+    names = checkpoint.state["shares"]
+    tensors = in_shares({n: parameters[parameter_of(n)] for n in names})
+    try:
+        read_shares(tensors, checkpoint.shards)
+    except (OSError, CheckpointException) as error:
+        raise CheckpointError(
+            f"the shares of the checkpoint in {checkpoint.shards} cannot be read ({one_line(error)}): every process "
+            "needs the store's folder"
+        ) from error
+    return tensors
+
+
+def parameter_of(name: str) -> str:
+    """Return the parameter that a checkpoint's tensor belongs to.
+
+    >>> parameter_of("kept.2.optim.exp_avg.blocks.0.mlp.up.weight"), parameter_of("model.head.weight")
+    ('blocks.0.mlp.up.weight', 'head.weight')
+    """
+    own = name.split(".", 2)[2] if name.startswith("kept.") else name
+    return own.split(".", 2)[2] if own.startswith("optim.") else own.removeprefix("model.")
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says as one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:

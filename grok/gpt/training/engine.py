@@ -13,16 +13,25 @@ from typing import Any, Final
 
 import torch
 
-from grok.config.gpt import GptConfig
-from grok.errors import CheckpointError, ConfigError
+from grok.config.gpt import GptConfig, LogConfig
+from grok.errors import CheckpointError, ConfigError, GrokError, TrainingError
 from grok.gpt.initial import build_model
 from grok.gpt.logging.log import Log
 from grok.gpt.logging.samples import sample_text
-from grok.gpt.training.checkpoint import Moment, capture, check_settings, from_checkpoint, put_back, to_checkpoint
+from grok.gpt.training.checkpoint import (
+    Moment,
+    capture,
+    check_settings,
+    from_checkpoint,
+    one_line,
+    put_back,
+    read_checkpoint_shares,
+    to_checkpoint,
+)
 from grok.gpt.training.history import History, Weights, average_steps, copy_weights
 from grok.gpt.training.numerics import Numerics
+from grok.gpt.training.ranks import RankLost, Ranks
 from grok.gpt.training.stability import abandoned_id, return_step
-from grok.gpt.training.team import Team, open_team
 from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StepPoint, StopRequested
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
@@ -54,31 +63,52 @@ def train(
         TrainingError: compilation failed and no fallback was allowed.
     """
     del lanes
-    for job in jobs:
-        if stop():
+    ranks = Ranks.of_this_process()
+    if ranks.index == 0 and stop():
+        return
+    for job in ranks.jobs(jobs):
+        events = _train(job, device, ranks, stop)
+        yield from events if ranks.size == 1 else _fatally(events)
+        ranks.busy = False
+        if ranks.index == 0 and stop():
             return
-        assert isinstance(job.config, GptConfig)
+
+
+def _train(job: Job, device: str, ranks: Ranks, stop: StopRequested) -> Iterator[Event]:
+    """Train one run, together with the other processes."""
+    assert isinstance(job.config, GptConfig)
+    with ranks.all_or_none():
         numerics = Numerics.of(job.config, device)
-        with numerics.active():
-            if numerics.compile:
-                torch.compiler.reset()  # a process keeps few versions of one function, and every run has its own model
-            corpus = open_data(job.config)  # refused here, before any follower is started
-            team = open_team(job.config, numerics)
-            try:
-                yield from GptRun(job, job.config, corpus, numerics, team).train(stop)
-            finally:
-                if team is not None:
-                    team.close()
+    with numerics.active():
+        if numerics.compile:
+            torch.compiler.reset()  # a process keeps few versions of one function, and every run has its own model
+        with ranks.all_or_none():
+            corpus = open_data(job.config)
+        yield from GptRun(job, job.config, corpus, numerics, ranks).train(stop)
+
+
+def _fatally(events: Iterator[Event]) -> Iterator[Event]:
+    """Yield ``events``; an unforeseen error is one that nobody tries again, as the other processes wait elsewhere.
+
+    Raises:
+        TrainingError: in the place of an error that is not ours.
+    """
+    try:
+        yield from events
+    except (GrokError, OSError):
+        raise
+    except Exception as error:
+        raise TrainingError(f"{type(error).__name__}: {one_line(error)}") from error
 
 
 class GptRun(TrainingRun):
     """One run from its job to its result."""
 
-    def __init__(self, job: Job, config: GptConfig, corpus: Corpus, numerics: Numerics, team: Team | None) -> None:
+    def __init__(self, job: Job, config: GptConfig, corpus: Corpus, numerics: Numerics, ranks: Ranks) -> None:
         super().__init__(job, evaluation_steps(config.train.steps, every=config.eval.every))
-        self.config, self.numerics, self.team = config, numerics, team
+        self.config, self.numerics, self.ranks = config, numerics, ranks
         self.corpus = corpus
-        self.trainer = Trainer(config, self.corpus, numerics, team)
+        self.trainer = Trainer(config, self.corpus, numerics, ranks)
         self.history = History()
         self.moments: list[Moment] = []
         self.tries = 0
@@ -86,7 +116,7 @@ class GptRun(TrainingRun):
         self.saved_at: list[int] = []
         """Steps of this run's checkpoints in this process, and of the one that it goes on from."""
         self.steps = config.train.steps
-        self.keeps_weights = "final" in config.save
+        self.keeps_weights = "final" in config.save and (ranks.index == 0 or numerics.sharded)
         share = config.eval.average_share if self.keeps_weights else 0.0
         self.averaged = average_steps(share, config.eval.average_points, self.steps)
         self._progressed = time.monotonic()
@@ -95,7 +125,15 @@ class GptRun(TrainingRun):
             self._restore(job.resume)
         elif config.resume.run is not None:
             raise CheckpointError(f"resume.run={config.resume.run}: its checkpoint must come with the job")
-        self.log = Log(job.run_id, config, self.corpus, self.trainer.model, numerics.device, from_step=self.step)
+        self.log = Log(
+            job.run_id,
+            config if ranks.index == 0 else replace(config, log=LogConfig(quiet=True)),
+            self.corpus,
+            self.trainer.model,
+            numerics.device,
+            from_step=self.step,
+            mute=ranks.index > 0,
+        )
 
     @property
     def step(self) -> int:
@@ -107,11 +145,19 @@ class GptRun(TrainingRun):
         try:
             reason = None
             while reason is None and self.step < self.steps:
-                if stop():
+                if self.ranks.any(stop()):
                     yield self.checkpoint()
+                    if self.ranks.size > 1 and self.ranks.index == 0 and not stop():
+                        raise RankLost("another process of this run was asked to end")
                     return
                 self._snapshot_if_due()
-                reason = yield from self._advance()
+                begun = self.step
+                try:
+                    reason = yield from self._advance()
+                except RankLost:
+                    if self.step == begun and not self.numerics.sharded:  # all of the last whole step is here
+                        yield self.checkpoint()
+                    raise
             yield from self._finish(reason or "steps")
         finally:
             self.log.close()
@@ -132,7 +178,7 @@ class GptRun(TrainingRun):
         if k in self.averaged:
             self.history.add_to_average(k, self.trainer.model)
         reason = self._evaluate(point, train_acc) if k in self.due else None
-        if reason is None and k < self.steps and self.checkpoint_due(k):
+        if reason is None and k < self.steps and self.ranks.any(self.checkpoint_due(k) and self.ranks.index == 0):
             yield self.checkpoint()
         yield from self._progress(point)
         return reason
@@ -141,9 +187,9 @@ class GptRun(TrainingRun):
         """Evaluate after an update; return ``early_stop`` once nothing gets better."""
         curve_point = self.trainer.evaluate()
         curve_point.train_loss, curve_point.train_acc, curve_point.lr = point.train_loss, train_acc, point.lr
-        if self.config.eval.sample_tokens:
+        if self.config.eval.sample_tokens and (self.ranks.index == 0 or self.numerics.sharded):
             stream = Stream("sample", self.trainer.seeds.sample).at(point.step)
-            with self.numerics.autocast():
+            with self.ranks.watched(), self.numerics.autocast():
                 curve_point.sample = sample_text(
                     self.trainer.model, self.corpus.tokenizer, self.config.eval, stream=stream
                 )
@@ -165,7 +211,7 @@ class GptRun(TrainingRun):
             "rolled_back", event, run_id=abandoned_id(self.job.run_id, self.tries), parent=(self.job.run_id, back_to)
         )
         now = self.trainer.branch
-        self.history = self._return_to(moment)
+        self.history = put_back(self.trainer, moment)
         batch = self.trainer.batches.batch
         skip = batch.consumed(k + stability.skip_steps) - batch.consumed(back_to)
         self.trainer.branch = now.next(stability, back_to=back_to, skip=skip)
@@ -235,16 +281,22 @@ class GptRun(TrainingRun):
             "seconds": self.seconds(),
             "started_at": self.started_at,
         }
-        return to_checkpoint(self.job.run_id, self.config, capture(self.trainer, self.history), self.moments, rest)
+        now = capture(self.trainer, self.history)
+        return to_checkpoint(self.job.run_id, self.config, now, self.moments, rest, self.ranks)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        named = check_settings(checkpoint, self.config, self.corpus.hash)
-        self.tags = checkpoint.state["numerics"]
-        self.refuse_other_numerics(self.numerics.tag(), checkpoint.step)
+        with self.ranks.all_or_none():
+            named = check_settings(checkpoint, self.config, self.corpus.hash)
+            self.tags = checkpoint.state["numerics"]
+            self.refuse_other_numerics(self.numerics.tag(), checkpoint.step)
+        if checkpoint.shards is not None:
+            with self.ranks.watched():
+                shares = read_checkpoint_shares(checkpoint, self.trainer)
+            checkpoint = replace(checkpoint, tensors=checkpoint.tensors | shares)
         now, self.moments = from_checkpoint(checkpoint)
         for moment in (now, *self.moments):
             moment.history.keep_steps(self.due, self.averaged)
-        self.history = self._return_to(now)
+        self.history = put_back(self.trainer, now)
         self.tries = checkpoint.state["tries"]
         self.changes = checkpoint.state["changes"] + named
         if named:  # what the loss did under the old settings is no reason to end a run under the new ones
@@ -253,12 +305,6 @@ class GptRun(TrainingRun):
             self.spend(checkpoint.state["seconds"])
             self.started_at = checkpoint.state["started_at"]
             self.saved_at.append(checkpoint.step)
-
-    def _return_to(self, moment: Moment) -> History:
-        """Put the whole team back to ``moment`` and return the history of that time."""
-        if self.team:
-            self.team.say("load", replace(moment, history=History()))
-        return put_back(self.trainer, moment)
 
     def _snapshot_if_due(self) -> None:
         stability = self.config.stability

@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
 
 from grok.gpt.dropout import Masks, places
 from grok.gpt.model import GPT
 from grok.gpt.training.numerics import Compiled, Numerics
+from grok.gpt.training.parallel import Loss, replicate
+from grok.gpt.training.ranks import Ranks
 from grok.numerics.compiled import OneGraph
 
 
 class Gradient:
-    """Adds the gradient of the mean loss of a micro-batch to that of the parameters.
+    """Adds the gradient of the mean loss of a piece of a batch to that of the parameters.
 
     Compiled for a CPU, forward and backward are scheduled together, and nothing of autograd is left at run
     time. On a GPU they are compiled apart: that way torch chooses what is kept between them by its memory.
+    With several processes the gradients are summed over them: by DDP or FSDP2 while the backward pass goes on, or
+    after it where nothing of autograd is left.
     """
 
-    def __init__(self, model: GPT, numerics: Numerics) -> None:
-        self.model, self.numerics = model, numerics
+    def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks) -> None:
+        self.model, self.numerics, self.ranks = model, numerics, ranks
         self.parameters = dict(model.named_parameters())
         self.places = list(places(model.config, 1, 1))
-        self.whole = numerics.compile and numerics.device.type == "cpu"
-        compiler = OneGraph if self.whole else None
-        self._loss = Compiled(self._loss_and_gradients if self.whole else model.loss, numerics, compiler)
+        self.whole = numerics.compile and numerics.device.type == "cpu" and not numerics.sharded
+        if self.whole:
+            self._loss = Compiled(self._loss_and_gradients, numerics, OneGraph)
+        else:
+            self._loss = Compiled(model.loss, numerics, _as_it_is if numerics.sharded else None)
+        self.eager: Callable[..., Tensor] = model.loss if self.whole else self._loss
+        self.replicas: DistributedDataParallel | None = None
+        if ranks.size > 1 and not self.whole and not numerics.sharded:
+            self.replicas = replicate(Loss(model, self._loss), numerics)
+            self.eager = self.replicas
 
     @property
     def compiled(self) -> bool:
         """Whether this runs compiled: false also where compiling failed and that was allowed."""
         return self._loss.on
 
-    def add(self, x: Tensor, y: Tensor, masks: Masks, *, share: float, scale: float) -> Tensor:
+    def add(self, x: Tensor, y: Tensor, masks: Masks, *, share: float, scale: float, last: bool = True) -> Tensor:
         """Add the gradient of ``share * scale`` times the mean loss of ``y`` [B, T] after ``x`` [B, T].
 
+        ``last``: it is this process's last piece of a batch, after which the processes sum their gradients.
         Returns ``share`` times the mean loss, without a gradient.
         """
         if self.whole and self._loss.on:
@@ -47,12 +63,21 @@ class Gradient:
                 total: Tensor = loss * share
                 return total
             # compiling failed just now: what was computed to no purpose is dropped
-        function = self.model.loss if self.whole else self._loss
-        with self.numerics.autocast():
-            loss = function(x, y, masks) * share
-        (loss * scale).backward()
+        waiting = nullcontext() if last or self.replicas is None else self.replicas.no_sync()
+        with waiting, self.ranks.watched():
+            with self.numerics.autocast():
+                loss = self.eager(x, y, masks) * share
+            (loss * scale).backward()
         detached: Tensor = loss.detach()
         return detached
+
+    def sum_over_ranks(self) -> None:
+        """Sum the gradients over the processes where the backward pass did not."""
+        if self.ranks.size > 1 and self.whole:
+            grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+            flat = self.ranks.sum(torch.cat([g.reshape(-1) for g in grads]))
+            for grad, total in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+                grad.copy_(total.view_as(grad))
 
     def _loss_and_gradients(self, x: Tensor, y: Tensor, factor: Tensor, *tensors: Tensor) -> list[Tensor]:
         """Return [mean loss, its gradient times ``factor`` for each parameter] for [*masks, *parameters]."""
@@ -60,18 +85,12 @@ class Gradient:
         leaves = [p.detach().requires_grad_() for p in tensors[len(self.places) :]]
         named = dict(zip(self.parameters, leaves, strict=True))
         with self.numerics.autocast():
-            loss = functional_call(_Loss(self.model), {f"model.{n}": p for n, p in named.items()}, (x, y, masks))
+            loss = functional_call(Loss(self.model), {f"model.{n}": p for n, p in named.items()}, (x, y, masks))
         gradients = torch.autograd.grad(loss * factor, leaves)
         # autograd would lay a gradient out as its parameter; the fused optimiser counts on that
         return [loss.detach(), *(g.contiguous() for g in gradients)]
 
 
-class _Loss(torch.nn.Module):
-    """A model's loss as the forward pass of a module, which is what can be called with other parameters."""
-
-    def __init__(self, model: GPT) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor:
-        return self.model.loss(x, y, masks)
+def _as_it_is(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return ``function``: of a model in shares, each block is compiled by itself."""
+    return function

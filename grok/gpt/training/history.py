@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from grok.gpt.model import GPT
 from grok.records import FORMER_COMPONENTS, CurvePoint, StepPoint
@@ -20,8 +21,17 @@ WHOLE: Final = frozenset({"step", "skipped_steps", "nan_steps", "consumed_sample
 
 
 def copy_weights(model: GPT) -> Weights:
-    """Return a copy of the parameters on the CPU, a tied head once."""
-    return {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()}
+    """Return a copy of the parameters on the CPU, a tied head once.
+
+    Of a model in shares every process calls this, and rank 0 gets the whole; the others get nothing.
+    """
+    copies = {}
+    for name, p in model.named_parameters():
+        own = not isinstance(p, DTensor) or p.device_mesh.get_rank() == 0
+        gathered = p.full_tensor().detach() if isinstance(p, DTensor) else p.detach()
+        if own:
+            copies[name] = gathered.to("cpu", copy=True)
+    return copies
 
 
 def average_steps(share: float, points: int, steps: int) -> frozenset[int]:

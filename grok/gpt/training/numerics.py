@@ -17,10 +17,12 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
+from grok.gpt.training.batches import pieces
 from grok.numerics.compiled import allow_uncompiled, compiler
-from grok.numerics.machine import usable_cores
+from grok.numerics.machine import cores_of_a_rank
 from grok.numerics.precision import product_precision
 from grok.numerics.products import choose_path, processor_model, product_tag
+from grok.processes import Rank
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,6 +38,9 @@ class Numerics:
     auto_fallback: bool
     micro_batch: int
     devices: int = 1
+    """Processes that share each batch."""
+    sharded: bool = False
+    """Whether each of them keeps a share of weights and moments only."""
     products: str = "plain"
     """The path of products with a weight, of :mod:`grok.numerics.products`."""
 
@@ -50,21 +55,24 @@ class Numerics:
             raise ConfigError(f"device={device}: no CUDA device is visible here, use device=cpu")
         micro = config.train.micro_batch or config.train.batch_size
         sizes = [config.train.batch_size, *config.train.batch_ramp[:2]]
+        ranks = Rank.of_this_process().size
         compiled = config.numerics.compile
-        if compiled and (config.train.context_ramp or any(size % micro for size in sizes)):
+        shapes = {piece.rows for size in sizes for piece in pieces(size, micro, ranks)}
+        if compiled and (config.train.context_ramp or len(shapes) > 1):
             raise ConfigError(
                 f"numerics.compile=true needs batches of one shape, and train.micro_batch={micro} does not divide "
-                f"{sizes}, or train.context_ramp changes the length: give a train.micro_batch that divides them, "
-                "or numerics.compile=false"
+                f"{sizes}{f' among {ranks} processes' if ranks > 1 else ''}, or train.context_ramp changes the length: "
+                "give a train.micro_batch that divides them, or numerics.compile=false"
             )
         return cls(
             device=torch.device(device),
             precision=config.precision,
-            threads=config.train.threads or usable_cores(),
+            threads=config.train.threads or cores_of_a_rank(),
             compile=compiled,
             auto_fallback=config.numerics.auto_fallback,
             micro_batch=micro,
-            devices=config.train.devices,
+            devices=ranks,
+            sharded=ranks > 1 and config.train.parallel == "fsdp",
             products=choose_path(config.numerics.path, config.precision) if device == "cpu" else "plain",
         )
 
@@ -106,13 +114,15 @@ class Numerics:
             parts["products"] = product_tag(self.products)
         parts |= {
             "engine": "gpt",
-            "compiled": ("whole" if self.device.type == "cpu" else "yes") if on else "no",
+            "compiled": ("blocks" if self.sharded else "whole" if self.device.type == "cpu" else "yes") if on else "no",
             **({"compiler": compiler()} if on and self.device.type == "cpu" else {}),
             "precision": self.precision,
             "micro": self.micro_batch,
         }
         if self.devices > 1:
             parts["devices"] = self.devices
+        if self.sharded:
+            parts["parallel"] = "fsdp"
         parts["torch"] = torch.__version__
         return ";".join(f"{name}={value}" for name, value in parts.items())
 

@@ -89,10 +89,9 @@ def total_norm(tensors: list[Tensor]) -> Tensor:
     return get_total_norm(tensors)
 
 
-def zero_share(tensors: list[Tensor]) -> Tensor:
-    """Return the share of exact zeros in ``tensors``, between 0 and 1."""
-    nonzero = torch.stack([torch.count_nonzero(t) for t in tensors]).sum()
-    return 1 - nonzero / sum(t.numel() for t in tensors)
+def nonzero(tensors: list[Tensor]) -> Tensor:
+    """Return the number of elements of ``tensors`` that are not zero."""
+    return torch.stack([torch.count_nonzero(t) for t in tensors]).sum()
 
 
 def second_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_
 
 from grok.config.gpt import GptConfig
 from grok.gpt.dropout import draw_masks
-from grok.gpt.head import score
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
-from grok.gpt.training.batches import Batches, validation_starts
+from grok.gpt.training.batches import Batches, Piece, pieces, validation_starts
 from grok.gpt.training.gradient import Gradient
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.optimizer import build_optimizer, learning_rate, second_moments, total_norm, zero_share
+from grok.gpt.training.optimizer import build_optimizer, learning_rate, nonzero, second_moments, total_norm
+from grok.gpt.training.parallel import local, shard
+from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch, Watch
-from grok.gpt.training.team import Team
 from grok.records import CurvePoint, StepPoint
 from grok.runs import EMBEDDINGS, component
 from grok.streams import Stream
@@ -47,19 +48,26 @@ class Counters:
 class Trainer:
     """The model of one run, and what one update and one evaluation do to it."""
 
-    def __init__(self, config: GptConfig, corpus: Corpus, numerics: Numerics, team: Team | None = None) -> None:
-        self.config, self.corpus, self.numerics, self.team = config, corpus, numerics, team
+    def __init__(self, config: GptConfig, corpus: Corpus, numerics: Numerics, ranks: Ranks | None = None) -> None:
+        self.config, self.corpus, self.numerics, self.ranks = config, corpus, numerics, ranks or Ranks()
         self.seeds = config.stream_seeds()
         vocab_size = model_vocabulary(config, corpus)
-        self.model: GPT = build_model(config, vocab_size=vocab_size, device=numerics.device, dtype=numerics.dtype)
+        self.model: GPT = build_model(
+            config,
+            vocab_size=vocab_size,
+            device=numerics.device,
+            dtype=numerics.dtype,
+            share=(lambda model: shard(model, numerics)) if numerics.sharded else None,
+        )
         self.model.use_products(numerics.products)
         self.optimizer = build_optimizer(self.model, config.optim)
-        self.gradient = Gradient(self.model, numerics)
+        self.gradient = Gradient(self.model, numerics, self.ranks)
         self.batches = Batches(config, corpus)
         self.validation = validation_starts(len(corpus.tokens("val")), config.model.context, config.eval.windows)
         self.watch, self.branch = Watch(config.stability), Branch()
         self.counters = Counters(scale=SCALE_START if config.precision == "fp16" else 1.0)
         self.parameters = list(self.model.parameters())
+        self.elements = sum(p.numel() for p in self.parameters)
 
     def update(self) -> tuple[StepPoint, str | None]:
         """Make the next update; return its log and what was wrong, if anything.
@@ -75,8 +83,8 @@ class Trainer:
         loss = self.gradients(k, x, y)
         scale = self.counters.scale
         grads = self.unscale()
-        norm = total_norm(grads)
-        zeros = zero_share(grads)
+        norm = self._norm(grads)
+        zeros = 1 - self._sum(nonzero(grads)) / self.elements
         train_loss, grad_norm, zeros_in_grads = torch.stack([loss.double(), norm.double(), zeros.double()]).tolist()
 
         overflow = self.config.precision == "fp16" and math.isfinite(train_loss) and not math.isfinite(grad_norm)
@@ -100,27 +108,31 @@ class Trainer:
 
     def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
         """Leave the batch's gradient in the parameters and return its mean loss; micro-batches add up to the whole."""
-        rank, size = (self.team.rank, self.team.size) if self.team else (0, 1)
-        if self.team:
-            self.team.say("gradients", k, asdict(self.branch), self.counters.scale)
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=x.device, dtype=self.numerics.dtype)
-        micro = self.numerics.micro_batch
-        for i, (xs, ys) in enumerate(zip(x.split(micro), y.split(micro), strict=True)):
-            if i % size != rank:
-                continue
-            stream = Stream("dropout", self.seeds.dropout).at(k, i)
-            masks = draw_masks(self.config.model, *xs.shape, stream=stream, device=x.device)
-            total += self.gradient.add(xs, ys, masks, share=len(xs) / len(x), scale=self.counters.scale)
-        if self.team:
-            for p in self.parameters:
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            self.team.add_up([total, *(p.grad for p in self.parameters if p.grad is not None)])
-        return total
+        own = self._share(pieces(len(x), self.numerics.micro_batch, self.ranks.size))
+        for n, (piece, counts) in enumerate(own):
+            micro = piece.micro.stop - piece.micro.start
+            stream = Stream("dropout", self.seeds.dropout).at(k, piece.number)
+            rows = slice(piece.start - piece.micro.start, piece.stop - piece.micro.start)
+            masks = draw_masks(self.config.model, micro, x.shape[1], stream=stream, device=x.device, rows=rows)
+            xs, ys, share = x[piece.start : piece.stop], y[piece.start : piece.stop], counts * piece.rows / len(x)
+            last = n == len(own) - 1
+            total += self.gradient.add(xs, ys, masks, share=share, scale=self.counters.scale, last=last)
+        self.gradient.sum_over_ranks()
+        return self.ranks.sum(total)
+
+    def _share(self, cut: list[Piece]) -> list[tuple[Piece, int]]:
+        """Return this process's pieces, each with 1; with 0 those computed only because others compute theirs: the
+        processes gather a model in shares together.
+        """
+        own = [(piece, 1) for piece in cut[self.ranks.index :: self.ranks.size]]
+        missing = -(-len(cut) // self.ranks.size) - len(own) if self.numerics.sharded else 0
+        return own + [(cut[0], 0)] * missing
 
     def unscale(self) -> list[Tensor]:
-        """Take the loss scale out of the gradients and return them."""
-        grads = [p.grad for p in self.parameters if p.grad is not None]
+        """Take the loss scale out of the gradients and return them, of tensors in shares this process's."""
+        grads = [local(p.grad) for p in self.parameters if p.grad is not None]
         if self.counters.scale != 1.0:
             torch._foreach_div_(grads, self.counters.scale)
         return grads
@@ -138,10 +150,8 @@ class Trainer:
 
     def apply(self, norm: Tensor, rate: float) -> None:
         """Make an update at ``rate`` with the gradient in the parameters, whose L2 norm is ``norm``."""
-        if self.team:
-            self.team.say("apply", norm.item(), rate)
         if self.config.optim.clip:
-            clip_grads_with_norm_(self.parameters, self.config.optim.clip, norm)
+            clip([local(p.grad) for p in self.parameters if p.grad is not None], self.config.optim.clip, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -157,11 +167,13 @@ class Trainer:
                 c.scale, c.scale_good = min(c.scale * 2, SCALE_MAX), 0
 
     def _log(self, k: int, loss: float, rate: float, grad_norm: float, zeros: float, scale: float) -> StepPoint:
-        moments = second_moments(self.optimizer)
-        norms = [total_norm([p.detach() for p in self.parameters])]
+        moments = [local(v) for v in second_moments(self.optimizer)]
+        norms = [self._norm([local(p.detach()) for p in self.parameters])]
         if moments:
             # second moments are never negative, so their L1 norm is their sum
-            norms += [torch.stack([v.sum() for v in moments]).sum(), torch.stack([v.max() for v in moments]).max()]
+            total = torch.stack([v.sum() for v in moments]).sum()
+            top = torch.stack([v.max() for v in moments if v.numel()]).max()
+            norms += [self._sum(total), self.ranks.largest(top) if self.numerics.sharded else top]
         values = torch.stack(norms).tolist()
         c = self.counters
         return StepPoint(
@@ -185,15 +197,22 @@ class Trainer:
             return x.pin_memory().to(self.numerics.device, non_blocking=True)
         return x
 
+    def _norm(self, tensors: list[Tensor]) -> Tensor:
+        """Return the L2 norm of ``tensors``, or of those that they are shares of."""
+        norm = total_norm(tensors)
+        return self._sum(norm.square()).sqrt() if self.numerics.sharded else norm
+
+    def _sum(self, value: Tensor) -> Tensor:
+        """Return the sum of what each process measured on its shares; what all measured alike as it is."""
+        return self.ranks.sum(value) if self.numerics.sharded else value
+
     @torch.no_grad()
     def train_accuracy(self, k: int) -> float:
         """Return the accuracy on the batch of update ``k`` of the weights before it, without its dropout."""
         x, y = self.batches.step(k, self.branch)
-        hits = [
-            self._score(xs, ys)[1]
-            for xs, ys in zip(x.split(self.numerics.micro_batch), y.split(self.numerics.micro_batch), strict=True)
-        ]
-        return float(torch.cat(hits).double().mean())
+        micro = self.numerics.micro_batch
+        hits = self._scores([(x[i : i + micro], y[i : i + micro]) for i in range(0, len(x), micro)])[:, 1]
+        return float(hits.sum() / y.numel())
 
     @torch.no_grad()
     def evaluate(self) -> CurvePoint:
@@ -201,32 +220,34 @@ class Trainer:
 
         Never changes the run: nothing is drawn, nothing is stored.
         """
-        tokens = self.corpus.tokens("val")
-        losses, hits = [], []
-        for chunk in range(0, len(self.validation), self.numerics.micro_batch):
-            starts = self.validation[chunk : chunk + self.numerics.micro_batch]
-            x, y = (torch.from_numpy(a) for a in gather(tokens, starts, self.config.model.context))
-            loss, hit = self._score(x, y)
-            losses.append(loss.double().sum())
-            hits.append(hit.sum())
-        n = len(self.validation) * self.config.model.context
-        norms = component_norms(self.model)
+        micro = self.numerics.micro_batch
+        starts = [self.validation[first : first + micro] for first in range(0, len(self.validation), micro)]
+        tokens, context = self.corpus.tokens("val"), self.config.model.context
+        losses, hits = self._scores([gather(tokens, chunk, context) for chunk in starts]).unbind(1)
+        n = len(self.validation) * context
+        norms = component_norms(self.model, self._sum)
         outside = math.sqrt(sum(v * v for name, v in norms.items() if name not in EMBEDDINGS))
         return CurvePoint(
             step=self.counters.step,
-            val_loss=float(torch.stack(losses).sum()) / n,
-            val_acc=float(torch.stack(hits).sum()) / n,
+            val_loss=float(losses.sum()) / n,
+            val_acc=float(hits.sum()) / n,
             weight_norm=outside,
             weight_norm_all=math.sqrt(sum(v * v for v in norms.values())),
             block_norms=norms,
         )
 
-    def _score(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        x, y = self._to_device(x), self._to_device(y)
-        with self.numerics.autocast():
-            features = self.model.features(x).flatten(0, 1)
-            head = self.model.head
-            return score(features, head.weight, y.flatten(), self.model.vocab_size, head.path)
+    def _scores(self, chunks: Sequence[tuple[Any, Any]]) -> Tensor:
+        """Return summed cross-entropy and hits [chunks, 2] in float64; the processes share the chunks."""
+        scores = torch.zeros(len(chunks), 2, dtype=torch.float64, device=self.numerics.device)
+        rounds = -(-len(chunks) // self.ranks.size)
+        for i in range(self.ranks.index, rounds * self.ranks.size, self.ranks.size):
+            if i < len(chunks) or self.numerics.sharded:  # the processes gather a model in shares together
+                x, y = (self._to_device(torch.as_tensor(a)) for a in chunks[min(i, len(chunks) - 1)])
+                with self.ranks.watched(), self.numerics.autocast():
+                    loss, hit = self.model.score(x, y)
+                if i < len(chunks):
+                    scores[i, 0], scores[i, 1] = loss.double().sum(), hit.sum()
+        return self.ranks.sum(scores)
 
 
 def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:
@@ -241,10 +262,18 @@ def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:
     return config.model.vocab_size
 
 
-def component_norms(model: GPT) -> dict[str, float]:
-    """Return the L2 norm of each component; a tied head has none of its own."""
+def component_norms(model: GPT, total: Callable[[Tensor], Tensor] = lambda value: value) -> dict[str, float]:
+    """Return the L2 norm of each component; a tied head has none of its own.
+
+    ``total`` adds up over processes what each measured on its shares.
+    """
     squares: dict[str, list[Tensor]] = {}
     for name, p in model.named_parameters():
-        squares.setdefault(component(name), []).append(p.detach().double().square().sum())
-    totals = torch.stack([torch.stack(s).sum() for s in squares.values()]).sqrt().tolist()
+        squares.setdefault(component(name), []).append(local(p.detach()).double().square().sum())
+    totals = total(torch.stack([torch.stack(s).sum() for s in squares.values()])).sqrt().tolist()
     return dict(zip(squares, totals, strict=True))
+
+
+def clip(grads: list[Tensor], limit: float, norm: Tensor) -> None:
+    """Scale ``grads``, whose L2 norm is ``norm``, down to ``limit`` where they are longer."""
+    torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0).to(grads[0].device))

@@ -1,0 +1,135 @@
+"""How several processes hold one model: each all of it (DDP), or each a share of every tensor (FSDP2).
+
+Sources: Li et al. 2020 (DDP: gradients are summed in buckets while the backward pass goes on); Rajbhandari et al.
+2020 (ZeRO) and Zhao et al. 2023 (FSDP: weights, gradients and moments in shares, a block's weights gathered when it
+computes). Both sum gradients; the trainer weights each piece of a batch by its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket  # torch.distributed's own, where its types are declared
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from grok.gpt.dropout import Masks
+from grok.gpt.model import GPT
+from grok.gpt.training.numerics import LOW, Numerics
+
+FORWARDS: Final = ("features", "loss", "score")
+"""Methods of the model that compute with its weights, beside calling it."""
+
+
+class Loss(nn.Module):
+    """A model's loss as a forward pass, which is what DDP wraps and what can be called with other parameters."""
+
+    def __init__(self, model: GPT, function: Callable[..., Tensor] | None = None) -> None:
+        """``function``: the loss compiled, in the place of the model's own."""
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor:
+        return self.model.loss(x, y, masks) if self.function is None else self.function(x, y, masks)
+
+
+def replicate(loss: Loss, numerics: Numerics) -> DistributedDataParallel:
+    """Return ``loss`` so that its backward pass sums gradients over the processes."""
+    devices = [torch.cuda.current_device()] if numerics.device.type == "cuda" else None
+    module = DistributedDataParallel(loss, device_ids=devices, gradient_as_bucket_view=True)
+    module.register_comm_hook(None, lambda state, bucket: _sum(bucket))  # DDP reads a function's annotations
+    return module
+
+
+def _sum(bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """Sum a bucket; DDP's own hook would take the mean."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    assert work is not None
+    future: torch.futures.Future[list[Tensor]] = work.get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+def shard(model: GPT, numerics: Numerics) -> None:
+    """Leave each process its share of every tensor of ``model``, which may be without memory yet (``meta``).
+
+    In half precision the blocks' weights travel as such; their gradients are summed in float32.
+    """
+    mesh = init_device_mesh(numerics.device.type, (dist.get_world_size(),))
+    low = LOW.get(numerics.precision)
+    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in model.blocks:
+        if numerics.compile:
+            block.compile(dynamic=False, fullgraph=True)
+        fully_shard(block, mesh=mesh, mp_policy=policy if low else MixedPrecisionPolicy())
+    fully_shard(model, mesh=mesh)
+    for name in FORWARDS:
+        register_fsdp_forward_method(model, name)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this process's share of ``tensor``, or a tensor that it has whole."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return all of ``tensor``: every process calls this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def keep(tensor: Tensor) -> Tensor:
+    """Return a copy on the CPU: of this process's share, where it has a share only."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().to("cpu", copy=True)
+    share = tensor.to_local().detach().to("cpu", copy=True)
+    return DTensor(share, tensor._spec, requires_grad=False)
+
+
+def like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """Return a kept ``tensor``, whole or in shares, as ``parameter`` is held; scalars stay whole."""
+    if not isinstance(parameter, DTensor):
+        return whole(tensor).to(parameter.device, copy=True)
+    if isinstance(tensor, DTensor):
+        share = tensor.to_local().to(parameter.device, copy=True)
+        return DTensor(share, parameter._spec, requires_grad=False)
+    if not tensor.dim():
+        return tensor.to(parameter.device, copy=True)
+    return distribute_tensor(
+        tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
+    )
+
+
+def in_shares(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return empty float tensors on the CPU by name, each held in shares as the parameter given for it."""
+    empty: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        assert isinstance(parameter, DTensor)
+        share = torch.empty_like(parameter.to_local().detach(), device="cpu")
+        empty[name] = DTensor(share, parameter._spec, requires_grad=False)
+    return empty
+
+
+def write_shares(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Write each process's shares of ``tensors`` as safetensors into ``folder``; every process calls this."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+
+
+def read_shares(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Fill ``tensors`` with this process's shares of what ``folder`` holds, whoever wrote how many parts of it."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))

@@ -1,0 +1,205 @@
+"""The processes that train a run together, started by ``torchrun``, and what they exchange; alone, nothing.
+
+Every process runs the same engine on the same job. Rank 0 plans, prints and writes; the others take the jobs that it
+hands over. Jobs travel as JSON and plain tensors. What only one process knows (the clock, a signal) is agreed on
+before anybody acts on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from grok.config import load_config
+from grok.errors import GrokError, TrainingError
+from grok.processes import Rank
+from grok.records import Checkpoint, Job
+
+PATIENCE: Final = timedelta(minutes=30)
+"""How long a process waits for the others: one of them may be writing a checkpoint."""
+LOST: Final = ("gloo", "Connection", "peer", "Socket", "ProcessGroup", "NCCL")
+"""Words in the errors by which torch says that another process is gone."""
+
+
+class RankLost(TrainingError):
+    """Another process of this run ended."""
+
+
+class RefusedElsewhere(TrainingError):
+    """Another process of this run refused its part, and says why itself."""
+
+
+class Ranks:
+    """This process's place among those of a run, and their exchanges. Each is a call that all processes make."""
+
+    def __init__(self, rank: Rank | None = None) -> None:
+        self.rank = rank or Rank()
+        self.index, self.size = self.rank.index, self.rank.size
+        self.busy = False
+        """Whether a job was begun and not ended: the others then wait for its next exchange."""
+
+    @classmethod
+    def of_this_process(cls) -> Ranks:
+        """Return this process's place; under ``torchrun`` the first call waits until all processes have come."""
+        return _joined(Rank.of_this_process())
+
+    def jobs(self, own: Sequence[Job]) -> Iterator[Job]:
+        """Yield the jobs of rank 0 on every process; there is no end to them but :meth:`end` on the other ranks."""
+        if self.index == 0:
+            for job in own:
+                self._hand_over(job)
+                self.busy = self.size > 1
+                yield job
+            return
+        while (received := self._receive()) is not None:
+            self.busy = True
+            yield received
+
+    def end(self) -> None:
+        """Let the other ranks go, on rank 0 and between jobs."""
+        if self.size > 1 and self.index == 0 and not self.busy:
+            with contextlib.suppress(RankLost):  # it has said why itself
+                self.tell(None)
+
+    def leave(self) -> None:
+        """Close the connections to the others, between jobs."""
+        if self.size > 1 and not self.busy:
+            dist.destroy_process_group()
+            _joined.cache_clear()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Replace ``tensor`` by its sum over the processes; the same bits everywhere."""
+        if self.size > 1:
+            with self.watched():
+                dist.all_reduce(tensor)
+        return tensor
+
+    def largest(self, tensor: Tensor) -> Tensor:
+        """Replace ``tensor`` by its largest value over the processes."""
+        if self.size > 1:
+            with self.watched():
+                dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor
+
+    def any(self, here: bool) -> bool:
+        """Return whether it is so on any process."""
+        return here if self.size == 1 else bool(self.largest(torch.tensor(int(here))))
+
+    def tell(self, message: Any = None) -> Any:
+        """Return rank 0's ``message`` (JSON) on every process."""
+        if self.size == 1:
+            return message
+        text = json.dumps(message).encode() if self.index == 0 else b""
+        length = torch.tensor(len(text))
+        self.broadcast(length)
+        buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+        if self.index:
+            buffer = torch.empty(int(length), dtype=torch.uint8)
+        self.broadcast(buffer)
+        return json.loads(buffer.numpy().tobytes())
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Replace ``tensor`` by that of rank 0."""
+        with self.watched():
+            dist.broadcast(tensor, src=0)
+
+    @contextlib.contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Run a block that exchanges nothing; raise on every process the first error of ours that any process had.
+
+        Raises:
+            GrokError: this process's own error, where it is the first that had one.
+            RefusedElsewhere: another one is.
+        """
+        error: GrokError | None = None
+        try:
+            yield
+        except GrokError as e:
+            error = e
+        if self.size > 1:
+            first = self.largest(torch.tensor(0 if error is None else self.size - self.index))
+            refusing = self.size - int(first)
+            if refusing not in (self.index, self.size):
+                raise RefusedElsewhere(f"rank {refusing} of this run refused its part, and says why")
+        if error is not None:
+            raise error
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Run a block that exchanges; say in one line that another process ended, where that is why it failed.
+
+        Raises:
+            RankLost: another process ended, or did not answer.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if self.size > 1 and (isinstance(error, dist.DistError) or any(word in str(error) for word in LOST)):
+                raise RankLost(
+                    f"another process of this run ended or does not answer (this is rank {self.index} of {self.size})"
+                ) from error
+            raise
+
+    def _hand_over(self, job: Job) -> None:
+        if self.size == 1:
+            return
+        resume = job.resume
+        needed = {} if resume is None else {n: t for n, t in resume.tensors.items() if _decides(n)}
+        self.tell(
+            {
+                "run_id": job.run_id,
+                "config": asdict(job.config),
+                "resume": None
+                if resume is None
+                else {
+                    "run_id": resume.run_id,
+                    "step": resume.step,
+                    "state": resume.state,
+                    "shards": None if resume.shards is None else str(resume.shards),
+                    "tensors": [[n, str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in needed.items()],
+                },
+            }
+        )
+        for tensor in needed.values():
+            self.broadcast(tensor.contiguous())
+
+    def _receive(self) -> Job | None:
+        message = self.tell()
+        if message is None:
+            return None
+        resume = None
+        if (saved := message["resume"]) is not None:
+            tensors = {n: torch.empty(shape, dtype=getattr(torch, dtype)) for n, dtype, shape in saved["tensors"]}
+            for tensor in tensors.values():
+                self.broadcast(tensor)
+            state = saved["state"]
+            state = state | {"same": {n: first for n, first in state["same"].items() if first in tensors}}
+            shards = None if saved["shards"] is None else Path(saved["shards"])
+            resume = Checkpoint(run_id=saved["run_id"], step=saved["step"], tensors=tensors, state=state, shards=shards)
+        return Job(run_id=message["run_id"], config=load_config(message["config"]), resume=resume)
+
+
+def _decides(name: str) -> bool:
+    """Return whether a checkpoint's tensor moves training: rank 0 alone keeps best and averaged weights."""
+    own = name.split(".", 2)[2] if name.startswith("kept.") else name
+    return own == "log" or own.startswith(("model.", "optim."))
+
+
+@functools.lru_cache(maxsize=1)
+def _joined(rank: Rank) -> Ranks:
+    if rank.size > 1:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(rank.local % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=PATIENCE)
+    return Ranks(rank)

@@ -1,0 +1,209 @@
+"""Several processes that share each batch equal one: DDP and FSDP2, their checkpoints, and another number of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.config import load_config
+from grok.config.gpt import GptConfig
+from grok.errors import ConfigError
+from grok.execute.ranks import refuse_unsharable
+from grok.gpt.dropout import draw_masks
+from grok.gpt.training.batches import pieces
+from grok.processes import Rank
+from grok.records import Checkpoint, RunResult
+from grok.streams import Stream
+from tests.gpt.conftest import prepare_text, result_of, run, text_of
+
+Build = Callable[..., GptConfig]
+TIMINGS = ("tokens_per_second", "data_wait")
+BOTH: dict[str, Any] = {"train__micro_batch": 3, "model__dropout": 0.1, "optim__clip": 0.3}
+"""Two micro-batches a step: a sum of two terms has one value, whoever adds."""
+SHARED: dict[str, Any] = {**BOTH, "train__parallel": "fsdp"}
+
+
+def together(folder: Path, runs: list[dict[str, Any]], processes: int = 2) -> dict[str, Any]:
+    """Train ``runs`` by ``processes`` processes under torchrun; return their results by name."""
+    listed, out = folder / "runs.json", folder / "results.json"
+    listed.write_text(json.dumps([{**r, "config": asdict(r["config"])} for r in runs]))
+    words = ["torchrun", f"--nproc-per-node={processes}", "--master-port=0", "--rdzv-backend=c10d"]
+    words += ["--rdzv-endpoint=localhost:0", "-m", "tests.gpt.together", str(listed), str(out)]
+    command = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
+    ended = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[:4000]
+    results: dict[str, Any] = json.loads(out.read_text())
+    return results
+
+
+def described(result: RunResult) -> dict[str, Any]:
+    curve, log = ([asdict(p) for p in points] for points in (result.curve, result.step_log))
+    return {"weights_hash": result.weights_hash, "curve": curve, "step_log": log}
+
+
+def to_the_bit(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Return whether two runs are equal in all but wall time."""
+
+    def without_times(run: dict[str, Any]) -> str:
+        log = [{n: v for n, v in p.items() if n not in TIMINGS} for p in run["step_log"]]
+        return repr((run["weights_hash"], run["curve"], log))
+
+    return without_times(a) == without_times(b)
+
+
+def to_rounding(a: dict[str, Any], b: dict[str, Any], rel: float = 1e-4) -> bool:
+    """Return whether two runs saw the same data with losses, norms and scores equal to rounding."""
+    assert [p["step"] for p in a["step_log"]] == [p["step"] for p in b["step_log"]]
+    for p, q in zip(a["step_log"], b["step_log"], strict=True):
+        for name in ("train_loss", "grad_norm", "param_norm", "adam_v_l1", "adam_v_max"):
+            assert q[name] == pytest.approx(p[name], rel=rel), (name, p["step"])
+        assert (p["consumed_samples"], p["event"], p["lr"]) == (q["consumed_samples"], q["event"], q["lr"])
+    for p, q in zip(a["curve"], b["curve"], strict=True):
+        assert q["val_loss"] == pytest.approx(p["val_loss"], rel=rel)
+        assert q["block_norms"] == pytest.approx(p["block_norms"], rel=rel)
+    return True
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Build small settings, as the fixture ``settings`` does, for a whole module."""
+    corpus = prepare_text(tmp_path_factory.mktemp("text"), text_of(4000))
+
+    def build(**changes: Any) -> GptConfig:
+        data: dict[str, Any] = {
+            "mode": "gpt", "experiment": "gpt/small", "data": {"path": str(corpus.path)},
+            "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16},
+            "optim": {"lr": 3e-3, "warmup_steps": 4}, "train": {"steps": 12, "batch_size": 6, "threads": 1},
+            "eval": {"every": 5, "windows": 8, "sample_tokens": 4}, "numerics": {"compile": False},
+            "log": {"quiet": True}, "save": "final",
+        }  # fmt: skip
+        for name, value in changes.items():
+            group, key = name.split("__")
+            data[group] = {**data[group], key: value}
+        config = load_config(data)
+        assert isinstance(config, GptConfig)
+        return config
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Runs of two processes, all in one launch, and a checkpoint of one process that they go on from."""
+    folder = tmp_path_factory.mktemp("together")
+    half = run(build(**BOTH), stop_at=5)[-1]
+    assert isinstance(half, Checkpoint)
+    save_checkpoint(folder / "one", half)
+    runs: list[dict[str, Any]] = [
+        {"name": "ddp, first half", "config": build(**BOTH), "stop_at": 5, "checkpoint": str(folder / "ddp")},
+        {"name": "ddp", "config": build(**BOTH), "resume": str(folder / "ddp")},
+        {"name": "one micro-batch", "config": build(model__dropout=0.1)},
+        {"name": "fsdp, first half", "config": build(**SHARED), "stop_at": 5, "checkpoint": str(folder / "fsdp")},
+        {"name": "fsdp", "config": build(**SHARED), "resume": str(folder / "fsdp")},
+        {"name": "fsdp from one", "config": build(**SHARED), "resume": str(folder / "one")},
+        {"name": "ddp from fsdp", "config": build(**BOTH), "resume": str(folder / "fsdp")},
+    ]
+    return {**together(folder, runs), "folder": folder}
+
+
+def test_two_processes_equal_one_to_the_bit(build: Build, results: dict[str, Any]) -> None:
+    """With dropout, clip and a resume; what is kept is kept by one of them."""
+    alone = result_of(run(build(**BOTH)))
+    both = results["ddp"]
+    assert to_the_bit(described(alone), both)
+    assert both["numerics"] == alone.numerics.replace("micro=3", "micro=3;devices=2")
+    assert both["kept"] == {moment: sorted(tensors) for moment, tensors in alone.tensors.items()}
+
+
+def test_the_rows_of_one_micro_batch_are_shared_with_their_dropout(build: Build, results: dict[str, Any]) -> None:
+    alone = described(result_of(run(build(model__dropout=0.1))))
+    assert to_rounding(alone, results["one micro-batch"])
+
+
+@pytest.mark.parametrize("name", ["fsdp", "fsdp from one", "ddp from fsdp"])
+def test_shares_equal_the_whole(build: Build, results: dict[str, Any], name: str) -> None:
+    """Weights and moments in shares, checkpoints written by all and read by another number, or in another form."""
+    alone = described(result_of(run(build(**BOTH))))
+    assert to_rounding(alone, results[name])
+    assert results[name]["kept"].keys() == {"final", "best", "average"}
+
+
+def test_a_checkpoint_in_shares_is_read_by_one_process(build: Build, results: dict[str, Any]) -> None:
+    folder = results["folder"] / "fsdp"
+    assert len(list(folder.glob("*-step-5/shards/*.safetensors"))) == 2
+    checkpoint, ours = load_checkpoint(folder), load_checkpoint(results["folder"] / "one")
+    assert {n: (t.dtype, t.shape) for n, t in checkpoint.tensors.items()} == {
+        n: (t.dtype, t.shape) for n, t in ours.tensors.items()
+    }
+    went_on = described(result_of(run(build(**BOTH), checkpoint)))
+    assert to_rounding(described(result_of(run(build(**BOTH)))), went_on)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__micro_batch": 1},
+        {"train__batch_ramp": [4, 1, 40], "train__micro_batch": 2},
+        {"train__micro_batch": 2, "numerics__compile": True, "train__batch_size": 8},
+        {"train__micro_batch": 2, "numerics__compile": True, "train__batch_size": 8, "train__parallel": "fsdp"},
+        {"train__micro_batch": 2, "train__parallel": "fsdp", "model__positions": "rotary", "model__tied": False},
+    ],
+    ids=["more micro-batches", "ramp", "compiled", "compiled in shares", "in shares, rotary"],
+)
+def test_four_processes_equal_one_to_rounding(build: Build, tmp_path: Path, changes: dict[str, Any]) -> None:
+    alone = described(result_of(run(build(model__dropout=0.1, **changes))))
+    runs = [{"name": "four", "config": build(model__dropout=0.1, **changes)}]
+    assert to_rounding(alone, together(tmp_path, runs, 4)["four"])
+
+
+@given(rows=st.integers(1, 40), micro=st.integers(1, 40), ranks=st.integers(1, 9))
+def test_pieces_are_the_batch(rows: int, micro: int, ranks: int) -> None:
+    """In order, none empty, none in two micro-batches; one for each process where there are rows enough."""
+    cut = pieces(rows, micro, ranks)
+    assert [row for piece in cut for row in range(piece.start, piece.stop)] == list(range(rows))
+    assert all(piece.rows > 0 for piece in cut)
+    assert all(piece.micro.start <= piece.start < piece.stop <= piece.micro.stop for piece in cut)
+    assert len(cut) >= min(ranks, rows)
+    assert [p.micro for p in pieces(rows, micro)] == [slice(p.start, p.stop) for p in pieces(rows, micro)]
+
+
+def test_masks_of_rows_are_those_of_the_whole(build: Build) -> None:
+    config, stream = build(model__dropout=0.3).model, Stream("dropout", 3).at(1, 0)
+    device = torch.device("cpu")
+    whole = draw_masks(config, 6, 16, stream=stream, device=device)
+    part = draw_masks(config, 6, 16, stream=stream, device=device, rows=slice(2, 5))
+    assert all(torch.equal(part[name], mask[2:5]) for name, mask in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "rank", "said"),
+    [
+        ({"train__devices": 2}, Rank(), "torchrun --nproc-per-node=2"),
+        ({"train__devices": 2}, Rank(0, 4), "train.devices=2, and 4 processes were started"),
+        ({}, Rank(0, 8), "train.batch_size of 6 cannot be shared by 8 processes"),
+        ({"train__batch_ramp": [2, 1, 10]}, Rank(1, 4), "first batch of 2 cannot be shared by 4"),
+    ],
+)
+def test_what_processes_cannot_share_is_refused(build: Build, changes: dict[str, Any], rank: Rank, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        refuse_unsharable([build(**changes)], rank)
+
+
+def test_seeds_are_not_shared() -> None:
+    with pytest.raises(ConfigError, match="only language models"):
+        refuse_unsharable([load_config({"mode": "arithmetic"})], Rank(0, 2))

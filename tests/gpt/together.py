@@ -1,0 +1,61 @@
+"""Run under ``torchrun`` by test_ranks: trains what a file lists and writes down what came out.
+
+torchrun --nproc-per-node=2 -m tests.gpt.together RUNS.json RESULTS.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.config import load_config
+from grok.config.gpt import GptConfig
+from grok.execute.ranks import let_go, take_part
+from grok.gpt.training.engine import train
+from grok.processes import Rank
+from grok.records import Checkpoint, Job, RunResult
+
+
+def trained(run: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a run's result; a run with ``stop_at`` leaves its checkpoint in the folder ``checkpoint`` instead."""
+    config = load_config(run["config"])
+    assert isinstance(config, GptConfig)
+    resume = None
+    if run.get("resume"):
+        resume = load_checkpoint(run["resume"], whole=config.train.parallel != "fsdp")
+    calls, first = 0, 0 if resume is None else resume.step
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return run.get("stop_at") is not None and first + calls - 2 >= run["stop_at"]
+
+    made: dict[str, Any] | None = None
+    for event in train([Job(run_id="0123456789abcdef0123", config=config, resume=resume)], stop=stop):
+        if isinstance(event, Checkpoint):
+            save_checkpoint(run["checkpoint"], event)
+        if isinstance(event, RunResult):
+            kept = {moment: sorted(tensors) for moment, tensors in event.tensors.items()}
+            result = {name: getattr(event, name) for name in ("weights_hash", "status", "numerics", "steps")}
+            curve, log = ([asdict(p) for p in points] for points in (event.curve, event.step_log))
+            made = {**result, "curve": curve, "step_log": log, "kept": kept}
+    return made
+
+
+def main(listed: Path, out: Path) -> int:
+    runs, rank = json.loads(listed.read_text()), Rank.of_this_process()
+    if rank.index:
+        return take_part(load_config(runs[0]["config"]), rank)
+    results = {run["name"]: trained(run) for run in runs}
+    if rank.size > 1:
+        let_go()
+    out.write_text(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
