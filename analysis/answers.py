@@ -52,6 +52,6 @@ def compile_report(observations: Observations) -> Report:
         provenance(observations),
         [a for a in answers if isinstance(a, Study)],
         [a for a in answers if isinstance(a, Missing) and (a.started or (a.command and not only_language))],
-        proposal("python -m grok.run -m 'seed=range(0,64)'", observations, any_task=False),
+        proposal("grok sweep 'seed=range(0,64)'", observations, any_task=False),
         run_labels(observations.all_runs),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from analysis.observations import Observations
 from analysis.studies.base import Missing, Question, Study
 from analysis.writing import FIGURES, default_folder, write_studies
-from grok.cli.command import Main, Parser, add_store, command, program, store_of
+from grok.cli.command import Main, Parser, add_store, command, store_of
 
 
 def answering(name: str, question: Question, only: tuple[str, ...] | None = None) -> Main:
@@ -20,7 +20,7 @@ def answering(name: str, question: Question, only: tuple[str, ...] | None = None
     @command()
     def main(argv: list[str]) -> int:
         """Print a study and write its figures."""
-        parser = Parser(prog=program(name, f"analysis.{name}"), description=question.question)
+        parser = Parser(prog=f"grok study {question.name}", description=question.question)
         print_study(question, reading_parser(parser).parse_args(argv), only)
         return 0
 

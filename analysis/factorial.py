@@ -1,4 +1,4 @@
-"""``python -m analysis.factorial STORE [--out DIR]``: variance shares of split, weights, order and chaos."""
+"""``grok study crossed STORE [--out DIR]``: variance shares of split, weights, order and chaos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m analysis.histogram STORE [--out DIR]``: shares of super, fast and normal seeds, and histograms."""
+"""``grok study census STORE [--out DIR]``: shares of super, fast and normal seeds, and histograms."""
 
 from __future__ import annotations
 

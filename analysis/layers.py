@@ -1,4 +1,4 @@
-"""``python -m analysis.layers STORE [--out DIR]``: which layers' initial weights carry a seed's speed."""
+"""``grok study layers STORE [--out DIR]``: which layers' initial weights carry a seed's speed."""
 
 from __future__ import annotations
 

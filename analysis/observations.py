@@ -72,7 +72,7 @@ class Observations:
         self.path = path
         self._known: dict[Any, Any] = {}
         self.searches = searches
-        """What ``python -m sweeps.search`` left in the store, one dict per file."""
+        """What ``grok search`` left in the store, one dict per file."""
         self.sweeps = sweeps
         """Command, settings and planned runs of each sweep, one dict per file."""
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from analysis.observations import Observations
 from analysis.studies import QUESTIONS, Missing, Study
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 from grok.errors import ConfigError, StoreError, nearest
 
 TEMPLATE: Final = "page.md.j2"
@@ -124,7 +124,7 @@ def _cell(value: Any) -> str:
 @command()
 def main(argv: list[str]) -> int:
     """Rebuild the pages."""
-    parser = Parser(prog=program("pages", "analysis.pages"), description="Rebuild pages from their stores.")
+    parser = Parser(prog="python -m analysis.pages", description="Rebuild pages from their stores.")
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="folders below results/")
     for folder in parser.parse_args(argv).folders:
         print(Page(folder).write())

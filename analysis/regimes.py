@@ -1,4 +1,4 @@
-"""``python -m analysis.regimes STORE [--out DIR]``: slow and fast generalisation, told apart from the curves."""
+"""``grok study regimes STORE [--out DIR]``: slow and fast generalisation, told apart from the curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m analysis.repeatability STORE [--out DIR]``: whether fast seeds stay fast under other conditions."""
+"""``grok study repeatability STORE [--out DIR]``: whether fast seeds stay fast under other conditions."""
 
 from __future__ import annotations
 

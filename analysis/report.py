@@ -1,4 +1,4 @@
-"""``python -m analysis.report STORE [--out DIR] [--watch]``: one page that answers, with its figures and their data.
+"""``grok report STORE [--out DIR] [--watch]``: one page that answers, with its figures and their data.
 
 Writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv}, tables/NAME.csv
 and seeds.csv below DIR (default: STORE/report). With ``--watch`` it does so again whenever the
@@ -14,13 +14,13 @@ from analysis.command import reading_parser
 from analysis.observations import Observations
 from analysis.watch import EVERY, watch
 from analysis.writing import default_folder, write_report
-from grok.cli.command import Parser, command, program, store_of
+from grok.cli.command import Parser, command, store_of
 
 
 def parser() -> Parser:
     """Return the command's arguments."""
     description = "Write the report of a store: one page, its figures, and the data behind them."
-    made = reading_parser(Parser(prog=program("report", "analysis.report"), description=description))
+    made = reading_parser(Parser(prog="grok report", description=description))
     made.add_argument("--watch", action="store_true", help="again whenever the store has grown, until Ctrl-C")
     made.add_argument("--every", type=int, default=EVERY, metavar="SECONDS", help="of --watch (default: %(default)s)")
     return made
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     if not report.provenance.runs:
         print(f"{store} holds no finished run yet; train some: {report.first_command}")
     elif report.provenance.statuses.keys() == {"failed"}:
-        print(f"{store} holds no finished run: all of its runs failed; python -m grok.store status {store}")
+        print(f"{store} holds no finished run: all of its runs failed; grok store status {store}")
     for study in report.studies:
         for finding in study.findings:
             if finding.headline:

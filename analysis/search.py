@@ -1,4 +1,4 @@
-"""``python -m analysis.search STORE [--out DIR]``: which settings generalise soonest, and is the best one better?"""
+"""``grok study search STORE [--out DIR]``: which settings generalise soonest, and is the best one better?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m analysis.study NAME STORE [--out DIR]``: one study of a store, its figures and their data."""
+"""``grok study NAME STORE [--out DIR]``: one study of a store, its figures and their data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 
 from analysis.command import print_study, reading_parser
 from analysis.studies import QUESTIONS
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 
 
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("study", "analysis.study"),
+        prog="grok study",
         description="Answer one question of a store; write its figures and their data.",
         epilog="studies:\n" + "\n".join(f"  {question.name:<20} {question.question}" for question in QUESTIONS),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""``python -m analysis.super_seeds STORE [--out DIR]``: the best seeds and the command that trains each again."""
+"""``grok study seeds STORE [--out DIR]``: the best seeds and the command that trains each again."""
 
 from __future__ import annotations
 

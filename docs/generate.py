@@ -26,7 +26,7 @@ IDENTITY: Final = {"result": "yes", "length": "run and settings", "schedule": "r
 
 SETTINGS: Final = """# Settings
 
-Every setting of `python -m grok.run`, given as `NAME=VALUE`. `conf/` holds the same defaults as YAML.
+Every setting of `grok run` and `grok sweep`, given as `NAME=VALUE`. `conf/` holds the same defaults as YAML.
 `experiment=NAME` and `sweep=NAME` change several at once.
 
 *Identity* says which names of a run contain the setting:

@@ -1,4 +1,4 @@
-"""``python -m grok.evaluate RUN``: how well a trained model predicts a split, by all its kept weights."""
+"""``grok evaluate RUN``: how well a trained model predicts a split, by all its kept weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 from grok.cli.output import refuse_unwritable, write_text
 from grok.cli.trained import MOMENTS, TrainedRun, device_of, find_run
 from grok.config.common import StoreConfig
@@ -26,9 +26,9 @@ _TOKENS_AT_ONCE: Final = 8192
 
 _EXAMPLES: Final = """\
 examples:
-  python -m grok.evaluate 3f2a --store results/store
-  python -m grok.evaluate 3f2a --store results/store --split test --windows sliding --stride 256
-  python -m grok.evaluate results/store/checkpoints/3f2a... --data data/wikitext103 --out scores.json
+  grok evaluate 3f2a --store results/store
+  grok evaluate 3f2a --store results/store --split test --windows sliding --stride 256
+  grok evaluate results/store/checkpoints/3f2a... --data data/wikitext103 --out scores.json
 """
 
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("evaluate", "grok.evaluate"),
+        prog="grok evaluate",
         description="Loss, perplexity per token and per word, and bits per byte of a trained language model.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""``python -m grok.find {lr|batch_size} experiment=gpt/NAME data.path=DIR [overrides]``: settings found by trying.
+"""``grok find {lr|batch_size} experiment=gpt/NAME data.path=DIR [overrides]``: settings found by trying.
 
 ``lr`` runs a learning-rate range test, prints the rate where the loss falls fastest and how far the
 configured one is from it, and writes its curve. ``batch_size`` times micro-batches of doubling size.
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 from grok.cli.presets import gpt_settings
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES: Final = """\
 examples:
-  python -m grok.find lr experiment=gpt/shakespeare_char data.path=data/shakespeare --out results/lr
-  python -m grok.find batch_size experiment=gpt/shakespeare_char data.path=data/shakespeare
+  grok find lr experiment=gpt/shakespeare_char data.path=data/shakespeare --out results/lr
+  grok find batch_size experiment=gpt/shakespeare_char data.path=data/shakespeare
 """
 
 
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("find", "grok.find"),
+        prog="grok find",
         description="Settings of a language model found by trying; nothing is trained or stored.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,7 +56,7 @@ def parser() -> Parser:
         choices=("lr", "batch_size"),
         help="lr: a learning-rate range test; batch_size: the time of micro-batches of doubling size",
     )
-    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for grok.run: experiment=gpt/NAME ...")
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for `grok run`: experiment=gpt/NAME ...")
     parser.add_argument("--steps", type=int, default=100, help="updates of the range test (default 100)")
     parser.add_argument("--first", type=float, default=1e-6, help="lowest rate tried (default 1e-6)")
     parser.add_argument("--last", type=float, default=1.0, help="highest rate tried (default 1)")

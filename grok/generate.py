@@ -1,4 +1,4 @@
-"""``python -m grok.generate RUN --prompt TEXT``: text that a trained model goes on with; same seed, same text."""
+"""``grok generate RUN --prompt TEXT``: text that a trained model goes on with; same seed, same text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 from grok.cli.output import refuse_unwritable, write_text
 from grok.cli.trained import MOMENTS, device_of, find_run
 from grok.config.common import StoreConfig
@@ -19,8 +19,8 @@ from grok.text.tokenizers import Tokenizer
 
 _EXAMPLES: Final = """\
 examples:
-  python -m grok.generate 3f2a --store results/store --prompt "Once upon a time"
-  python -m grok.generate 3f2a --store results/store --prompt-file prompts.txt --samples 3 --out-file texts.jsonl
+  grok generate 3f2a --store results/store --prompt "Once upon a time"
+  grok generate 3f2a --store results/store --prompt-file prompts.txt --samples 3 --out-file texts.jsonl
 """
 
 
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("generate", "grok.generate"),
+        prog="grok generate",
         description="Sample text from a trained language model; the same seed gives the same text.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,11 +1,11 @@
-"""``python -m grok.hf {export|import}``: language models to and from Hugging Face's forms.
+"""``grok hf {export|import}``: language models to and from Hugging Face's forms.
 
-    python -m grok.hf export RUN --store STORE --out DIR [--weights best]
-    python -m grok.hf import DIR --data CORPUS --store STORE
+    grok hf export RUN --store STORE --out DIR [--weights best]
+    grok hf import DIR --data CORPUS --store STORE
 
 ``export`` writes a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer.from_pretrained`` read. ``import``
-makes a checkpoint at step 0 of the GPT-2 in one, so that ``grok.evaluate`` and ``grok.generate`` can be given its
-run_id, and ``grok.run ... resume.run=RUN_ID resume.step=0`` can go on training from it.
+makes a checkpoint at step 0 of the GPT-2 in one, so that ``grok evaluate`` and ``grok generate`` can be given its
+run_id, and ``grok run ... resume.run=RUN_ID resume.step=0`` can go on training from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 from grok.config.common import StoreConfig
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES: Final = """\
 examples:
-  python -m grok.hf export 3f2a --store results/store --out gpt2-of-mine --weights best
-  python -m grok.hf import gpt2/ --data data/openwebtext --store results/store
+  grok hf export 3f2a --store results/store --out gpt2-of-mine --weights best
+  grok hf import gpt2/ --data data/openwebtext --store results/store
 """
 
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("hf", "grok.hf"),
+        prog="grok hf",
         description="Language models to and from Hugging Face's forms.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""``python -m grok.plan experiment=gpt/NAME [overrides]``: what a run will take, before it is started."""
+"""``grok plan experiment=gpt/NAME [overrides]``: what a run will take, before it is started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
@@ -26,11 +26,11 @@ def main(argv: list[str]) -> int:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("plan", "grok.plan"),
+        prog="grok plan",
         description="Parameters, FLOPs, time, memory, cost and Chinchilla tokens of a GPT run.",
-        epilog="example: python -m grok.plan experiment=gpt/gpt2_117m --device H200 --mfu 0.4 --price 3",
+        epilog="example: grok plan experiment=gpt/gpt2_117m --device H200 --mfu 0.4 --price 3",
     )
-    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for grok.run: experiment=gpt/NAME ...")
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for `grok run`: experiment=gpt/NAME ...")
     parser.add_argument("--device", default="A100", help=f"one of {', '.join(MACHINES)} (default A100)")
     parser.add_argument("--devices", type=int, default=1, help="how many (default 1)")
     parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak that is reached (default 0.4)")

@@ -1,4 +1,4 @@
-"""``python -m grok.prepare``: text in, memory-mapped tokens and a report on the text out."""
+"""``grok prepare``: text in, memory-mapped tokens and a report on the text out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 from grok.errors import DataError
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
@@ -16,12 +16,12 @@ from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV
 
 _EXAMPLES = """\
 examples:
-  python -m grok.prepare text --input input.txt --tokenizer char --out data/shakespeare
-  python -m grok.prepare tinystories --input TinyStoriesV2-GPT4-train.txt \\
+  grok prepare text --input input.txt --tokenizer char --out data/shakespeare
+  grok prepare tinystories --input TinyStoriesV2-GPT4-train.txt \\
       --split-file val=TinyStoriesV2-GPT4-valid.txt --tokenizer gpt2 --vocab DIR --out data/tinystories
-  python -m grok.prepare wikitext --input wiki.train.tokens --split-file val=wiki.valid.tokens \\
+  grok prepare wikitext --input wiki.train.tokens --split-file val=wiki.valid.tokens \\
       --split-file test=wiki.test.tokens --tokenizer gpt2 --out data/wikitext103
-  python -m grok.prepare fables --input 2000:0 --tokenizer char --out data/fables
+  grok prepare fables --input 2000:0 --tokenizer char --out data/fables
 """
 
 
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("prepare", "grok.prepare"),
+        prog="grok prepare",
         description="Prepare text for training: token ids, an index of documents, a manifest, a report.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

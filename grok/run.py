@@ -1,4 +1,4 @@
-"""``python -m grok.run``: one run, or with ``-m`` a sweep, by Hydra's command line.
+"""``grok run``: one run, or with ``-m`` a sweep, by Hydra's command line.
 
 Hydra reads the settings and nothing else; ``grok.execute`` does the work. Exit status 0:
 everything asked for is stored; 1: something failed or was interrupted, and the last line

@@ -1,4 +1,4 @@
-"""``python -m grok.show RUN --store STORE [--out FILE.png]``: one stored run, its events and its curves."""
+"""``grok show RUN --store STORE [--out FILE.png]``: one stored run, its events and its curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.cli.command import Parser, command, program
+from grok.cli.command import Parser, command
 from grok.cli.textplot import Line, draw
 from grok.config import MODES, flatten
 from grok.config.fields import settings_of
@@ -131,7 +131,7 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
         )
     yield ""
     yield f"trains it: {row['rerun']}"
-    yield f"compares its bits: python -m grok.run --again {row['run_id'][:12]} --store {shlex.quote(store)}"
+    yield f"compares its bits: grok run --again {row['run_id'][:12]} --store {shlex.quote(store)}"
 
 
 def _ended(row: Mapping[str, Any]) -> str:
@@ -193,9 +193,9 @@ def _floats(column: pd.Series) -> NDArray[np.float64]:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("show", "grok.show"),
+        prog="grok show",
         description="One stored run: its settings, seeds, events and curves.",
-        epilog="example: python -m grok.show 3f2a --store results/store --out run.png",
+        epilog="example: grok show 3f2a --store results/store --out run.png",
     )
     parser.add_argument("run", metavar="RUN", help="the beginning of one run_id")
     parser.add_argument("--store", metavar="STORE", default="results/store", help="its store (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Branching: ``python -m sweeps.branch --store STORE [overrides]``.
+"""Branching: ``grok branch --store STORE [overrides]``.
 
 Asks   Which pair of streams carries a fast seed: split and init, split and order, or init and order?
 How    Takes parents from the seeds of a store: the best by validation loss at an early step, and as
@@ -9,7 +9,7 @@ How    Takes parents from the seeds of a store: the best by validation loss at a
 Costs  parents x streams redrawn x times. The plan is printed first; dry_run=true prints nothing else.
 Read   The branching section of the report: super seeds among the children of each kept pair.
 
-Example: python -m sweeps.branch --store results/store --seeds 0:100 --best 2 --random 2 --at 1500
+Example: grok branch --store results/store --seeds 0:100 --best 2 --random 2 --at 1500
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from grok.cli.command import GO_ON, Parser, command, program
+from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import Settings, compose
 from grok.cli.words import quoted
 from grok.config import ArithmeticConfig
@@ -143,7 +143,7 @@ def seeds_of(text: str | None) -> range | None:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("branch", "sweeps.branch"),
+        prog="grok branch",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""Layer transplants: ``python -m sweeps.layers --recipient SEED --donor SEED [overrides]``.
+"""Layer transplants: ``grok layers --recipient SEED --donor SEED [overrides]``.
 
 Asks   Which layers' initial weights make a seed what it is?
 How    Trains the recipient with every combination (or a sampled fraction) of layers drawn from
@@ -11,9 +11,9 @@ Costs  2**k combinations times the replicates for k factors (full), or what --co
 Read   The layers section of the report: Shapley shares with intervals.
 
 Examples:
-  python -m sweeps.layers --recipient 0 --donor 23 --both
-  python -m sweeps.layers --recipient 0 --donor-init 512 seeds.order=8
-  python -m sweeps.layers --recipient 0 --donor-init 512 --donor-order 8 --factors 'in=token_embedding;rest=blocks,head'
+  grok layers --recipient 0 --donor 23 --both
+  grok layers --recipient 0 --donor-init 512 seeds.order=8
+  grok layers --recipient 0 --donor-init 512 --donor-order 8 --factors 'in=token_embedding;rest=blocks,head'
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 
-from grok.cli.command import GO_ON, Parser, command, program
+from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose
 from grok.cli.words import store_as_setting
 from grok.config import ArithmeticConfig
@@ -107,7 +107,7 @@ def combinations(names: Sequence[str], wanted: int | None, seed: int) -> list[fr
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("layers", "sweeps.layers"),
+        prog="grok layers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

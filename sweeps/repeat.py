@@ -1,4 +1,4 @@
-"""Repeats: ``python -m sweeps.repeat --best 12 --store STORE [settings]``.
+"""Repeats: ``grok repeat --best 12 --store STORE [settings]``.
 
 Asks   Is being super a property of a seed, or of one lucky trajectory?
 How    Takes candidates from the runs of a store: the best, or named ones. Beside them come as many ordinary
@@ -14,7 +14,7 @@ Read   The section "Is it the seed?" of the report: super again k of n, against 
 
 Settings that can move a result choose among the store's runs (optim.weight_decay=0); the others say how to train.
 
-Example: python -m sweeps.repeat --best 2 --store results/store --times 4 --kinds ulp,order
+Example: grok repeat --best 2 --store results/store --times 4 --kinds ulp,order
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from grok.cli.command import GO_ON, Parser, command, program
+from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose
 from grok.cli.words import quoted
 from grok.config import ArithmeticConfig, RunConfig, load_config
@@ -83,7 +83,7 @@ def eligible(store: Store, only: dict[str, Any], scan: str | None) -> pd.DataFra
         settings = " ".join(f"{name}={value}" for name, value in only.items())
         raise ConfigError(
             f"{store.layout.root} has no finished run to choose from{f' with {settings}' if settings else ''}: train a "
-            "census first, python -m grok.run -m sweep=census"
+            "census first, grok sweep sweep=census"
         )
     runs = runs[runs["config_id"] == runs["config_id"].value_counts().index[0]]
     if scan is not None:
@@ -200,7 +200,7 @@ def kinds_of(text: str) -> list[str]:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("repeat", "sweeps.repeat"),
+        prog="grok repeat",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -322,7 +322,7 @@ QUESTION = Question(
     "branching",
     "Branching",
     "Two streams kept and the third redrawn: which pair carries a fast seed?",
-    "python -m sweeps.branch --store STORE",
+    "grok branch --store STORE",
     analyse,
     lambda observations: any(MODULE in map(str, sweep.get("argv", [])) for sweep in observations.sweeps),
 )

@@ -276,7 +276,7 @@ QUESTION = Question(
     "census",
     "Seed census",
     "How many seeds are super, fast and normal?",
-    "python -m grok.run -m sweep=census",
+    "grok sweep sweep=census",
     analyse,
     has_populations,
 )

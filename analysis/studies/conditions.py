@@ -269,7 +269,7 @@ WEIGHT_DECAY_QUESTION = Question(
     "weight_decay",
     "Weight decay",
     "Does a seed need weight decay to generalise, and to be super?",
-    "python -m grok.run -m sweep=weight_decay",
+    "grok sweep sweep=weight_decay",
     lambda observations, question: analyse_settings(observations, question, observations.once(decay_families)),
     lambda observations: bool(observations.once(decay_families)),
 )
@@ -277,7 +277,7 @@ INTERVENTIONS_QUESTION = Question(
     "interventions",
     "Interventions",
     "What happens when one setting is changed and the seeds are not?",
-    "python -m grok.run -m sweep=train_fraction",
+    "grok sweep sweep=train_fraction",
     lambda observations, question: analyse_settings(observations, question, observations.once(other_families)),
     lambda observations: bool(observations.once(other_families)),
 )

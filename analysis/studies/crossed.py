@@ -312,7 +312,7 @@ QUESTION = Question(
     "crossed",
     "Split, weights or order?",
     "Which source of randomness decides how fast a run generalises, and how much is chaos?",
-    "python -m grok.run -m sweep=crossed",
+    "grok sweep sweep=crossed",
     analyse,
     lambda observations: bool(observations.once(designs)),
 )

@@ -67,7 +67,7 @@ def analyse(observations: Observations, question: Question) -> Study:
     if any(record["of what init moves"] == "" for record in records):
         study.notes.append(
             "For the share of what the whole init seed moves, scan that as well, at the same split and order: "
-            + proposal("python -m grok.run -m 'seeds.init=range(0,64)'", observations, any_task=True)
+            + proposal("grok sweep 'seeds.init=range(0,64)'", observations, any_task=True)
         )
     return study
 
@@ -96,7 +96,7 @@ QUESTION = Question(
     "layer_scans",
     "One layer alone",
     "With everything else held, how much does one layer's initial draw decide?",
-    "python -m grok.run -m 'seeds.layers.head=range(0,32)'",
+    "grok sweep 'seeds.layers.head=range(0,32)'",
     analyse,
     lambda observations: any(True for _ in backgrounds(observations)),
 )

@@ -304,7 +304,7 @@ QUESTION = Question(
     "layers",
     "Which layers?",
     "Which layers' initial weights carry a seed's speed?",
-    "python -m sweeps.layers --recipient 0 --donor 1",
+    "grok layers --recipient 0 --donor 1",
     analyse,
     lambda observations: bool(transplants(observations)),
 )

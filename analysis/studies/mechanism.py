@@ -230,7 +230,7 @@ QUESTION = Question(
     "mechanism",
     "What happens inside",
     "Which inner measurements move before a seed generalises?",
-    "python -m grok.run -m sweep=mechanism",
+    "grok sweep sweep=mechanism",
     analyse,
     lambda observations: not observations.once(metrics_of).empty,
 )

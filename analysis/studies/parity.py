@@ -104,7 +104,7 @@ QUESTION = Question(
     "parity",
     "The diary's regime",
     "Do ordinary seeds behave as in an independent run of the same regime?",
-    "python -m grok.run -m 'seed=range(0,12)' eval.every=250",
+    "grok sweep 'seed=range(0,12)' eval.every=250",
     analyse,
     lambda observations: not reference_seeds(observations).empty,
     any_task=False,

@@ -237,7 +237,7 @@ QUESTION = Question(
     "prediction",
     "Early prediction",
     "Can the first steps tell who will be super?",
-    "python -m grok.run -m sweep=census",
+    "grok sweep sweep=census",
     analyse,
     has_populations,
 )

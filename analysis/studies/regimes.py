@@ -282,7 +282,7 @@ QUESTION = Question(
     "regimes",
     "Slow and fast regimes",
     "Do fast seeds take another road, or the same road faster?",
-    "python -m grok.run -m sweep=long_census",
+    "grok sweep sweep=long_census",
     analyse,
     has_populations,
 )

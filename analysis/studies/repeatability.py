@@ -211,7 +211,7 @@ QUESTION = Question(
     "repeatability",
     "Is it the seed?",
     "Does a fast seed stay fast when the run is repeated under other conditions?",
-    "python -m sweeps.repeat --best 12",
+    "grok repeat --best 12",
     analyse,
     lambda observations: (
         bool(

@@ -152,7 +152,7 @@ QUESTION = Question(
     "scans",
     "One stream alone",
     "With everything else fixed, how often does one stream's seed make a run super?",
-    "python -m grok.run -m sweep=order_alone",
+    "grok sweep sweep=order_alone",
     analyse,
     lambda observations: bool(observations.once(scans_of)),
 )

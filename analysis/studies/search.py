@@ -1,7 +1,7 @@
 """Searches over settings: the best of them, what mattered, and whether it beats the default.
 
 Reads ``search/NAME.json`` (trials) and ``search/NAME.compared.json`` (the pinned
-comparison on fresh seeds) of the store, which ``python -m sweeps.search`` writes.
+comparison on fresh seeds) of the store, which ``grok search`` writes.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _comparison(
     if compared is None:
         study.notes.append(
             f"{result.name}: better than the default beyond seed noise? Not enough data: needs both settings on fresh "
-            f"seeds (python -m sweeps.search study={result.name} study.compare=true)."
+            f"seeds (grok search study={result.name} study.compare=true)."
         )
         return
     runs = {
@@ -309,7 +309,7 @@ QUESTION = Question(
     "search",
     "Search over settings",
     "Which settings generalise soonest, and is the best one better than the default beyond seed noise?",
-    "python -m sweeps.search study=quickstart",
+    "grok search study=quickstart",
     analyse,
     lambda observations: any("trials" in d for d in observations.searches),
     any_task=False,

@@ -221,7 +221,7 @@ QUESTION = Question(
     "seeds",
     "Every seed",
     "Which run had which seeds, and what became of it?",
-    "python -m grok.run -m 'seed=range(0,64)'",
+    "grok sweep 'seed=range(0,64)'",
     analyse,
     lambda observations: not observations.all_runs.empty,
 )

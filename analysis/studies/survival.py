@@ -239,7 +239,7 @@ QUESTION = Question(
     "survival",
     "Time to generalise",
     "How long does a seed take?",
-    "python -m grok.run -m sweep=long_census",
+    "grok sweep sweep=long_census",
     analyse,
     has_populations,
 )

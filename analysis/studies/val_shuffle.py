@@ -244,7 +244,7 @@ QUESTION = Question(
     "val_shuffle",
     "The val-shuffle bug",
     "Did shuffling the validation set ever do more than draw another batch order?",
-    "python -m grok.run -m sweep=bug",
+    "grok sweep sweep=bug",
     analyse,
     has_coupled,
 )

@@ -1,4 +1,4 @@
-"""``python -m grok.run --again RUN --store STORE``: is a stored run what its settings give?"""
+"""``grok run --again RUN --store STORE``: is a stored run what its settings give?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grok.cli.command import Parser, program
+from grok.cli.command import Parser
 from grok.cli.words import refuse_bare_words
 from grok.errors import ConfigError
 
@@ -29,9 +29,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         GrokError: there is no such run, or it cannot be trained here (exit status 2).
     """
-    parser = Parser(
-        prog=program("run", "grok.run"), description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="grok run", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--again", metavar="RUN", required=True, help="the beginning of one run_id")
     parser.add_argument("--store", metavar="STORE", required=True, help="the store that has it")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="where the data is, how to compute")

@@ -96,13 +96,6 @@ def store_of(arguments: argparse.Namespace) -> Path:
     return Path(arguments.store or arguments.named_store or StoreConfig().path)
 
 
-def program(name: str, module: str) -> str:
-    """Return how this command was called: ``grok NAME``, or ``python -m MODULE``."""
-    called = Path(sys.argv[0])
-    by_name = called.stem == "grok" or (called.parent.name, called.name) == ("grok", "__main__.py")
-    return f"grok {name}" if by_name else f"python -m {module}"
-
-
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does; training has its own way."""

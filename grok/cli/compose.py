@@ -38,7 +38,7 @@ def compose(words: Sequence[str]) -> Settings:
     """Return the settings of one run, given as ``NAME=VALUE`` words.
 
     Raises:
-        ConfigError: what ``grok.run`` would refuse, too; or several values for one setting.
+        ConfigError: what ``grok run`` would refuse, too; or several values for one setting.
     """
     from hydra import compose as compose_by_hydra
     from hydra import initialize_config_dir, initialize_config_module

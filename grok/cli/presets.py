@@ -68,10 +68,10 @@ def _overrides(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def gpt_settings(words: Sequence[str]) -> GptConfig:
-    """Return the checked settings of a language model's command line, as ``grok.run`` would read it.
+    """Return the checked settings of a language model's command line, as ``grok run`` would read it.
 
     Raises:
-        ConfigError: settings that grok.run would refuse too.
+        ConfigError: settings that ``grok run`` would refuse too.
     """
     config = load_config(compose(words))
     if not isinstance(config, GptConfig):

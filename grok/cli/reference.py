@@ -8,22 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grok.cli import setups
-from grok.cli.command import program
 from grok.config import MODES
 from grok.config.fields import Rule, accepted_values, settings_of
 from grok.errors import nearest
 from grok.streams import MAX_SEED
 
 USAGE = """\
-usage: {one} [NAME=VALUE ...] [--store STORE]       one run
-       {many} [NAME=VALUE ...] [--store STORE]     a sweep: a setting may have several values
-       {one} --again RUN --store STORE              train a stored run again and compare its bits
+usage: grok run [NAME=VALUE ...] [--store STORE]     one run
+       grok sweep [NAME=VALUE ...] [--store STORE]   a sweep: a setting may have several values
+       grok run --again RUN --store STORE            train a stored run again and compare its bits
 
 examples:
-  {one} experiment=quickstart seed=7
-  {many} experiment=quickstart 'seed=range(0,64)' --store results/quickstart
-  {many} sweep=weight_decay optim.lr=1e-3,3e-3 dry_run=true
-  {one} mode=gpt experiment=gpt/shakespeare_char data.path=data/shakespeare
+  grok run experiment=quickstart seed=7
+  grok sweep experiment=quickstart 'seed=range(0,64)' --store results/quickstart
+  grok sweep sweep=weight_decay optim.lr=1e-3,3e-3 dry_run=true
+  grok run mode=gpt experiment=gpt/shakespeare_char data.path=data/shakespeare
 
 The same command given again goes on where it stopped. Several values of a setting: 1,2,3 or
 range(FIRST,END) or range(FIRST,END,STEP); quote them in a shell. --store S is store.path=S.
@@ -52,8 +51,8 @@ def run_help(words: Sequence[str]) -> str:
         text = "\n".join(setting_lines(chosen, defaults(mode)))
         return text or f"no setting of mode={mode} has {' '.join(narrowing)} in it{nearest(narrowing[0], settings)}"
     other = next(name for name in MODES if name != mode)
-    lines = [USAGE.format(one=program("run", "grok.run"), many=program("sweep", "grok.run -m"))]
-    for group, title in (("experiment", "Named set-ups"), ("sweep", "Named sweeps (with -m)")):
+    lines = [USAGE]
+    for group, title in (("experiment", "Named set-ups"), ("sweep", "Named sweeps (grok sweep)")):
         lines += [title, *named_lines(group, mode), ""]
     lines += [f"Settings of mode={mode} (mode={other} --help shows those of the other mode)"]
     lines += [*setting_lines(settings, defaults(mode)), "", OPTIONS.rstrip()]

@@ -33,7 +33,7 @@ def meaning(group: str, name: str, width: int = 90) -> str:
     lines = (folder() / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     blocks = "\n".join(line for line in comment if not line.startswith("@package")).split("\n\n")
-    block = next((block for block in blocks if block and not block.startswith(("python -m", "torchrun"))), "")
+    block = next((block for block in blocks if block and not block.startswith(("grok ", "torchrun"))), "")
     text = " ".join(block.split()).removeprefix("Asks").strip()
     end = _END.search(text)
     return textwrap.shorten(text[: end.end()].rstrip(".;") if end else text.rstrip("."), width, placeholder=" ...")

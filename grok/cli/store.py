@@ -1,4 +1,4 @@
-"""``python -m grok.store {status|verify|compact|merge|migrate|restore} STORE``.
+"""``grok store {status|verify|compact|merge|migrate|restore} STORE``.
 
 Exit status 0: done, all well; 1: something is wrong with the store, or stores disagree;
 2: refused.
@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from grok.cli.command import Parser, add_store, command, program, store_of
+from grok.cli.command import Parser, add_store, command, store_of
 from grok.errors import StoreError
 from grok.files import disk_errors
 from grok.store.compact import compact
@@ -31,8 +31,8 @@ from grok.store.verify import verify
 
 _EXAMPLES: Final = """\
 examples:
-  python -m grok.store status results/store
-  python -m grok.store merge results/store other/store --into results/both
+  grok store status results/store
+  grok store merge results/store other/store --into results/both
 """
 
 
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
-        prog=program("store", "grok.store"),
+        prog="grok store",
         description="Look after a store of runs.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -105,14 +105,14 @@ def _status(path: str) -> int:
     _print_leases(layout)
     attention = []
     if not is_current(marker):
-        attention.append(f"columns of an older version: run `python -m grok.store migrate {path}`")
+        attention.append(f"columns of an older version: run `grok store migrate {path}`")
     if unfinished_compaction(layout) is not None:
         attention.append("a compaction was cut short: the next command that writes finishes it")
     if orphans := len((layout.names("curves") | layout.names("steps")) - layout.names("runs")):
         attention.append(f"{orphans} unfinished commits: the next command that writes retires them")
     if kept := _entries(layout.quarantine, ".json"):
         attention.append(
-            f"{kept} shards in quarantine/, each with its reason beside it; `python -m grok.store restore {path}` "
+            f"{kept} shards in quarantine/, each with its reason beside it; `grok store restore {path}` "
             "brings back those that are whole"
         )
     if failed := table["status"].to_pylist().count("failed"):

@@ -39,10 +39,10 @@ WIDE_RATIO: Final = 256
 
 @dataclass(kw_only=True)
 class DataConfig:
-    """The token arrays that `grok.prepare` made, and how batches are cut from them."""
+    """The token arrays that `grok prepare` made, and how batches are cut from them."""
 
     path: str | None = setting(
-        None, "Folder that `python -m grok.prepare` wrote; a run is named by its manifest, not by it.", role="none"
+        None, "Folder that `grok prepare` wrote; a run is named by its manifest, not by it.", role="none"
     )
     sampling: str = setting(
         "blocks",

@@ -63,10 +63,10 @@ def data_hash(config: RunConfig) -> str | None:
     """Return the hash of the data that a GPT run reads, None in arithmetic mode.
 
     Raises:
-        DataError: no folder is given, or it was not made by ``grok.prepare``.
+        DataError: no folder is given, or it was not made by ``grok prepare``.
     """
     if not isinstance(config, GptConfig):
         return None
     if config.data.path is None:
-        raise DataError("data.path is not given: expected a folder made by `python -m grok.prepare`")
+        raise DataError("data.path is not given: expected a folder made by `grok prepare`")
     return str(read_manifest(Path(config.data.path))["hash"])

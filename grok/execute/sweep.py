@@ -266,7 +266,7 @@ class Sweep:
             error = next(iter(totals.failed.values()), "the column error says why")
             line = f"{line} {len(failed)} failed: {error}. The same command with retry_failed=true tries them again."
         else:
-            line = f"{line} Report: python -m analysis.report {path}"
+            line = f"{line} Report: grok report {path}"
         say(line)
         return Outcome(self.plan.requested, stored, dict(totals.failed), 0 if complete and not failed else 1)
 

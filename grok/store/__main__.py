@@ -1,4 +1,4 @@
-"""``python -m grok.store``: the command is ``grok.cli.store``, above this floor."""
+"""``grok store``: the command is ``grok.cli.store``, above this floor."""
 
 import sys
 

@@ -330,7 +330,7 @@ def refuse_older(layout: Layout) -> None:
     if not is_current(read_marker(layout)) and _has_rows(layout):
         raise StoreError(
             f"{layout.root} was written by an older version (its columns differ): "
-            f"run `python -m grok.store migrate {layout.root}` first"
+            f"run `grok store migrate {layout.root}` first"
         )
 
 

@@ -85,8 +85,7 @@ def look(layout: Layout, *, thorough: bool) -> Survey:
                 if not facts.current:
                     read_shard(path, kind)  # could be migrated, or is of nobody's making
                     raise StoreError(
-                        f"{path} has the columns of another version: run `python -m grok.store migrate {layout.root}` "
-                        "first"
+                        f"{path} has the columns of another version: run `grok store migrate {layout.root}` first"
                     )
                 if name == EMPTY and read_shard(path, kind, ["run_id"]).num_rows:
                     reasons[name].append(f"{kind}: a shard with rows by the name of the one without")

@@ -33,7 +33,7 @@ def verify(path: str | Path) -> list[str]:
     layout = Layout(Path(path))
     marker = read_marker(layout)
     if not is_current(marker):
-        return [f"the columns are those of an older version: run `python -m grok.store migrate {path}`"]
+        return [f"the columns are those of an older version: run `grok store migrate {path}`"]
     refuse_without_threads(layout.root)
     if missing := missing_tables(layout):
         return [f"{path}: its folders {', '.join(missing)} are missing, and all rows in them"]

@@ -128,7 +128,7 @@ class Corpus:
         if tokenizer.hash != entry["hash"]:
             raise DataError(
                 f"{self.path / entry['file']} is not the tokeniser that these tokens were made with"
-                f" (hash {tokenizer.hash[:12]}, manifest {entry['hash'][:12]}): run grok.prepare again"
+                f" (hash {tokenizer.hash[:12]}, manifest {entry['hash'][:12]}): run `grok prepare` again"
             )
         return tokenizer
 
@@ -146,7 +146,7 @@ class Corpus:
             entry = self.split(name)
             for file, known in ((entry["file"], entry["sha256"]), (entry["documents_file"], entry["documents_sha256"])):
                 if self.file(file).sha256() != known:
-                    raise DataError(f"{self.path / file} was changed after it was written: run grok.prepare again")
+                    raise DataError(f"{self.path / file} was changed after it was written: run `grok prepare` again")
 
     def refuse_changed(self, splits: Iterable[str]) -> None:
         """Refuse to go on with tokens that were overwritten in place. Files that nobody touched cost a system call.
@@ -162,7 +162,7 @@ class Corpus:
                 if file.sha256() != entry["sha256"]:
                     raise DataError(
                         f"{file.path} was overwritten while it was in use: what is computed from here on would be"
-                        " named after other data; run grok.prepare again, and then the same command"
+                        " named after other data; run `grok prepare` again, and then the same command"
                     )
 
     def stamps(self, splits: Iterable[str]) -> tuple[tuple[int, ...], ...]:
@@ -184,7 +184,7 @@ def open_corpus(path: str | Path) -> Corpus:
     if (corpus.tokenizer.vocab_size, corpus.tokenizer.eot_id) != (known["vocab_size"], known["eot_id"]):
         raise DataError(
             f"{folder} says that its tokeniser has {known['vocab_size']} ids and ends documents with {known['eot_id']};"
-            f" it has {corpus.tokenizer.vocab_size} and {corpus.tokenizer.eot_id}: run grok.prepare again"
+            f" it has {corpus.tokenizer.vocab_size} and {corpus.tokenizer.eot_id}: run `grok prepare` again"
         )
     return corpus
 
@@ -199,20 +199,20 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
     if not file.is_file():
         raise DataError(
             f"{folder} holds no prepared corpus (no manifest.json):"
-            f" make one with `python -m grok.prepare text --input FILE --tokenizer char --out {folder}`"
+            f" make one with `grok prepare text --input FILE --tokenizer char --out {folder}`"
         )
     try:
         manifest = read_json_object(file, follow=True)
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} is not a corpus manifest ({error}): run grok.prepare again") from error
+        raise DataError(f"{file} is not a corpus manifest ({error}): run `grok prepare` again") from error
     version = manifest.get("version")
     if version != MANIFEST_VERSION and isinstance(version, int):
-        raise DataError(f"{file} has version {version}, this code reads {MANIFEST_VERSION}: run grok.prepare again")
+        raise DataError(f"{file} has version {version}, this code reads {MANIFEST_VERSION}: run `grok prepare` again")
     if not has_shape(manifest, _MANIFEST_SHAPE) or not _names_files(manifest):
-        raise DataError(f"{file} is not a corpus manifest (a part is missing, or no number): run grok.prepare again")
+        raise DataError(f"{file} is not a corpus manifest (a part is missing, or no number): run `grok prepare` again")
     same = data_hash(manifest["tokenizer"], manifest["splits"]) == manifest["hash"]
     if not same or manifest.get("manifest_sha256", fingerprint(manifest)) != fingerprint(manifest):
-        raise DataError(f"{file} was changed after it was written: run grok.prepare again")
+        raise DataError(f"{file} was changed after it was written: run `grok prepare` again")
     return manifest
 
 
@@ -239,12 +239,13 @@ def _check_sizes(corpus: Corpus) -> None:
         ):
             path = corpus.path / file
             if not path.is_file():
-                raise DataError(f"{path} is missing: the manifest says {items:,} {noun}; run grok.prepare again")
+                raise DataError(f"{path} is missing: the manifest says {items:,} {noun}; run `grok prepare` again")
             actual = corpus.file(file).size
             if actual != items * size:
                 raise DataError(
                     f"{path} is {'cut off' if actual < items * size else 'too long'}: {actual / size:,.0f} {noun} of"
-                    f" {items:,} in the manifest ({actual:,} bytes, expected {items * size:,}); run grok.prepare again"
+                    f" {items:,} in the manifest ({actual:,} bytes, expected {items * size:,});"
+                    " run `grok prepare` again"
                 )
 
 

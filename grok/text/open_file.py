@@ -33,7 +33,7 @@ class OpenFile:
         try:
             self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror}): run grok.prepare again") from error
+            raise DataError(f"{path} cannot be read ({error.strerror}): run `grok prepare` again") from error
         weakref.finalize(self, os.close, self._handle)
         self.stamp = self._stamp()
         """Size and times as the file was last known to be what it should be."""

@@ -1,9 +1,9 @@
 """Searches over Hydra's sweep syntax: ``choice``, ``range`` and ``interval`` (with ``tag(log, ...)``) make the space.
 
-    python -m grok.run -m hydra/sweeper=lanes_optuna +study=base experiment=toy \\
+    grok sweep hydra/sweeper=lanes_optuna +study=base experiment=toy \\
         'optim.lr=tag(log,interval(1e-3,5e-2))' optim.weight_decay=0.1,0.5,1 study.trials=20 study.seeds=8
 
-The study's own settings are those of ``python -m sweeps.search``; ``+study=NAME`` takes them and
+The study's own settings are those of ``grok search``; ``+study=NAME`` takes them and
 a space from ``conf/study/NAME.yaml``, ``+study=base`` has no space of its own.
 """
 

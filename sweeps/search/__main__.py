@@ -1,7 +1,7 @@
-"""``python -m sweeps.search study=NAME [overrides]``: begins a study, or goes on where it stopped.
+"""``grok search study=NAME [overrides]``: begins a study, or goes on where it stopped.
 
 Studies are files of ``conf/study/``; every setting of a run can be overridden as in
-``grok.run``, and ``study.trials``, ``study.seeds`` ... say how much of the study to do.
+``grok run``, and ``study.trials``, ``study.seeds`` ... say how much of the study to do.
 Exit status 0: the study is finished; 1: interrupted, or a trial failed; 2: refused.
 """
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from grok.cli.command import GO_ON, command, program
+from grok.cli.command import GO_ON, command
 from grok.cli.compose import Settings, compose
 from grok.cli.reference import named_lines, setting_lines
 from grok.cli.words import store_as_setting
@@ -22,21 +22,21 @@ from sweeps.search.config import NO_STUDY, Studied, refuse_unknown, split_study
 OPTIONS: Final = ("--store", "--help")
 """What completion offers beside settings."""
 
-USAGE: Final = """usage: {search} study=NAME [NAME=VALUE ...] [--store STORE]
+USAGE: Final = """usage: grok search study=NAME [NAME=VALUE ...] [--store STORE]
 
 examples:
-  {search} study=quickstart study.trials=60 study.seeds=8
-  {search} study=quickstart study.compare=true       the best setting against the default, on fresh seeds
-  {search} study=quickstart dry_run=true             say what would be done
+  grok search study=quickstart study.trials=60 study.seeds=8
+  grok search study=quickstart study.compare=true       the best setting against the default, on fresh seeds
+  grok search study=quickstart dry_run=true             say what would be done
 
-Any setting of `{run}` can be given, too; its --help lists them.
+Any setting of `grok run` can be given, too; its --help lists them.
 """
 
 
 def usage() -> str:
     """Return the command's help."""
     settings = settings_of(Studied)
-    lines = [USAGE.format(search=program("search", "sweeps.search"), run=program("run", "grok.run"))]
+    lines = [USAGE]
     lines += ["Studies", *named_lines("study"), "", "Settings of a study"]
     lines += setting_lines(settings, {name: value for name, value, _ in walk(Studied())})
     return "\n".join(lines)

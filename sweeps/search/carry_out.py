@@ -86,7 +86,7 @@ def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: 
     if failed:
         tell(f"{line} {failed} failed; their reasons are in {search.study.name}.json.")
         return 1
-    tell(f"{line} Report: python -m analysis.search {store}")
+    tell(f"{line} Report: grok study search {store}")
     return 0
 
 

@@ -52,7 +52,7 @@ def proposed(command: str, store: Observations) -> str:
 
 
 def test_a_set_up_is_named_and_every_setting_beside_it_is_given() -> None:
-    crossed = "python -m grok.run -m sweep=crossed"
+    crossed = "grok sweep sweep=crossed"
     assert proposed(crossed, toy()) == f"{crossed} experiment=toy"
     changed = toy(optim__lr=0.03, train__steps=200, precision="float64")
     assert proposed(crossed, changed) == f"{crossed} experiment=toy precision=float64 optim.lr=0.03 train.steps=200"
@@ -62,40 +62,40 @@ def test_a_set_up_is_named_and_every_setting_beside_it_is_given() -> None:
 
 def test_a_set_up_of_the_users_own_is_spelt_out() -> None:
     store = simulate(census(6, np.random.default_rng(0), experiment="mine", task__modulus=97, task__operation="x*y"))
-    words = shlex.split(proposed("python -m grok.run -m sweep=census", store))
+    words = shlex.split(proposed("grok sweep sweep=census", store))
     assert "task.modulus=97" in words
     assert not any(word.startswith("experiment=") for word in words)
-    OverridesParser.create().parse_overrides([w for w in words[4:] if w != "-m"])
+    OverridesParser.create().parse_overrides(words[2:])
 
 
 def test_a_named_sweep_keeps_what_it_sets_itself() -> None:
-    long = proposed("python -m grok.run -m sweep=long_census", toy(train__steps=200))
+    long = proposed("grok sweep sweep=long_census", toy(train__steps=200))
     assert "train.steps" not in long
-    decay = proposed("python -m grok.run -m sweep=weight_decay", toy(optim__weight_decay=0.9))
+    decay = proposed("grok sweep sweep=weight_decay", toy(optim__weight_decay=0.9))
     assert "optim.weight_decay" not in decay
 
 
 def test_where_longer_runs_are_missing_longer_ones_are_proposed() -> None:
     store = toy(train__steps=200)
-    command = "python -m grok.run -m sweep=census"
+    command = "grok sweep sweep=census"
     assert proposal(command, store, any_task=True, longer=True).endswith(" train.steps=800")
-    long = proposal("python -m grok.run -m sweep=long_census", store, any_task=True, longer=True)
+    long = proposal("grok sweep sweep=long_census", store, any_task=True, longer=True)
     assert "train.steps" not in long, "the sweep has its own length"
 
 
 def test_values_that_vary_are_all_carried_by_a_sweep() -> None:
     truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 0.1, 1.0) for i in range(6)]
     store = simulate(truths)
-    assert " optim.weight_decay=0.1,0.0,1.0 " in proposed("python -m grok.run -m sweep=crossed", store)
-    assert "optim.weight_decay" not in proposed("python -m sweeps.layers --recipient 1 --donor 2", store)
+    assert " optim.weight_decay=0.1,0.0,1.0 " in proposed("grok sweep sweep=crossed", store)
+    assert "optim.weight_decay" not in proposed("grok layers --recipient 1 --donor 2", store)
 
 
 def test_streams_that_a_scan_holds_are_held_by_what_is_proposed() -> None:
     store = simulate([Truth({"seeds.init": i, "seeds.order": 8}, 900) for i in range(9)])
-    words = shlex.split(proposed("python -m grok.run -m sweep=long_census", store))
+    words = shlex.split(proposed("grok sweep sweep=long_census", store))
     assert "seeds.order=8" in words
     assert any(word.startswith("seeds.split=") for word in words), "the sweep draws master seeds"
-    words = shlex.split(proposed("python -m grok.run -m sweep=order_alone", store))
+    words = shlex.split(proposed("grok sweep sweep=order_alone", store))
     assert not any(word.startswith("seeds.order") for word in words)
 
 
@@ -103,11 +103,11 @@ def test_streams_that_a_scan_holds_are_held_by_what_is_proposed() -> None:
 def test_a_path_survives_the_shell_and_hydra(path: str) -> None:
     store = toy()
     store.path = Path(path)
-    words = shlex.split(proposed("python -m grok.run -m sweep=crossed", store))
+    words = shlex.split(proposed("grok sweep sweep=crossed", store))
     (parsed,) = OverridesParser.create().parse_overrides([words[-1]])
     assert parsed.key_or_group == "store.path"
     assert parsed.value() == path
-    words = shlex.split(proposed("python -m sweeps.branch --store STORE", store))
+    words = shlex.split(proposed("grok branch --store STORE", store))
     assert words[words.index("--store") + 1] == path
 
 
@@ -120,7 +120,7 @@ def test_every_question_proposes_for_the_store_and_the_default_store_needs_no_na
     commands = {q.name: q.command_for(store) for q in QUESTIONS if q.command}
     assert all("elsewhere" in command for command in commands.values())
     assert "experiment=toy" not in commands["parity"], "it asks of the default regime"
-    assert commands["search"] == "python -m sweeps.search study=quickstart store.path=elsewhere"
+    assert commands["search"] == "grok search study=quickstart store.path=elsewhere"
 
 
 def stores() -> dict[str, list[Truth]]:

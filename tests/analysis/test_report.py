@@ -180,7 +180,7 @@ def test_single_study_commands(module, store: Path, tmp_path: Path, capsys: pyte
     said = capsys.readouterr().out
     if module is layers:
         assert "not enough data: needs" in said
-        assert "get it with: python -m " in said
+        assert "get it with: grok " in said
     else:
         assert list((tmp_path / "figures").glob("*.png"))
     assert module.main([str(tmp_path / "nothing")]) == 2
@@ -218,10 +218,10 @@ def test_the_guide_names_every_section() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("question", [q for q in QUESTIONS if "grok.run" in q.command], ids=lambda q: q.name)
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q.command.startswith("grok sweep")], ids=lambda q: q.name)
 def test_the_command_that_gets_the_data_plans(question, tmp_path: Path) -> None:
     for setup in ([], ["experiment=quickstart"]) if question.any_task else ([],):
         asked = [*shlex.split(question.command)[1:], *setup, "dry_run=true", f"store.path={tmp_path / 'store'}"]
-        done = subprocess.run([sys.executable, *asked], capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-m", "grok", *asked], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "planned" in done.stdout + done.stderr

@@ -378,4 +378,4 @@ def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
         answer = question.ask(empty)
         assert isinstance(answer, Missing)
         assert not answer.started
-        assert answer.command == "" or answer.command.startswith("python -m ")
+        assert answer.command == "" or answer.command.startswith("grok ")

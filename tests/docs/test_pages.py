@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from grok import run
+from grok.__main__ import COMMANDS as CONSOLE
 from grok.store import StoreWriter
 from grok.store.testing import example_rows
 from grok.text.preparation import Request, prepare
@@ -34,6 +35,9 @@ CHOICES = {
 
 ELSEWHERE = re.compile(r"(store\.path|data\.path|sweep|executor|device|workers|lanes|dry_run|resume\.\w+)=")
 """Words that are dropped from a plan: they name places that are not here, or are planned by tests of their own."""
+
+SINGLE_STUDIES = [f"analysis.{f.stem}" for f in (ROOT / "analysis").glob("*.py") if "answering(" in f.read_text()]
+"""Modules that are ``grok study NAME``."""
 
 FOR_ANOTHER_TIME = {"--again", "--help", "--version", "study.compare=true"}
 """Words of commands that plan nothing."""
@@ -124,6 +128,32 @@ def test_the_options_of_a_command_exist(words: tuple[str, ...], monkeypatch: pyt
 def test_every_module_of_a_command_exists() -> None:
     names = {words[2] for words in COMMANDS if words[0] != "make"}
     assert sorted(name for name in names if importlib.util.find_spec(module_of(name)) is None) == []
+
+
+MODULE = re.compile(r"python3? -m ((?:grok|analysis|sweeps|benchmarks)(?:\.\w+)?)")
+"""A command by its module's name."""
+
+NAMES_MODULES = {"docs/running.md", "docs/decisions/0006-one-command-and-a-face.md", "grok/store/rerun.py", "Makefile"}
+"""The table of modules, the decision on them, and what must run where ``grok`` is not on the path."""
+
+
+def test_commands_are_written_as_they_are_typed() -> None:
+    """Pages, settings files, help and messages say ``grok NAME``; the modules' names stand in one table."""
+    entries = [entry for group in CONSOLE.values() for entry in group.values()]
+    modules = {"grok.store", "sweeps.search", *(entry.module for entry in entries)} | set(SINGLE_STUDIES)
+    files = [file for place in ("grok", "analysis", "sweeps", "conf", "docs") for file in (ROOT / place).rglob("*.*")]
+    texts = [file for file in [*ROOT.glob("*.*"), *files] if file.suffix in (".md", ".py", ".yaml", ".js", ".html")]
+    wrong = {
+        f"{file.relative_to(ROOT)}: {found}"
+        for file in texts
+        if file.name != "CHANGELOG.md" and str(file.relative_to(ROOT)) not in NAMES_MODULES
+        for found in MODULE.findall(file.read_text(encoding="utf-8"))
+        if found in modules
+    }
+    assert wrong == set()
+    assert {"grok.run", "analysis.report", "sweeps.search"} <= set(
+        MODULE.findall((ROOT / "docs/running.md").read_text())
+    )
 
 
 def test_every_named_sweep_and_target_of_make_exists() -> None:

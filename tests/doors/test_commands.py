@@ -40,7 +40,7 @@ def raw_run_ids(store: Path) -> list[str]:
 def test_a_single_run_is_stored(door: Door, tmp_path: Path) -> None:
     ended = door(*TINY, "seed=3")
     assert ended.status == 0, ended
-    assert ended.last == "1 run stored in results/store (1 new). Report: python -m analysis.report results/store"
+    assert ended.last == "1 run stored in results/store (1 new). Report: grok report results/store"
     (row,) = runs(tmp_path / "results" / "store").to_dict("records")
     assert (row["seed"], row["status"], row["steps"]) == (3, "completed", 6)
     curve = open_store(tmp_path / "results" / "store").curves()

@@ -180,7 +180,7 @@ class TestMigrate:
         whole = {kind: contents(store, kind) for kind in KINDS}
         make_older(store, ADDED_LATER)
         before = sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*"))
-        with pytest.raises(StoreError, match=r"older version .*run `python -m grok.store migrate"):
+        with pytest.raises(StoreError, match=r"older version .*run `grok store migrate"):
             StoreWriter(store)
         assert verify(store) != []
         # reading needs no migration

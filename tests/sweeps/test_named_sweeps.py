@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sweeps.layers
+from grok.__main__ import main as grok
 from grok.cli.compose import compose
 from grok.config import RunConfig, identify
 from grok.execute import Outcome
@@ -35,12 +35,11 @@ def test_every_command_of_a_sweeps_header_plans_as_it_stands(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lines = path.read_text().splitlines()
-    assert lines[1].startswith(f"# python -m grok.run -m sweep={path.stem}")
+    assert lines[1].startswith(f"# grok sweep sweep={path.stem}")
     assert all(f"# {word} " in "\n".join(lines) for word in ("Asks", "Costs", "Read"))
     monkeypatch.chdir(tmp_path)
-    for i, command in enumerate(line[2:] for line in lines if line.startswith("# python -m ")):
-        _, _, door, *words = shlex.split(command)
-        status = importlib.import_module(door).main([*words, "dry_run=true"])
+    for i, command in enumerate(line[2:] for line in lines if line.startswith("# grok ")):
+        status = grok([*shlex.split(command)[1:], "dry_run=true"])
         said = capfd.readouterr()
         assert status == 0, said.err
         assert int(said.out.split(" planned")[0].split()[-1]) > (8 if i == 0 else 0)
@@ -120,11 +119,11 @@ def test_both_directions_are_the_two_commands(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_examples_in_its_help_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    examples = [line.strip() for line in str(sweeps.layers.__doc__).splitlines() if line.startswith("  python -m ")]
+    examples = [line.strip() for line in str(sweeps.layers.__doc__).splitlines() if line.startswith("  grok ")]
     assert len(examples) == 3
     for example in examples:
-        _, _, door, *words = shlex.split(example)
-        assert door == "sweeps.layers"
+        _, door, *words = shlex.split(example)
+        assert door == "layers"
         assert layers([*words, "dry_run=true", f"store.path={tmp_path / 'S'}"]) == 0
         assert " planned, 0 stored" in capfd.readouterr().out
 

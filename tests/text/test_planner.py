@@ -171,8 +171,8 @@ def test_the_diarys_corrections() -> None:
 def test_the_page_holds_the_table_and_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     page = (DOCS / "planner.md").read_text(encoding="utf-8")
     assert published.table(published.figures()) in page
-    command = next(line for line in page.splitlines() if line.startswith("$ python -m grok.plan"))
-    assert door.main(command.split()[4:]) == 0
+    command = next(line for line in page.splitlines() if line.startswith("$ grok plan"))
+    assert door.main(command.split()[2:]) == 0
     assert capsys.readouterr().out in page
 
 

@@ -64,8 +64,8 @@ function selectedLine() {
       facts.append(make("span", "", "its curve is not among those that the page keeps"));
     const words = `${selection.keys[run]} --store ${quoted(bar.dataset.store)}`;
     buttons.append(
-      copyButton(`python -m grok.run --again ${words}`, "copy: train again"),
-      copyButton(`python -m grok.show ${words}`, "copy: show"),
+      copyButton(`grok run --again ${words}`, "copy: train again"),
+      copyButton(`grok show ${words}`, "copy: show"),
     );
     const clear = make("button", "", "clear");
     clear.type = "button";

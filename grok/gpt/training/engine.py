@@ -345,8 +345,7 @@ def open_data(config: GptConfig) -> Corpus:
     """
     if config.data.path is None:
         raise ConfigError(
-            "data.path is not given: a folder that `python -m grok.prepare text --input FILE --tokenizer char "
-            "--out DIR` wrote"
+            "data.path is not given: a folder that `grok prepare text --input FILE --tokenizer char --out DIR` wrote"
         )
     corpus = open_corpus(config.data.path)
     seen = (corpus.hash, *corpus.stamps(TRAINED_ON))
