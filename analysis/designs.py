@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.observations import Observations, floats, is_random_seed
 from analysis.populations import populations
 
-CENSUS: Final = ("python", "-m", "grok.run", "-m", "seed=range(0,64)")
+CENSUS: Final = ("grok", "sweep", "seed=range(0,64)")
 MOST_CANDIDATES: Final = 12
 MOST_PARENTS: Final = 2
 FEWEST: Final = 4
@@ -35,13 +35,13 @@ class Proposed:
 
 def designed(words: list[str], observations: Observations, any_task: bool) -> Proposed:
     """Return a command with the choices filled in that depend on the store."""
-    module = words[2] if words[:2] == ["python", "-m"] else ""
-    if module == "sweeps.layers":
+    name = words[1] if words[:1] == ["grok"] else ""
+    if name == "layers":
         return Proposed([*_with(words, _transplant(observations)), *_background(observations)], any_task)
-    if module == "sweeps.branch":
+    if name == "branch":
         options = _parents(observations)
         return Proposed(_with(words, options), any_task) if options else Proposed(list(CENSUS), True, streams=False)
-    if module == "sweeps.repeat":
+    if name == "repeat":
         n = len(_repeatable(observations))
         if n < FEWEST:
             return Proposed(list(CENSUS), True)

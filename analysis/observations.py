@@ -25,7 +25,6 @@ from grok.streams import derive_seed
 
 COUNTED: Final = ("completed", "diverged")
 """Statuses of runs that are observations."""
-CURVE_COLUMNS: Final = ("run_id", "step", "train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
 CONDITION_SETTINGS: Final = tuple(
     name

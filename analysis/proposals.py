@@ -45,7 +45,7 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
     design = designed(shlex.split(command), observations, any_task)
     words = list(design.words)
     if design.settings and len(observations.arithmetic):
-        words += settings_of(observations, _set_by(words), "-m" in words[3:], design.streams)
+        words += settings_of(observations, _set_by(words), words[:2] == ["grok", "sweep"], design.streams)
         if longer and "train.steps" not in _set_by(design.words):
             steps = LONGER * int(observations.arithmetic["config.train.steps"].max())
             words = [*(word for word in words if not word.startswith("train.steps=")), f"train.steps={steps}"]

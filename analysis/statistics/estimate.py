@@ -32,10 +32,6 @@ class Estimate:
     method: str
     level: float = LEVEL
 
-    def scaled(self, factor: float) -> Estimate:
-        """Return the estimate in another unit (``factor`` > 0)."""
-        return Estimate(self.value * factor, self.low * factor, self.high * factor, self.n, self.method, self.level)
-
     def as_json(self) -> dict[str, Any]:
         """Return a JSON-able dict; an open end is null."""
         return {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in asdict(self).items()}

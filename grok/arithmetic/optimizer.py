@@ -7,7 +7,7 @@ grokking by amplifying slow gradients".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -46,8 +46,6 @@ class Optimizer(Protocol):
 
 class AdamW:
     """One lane's optimiser: torch's fused kernel over state that a checkpoint can hold."""
-
-    STATES: Final = ("first_moment", "second_moment")
 
     def __init__(self, parameters: Parameters, config: OptimConfig) -> None:
         self.config = config

@@ -51,9 +51,6 @@ complete -c grok -f -a '(
 """,
 }
 
-VALUED: Final = ("mode", "experiment", "sweep", "study")
-"""Settings whose values are files of ``conf/``."""
-
 
 def candidates(words: Sequence[str], commands: Mapping[str, tuple[str, bool]]) -> list[str]:
     """Return what can stand in place of the last of ``words`` (those behind ``grok``), which is being typed.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import shlex
 from pathlib import Path
@@ -17,6 +16,7 @@ from analysis.answers import compile_report
 from analysis.observations import Observations
 from analysis.proposals import proposal
 from analysis.studies import QUESTIONS
+from grok.__main__ import main as grok
 from tests.analysis.simulate import Truth, census, simulate, write
 
 TOY: dict[str, Any] = {
@@ -139,12 +139,11 @@ def stores() -> dict[str, list[Truth]]:
 def planned(command: str) -> str:
     """Return what a proposed command prints when it is pasted with ``dry_run=true``."""
     words = shlex.split(command)
-    assert words[:2] == ["python", "-m"]
-    module = importlib.import_module(words[2] + (".__main__" if words[2] == "sweeps.search" else ""))
+    assert words[0] == "grok"
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", [words[2], *words[3:], "dry_run=true"])
-        assert module.main([*words[3:], "dry_run=true"]) == 0, f"{command}\n{out.getvalue()}"
+        patch.setattr("sys.argv", [*words, "dry_run=true"])
+        assert grok([*words[1:], "dry_run=true"]) == 0, f"{command}\n{out.getvalue()}"
     return out.getvalue()
 
 
