@@ -100,7 +100,7 @@ def generate(
 
     A text longer than the model's context is continued from its last ``context`` tokens. Prompts of equal
     length run in one batch, with a cache of keys and values while the text fits. Only ids below ``vocab_size``
-    are drawn (default: the model's, which may be more than its tokeniser's; G8).
+    are drawn (default: the model's, which may be more than its tokeniser's).
 
     Raises:
         DataError: an empty prompt, or an id that the model does not have.

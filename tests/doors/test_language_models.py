@@ -119,7 +119,7 @@ def test_data_that_cannot_be_used_is_refused_before_anything_is_written(
 def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
     door: Door, dirty: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T2: a process killed at any moment after a rollback leaves both branches, however late its store is flushed."""
+    """A process killed at any moment after a rollback leaves both branches, however late its store is flushed."""
     seen = []
 
     def look_and_keep(store: str, checkpoint: Checkpoint, keep: int) -> None:
@@ -165,7 +165,7 @@ def test_a_shorter_run_is_gone_on_from_only_where_that_leaves_no_trace(door: Doo
 
 
 def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, fables: Path) -> None:
-    """T11, S15: the good steps before a divergence are not lost, and its last words say how to use them."""
+    """The good steps before a divergence are not lost, and its last words say how to use them."""
     words = (
         *PRESET, f"data.path={fables}", "store.path=S", "model.layers=1", "model.d_model=16", "model.heads=2",
         "model.context=16", "optim.schedule=constant", "optim.warmup_steps=100", "train.steps=200",

@@ -45,7 +45,6 @@ def test_a_run_learns_and_says_so(settings: Build) -> None:
 
 
 def test_every_step_is_logged_with_every_number(settings: Build) -> None:
-    """S3, T4, T14, G2, G6."""
     config = settings()
     log = result_of(run(config)).step_log
     assert [p.step for p in log] == list(range(1, 13))
@@ -59,7 +58,7 @@ def test_every_step_is_logged_with_every_number(settings: Build) -> None:
 
 
 def test_tokens_a_second_times_seconds_are_the_tokens(settings: Build) -> None:
-    """G6: the source took milliseconds for seconds, and was a thousand times off."""
+    """The source took milliseconds for seconds, and was a thousand times off."""
     began = time.perf_counter()
     result = result_of(run(settings(train__steps=60, eval__every=60, eval__sample_tokens=0)))
     passed = time.perf_counter() - began
@@ -82,7 +81,6 @@ def test_tokens_a_second_times_seconds_are_the_tokens(settings: Build) -> None:
     ],
 )
 def test_looking_never_moves_a_run(settings: Build, change: dict[str, Any]) -> None:
-    """N1."""
     plain = result_of(run(settings(model__dropout=0.1)))
     other = result_of(run(settings(model__dropout=0.1, **change)))
     assert other.weights_hash == plain.weights_hash
@@ -115,7 +113,7 @@ def test_streams_move_what_they_name(settings: Build, corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_accumulated_gradient_is_the_whole_batch_s(settings: Build, corpus: Corpus, dropout: float) -> None:
-    """G5, S4: micro-batches of 4, 4 and 1 weigh as many sequences as they have."""
+    """Micro-batches of 4, 4 and 1 weigh as many sequences as they have."""
     grads = []
     for micro in (9, 4):
         config = settings(train__batch_size=9, train__micro_batch=micro, precision="float64", model__dropout=0.0)
@@ -128,7 +126,6 @@ def test_accumulated_gradient_is_the_whole_batch_s(settings: Build, corpus: Corp
 
 
 def test_only_matrices_decay(settings: Build, corpus: Corpus) -> None:
-    """G4."""
     trainer = Trainer(settings(), corpus, Numerics.of(settings(), "cpu"))
     decayed, rest = trainer.optimizer.param_groups
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
@@ -147,7 +144,7 @@ def test_gradient_is_clipped_and_its_norm_logged(settings: Build, corpus: Corpus
 
 
 def test_best_weights_are_kept_apart_from_the_last_and_averaged_beside_them(settings: Build, corpus: Corpus) -> None:
-    """N11, A5: a rate that destroys what was learnt makes the first evaluation the best."""
+    """A rate that destroys what was learnt makes the first evaluation the best."""
     config = settings(
         save="init,final", train__steps=20, optim__lr=2.0, optim__schedule="constant", eval__average_points=4
     )
@@ -205,7 +202,6 @@ def test_other_precisions_train(settings: Build, precision: str) -> None:
 
 
 def test_an_overflow_in_fp16_is_skipped_and_halves_the_scale(settings: Build, corpus: Corpus) -> None:
-    """T13, T14."""
     config = settings(precision="fp16")
     trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
     trainer.counters.scale = 2.0**40
@@ -217,7 +213,6 @@ def test_an_overflow_in_fp16_is_skipped_and_halves_the_scale(settings: Build, co
 
 
 def test_batch_and_context_ramps(settings: Build) -> None:
-    """T10, G12, T13."""
     config = settings(train__batch_size=6, train__batch_ramp=[2, 2, 12], train__context_ramp=[8, 4, 20], train__steps=6)
     log = result_of(run(config)).step_log
     assert [p.consumed_samples for p in log] == [2, 4, 6, 10, 14, 20]
@@ -240,7 +235,7 @@ def test_text_shorter_than_a_block_is_refused(settings: Build, tmp_path: Path) -
 
 
 def test_data_that_was_changed_is_refused(settings: Build, tmp_path: Path) -> None:
-    """S6: a run is named by the manifest's hash; one other token under that name is refused before the first step."""
+    """A run is named by the manifest's hash; one other token under that name is refused before the first step."""
     corpus = prepare_text(tmp_path, text_of(400))
     config = settings(data__path=str(corpus.path), train__steps=2)
     assert result_of(run(config)).steps == 2
@@ -253,7 +248,7 @@ def test_data_that_was_changed_is_refused(settings: Build, tmp_path: Path) -> No
 
 
 def test_samples_never_have_ids_beyond_the_tokeniser_s(settings: Build, corpus: Corpus) -> None:
-    """G8: a model of 500 ids on a corpus of 19 knows nothing of the others yet, and would draw them."""
+    """A model of 500 ids on a corpus of 19 knows nothing of the others yet, and would draw them."""
     result = result_of(run(settings(model__vocab_size=500, eval__sample_tokens=60, train__steps=2)))
     for point in result.curve:
         assert point.sample is not None and len(point.sample) == 61  # a line end to go on from, and 60 characters
@@ -276,7 +271,6 @@ def test_no_data_no_device_no_preset(settings: Build) -> None:
 def test_start_names_the_preset_its_size_and_the_data(
     settings: Build, corpus: Corpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S14, S6, T7."""
     run(settings(log__quiet=False, target={"params": 1000, "vocab_size": 19}))
     said = capsys.readouterr().err
     assert "gpt/small: 15,336 parameters, vocabulary 19; the preset has 1,000 at vocabulary 19, these" in said
@@ -315,7 +309,6 @@ def test_a_stop_yields_a_checkpoint_and_no_result(settings: Build) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, when its compiler is imported
 def test_failed_compilation_stops_or_says_that_it_goes_on(settings: Build) -> None:
-    """S11."""
 
     def only_eager(x: torch.Tensor) -> torch.Tensor:
         if torch.compiler.is_compiling():
@@ -335,7 +328,7 @@ def test_failed_compilation_stops_or_says_that_it_goes_on(settings: Build) -> No
 def test_a_run_that_could_not_be_compiled_has_the_bits_of_one_that_was_not_asked_to(
     settings: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S11: the tag says compiled=no, and equal tags mean equal bits."""
+    """The tag says compiled=no, and equal tags mean equal bits."""
 
     def no_compiler(function: object) -> object:
         raise NotImplementedError("no such kernel")

@@ -30,7 +30,7 @@ def trainer_of(config: GptConfig, corpus: Corpus) -> Trainer:
 
 
 def test_range_test_puts_everything_back(settings: Build, corpus: Corpus) -> None:
-    """S1: a run that was interrupted by the finder goes on with the bits of one that was not."""
+    """A run that was interrupted by the finder goes on with the bits of one that was not."""
     config = settings(model__dropout=0.1)
     plain, looked_at = trainer_of(config, corpus), trainer_of(config, corpus)
     for _ in range(3):
@@ -83,7 +83,7 @@ TINY = (
 
 
 def test_the_door_of_the_range_test(corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """S1: a curve, a figure, and the configured rate over the suggested one."""
+    """A curve, a figure, and the configured rate over the suggested one."""
     given = [*TINY, f"data.path={corpus.path}", "optim.lr=1e-3", "--steps", "40", "--out", str(tmp_path / "out")]
     assert find.main(["lr", *given]) == 0
     said = capsys.readouterr().out
@@ -97,14 +97,13 @@ def test_the_door_of_the_range_test(corpus: Corpus, tmp_path: Path, capsys: pyte
 
 
 def test_the_door_of_the_batch_finder(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
-    """S13."""
     assert find.main(["batch_size", *TINY, f"data.path={corpus.path}", "--largest", "4"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in said[1:4]] == ["1", "2", "4"] and said[-1].startswith("train.micro_batch=")
 
 
 def test_the_profiler_writes_a_trace_and_a_table(settings: Build, tmp_path: Path) -> None:
-    """S10: one setting, and a run that it does not move."""
+    """One setting, and a run that it does not move."""
     profiled = result_of(run(settings(log__profile=str(tmp_path / "p"), log__profile_steps=2)))
     assert differences(profiled, result_of(run(settings()))) == []
     trace = json.loads((tmp_path / "p/trace.json").read_text())

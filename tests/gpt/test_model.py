@@ -55,7 +55,7 @@ def test_count_is_the_chronicles_formula(n: int, k: int, heads: int, v: int, s: 
 
 
 def test_104b_needs_its_inner_width_derived() -> None:
-    """T7: an inner width left at 20,480 made 58B of the 104B."""
+    """An inner width left at 20,480 made 58B of the 104B."""
     count = lambda d_ff: parameter_count(  # noqa: E731
         ModelConfig(layers=64, d_model=11600, heads=80, d_ff=d_ff, context=2048), vocab_size=50257
     )
@@ -132,7 +132,7 @@ def test_ways_of_computing_attention_agree(settings: Build, options: dict[str, A
 
 
 def test_scaled_operands_do_not_overflow_in_half_precision() -> None:
-    """T5: q k of 60 over a head width of 64 is 230,400 before the division, beyond float16's 65,504."""
+    """A product q·k of 60 over a head width of 64 is 230,400 before the division, beyond float16's 65,504."""
     q = torch.full((1, 1, 4, 64), 60.0, dtype=torch.float16)
     mix = lambda scaling: attend(q, q, q, bias=None, scaling=scaling, softmax="float32", mask=None)  # noqa: E731
     assert mix("product").isnan().any()
@@ -140,7 +140,7 @@ def test_scaled_operands_do_not_overflow_in_half_precision() -> None:
 
 
 def test_parameters_stay_float32_and_softmax_is_float32_in_bf16(settings: Build) -> None:
-    """A3: activations in bfloat16; softmax in bfloat16 would give sums that are off by up to 1 in 256."""
+    """Activations in bfloat16; softmax in bfloat16 would give sums that are off by up to 1 in 256."""
     model = model_of(settings, dtype=torch.float32, softmax="float32")
     seen: dict[str, torch.dtype] = {}
     model.blocks[0].attention.qkv.register_forward_hook(lambda m, i, o: seen.update(qkv=o.dtype))
@@ -160,7 +160,6 @@ def test_parameters_stay_float32_and_softmax_is_float32_in_bf16(settings: Build)
 
 
 def test_alibi_reads_beyond_its_training_context(settings: Build) -> None:
-    """A1."""
     with torch.no_grad():
         assert model_of(settings, positions="alibi")(tokens(1, 32)).isfinite().all()
         with pytest.raises(RuntimeError):
@@ -170,7 +169,6 @@ def test_alibi_reads_beyond_its_training_context(settings: Build) -> None:
 
 
 def test_padded_vocabulary_changes_nothing(settings: Build) -> None:
-    """G8."""
     x, y = tokens(2, 16), tokens(2, 16).roll(1, 1)
     plain, padded = model_of(settings), model_of(settings, vocab_multiple=64)
     assert padded.token_embedding.weight.shape[0] == 64
@@ -237,7 +235,6 @@ def test_layer_seeds_name_what_is_not_there(settings: Build) -> None:
 
 @pytest.mark.parametrize(("init", "std"), [("0.02", 0.02), ("0.006", 0.006), ("0.004", 0.004), ("small", None)])
 def test_initial_deviations(settings: Build, init: str, std: float | None) -> None:
-    """T6."""
     model = model_of(settings, init=init, d_model=96, layers=8)
     expected = std or math.sqrt(2 / (5 * 96))
     assert model.blocks[0].mlp.up.weight.detach().std().item() == pytest.approx(expected, rel=0.05)

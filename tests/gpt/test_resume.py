@@ -53,7 +53,6 @@ def last_checkpoint(config: GptConfig, stop_at: int, resume: Checkpoint | None =
     ],
 )
 def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Path, changes: dict[str, Any]) -> None:
-    """A4, N10."""
     config = settings(**changes)
     whole = result_of(run(config))
     checkpoint = None
@@ -68,7 +67,6 @@ def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Pat
 
 
 def test_checkpoint_keeps_every_dtype(settings: Build, tmp_path: Path) -> None:
-    """A4."""
     for precision, dtype in (("bf16", torch.float32), ("float64", torch.float64)):
         checkpoint = last_checkpoint(settings(precision=precision), 3)
         loaded = through_the_disk(checkpoint, tmp_path / precision)
@@ -94,7 +92,7 @@ def test_a_longer_run_goes_on_from_a_finished_one(settings: Build) -> None:
 
 
 def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: Build) -> None:
-    """A5, N11: twelve steps average steps 11 and 12 and end with an evaluation that sixty do not have."""
+    """Twelve steps average steps 11 and 12 and end with an evaluation that sixty do not have."""
     free: dict[str, Any] = {"optim__schedule": "constant", "save": "final", "optim__lr": 1e-3}
     longer = settings(train__steps=60, **free)
     checkpoint = next(e for e in run(settings(checkpoint__keep=True, **free)) if isinstance(e, Checkpoint))
@@ -147,7 +145,7 @@ def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Pa
 
 
 def test_what_the_loss_did_before_does_not_end_a_run_under_other_settings(settings: Build, tmp_path: Path) -> None:
-    """T11, S15: a checkpoint on the way up is one step from the end of its own run, and a start for another."""
+    """A checkpoint on the way up is one step from the end of its own run, and a start for another."""
     config = settings(optim__lr=3e-3)
     checkpoint = last_checkpoint(config, 6)
     watch = checkpoint.state["moments"][0]["state"]["watch"]
@@ -190,7 +188,7 @@ for event in train([Job(run_id="0123456789abcdef0123", config=config, resume=res
 
 
 def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, tmp_path: Path) -> None:
-    """N10: SIGKILL three times, each in another step; fresh processes go on."""
+    """SIGKILL three times, each in another step; fresh processes go on."""
     import json
 
     data = {

@@ -55,7 +55,7 @@ def onset(settings: Build, dirty: Corpus) -> int:
 
 
 def test_a_spike_is_caught_before_its_update(settings: Build, dirty: Corpus) -> None:
-    """T1, S15: the garbage stops the run in the very step that meets it."""
+    """The garbage stops the run in the very step that meets it."""
     logged = result_of(run(settings(**of(dirty, stability__policy="log"))))
     stopped = result_of(run(settings(**of(dirty))))
     assert (stopped.status, stopped.stop_reason) == ("diverged", "spike")
@@ -69,7 +69,6 @@ def test_a_spike_is_caught_before_its_update(settings: Build, dirty: Corpus) -> 
 
 @pytest.mark.parametrize("policy", ["new_data_seed", "skip_data", "cut_lr"])
 def test_a_rollback_is_a_branch(settings: Build, dirty: Corpus, policy: str) -> None:
-    """T2, T3."""
     config = settings(**of(dirty, stability__policy=policy, stability__tries=2, save="init,final"))
     events = run(config)
     abandoned = [e for e in events if isinstance(e, RunResult) and e.status == "rolled_back"]
@@ -93,7 +92,7 @@ def test_a_rollback_is_a_branch(settings: Build, dirty: Corpus, policy: str) -> 
 
 
 def test_tries_are_counted(settings: Build, dirty: Corpus) -> None:
-    """T3: the same garbage again at half the rate, until the tries are used up."""
+    """The same garbage again at half the rate, until the tries are used up."""
     config = settings(**of(dirty, stability__policy="cut_lr", stability__tries=1, stability__spike=0.5))
     *abandoned, end = (e for e in run(config) if isinstance(e, RunResult))
     assert (end.run_id, end.status, end.stop_reason) == (RUN, "diverged", "spike")
@@ -137,7 +136,6 @@ def test_each_try_goes_further_back() -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(settings: Build) -> None:
-    """S15, T14."""
     config = settings(optim__lr=1e30, optim__schedule="constant", optim__warmup_steps=0, optim__clip=0.0)
     result = result_of(run(config))
     assert (result.status, result.stop_reason) == ("diverged", "not_finite")
@@ -146,7 +144,6 @@ def test_a_loss_that_is_not_finite_ends_the_run(settings: Build) -> None:
 
 
 def test_a_loss_that_rises_from_the_start_ends_the_run(settings: Build) -> None:
-    """S15."""
     config = settings(
         optim__lr=3.0,
         optim__schedule="constant",
@@ -167,7 +164,7 @@ def test_noise_is_no_spike() -> None:
 
 
 def test_the_chronicles_spike() -> None:
-    """T1: 6.44 to 14 in one step."""
+    """6.44 to 14 in one step."""
     watch = Watch(StabilityConfig())
     assert all(watch.see(6.5 - 0.001 * k, 1.0) is None for k in range(60))
     assert watch.see(14.0, 98_000.0) == "spike"

@@ -57,7 +57,7 @@ def test_scores_of_all_kept_weights(trained: Trained, tmp_path: Path, capsys: py
     assert evaluate.main([trained.run_id[:6], "--store", str(trained.store), "--out", str(out)]) == 0
     page = capsys.readouterr().out
     found = json.loads(out.read_text())
-    assert list(found["scores"]) == ["last", "best", "average"]  # A5: the average stands beside the others
+    assert list(found["scores"]) == ["last", "best", "average"]  # the average stands beside the others
     corpus = open_corpus(trained.data)
     for which, score in found["scores"].items():
         assert f"{score['loss']:.4f}" in page and which in page
@@ -109,7 +109,7 @@ def test_the_average_is_the_mean_of_the_last_weights(trained: Trained) -> None:
 
 
 def test_twice_the_context_with_alibi(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    """A1, through the command."""
+    """Through the command."""
     store = ["--store", str(trained.store), "--weights", "last", "--context", "64"]
     assert evaluate.main([trained.alibi, *store, "--windows", "sliding", "--stride", "16"]) == 0
     assert "windows of 64, 16 apart" in capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_twice_the_context_with_alibi(trained: Trained, capsys: pytest.CaptureFi
 
 
 def test_same_seed_same_text(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """G9: a prompt file to an output file, five texts of 30 tokens, seed 42."""
+    """A prompt file to an output file, five texts of 30 tokens, seed 42."""
     (tmp_path / "prompts.txt").write_text("There was once\nOne day\n")
     texts = []
     for name in ("a.jsonl", "b.jsonl"):

@@ -87,7 +87,7 @@ def test_without_an_end_token_the_first_token_is_not_scored(tmp_path: Path) -> N
 
 
 def test_an_alibi_model_looks_further_than_it_was_trained(articles: Corpus) -> None:
-    """A1: evaluation at twice the context; learned positions refuse with what would do."""
+    """Evaluation at twice the context; learned positions refuse with what would do."""
     for positions in ("alibi", "rotary"):
         model = small_model(articles.vocab_size, positions)
         twice = score_split(model, articles, "test", context=32)
@@ -120,7 +120,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(article
 
 
 def test_words_of_the_published_test_set(samples: Callable[[str], Path], tmp_path: Path) -> None:
-    """A6: the divisors of word perplexity and bits per byte, counted by hand from the file: 245,569 words."""
+    """The divisors of word perplexity and bits per byte, counted by hand from the file: 245,569 words."""
     file = samples("wikitext/wiki.test.tokens")
     given = (str(file),)
     corpus, _ = prepare(

@@ -142,7 +142,7 @@ def test_a_plan_adds_up() -> None:
 
 
 def test_the_diarys_corrections() -> None:
-    """N14: what differs, and to what it comes."""
+    """What differs, and to what it comes."""
     found = {(f.about, f.says): f for f in published.figures()}
     differs = {key for key, f in found.items() if not f.agrees}
     for about, says, value in (

@@ -48,7 +48,7 @@ def texts(corpus: Corpus, split: str) -> list[str]:
 def test_documents_end_with_their_token_and_come_back(
     tmp_path_factory: pytest.TempPathFactory, documents: list[str], data: st.DataObject
 ) -> None:
-    """A9 and S7: contiguous tokens, each document followed by its end, none lost, none doubled, the last ones val."""
+    """Contiguous tokens, each document followed by its end, none lost, none doubled, the last ones val."""
     folder = tmp_path_factory.mktemp("p")
     (folder / "d.jsonl").write_text("\n".join(json.dumps({"text": d}) for d in documents))
     tokenizer = data.draw(st.sampled_from(["char", "byte", "bpe"]))

@@ -142,7 +142,7 @@ def in_the_form_of_gpt_neox() -> dict[str, Any]:
     st.lists(st.sampled_from([" ", "    ", "\n", "a", "e\u0301", "\u0301", "def f(", "字", "<|padding|>"]), max_size=14)
 )
 def test_a_tokeniser_like_gpt_neox(parts: list[str]) -> None:
-    """S5: runs of blanks are one id, text comes back composed (NFC), and a cut where it is allowed changes no id."""
+    """Runs of blanks are one id, text comes back composed (NFC), and a cut where it is allowed changes no id."""
     tokenizer = SubwordTokenizer(json.dumps(in_the_form_of_gpt_neox()))
     assert (tokenizer.vocab_size, tokenizer.eot_id, tokenizer.piecewise) == (424, 0, True)
     assert tokenizer.encode("a" + " " * 24 + "a").tolist()[1:-1] == [401]

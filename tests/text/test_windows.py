@@ -34,7 +34,7 @@ def test_every_target_at_most_once_an_epoch(size: tuple[int, int], batch: int, s
 
 @pytest.mark.parametrize(("n", "blocks"), [(8, 1), (9, 2), (12, 2), (13, 3), (5, 1)])
 def test_a_block_needs_one_token_more_than_its_context(n: int, blocks: int) -> None:
-    """S7's off-by-one: context 4 takes 5 tokens, so 12 tokens hold two blocks and 13 hold three."""
+    """No off-by-one: context 4 takes 5 tokens, so 12 tokens hold two blocks and 13 hold three."""
     order = BlockOrder(n, 4, 2, seed=0)
     assert order.blocks_per_epoch == blocks
     x, y = gather(np.arange(n, dtype=np.uint16), order.samples(0, blocks), 4)
