@@ -75,15 +75,15 @@ def pending(observations: Observations) -> list[str]:
         command = given_again(sweep.get("argv", []), observations.path)
         planned.setdefault(command, set()).update(str(run["run_id"]) for run in config.get("runs", []))
         stops_early[command] = bool(config.get("settings", {}).get("train.stop_when_generalised"))
-    told = []
+    lines = []
     for command, runs in planned.items():
         missing = len(runs - stored)
         if missing:
             text = f"{missing:,} of {len(runs):,} planned runs are not in the store yet: {command}."
             if stops_early[command]:
                 text += " Runs that generalise early end early, so until then the times of this sweep lean to the fast."
-            told.append(text)
-    return told
+            lines.append(text)
+    return lines
 
 
 def _counts(column: pd.Series) -> dict[str, int]:

@@ -296,9 +296,9 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 def _intact_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = read_json_object(path / MANIFEST, follow=True)
-        said = manifest.pop("manifest_sha256")
+        fingerprint = manifest.pop("manifest_sha256")
         written_by = manifest["format"]
-        whole = said == _fingerprint(manifest) and _sha256(path / TENSORS) == manifest["sha256"]
+        whole = fingerprint == _fingerprint(manifest) and _sha256(path / TENSORS) == manifest["sha256"]
         whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"its files cannot be read ({error})") from error

@@ -18,14 +18,14 @@ NAME_WIDTH, LABEL_WIDTH = 30, 20
 def super_shares(study: Study) -> Drawing | None:
     """Draw each population's leading share with its interval."""
     leads = [(part.about, next((f for f in part.findings if f.headline), None)) for part in study.parts]
-    told = [(about, lead) for about, lead in leads if lead is not None and lead.estimate is not None]
-    labels = {lead.label for _, lead in told}
-    if len(told) < 2 or len(labels) > 1:
+    shown = [(about, lead) for about, lead in leads if lead is not None and lead.estimate is not None]
+    labels = {lead.label for _, lead in shown}
+    if len(shown) < 2 or len(labels) > 1:
         return None
     frame = pd.DataFrame(
         [
             {"name": textwrap.fill(about, NAME_WIDTH), "value": e.value, "low": e.low, "high": e.high, "n": e.n}
-            for about, lead in told
+            for about, lead in shown
             if (e := lead.estimate) is not None
         ]
     )

@@ -141,23 +141,23 @@ def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, 
         planned = {run["run_id"] for run in sweep.get("config", {}).get("runs", [])}
         if planned and not planned & set(rows.index):
             continue
-        said = {w: words[i + 1] for i, w in enumerate(words[:-1]) if w.startswith("--")}
-        numbers = [*said.get("--seeds", "0:0").split(":"), said.get("--at", "0"), said.get("--best", "0")]
+        options = {w: words[i + 1] for i, w in enumerate(words[:-1]) if w.startswith("--")}
+        numbers = [*options.get("--seeds", "0:0").split(":"), options.get("--at", "0"), options.get("--best", "0")]
         if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
             continue  # no command of this project's: the record may be anybody's
-        if "--parents" in said:
-            for name in said["--parents"].split(","):
+        if "--parents" in options:
+            for name in options["--parents"].split(","):
                 kinds.update(dict.fromkeys(rows.index[rows.index.str.startswith(name)], "named"))
             continue
         among = random
-        if "--seeds" in said:
-            first, _, end = said["--seeds"].partition(":")
+        if "--seeds" in options:
+            first, _, end = options["--seeds"].partition(":")
             among = random[random["seed"].between(int(first), int(end) - 1)]
         curves = observations.curves_of(list(among.index))
-        at = curves[curves["step"] == int(said.get("--at", 1500))].set_index("run_id")["val_loss"]
+        at = curves[curves["step"] == int(options.get("--at", 1500))].set_index("run_id")["val_loss"]
         losses = at.reindex(among.sort_values("seed").index)
         kinds.update(
-            {str(run): "best" for run in losses.sort_values(kind="stable").index[: int(said.get("--best", 2))]}
+            {str(run): "best" for run in losses.sort_values(kind="stable").index[: int(options.get("--best", 2))]}
         )
     return kinds
 

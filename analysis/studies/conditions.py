@@ -85,9 +85,9 @@ def analyse_settings(observations: Observations, question: Question, families: l
 
 def _count(study: Comparison) -> Finding:
     """Say how many of the values change the time beyond chance, and which the most."""
-    told = [(c, c.slowdown) for c in study.contrasts if c.slowdown is not None]
-    clear = [(c, e) for c, e in told if study.p[c.label] < 0.05]
-    shown = f"{len(clear)} of {len(told)}"
+    timed = [(c, c.slowdown) for c in study.contrasts if c.slowdown is not None]
+    clear = [(c, e) for c, e in timed if study.p[c.label] < 0.05]
+    shown = f"{len(clear)} of {len(timed)}"
     text = f"{shown} values change the time to generalise beyond chance (Holm-adjusted p below 0.05 over all of them)"
     ends = [
         (word, c)
@@ -111,15 +111,15 @@ def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurv
 def _sentence(
     observations: Observations, study: Comparison, family: Family, contrasts: list[Contrast], doc: str
 ) -> Finding:
-    told = []
+    values = []
     for c in contrasts:
         ranks = _stay_fast(observations, c)
         ranks = f" ({RANKS} {ranks})" if ranks else ""
-        told.append(f"{c.value}: {_slowdown_words(c)}{_verdict(study, c)}{ranks}")
+        values.append(f"{c.value}: {_slowdown_words(c)}{_verdict(study, c)}{ranks}")
     doc = doc.rstrip(".")
     meaning = doc[0].lower() + doc[1:] if doc[1:2].islower() else doc
     text = (
-        f"{family.title} ({meaning}), time to generalise against that at {family.reference}: " + "; ".join(told) + "."
+        f"{family.title} ({meaning}), time to generalise against that at {family.reference}: " + "; ".join(values) + "."
     )
     return Finding(family.title, f"{len(contrasts) + 1} values", text)
 

@@ -41,13 +41,13 @@ def condition_names(rows: pd.DataFrame) -> pd.Series:
     """Return each run's preset, with the settings and the data that tell its condition from others of the preset."""
     names = pd.Series("", index=rows.index)
     for preset, group in rows.groupby(rows["config.experiment"].fillna(""), sort=False):
-        told = {c.removeprefix("config."): group[c] for c in varying_columns(group, CONDITION_SETTINGS)}
+        varying = {c.removeprefix("config."): group[c] for c in varying_columns(group, CONDITION_SETTINGS)}
         data = group["data_hash"].fillna("none").str[:6]
         if data.nunique() > 1:
-            told["data"] = data
+            varying["data"] = data
         for run in group.index:
             parts = [f"{name}={values[run]:g}" if isinstance(values[run], float) else f"{name}={values[run]}"
-                     for name, values in told.items()]  # fmt: skip
+                     for name, values in varying.items()]  # fmt: skip
             names[run] = ", ".join([str(preset), *parts])
     return names
 

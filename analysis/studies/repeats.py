@@ -241,12 +241,14 @@ class _Condition:
         result = []
         for change, units in self._computed_again().items():
             result.append(self._kind(change, STREAMS, COMPUTATIONS[change], units))
-        told: set[str] = set()
+        repeats_only: set[str] = set()
         for fixed in KEPT:
             free = " and ".join(s for s in STREAMS if s not in fixed)
-            kind = self._kind(" + ".join(fixed), fixed, f"{free} redrawn", self._redrawn(fixed, told))
+            kind = self._kind(" + ".join(fixed), fixed, f"{free} redrawn", self._redrawn(fixed, repeats_only))
             result.append(kind)
-            told |= {run for unit in kind.candidates if unit.own and len(unit.repeats) > 1 for run in unit.repeats}
+            repeats_only |= {
+                run for unit in kind.candidates if unit.own and len(unit.repeats) > 1 for run in unit.repeats
+            }
         return [kind for kind in result if kind.candidates]
 
     def _kind(self, name: str, fixed: tuple[str, ...], change: str, repeated: list[Repeated]) -> Kind:
@@ -333,10 +335,10 @@ class _Condition:
                 return kind
         return "version"
 
-    def _redrawn(self, fixed: tuple[str, ...], told: set[str]) -> list[Repeated]:
+    def _redrawn(self, fixed: tuple[str, ...], repeats_only: set[str]) -> list[Repeated]:
         """Return each seed that keeps the ``fixed`` streams while the others are redrawn, as above.
 
-        A seed that was drawn only to repeat others (their repeats: ``told``) is no candidate itself.
+        A seed that was drawn only to repeat others (their repeats: ``repeats_only``) is no candidate itself.
         """
         columns, free = [f"seed_{s}" for s in fixed], [f"seed_{s}" for s in STREAMS if s not in fixed]
         runs = self.rows[self.usual].assign(_kicked=self.kicked[self.usual])
@@ -351,7 +353,7 @@ class _Condition:
             rest = group.drop(index=[mine] if mine else [])
             taken = group.loc[[mine] if mine else [], free].to_numpy(dtype=np.int64)
             kept = rest[distinct(rest[free].to_numpy(dtype=np.int64), taken)]
-            if mine is None and (kept.index.isin(scanned).all() or kept.index.isin(list(told)).any()):
+            if mine is None and (kept.index.isin(scanned).all() or kept.index.isin(list(repeats_only)).any()):
                 continue  # a scan of the redrawn stream has a section of its own
             if len(kept):
                 first = group[group.index == mine].iloc[0] if mine else group.iloc[0]

@@ -113,8 +113,8 @@ def _finding(scan: Scan, task: str, headline: bool) -> Finding:
     n = scan.shares["super"].n
     intro = f"{n} {scan.unit} with {scan.fixed} fixed ({task}): "
     by_accuracy = ", ".join(f"{e.percent()} {_called(scan, c)}" for c, e in scan.shares.items())
-    said = f" The diary: {DIARY_SAYS[scan.stream]}." if scan.stream in DIARY_SAYS and scan.in_diary_regime else ""
-    at = f"at step {scan.horizon:,}: {by_accuracy}.{said}"
+    diary = f" The diary: {DIARY_SAYS[scan.stream]}." if scan.stream in DIARY_SAYS and scan.in_diary_regime else ""
+    at = f"at step {scan.horizon:,}: {by_accuracy}.{diary}"
     if scan.in_diary_regime or scan.by_time is None or scan.median is None:
         e, which = scan.shares["super"], _called(scan, "super")
         named = f"{which} {scan.unit}" if scan.in_diary_regime else f"{scan.unit} {which} at step {scan.horizon:,}"

@@ -56,8 +56,8 @@ def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
     if beside.compare is None or len(parts) < 2:
         return {}
     raw = {part.about: beside.compare(parts[0], part) for part in parts[1:]}
-    told = {about: p for about, p in raw.items() if p is not None}
-    return dict(zip(told, map(float, holm(list(told.values()))), strict=True)) if told else {}
+    tested = {about: p for about, p in raw.items() if p is not None}
+    return dict(zip(tested, map(float, holm(list(tested.values()))), strict=True)) if tested else {}
 
 
 def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
@@ -74,18 +74,19 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
 
 def _leading(parts: Sequence[Study], kind: str) -> list[Finding]:
     """Return one card for each population, or their range where there are many; no population leads in silence."""
-    told = [(part, lead) for part in parts if (lead := next((f for f in part.findings if f.headline), None))]
-    if len(told) <= MOST_CARDS:
+    leading = [(part, lead) for part in parts if (lead := next((f for f in part.findings if f.headline), None))]
+    if len(leading) <= MOST_CARDS:
         return [
-            replace(lead, label=f"{lead.label}; {part.about}", text=f"{part.about}: {lead.text}") for part, lead in told
+            replace(lead, label=f"{lead.label}; {part.about}", text=f"{part.about}: {lead.text}")
+            for part, lead in leading
         ]
-    known = [(part, lead) for part, lead in told if lead.estimate is not None and lead.label == told[0][1].label]
+    known = [(part, lead) for part, lead in leading if lead.estimate is not None and lead.label == leading[0][1].label]
     if len(known) < 2:
         return []
     low, high = (ends(known, key=lambda pair: pair[1].estimate.value) for ends in (min, max))  # type: ignore[union-attr]
     shown = f"{low[1].shown.partition(' (')[0]} to {high[1].shown.partition(' (')[0]}"
     text = f"Lowest at {low[0].about}: {low[1].shown}. Highest at {high[0].about}: {high[1].shown}."
-    return [Finding(f"{told[0][1].label}, over {len(known)} {kind}s", shown, text, headline=True)]
+    return [Finding(f"{leading[0][1].label}, over {len(known)} {kind}s", shown, text, headline=True)]
 
 
 def _table(parts: Sequence[Study], sizes: Mapping[str, int], beside: Beside, kind: str) -> Table:

@@ -62,7 +62,7 @@ def transplants(observations: Observations) -> list[Transplant]:
         return []
     maps = rows["layers"].map(json.loads)
     swapped, plain = rows[maps.map(bool)], rows[~maps.map(bool)]
-    settings, told = varying_columns(rows), varying_columns(swapped)
+    settings, varying = varying_columns(rows), varying_columns(swapped)
     named = donors_named(observations.sweeps)
     names = {stream: seed_names(rows, stream) for stream in ("init", *STREAMS)}
     entries = []
@@ -77,7 +77,7 @@ def transplants(observations: Observations) -> list[Transplant]:
                 every = pd.concat([_as_long(alone[_within(alone, streams)], own), own])
                 factors, design = _design(every, maps, streams)
                 first = own.iloc[0]
-                setting = ", ".join(f"{c.removeprefix('config.')}={first[c]}" for c in told)
+                setting = ", ".join(f"{c.removeprefix('config.')}={first[c]}" for c in varying)
                 place = tuple(seeds[0] for seeds in streams.values())
                 whose = _seed(names, "init", int(donor))
                 others = {s: _stream(names, s, seeds[1]) for s, seeds in streams.items() if len(seeds) > 1}
@@ -95,9 +95,9 @@ def donors_named(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
             continue
         for stream in STREAMS:
             option = f"--donor-{stream}"
-            told = [after for word, after in zip(words, [*words[1:], ""], strict=True) if word == option]
-            told += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
-            named[stream] |= {int(seed) for seed in told if seed.isdecimal()}
+            donors = [after for word, after in zip(words, [*words[1:], ""], strict=True) if word == option]
+            donors += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+            named[stream] |= {int(seed) for seed in donors if seed.isdecimal()}
     return named
 
 

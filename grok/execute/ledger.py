@@ -68,13 +68,13 @@ class Ledger:
             with self._lock:
                 rows, self._pending = self._pending, []
             try:
-                said = self._writer.commit(rows)
+                report = self._writer.commit(rows)
             except BaseException:
                 with self._lock:
                     self._pending = rows + self._pending
                 raise
-        self.notes += [f"Conflict: {conflict}" for conflict in said.conflicts]
-        self.notes += [f"Repaired: {repair}" for repair in said.recovered]
+        self.notes += [f"Conflict: {conflict}" for conflict in report.conflicts]
+        self.notes += [f"Repaired: {repair}" for repair in report.recovered]
         for row in rows:
             self._on_commit(row)
 

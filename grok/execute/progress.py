@@ -126,11 +126,11 @@ class ProgressView:
         """Return where the sweep stands, by its groups' reports and what those in flight said last."""
         self._live.keep()
         news = list(self._live.news())
-        flying = [(run_id, int(f[0]), int(f[1]), f[2]) for said in news for run_id, f in said["flying"].items()]
+        flying = [(run_id, int(f[0]), int(f[1]), f[2]) for report in news for run_id, f in report["flying"].items()]
         now = Standing(
             total=self._total,
-            finished=len(self._totals.finished) + sum(said["finished"] for said in news),
-            grokked=self._totals.grokked + sum(said["grokked"] for said in news) if self._grokking else None,
+            finished=len(self._totals.finished) + sum(report["finished"] for report in news),
+            grokked=self._totals.grokked + sum(report["grokked"] for report in news) if self._grokking else None,
             failed=len(self._totals.failed),
             flying=flying,
             seconds=time.monotonic() - self._start,

@@ -18,12 +18,12 @@ def product_precision(precision: str) -> Iterator[None]:
     held = [(products, products.fp32_precision) for products in ways]
     try:
         before = torch.get_float32_matmul_precision()
-    except RuntimeError:  # they disagree already; what was said the newer way is restored below
+    except RuntimeError:  # they disagree already; the newer setting is restored below
         before = "highest"
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-        for products, said in held:
-            products.fp32_precision = said
+        for products, value in held:
+            products.fp32_precision = value

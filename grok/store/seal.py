@@ -82,13 +82,13 @@ def check_open(file: IO[bytes], thorough: bool) -> Seal | None:
     if key < 0:
         return None
     at = key + len(SEAL_KEY) + _BEFORE_VALUE
-    said = footer[at : at + len(BLANK)]
+    value = footer[at : at + len(BLANK)]
     blank = footer[:at] + BLANK + footer[at + len(BLANK) :]
-    if said[_DIGITS:] != _footer_checksum(blank, said[:_DIGITS]):
+    if value[_DIGITS:] != _footer_checksum(blank, value[:_DIGITS]):
         raise SealBroken("the bytes of its footer are not those that were written")
-    if thorough and said[:_DIGITS] != _body_checksum(file, start):
+    if thorough and value[:_DIGITS] != _body_checksum(file, start):
         raise SealBroken("its bytes are not those that were written")
-    return Seal(said, footer)
+    return Seal(value, footer)
 
 
 def _footer(file: IO[bytes]) -> tuple[int, bytes]:

@@ -61,14 +61,14 @@ class Throughput:
     def __init__(self, what: str, total: int, say: Say) -> None:
         self._what, self._total, self._say = what, total, say
         self._done = 0
-        self._began = self._said = time.monotonic()
+        self._began = self._printed_at = time.monotonic()
 
     def add(self, n_bytes: int) -> None:
         """Count ``n_bytes`` more."""
         self._done += n_bytes
         now = time.monotonic()
-        if now - self._said >= self.SECONDS:
-            self._said = now
+        if now - self._printed_at >= self.SECONDS:
+            self._printed_at = now
             rate = self._done / (now - self._began)
             left = max(0.0, (self._total - self._done) / rate)
             self._say(

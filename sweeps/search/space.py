@@ -147,7 +147,7 @@ class Space:
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data."""
-        said: dict[str, Any] = {}
+        description: dict[str, Any] = {}
         for d in self.dimensions:
             one: dict[str, Any] = {"choices": list(d.choices)} if d.choices else {"low": d.low, "high": d.high}
             if d.log:
@@ -156,8 +156,8 @@ class Space:
                 one["step"] = d.step
             if d.when:
                 one["when"] = {name: list(values) for name, values in d.when}
-            said[d.name] = one
-        return said
+            description[d.name] = one
+        return description
 
 
 def read_space(raw: Mapping[str, Any], mode: str) -> Space:

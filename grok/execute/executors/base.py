@@ -169,9 +169,9 @@ def _mind_the_parent(parent: int) -> None:
 
 def unfit(cluster: str, error: Exception) -> GroupReport:
     """Return the report of a group that a cluster's worker could not even begin: no run is at fault for that."""
-    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return GroupReport(
-        fatal=f"a worker of the {cluster} cluster cannot run a group ({said[-1] if said else type(error).__name__}): "
+        fatal=f"a worker of the {cluster} cluster cannot run a group ({lines[-1] if lines else type(error).__name__}): "
         "every worker needs the same environment as this process"
     )
 

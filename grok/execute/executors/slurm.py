@@ -111,9 +111,9 @@ class SlurmExecutor:
                         ticket.job = self._executor.submit(ticket.task)
                 self._flying.update(part)
         except (FailedJobError, FailedSubmissionError) as error:
-            said = re.findall(r"sbatch: error: (.*)", str(error)) or [" ".join(str(error).split())]
+            reasons = re.findall(r"sbatch: error: (.*)", str(error)) or [" ".join(str(error).split())]
             raise ConfigError(
-                f"executor=slurm: sbatch refused the jobs: {said[-1]}; partition, account and limits come from "
+                f"executor=slurm: sbatch refused the jobs: {reasons[-1]}; partition, account and limits come from "
                 "SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT and the like in the environment"
             ) from error
         finally:
@@ -173,22 +173,22 @@ class SlurmExecutor:
 
 def max_array_size() -> int:
     """Return how many elements an array may have on this cluster; 1 where it has no arrays."""
-    said = subprocess.run(["scontrol", "show", "config"], check=False, capture_output=True, text=True)
-    setting = re.search(r"^MaxArraySize\s*=\s*(\d+)", said.stdout, re.MULTILINE)
+    reply = subprocess.run(["scontrol", "show", "config"], check=False, capture_output=True, text=True)
+    setting = re.search(r"^MaxArraySize\s*=\s*(\d+)", reply.stdout, re.MULTILINE)
     return max(1, int(setting[1])) if setting else ARRAY_SIZE
 
 
 def known_jobs() -> set[str] | None:
     """Return the ids of this user's jobs that wait or run, or None where the scheduler does not answer."""
     command = ["squeue", "--me", "--noheader", "--array", f"--name={JOB_NAME}", "--format=%i"]
-    said = subprocess.run(command, check=False, capture_output=True, text=True)
-    return set(said.stdout.split()) if said.returncode == 0 else None
+    reply = subprocess.run(command, check=False, capture_output=True, text=True)
+    return set(reply.stdout.split()) if reply.returncode == 0 else None
 
 
 def fate(job_id: str) -> str:
     """Return how a job ended, in words, as far as the scheduler remembers."""
-    said = subprocess.run(["scontrol", "show", "job", job_id], check=False, capture_output=True, text=True)
-    state = re.search(r"JobState=(\S+) Reason=(\S+)", said.stdout)
+    reply = subprocess.run(["scontrol", "show", "job", job_id], check=False, capture_output=True, text=True)
+    state = re.search(r"JobState=(\S+) Reason=(\S+)", reply.stdout)
     if state is None:
         return "left no result"
     return f"ended as {state[1]}" + ("" if state[2] == "None" else f" ({state[2]})")

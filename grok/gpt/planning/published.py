@@ -29,7 +29,7 @@ class Figure:
     about: str
     says: str
     """As the diary puts it."""
-    said: float
+    published: float
     computed: float
     unit: str
     why: str
@@ -40,7 +40,7 @@ class Figure:
     @property
     def agrees(self) -> bool:
         """Whether the two are within the tolerance."""
-        return abs(self.computed / self.said - 1) <= self.tolerance
+        return abs(self.computed / self.published - 1) <= self.tolerance
 
 
 _GPT2_SMALL: Final = gpt2_parameters(12, 768, 50_257, 1024)
