@@ -25,7 +25,7 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
             if rank.size > 1:
                 raise ConfigError(
                     f"mode={config.mode} under torchrun with {rank.size} processes: only language models (mode=gpt) "
-                    "share a run; use `python -m grok.run ... workers=N`"
+                    "share a run; use `grok run ... workers=N`"
                 )
             continue
         train = config.train
