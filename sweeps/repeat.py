@@ -7,14 +7,19 @@ How    Takes candidates from the runs of a store: the best, or named ones. Besid
          split, init, order  that stream redrawn, the others kept (init+order: both)
          again             all streams kept, computed as this command says: on this machine, with
                            numerics.path=..., device=..., lanes=... (path, processor, lane width)
+         path              all streams kept, on the other path of matrix products (oneDNN, or torch's own)
+         float64           all streams kept, in float64
          precision         all streams kept, in the precision=... of this command
+         NAME=VALUE        all streams kept, one setting changed: optim.weight_decay=0.0
        The run that chose a candidate is never judged; only its repeats are.
 Costs  (candidates + controls) x kinds x times. The plan is printed first; dry_run=true prints nothing else.
 Read   The section "Is it the seed?" of the report: super again k of n, against the rate of other seeds.
 
 Settings that can move a result choose among the store's runs (optim.weight_decay=0); the others say how to train.
 
-Example: grok repeat --best 2 --store results/store --times 4 --kinds ulp,order
+Examples:
+  grok repeat --best 2 --store results/store --times 4 --kinds ulp,order
+  grok repeat --seeds 100012 --store results/store --times 4 --kinds ulp,path,float64
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose
@@ -45,7 +51,9 @@ from grok.streams import Stream, derive_seed
 from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
-COMPUTED: Final = ("ulp", "again", "precision")
+COMPUTED: Final = ("ulp", "again", "path", "float64", "precision")
+MANY: Final = "ulp"
+"""The one of them that can be repeated with other draws."""
 FIRST_MACHINE: Final = 1000
 """Replicates from here on are the same run on another machine."""
 
@@ -62,12 +70,12 @@ class Choice:
         return pd.concat([self.candidates, self.controls])
 
 
-def eligible(store: Store, only: dict[str, Any], scan: str | None) -> pd.DataFrame:
+def eligible(store: Store, only: dict[str, Any], scan: str | None, every: bool = False) -> pd.DataFrame:
     """Return the finished runs that candidates are chosen from: of one condition, nothing perturbed or exchanged.
 
     Of several conditions the one with most runs. ``only`` are settings that they must have. ``scan``: only the
-    runs that differ from each other in the seed of this stream. Best first: by the step of generalisation, then
-    by validation accuracy at the end.
+    runs that differ from each other in the seed of this stream. Otherwise master seeds come alone, where there are
+    any, unless ``every`` run counts. Best first: by the step of generalisation, then by validation accuracy at the end.
 
     Raises:
         ConfigError: there are none.
@@ -89,15 +97,19 @@ def eligible(store: Store, only: dict[str, Any], scan: str | None) -> pd.DataFra
     if scan is not None:
         cell = runs.groupby([f"seed_{s}" for s in REDRAWABLE if s != scan], sort=True).ngroup()
         runs = runs[cell == cell.value_counts().index[0]]
-    else:
-        derived = [
-            all(r[f"seed_{s}"] == derive_seed(int(r["seed"]), s) for s in REDRAWABLE) for _, r in runs.iterrows()
-        ]
-        runs = runs[derived] if any(derived) else runs
+    elif not every:
+        masters = _masters(runs)
+        runs = runs[masters] if masters.any() else runs
     runs = runs.sort_values(["replicate", "run_id"]).drop_duplicates("trajectory_id")
     by = ["grokked_step", "val_acc", "val_loss", "run_id"]
     best_first: pd.DataFrame = runs.sort_values(by, ascending=[True, False, True, True], na_position="last")
     return best_first.set_index("run_id")
+
+
+def _masters(runs: pd.DataFrame) -> pd.Series:
+    """Return whether each run's streams all derive from its master seed."""
+    derived = [all(r[f"seed_{s}"] == derive_seed(int(r["seed"]), s) for s in REDRAWABLE) for _, r in runs.iterrows()]
+    return pd.Series(derived, index=runs.index, dtype=bool)
 
 
 def _equal(stored: Any, value: Any) -> bool:
@@ -106,27 +118,41 @@ def _equal(stored: Any, value: Any) -> bool:
     return bool(pd.isna(stored)) if value is None else bool(stored == value)
 
 
-def choose(store: Store, runs: pd.DataFrame, *, best: int, names: Sequence[str], controls: int | None) -> Choice:
-    """Return the ``best`` of ``runs`` or those that ``names`` begin with or seed, and controls drawn from the others.
+def choose(
+    store: Store,
+    runs: pd.DataFrame,
+    *,
+    best: int,
+    names: Sequence[str],
+    controls: int | None,
+    above: float | None = None,
+) -> Choice:
+    """Return the ``best`` of ``runs``, those that ended ``above``, or those named; and controls of the others.
+
+    ``names``: master seeds or beginnings of run_ids. Controls are drawn among master seeds where there are any.
 
     Raises:
         ConfigError: a name that is no run of ``runs``, or too few of them.
     """
+    masters = _masters(runs)
+    ordinary = runs[masters] if masters.any() else runs
     if names:
         chosen = []
         for name in names:
-            of_seed = runs.index[runs["seed"] == int(name)] if name.isdigit() else runs.index[:0]
+            of_seed = ordinary.index[ordinary["seed"] == int(name)] if name.isdigit() else runs.index[:0]
             run = str(of_seed[0]) if len(of_seed) else str(store.run(name)["run_id"])
             if run not in runs.index:
                 raise ConfigError(f"--seeds {name}: its run {run} is not among the {len(runs)} runs to choose from")
             chosen.append(run)
         candidates = runs.loc[list(dict.fromkeys(chosen))]
     else:
-        candidates = runs.head(best)
-    others = runs.drop(index=candidates.index).sort_index()
+        candidates = runs.head(best) if above is None else runs[runs["val_acc"] > above]
+    others = ordinary.drop(index=candidates.index, errors="ignore").sort_index()
     wanted = min(len(candidates), len(others)) if controls is None else controls
-    if (not names and len(runs) < best) or len(others) < wanted:
+    if (not names and above is None and len(runs) < best) or len(others) < wanted:
         raise ConfigError(f"the store has {len(runs)} runs to choose from: ask for fewer (--best, --controls)")
+    if candidates.empty:
+        return Choice(candidates, others.head(0))
     drawn = Stream("sweep", 0).at("repeat", "controls", str(candidates.index[0])).permutation(len(others))[:wanted]
     return Choice(candidates, others.iloc[np.sort(drawn)])
 
@@ -146,12 +172,20 @@ def repeats(row: Mapping[str, Any], how: ArithmeticConfig, kinds: Sequence[str],
     }
     address = int(str(row["trajectory_id"])[:15], 16)
     for kind in kinds:
-        for count in range(times if kind not in ("again", "precision") else 1):
+        for count in range(1 if "=" in kind or (kind in COMPUTED and kind != MANY) else times):
             changed = dict(plain)
             if kind == "ulp":
                 changed |= {"perturb.ulps": 1, "seeds.perturb": count}
             elif kind == "again":
                 changed["replicate"] = FIRST_MACHINE + _machine(how)
+            elif kind == "path":
+                changed["numerics.path"] = "plain" if "products=onednn" in str(row["numerics"]) else "onednn"
+                changed["replicate"] = FIRST_MACHINE + _machine(how, changed["numerics.path"])
+            elif "=" in kind:
+                name, _, value = kind.partition("=")
+                changed[name] = yaml.safe_load(value)
+            elif kind == "float64":
+                changed["precision"] = "float64"
             elif kind == "precision":
                 changed["precision"] = how.precision
             else:
@@ -160,8 +194,8 @@ def repeats(row: Mapping[str, Any], how: ArithmeticConfig, kinds: Sequence[str],
             yield load_config(_nested(changed))
 
 
-def _machine(how: ArithmeticConfig) -> int:
-    about = (platform.node(), how.device, how.lanes, how.numerics.path, how.numerics.compile)
+def _machine(how: ArithmeticConfig, path: str | None = None) -> int:
+    about = (platform.node(), how.device, how.lanes, path or how.numerics.path, how.numerics.compile)
     return zlib.crc32(repr(about).encode()) % 1_000_000
 
 
@@ -189,10 +223,10 @@ def kinds_of(text: str) -> list[str]:
     for kind in kinds:
         streams = kind.split("+")
         redraw = set(streams) <= set(REDRAWABLE) and len(set(streams)) == len(streams) <= 2
-        if kind not in COMPUTED and not redraw:
+        if kind not in COMPUTED and not redraw and "=" not in kind:
             raise ConfigError(
                 f"--kinds {text}: {kind!r} is not one of {', '.join(COMPUTED)}, nor one or two of split, init, order "
-                "joined by +"
+                "joined by +, nor NAME=VALUE"
             )
     return kinds
 
@@ -207,6 +241,7 @@ def parser() -> Parser:
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
     parser.add_argument("--best", type=int, default=12, help="candidates: so many of the best runs (default 12)")
     parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")
+    parser.add_argument("--above", type=float, help="candidates: all runs that ended above this validation accuracy")
     parser.add_argument("--scan", choices=REDRAWABLE, help="choose among the runs that differ in this stream alone")
     parser.add_argument("--controls", type=int, help="ordinary controls (default: as many as candidates)")
     parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
@@ -238,9 +273,13 @@ def main(argv: list[str]) -> int:
         if name in names and rule.role != "none" and not (name == "precision" and "precision" in kinds)
     }
     store = open_store(how.store.path)
-    runs = eligible(store, only, arguments.scan)
     wanted = arguments.seeds.split(",") if arguments.seeds else []
-    choice = choose(store, runs, best=arguments.best, names=wanted, controls=arguments.controls)
+    every = arguments.above is not None or not all(name.isdigit() for name in wanted)
+    runs = eligible(store, only, arguments.scan, every)
+    choice = choose(store, runs, best=arguments.best, names=wanted, controls=arguments.controls, above=arguments.above)
+    if choice.candidates.empty:
+        print(f"no run of {len(runs)} ended above {arguments.above}: nothing to repeat")
+        return 0
     rows = store.table("runs", list(choice.rows.index), None).to_pylist()
     planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times)]
     chosen = ", ".join(str(seed) for seed in choice.candidates[f"seed_{arguments.scan}" if arguments.scan else "seed"])

@@ -18,7 +18,7 @@ Weerahandi 1993; Hannig, Iyer and Patterson 2006 (fiducial generalised intervals
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -44,6 +44,8 @@ class VarianceShares:
     shares: dict[str, Estimate]
     together: Estimate | None
     """Share of all interactions: what belongs to combinations of levels and to no factor by itself."""
+    sums: dict[str, Estimate]
+    """Shares of the sums of components that were asked for, by their names."""
     components: dict[str, float]
     total: float
     levels: dict[str, int]
@@ -54,11 +56,16 @@ class VarianceShares:
 
 
 def variance_shares(
-    y: Floats, factors: dict[str, Ints], rng: np.random.Generator, level: float = LEVEL
+    y: Floats,
+    factors: dict[str, Ints],
+    rng: np.random.Generator,
+    level: float = LEVEL,
+    sums: Mapping[str, Collection[str]] | None = None,
 ) -> VarianceShares:
     """Return the variance shares of outcome ``y`` (n,) over crossed ``factors`` (name: level of each run).
 
-    Factors with a single level are left out.
+    Factors with a single level are left out. ``sums`` names sums of components: the model of an order that means
+    something inside its split only is the crossed one, with the split's part in the order's.
 
     Raises:
         NotEnoughData: no factor has two levels, no cell has two replicates (then
@@ -100,15 +107,21 @@ def variance_shares(
     method = "fiducial, full grid" if balanced else "fiducial, sampled grid (approximate)"
     parts = np.maximum(point, 0)
     shares = _estimates(parts / parts.sum(), draws, labels, len(y), method, level)
-    together = None
-    if len(names) > 1:
-        single = np.array([len(s) < 2 for s in design.subsets] + [True])
-        sums = np.stack([parts[~single].sum(), parts[single].sum()])
-        drawn = np.stack([draws[:, ~single].sum(1), draws[:, single].sum(1)], 1)
-        together = _estimates(sums / sums.sum(), drawn, ["together", "rest"], len(y), method, level)["together"]
+
+    def summed(chosen: NDArray[np.bool_]) -> Estimate:
+        value = np.stack([parts[chosen].sum(), parts[~chosen].sum()])
+        drawn = np.stack([draws[:, chosen].sum(1), draws[:, ~chosen].sum(1)], 1)
+        return _estimates(value / value.sum(), drawn, ["sum", "rest"], len(y), method, level)["sum"]
+
+    together = summed(np.array([len(s) > 1 for s in design.subsets] + [False])) if len(names) > 1 else None
     return VarianceShares(
         shares,
         together,
+        {
+            name: summed(np.isin(labels, list(members)))
+            for name, members in (sums or {}).items()
+            if set(members) <= set(labels)
+        },
         dict(zip(labels, parts.tolist(), strict=True)),
         float(parts.sum()),
         dict(zip(names, (int(s) for s in sizes), strict=True)),

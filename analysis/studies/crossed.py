@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,19 @@ FACTORINGS = (
     (("init", "order"), ("split",)),
 )
 """Streams as crossed factors: all three by themselves, or two that move together against the third."""
+
+
+NESTED: Final = {
+    "split and init together": ("split", "init", "split × init"),
+    "order within a split": ("order", "split × order"),
+    "init × order within a split": ("init × order", "split × init × order"),
+}
+"""Sums of components: the model in which an order means something inside its split only."""
+NESTED_WORDS: Final = {
+    "split and init together": "the split and init seeds together (the diary's model seed moved both)",
+    "order within a split": "the order seed within its split",
+    "init × order within a split": "combinations of init and order seed within a split",
+}
 
 
 @dataclass(frozen=True)
@@ -166,7 +180,8 @@ def one(observations: Observations, crossing: Design, question: Question) -> Cro
 def _shares(study: Crossed) -> None:
     y = study.rows["y"].to_numpy(dtype=float)
     try:
-        study.shares = shares = variance_shares(y, study.factors, generator("variance shares"))
+        rng = generator("variance shares")
+        study.shares = shares = variance_shares(y, study.factors, rng, sums=NESTED)
     except NotEnoughData as gap:
         study.notes.append(f"Variance shares: not enough data, needs {gap.needs}.")
         return
@@ -189,6 +204,16 @@ def _shares(study: Crossed) -> None:
         text = f"{e.percent()} belongs to combinations of seeds, that is to no seed by itself"
         text += f"; the largest part to {name}, {most.percent()}." if len(shares.levels) > 2 else "."
         study.findings.append(Finding("combinations of seeds", e.percent(), text, e, headline=True))
+    for name, e in shares.sums.items():
+        study.findings.append(
+            Finding(f"{name} share", e.percent(), f"{e.percent()} of the variance belongs to {NESTED_WORDS[name]}.", e)
+        )
+    if shares.sums:
+        study.notes.append(
+            "An order permutes positions of a training set, so that an order seed means something inside one split "
+            "only: its share within a split is what all runs of one split can have in common. A model seed that draws "
+            "split and weights together, as the diary's did, decides the sum of both and of their interaction."
+        )
     if not shares.balanced:
         study.notes.append(
             "Not every cell has equally many runs, so the intervals are approximate: on simulated grids with 8 to 90% "

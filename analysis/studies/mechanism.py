@@ -26,8 +26,8 @@ from analysis.studies.side_by_side import Beside
 MEANINGS: Final = {
     "fourier_top5": "share of the embedding's power in its five strongest frequencies",
     "fourier_gini": "how unevenly the embedding's power is spread over frequencies",
-    "restricted_loss": "loss with the key frequencies of the logits alone",
-    "excluded_loss": "loss without the key frequencies of the logits",
+    "restricted_loss": "loss over all equations with the five strongest frequencies of that moment alone",
+    "excluded_loss": "loss over all equations without the five strongest frequencies of that moment",
     "logit_scale": "spread of the logits",
     "softmax_collapse": "share of training examples whose softmax has collapsed",
     "gradient_norm": "norm of the mini-batch's gradient",

@@ -170,6 +170,7 @@ def one(observations: Observations, population: Population, question: Question) 
                 headline=n >= FEWEST_LABELLED,
             )
         )
+    study.findings.append(_norm_after(done, task))
     waiting = len(events) - n
     if waiting:
         study.notes.append(
@@ -183,6 +184,20 @@ def one(observations: Observations, population: Population, question: Question) 
     if blocks is not None:
         study.tables.append(blocks)
     return study
+
+
+def _norm_after(done: pd.DataFrame, task: str) -> Finding:
+    """Say in how many seeds the norm fell strictly after they generalised: the sign of another road."""
+    n = len(done)
+    after = int((np.isfinite(done["fall"]) & (done["fall"] > done["grokked"])).sum())
+    never = int(np.isinf(done["fall"]).sum())
+    e = share(after, n)
+    text = f"In {after} of {n} generalised seeds ({task}) the weight norm fell after they generalised: {e.percent()}"
+    if never:
+        text += f"; in {never} more it had not fallen when they ended"
+    if not after and not never:
+        text += f". No second regime is seen: if there is one, at most {100 * e.high:.0f}% of the seeds take it (95%)"
+    return Finding("norm falls after generalising", e.percent(), f"{text}.", e)
 
 
 def _check_by_clustering(study: Regimes, done: pd.DataFrame) -> None:

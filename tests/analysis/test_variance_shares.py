@@ -37,10 +37,11 @@ def coverage(draws: int, sizes: tuple[int, int, int], keep: float, purpose: str)
     inside: dict[str, int] = {}
     for _ in range(draws):
         y, factors = simulate(rng, sizes, 2, TRUTH, keep)
-        found = variance_shares(y, factors, rng)
+        found = variance_shares(y, factors, rng, sums={"order within a split": ("order", "split × order")})
         assert found.together is not None
-        for label, e in {**found.shares, "together": found.together}.items():
-            truth = TRUTH["init × order"] if label == "together" else TRUTH.get(label, 0.0)
+        truths = {**TRUTH, "together": TRUTH["init × order"], "order within a split": TRUTH["order"]}
+        for label, e in {**found.shares, **found.sums, "together": found.together}.items():
+            truth = truths.get(label, 0.0)
             inside[label] = inside.get(label, 0) + (e.low - 1e-9 <= truth <= e.high)
     return {label: hits / draws for label, hits in inside.items()}
 
@@ -147,3 +148,15 @@ def test_without_replicates_interaction_and_chaos_are_not_told_apart() -> None:
         variance_shares(y, {"init": np.zeros(len(y), dtype=int)}, rng)
     with pytest.raises(NotEnoughData, match="differ"):
         variance_shares(np.ones(20), {"init": np.repeat(np.arange(5), 4)}, rng)
+
+
+def test_an_order_that_means_something_in_its_split_only_is_found_there() -> None:
+    """Every split draws its orders' effects anew: nothing belongs to an order over splits, a third to it inside one."""
+    rng = generator("nested")
+    truth = {"split": 0.1, "init": 0.2, "split × order": 0.35, "split × init × order": 0.1, "chaos": 0.25}
+    sums = {"order": ("order", "split × order"), "both": ("split", "init", "split × init")}
+    shares = [variance_shares(*simulate(rng, (8, 6, 6), 2, truth), rng, sums=sums) for _ in range(12)]
+    assert np.mean([s.sums["order"].value for s in shares]) == pytest.approx(0.35, abs=0.06)
+    assert np.mean([s.sums["both"].value for s in shares]) == pytest.approx(0.30, abs=0.1)
+    assert np.mean([s.shares["order"].value for s in shares]) < 0.05
+    assert sum(s.sums["order"].low <= 0.35 <= s.sums["order"].high for s in shares) >= 10

@@ -49,7 +49,22 @@ def test_candidates_by_name(store: Path, capfd: pytest.CaptureFixture[str]) -> N
     run = str(open_store(store).runs().query("seed == 4")["run_id"].iloc[0])
     words = ["--seeds", f"2,{run[:9]}", "--controls", "1", *HOW, f"store.path={store}", "dry_run=true"]
     assert repeat(words) == 0
-    assert "2 candidates (seeds 2, 4) of 6 runs, 1 ordinary controls; ulp: 24 repeats" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "2 candidates (seeds 2, 4) of " in said and "1 ordinary controls; ulp: 24 repeats" in said
+
+
+def test_all_runs_above_an_accuracy_and_a_changed_setting(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kinds = "path,float64,optim.weight_decay=0.0"
+    words = ["--kinds", kinds, "--controls", "0", *HOW, f"store.path={store}", "dry_run=true"]
+    assert repeat(["--above", "-1", *words]) == 0
+    said = capfd.readouterr().out
+    runs = open_store(store).runs()
+    plain = runs[
+        (runs["config.perturb.ulps"] == 0) & (runs["replicate"] == 0) & (runs["config.precision"] == "float32")
+    ]
+    assert f"{len(plain)} candidates" in said and f": {3 * len(plain)} repeats" in said
+    assert repeat(["--above", "2", *words]) == 0
+    assert "nothing to repeat" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
