@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from analysis.heading import Fact, heading, run_labels
 from analysis.observations import Observations
+from analysis.own import Own
 from analysis.proposals import proposal
 from analysis.provenance import Provenance, provenance
 from analysis.studies import QUESTIONS, Missing, Study
@@ -40,9 +42,10 @@ class Report:
         }
 
 
-def compile_report(observations: Observations) -> Report:
-    """Ask every question of the store."""
+def compile_report(observations: Observations, own: Sequence[Own] = ()) -> Report:
+    """Ask every question of the store, and behind them those of the user's own."""
     answers = [question.ask(observations) for question in QUESTIONS]
+    answers += [ask(observations) for ask in own]
     path = observations.path
     only_language = bool(len(observations.gpt)) and observations.arithmetic.empty
     return Report(

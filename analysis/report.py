@@ -12,6 +12,7 @@ import sys
 from analysis.answers import compile_report
 from analysis.command import reading_parser
 from analysis.observations import Observations
+from analysis.own import own_studies
 from analysis.watch import EVERY, watch
 from analysis.writing import default_folder, write_report
 from grok.cli.command import Parser, command, store_of
@@ -21,6 +22,15 @@ def parser() -> Parser:
     """Return the command's arguments."""
     description = "Write the report of a store: one page, its figures, and the data behind them."
     made = reading_parser(Parser(prog="grok report", description=description))
+    made.add_argument(
+        "--with",
+        dest="own",
+        metavar="MODULE.NAME",
+        action="append",
+        default=[],
+        help="a figure or study of your own: a function of the store's observations; may be given several times",
+    )
+    made.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: this one)")
     made.add_argument("--watch", action="store_true", help="again whenever the store has grown, until Ctrl-C")
     made.add_argument("--every", type=int, default=EVERY, metavar="SECONDS", help="of --watch (default: %(default)s)")
     return made
@@ -32,9 +42,10 @@ def main(argv: list[str]) -> int:
     arguments = parser().parse_args(argv)
     store = store_of(arguments)
     out = arguments.out or default_folder(store)
+    own = own_studies(arguments.own, arguments.plugin_path)
     if arguments.watch:
-        return watch(store, out, max(1, arguments.every))
-    report = compile_report(Observations.read(store))
+        return watch(store, out, max(1, arguments.every), own)
+    report = compile_report(Observations.read(store), own)
     page = write_report(report, out)
     if not report.provenance.runs:
         print(f"{store} holds no finished run yet; train some: {report.first_command}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from analysis.answers import Report, compile_report
 from analysis.observations import Observations
+from analysis.own import Own
 from analysis.writing import write_answers, write_page
 from grok.errors import StoreError
 from grok.store import check_path
@@ -23,7 +25,7 @@ PATIENCE: Final = 3
 """Failed readings in a row after which the store is held to be damaged rather than being written."""
 
 
-def watch(store: Path, out: Path, every: int) -> int:
+def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
     """Write the report of ``store`` whenever it has grown, looking every ``every`` seconds; return 0 on Ctrl-C.
 
     A store that is not there yet is waited for.
@@ -40,7 +42,7 @@ def watch(store: Path, out: Path, every: int) -> int:
             now = state(store) if check_path(store) else None
             if now is not None and now != seen:
                 try:
-                    report = compile_report(Observations.read(store))
+                    report = compile_report(Observations.read(store), own)
                 except StoreError:
                     # A shard can be merged into another one between listing and reading it.
                     failures += 1

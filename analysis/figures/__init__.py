@@ -21,6 +21,7 @@ from analysis.figures import (
     survival,
 )
 from analysis.figures.style import RC, Drawing
+from analysis.own import OwnStudy
 from analysis.studies.base import Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
@@ -69,6 +70,8 @@ def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
 
     ``for_page``: with those that only a page of ``results/`` has.
     """
+    if isinstance(study, OwnStudy):
+        return study.drawn
     made: list[Drawing] = []
     own = (*DRAWINGS.get(study.name, ()), *(PAGES.get(study.name, ()) if for_page else ()))
     with mpl.rc_context(RC):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -189,3 +190,8 @@ def log_axis(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+
+
+def in_style() -> AbstractContextManager[None]:
+    """Return the context in which a figure has the report's fonts and lines."""
+    return mpl.rc_context(RC)
