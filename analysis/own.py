@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.observations import Observations
 from analysis.statistics.estimate import NotEnoughData
-from analysis.studies.base import Study
+from analysis.studies.base import OwnStudy, Study
 from grok.errors import ConfigError
 from grok.plugins import activate, code_of, load
 
-if TYPE_CHECKING:
-    from analysis.figures.style import Drawing
-
 Own = Callable[[Observations], Study]
-
-
-@dataclass(kw_only=True)
-class OwnStudy(Study):
-    """A section of the user's own, with its figures."""
-
-    drawn: list[Drawing] = field(default_factory=list)
 
 
 def own_studies(targets: Sequence[str], folder: str) -> list[Own]:

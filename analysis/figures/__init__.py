@@ -21,8 +21,7 @@ from analysis.figures import (
     survival,
 )
 from analysis.figures.style import RC, Drawing
-from analysis.own import OwnStudy
-from analysis.studies.base import Study
+from analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
     "census": (histograms.accuracy_histogram, histograms.time_histogram, curves.seed_curves),

@@ -84,6 +84,14 @@ class Study:
         }
 
 
+@dataclass(kw_only=True)
+class OwnStudy(Study):
+    """A section of the user's own, which brings its figures along."""
+
+    drawn: list[Any] = field(default_factory=list)
+    """``analysis.figures.style.Drawing``s."""
+
+
 @dataclass(frozen=True)
 class Missing:
     """A question that the store cannot answer yet."""
