@@ -172,7 +172,7 @@ def test_the_page_holds_the_table_and_the_plan(capsys: pytest.CaptureFixture[str
     page = (DOCS / "planner.md").read_text(encoding="utf-8")
     assert published.table(published.figures()) in page
     command = next(line for line in page.splitlines() if line.startswith("$ grok plan"))
-    assert door.main(command.split()[2:]) == 0
+    assert door.main(command.split()[3:]) == 0
     assert capsys.readouterr().out in page
 
 
