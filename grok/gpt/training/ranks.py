@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -19,9 +20,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from grok.config import load_config
 from grok.errors import GrokError, TrainingError
+from grok.files import unique
 from grok.processes import Rank
 from grok.records import Checkpoint, Job
 
@@ -201,5 +205,33 @@ def _joined(rank: Rank) -> Ranks:
         if torch.cuda.is_available():
             torch.cuda.set_device(rank.local % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
+        own = PrefixStore(_attempt(store, rank), store)
+        dist.init_process_group(backend, store=own, rank=rank.index, world_size=rank.size, timeout=PATIENCE)
     return Ranks(rank)
+
+
+def _attempt(store: Store, rank: Rank) -> str:
+    """Return a name of this start of all processes, which they agree on through ``store``.
+
+    ``torchrun`` starts them again on the same store, where the keys of those before still stand. So each process leaves
+    a token of its own, and rank 0 answers to tokens until every process has answered to its name of the attempt.
+    """
+    if rank.index:
+        token = unique()
+        store.set(f"grok/token/{rank.index}", token)
+        store.wait([f"grok/name/{token}"], PATIENCE)
+        name: str = store.get(f"grok/name/{token}").decode()
+        store.set(f"grok/here/{name}/{rank.index}", "")
+        return name
+    name, missing, deadline = unique(), set(range(1, rank.size)), time.monotonic() + PATIENCE.total_seconds()
+    while missing:
+        if time.monotonic() > deadline:
+            raise RankLost(f"rank {', '.join(map(str, sorted(missing)))} of this run did not come within {PATIENCE}")
+        for other in sorted(missing):
+            if store.check([f"grok/token/{other}"]):
+                store.set(f"grok/name/{store.get(f'grok/token/{other}').decode()}", name)
+            if store.check([f"grok/here/{name}/{other}"]):
+                missing.remove(other)
+        time.sleep(0.02)
+    return name
