@@ -6,7 +6,7 @@ EXTRAS ?= dev,docs,readers,gpt,hf,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup sweep notebooks test test-slow check docs coverage golden bench results clean
+.PHONY: setup sweep notebooks test fast test-slow check docs coverage golden bench results clean
 
 setup: $(VENV)/.installed
 
@@ -33,7 +33,11 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check
+# Checks and tests side by side: the type checker has one process, and the tests wait for others now and then.
+test: setup
+	@$(MAKE) --no-print-directory --jobs=2 check fast
+
+fast: setup
 	$(BIN)/pytest -n 2 --dist worksteal
 
 # The documentation as pages in site/; generated pages are made anew, warnings are errors.

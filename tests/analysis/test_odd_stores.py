@@ -73,6 +73,7 @@ STORES = [
 ]
 
 
+@pytest.mark.usefixtures("no_png")
 @pytest.mark.parametrize("make", STORES, ids=lambda f: f.__name__)
 def test_the_report_comes_out_whole(make, tmp_path: Path) -> None:
     report = compile_report(simulate(make()))

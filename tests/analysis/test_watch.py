@@ -12,6 +12,8 @@ from analysis import report, watch
 from grok.errors import StoreError
 from tests.analysis.simulate import census, write
 
+pytestmark = pytest.mark.usefixtures("no_png")
+
 
 def sleeping(*acts: Callable[[], object]) -> Callable[[float], None]:
     """Return a ``sleep`` that does one act a call, then Ctrl-C."""

@@ -9,6 +9,7 @@ import torch
 import torch._dynamo.exc
 from torch.nn import functional as F
 
+from grok.arithmetic import engine
 from grok.arithmetic.fused import FusedModel
 from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.lanes import no_noise
@@ -21,9 +22,14 @@ from grok.numerics.compiled import OneGraph, compiler
 from tests.arithmetic.cases import curve, make_batch, results, tiny
 
 
-def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bit() -> None:
+def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The settings are those of the golden file: whichever test is first compiles the kernels for both."""
+    program = OneLaneProgram(tiny(numerics={"compile": True}))  # compiled once for both calls
     plain, compiled = tiny(), tiny(numerics={"compile": True})
     (expected,) = results(plain)
+    monkeypatch.setattr(engine, "OneLaneProgram", lambda config: program)
     alone, short = results(compiled, tiny(numerics={"compile": True}, train={"steps": 16}))
     crowded = results(tiny(seed=1, numerics={"compile": True}), compiled, lanes=2)[1]
     for step, values in curve(expected).items():
@@ -47,7 +53,8 @@ def test_the_fused_gelu_and_its_slope_are_as_exact_as_float32() -> None:
 
 
 def test_a_compiled_step_gives_the_gradients_of_the_readable_one_in_float64() -> None:
-    over = {"precision": "float64", "model": {"positions": "sinusoidal", "norm": "pre"}}
+    # one layer: each kernel takes the C++ compiler a second, and the golden file compiles two
+    over = {"precision": "float64", "model": {"positions": "sinusoidal", "norm": "pre", "layers": 1}}
     plain, compiled = (OneLaneProgram(tiny(**over, numerics={"compile": c})) for c in (False, True))
     config = plain.config
     parameters = {n: p.requires_grad_() for n, p in initial_parameters(config, torch.float64).items()}
@@ -68,26 +75,27 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
 
     with inductor.patch({"force_disable_caches": True, "cpp.cxx": ("/no/such/compiler",)}):
         # another shape than the test above, so that nothing compiled before can serve
-        config = tiny(model={"d_ff": 20}, numerics={"compile": True})
+        config = tiny(model={"layers": 1, "d_ff": 20}, numerics={"compile": True})
         with pytest.raises(TrainingError, match=r"numerics\.compile=false"):
             results(config)
         with pytest.warns(RuntimeWarning, match="compiling failed, going on uncompiled"):
-            (found,) = results(tiny(model={"d_ff": 20}, numerics={"compile": True, "auto_fallback": True}))
+            config.numerics.auto_fallback = True
+            (found,) = results(config)
     assert "compiled=no" in found.numerics
-    (plain,) = results(tiny(model={"d_ff": 20}))
+    (plain,) = results(tiny(model={"layers": 1, "d_ff": 20}))
     assert found.weights_hash == plain.weights_hash
 
 
 def test_no_run_changes_its_numerics_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The evaluation's compilation fails once a compiled step was taken: falling back would mix two tags."""
-    real, stepped = OneGraph.__call__, []
+    stepped: list[bool] = []
 
     def fragile(self: OneGraph, *tensors: torch.Tensor) -> list[torch.Tensor]:
         if self.function.__name__ == "_whole_step":
             stepped.append(True)
         elif stepped:
             raise torch._dynamo.exc.Unsupported("no compiler any more")
-        return real(self, *tensors)
+        return self.function(*tensors)
 
     monkeypatch.setattr(OneGraph, "__call__", fragile)
     with pytest.raises(TrainingError, match="after steps that were"):

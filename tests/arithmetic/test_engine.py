@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config import ArithmeticConfig
 from grok.errors import CheckpointError
-from grok.records import Job, Progress, RunResult
+from grok.records import Checkpoint, Job, Progress, RunResult
 from grok.runs import weights_hash
 from tests.arithmetic.cases import checkpoints, curve, jobs, results, tiny
 
@@ -66,6 +68,11 @@ def test_a_run_equals_the_plain_loop_in_float64(over: dict[str, Any]) -> None:
         assert (found.tensors["final"][name] - expected).abs().max() < 1e-9
 
 
+@functools.cache
+def run_alone() -> RunResult:
+    return results(tiny(seed=9))[0]
+
+
 neighbours = st.lists(st.integers(0, 20), min_size=0, max_size=3)
 
 
@@ -84,7 +91,7 @@ def test_nothing_beside_a_run_moves_its_bits(
     neighbours: list[int], lanes: int, every: int, schedule: str, passes: int, shuffle: bool, sample: int, place: int
 ) -> None:
     """Any evaluation cadence, order, number of passes, neighbours, lanes and place leave the run alone."""
-    (alone,) = results(tiny(seed=9))
+    alone = run_alone()
     looked_at = tiny(
         seed=9,
         seeds={"eval": sample, "sample": sample},
@@ -135,11 +142,17 @@ RESUMED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("over", RESUMED)
+@functools.cache
+def whole_and_stops(over: str) -> tuple[RunResult, dict[int, Checkpoint]]:
+    """Return a run that was never stopped, and its checkpoints by step; ``over`` is JSON."""
+    (whole,) = results(tiny(**json.loads(over)))
+    return whole, {c.step: c for c in checkpoints(tiny(checkpoint={"every": 1}, **json.loads(over)))}
+
+
 @pytest.mark.parametrize("at", [1, 7, 16])
+@pytest.mark.parametrize("over", RESUMED)
 def test_resuming_equals_never_having_stopped(over: dict[str, Any], at: int) -> None:
-    (whole,) = results(tiny(**over))
-    stops = {c.step: c for c in checkpoints(tiny(checkpoint={"every": 1}, **over))}
+    whole, stops = whole_and_stops(json.dumps(over))
     (event,) = [
         e for e in train([Job(run_id="run0", config=tiny(**over), resume=stops[at])]) if isinstance(e, RunResult)
     ]

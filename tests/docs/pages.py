@@ -50,12 +50,17 @@ def blocks(page: Path) -> list[Block]:
 def commands(page: Path) -> Iterator[Command]:
     """Yield every ``python -m``, ``grok`` and ``make`` command of ``page``: in blocks, and in `single quotes`."""
     for block in blocks(page):
-        if block.kind in ("", "sh", "bash"):
-            for line in block.body.replace("\\\n", " ").splitlines():
-                yield from _command(block.page, line)
+        yield from commands_of(block)
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for quoted in re.findall(r"`([^`\n]+)`", text):
         yield from _command(str(page.relative_to(ROOT)), quoted.replace("\\|", "|"))
+
+
+def commands_of(block: Block) -> Iterator[Command]:
+    """Yield the commands of one block."""
+    if block.kind in ("", "sh", "bash"):
+        for line in block.body.replace("\\\n", " ").splitlines():
+            yield from _command(block.page, line)
 
 
 def _command(page: str, line: str) -> Iterator[Command]:

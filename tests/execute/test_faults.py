@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from grok import run
 from grok.store import open_store
-from tests.doors.conftest import TINY, command, start
+from tests.doors.conftest import TINY, Door, start
 from tests.execute.content import content
 from tests.execute.kills import RUNS, SWEEP, children, kill_sweeps, sound, workers_of
 from tests.execute.long_run import killed_and_not
@@ -26,9 +27,9 @@ KILLS = 200
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert command(*SWEEP, "executor=inline", folder=folder).status == 0
-    return content(folder / "S")
+    store = tmp_path_factory.mktemp("undisturbed") / "S"
+    assert run.main([*SWEEP, "executor=inline", f"store.path={store}"]) == 0
+    return content(store)
 
 
 @pytest.fixture
@@ -64,9 +65,9 @@ def training(store: Path, runs: int = 1) -> Callable[[], bool]:
     return lambda: len(checkpointed(store)) >= runs
 
 
-def finish(folder: Path) -> None:
-    """Give the same command again until the end."""
-    ended = command(*SWEEP, folder=folder)
+def finish(door: Door) -> None:
+    """Give the same sweep again until the end; in this process, which is another one for the store."""
+    ended = door(*SWEEP, "executor=inline")
     assert ended.status == 0, ended
     assert ended.last.startswith(f"{RUNS} runs stored in S")
 
@@ -85,7 +86,7 @@ def test_a_killed_worker_costs_nothing(
 
 
 def test_a_killed_parent_is_gone_on_from(
-    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
 ) -> None:
     process = sweep()
     wait_for(training(tmp_path / "S"))
@@ -93,7 +94,7 @@ def test_a_killed_parent_is_gone_on_from(
     process.kill()
     process.wait()
     wait_for(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
-    finish(tmp_path)
+    finish(door)
     assert content(tmp_path / "S") == undisturbed
 
 
@@ -102,6 +103,7 @@ def test_a_signal_leaves_everything_resumable(
     sweep: Callable[..., subprocess.Popen[str]],
     tmp_path: Path,
     undisturbed: tuple[object, object],
+    door: Door,
     number: signal.Signals,
 ) -> None:
     process = sweep()
@@ -112,7 +114,7 @@ def test_a_signal_leaves_everything_resumable(
     assert out.strip().splitlines()[-1].startswith("Interrupted: ")
     assert "The same command goes on where it stopped." in out.strip().splitlines()[-1]
     assert "Traceback" not in out
-    finish(tmp_path)
+    finish(door)
     assert content(tmp_path / "S") == undisturbed
     assert not checkpointed(tmp_path / "S"), "finished runs keep no checkpoint"
     assert not (tmp_path / "S" / "live").exists()
@@ -120,7 +122,7 @@ def test_a_signal_leaves_everything_resumable(
 
 @pytest.mark.slow
 def test_ctrl_c_reaches_the_whole_process_group(
-    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
 ) -> None:
     process = sweep()
     wait_for(training(tmp_path / "S"))
@@ -128,21 +130,21 @@ def test_ctrl_c_reaches_the_whole_process_group(
     out, _ = process.communicate(timeout=100)
     assert process.returncode == 1, out
     assert "Traceback" not in out
-    finish(tmp_path)
+    finish(door)
     assert content(tmp_path / "S") == undisturbed
 
 
-def test_a_run_that_cannot_be_trained_fails_alone(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_trained_fails_alone(door: Door, tmp_path: Path) -> None:
     """Weights of some terabytes: the engine's own exception, in the middle of a sweep."""
     words = ["-m", "model.d_model=8,400000,16", *(w for w in TINY if "d_model" not in w), "executor=inline"]
-    ended = command(*words, "store.path=S", folder=tmp_path)
+    ended = door(*words, "store.path=S")
     assert ended.status == 1, ended
     assert ended.last.startswith("3 runs stored in S (2 new). 1 failed: MemoryError")
     assert "retry_failed=true" in ended.last
     stored = open_store(tmp_path / "S").runs().set_index("config.model.d_model")
     assert stored["status"].to_dict() == {8: "completed", 16: "completed", 400000: "failed"}
     assert "Unable to allocate" in str(stored.loc[400000, "error"])
-    again = command(*words, "store.path=S", folder=tmp_path)
+    again = door(*words, "store.path=S")
     assert again.status == 1
     assert again.out.startswith("3 planned, 3 stored (1 failed), 0 duplicates, 0 to train")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grok.store.contract import assert_contract
-from tests.doors.conftest import TINY, Ended, command
+from tests.doors.conftest import TINY, Door, Ended, command
 from tests.execute.content import content, raw_run_ids
 
 SWEEP = ["-m", *TINY, "executor=inline"]
@@ -39,11 +39,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def undisturbed(tmp_path: Path, seeds: str) -> tuple[object, object]:
-    folder = tmp_path / "undisturbed"
-    folder.mkdir()
-    assert command(*SWEEP, f"seed={seeds}", "store.path=S", folder=folder).status == 0
-    return content(folder / "S")
+def undisturbed(door: Door, tmp_path: Path, seeds: str) -> tuple[object, object]:
+    store = tmp_path / "undisturbed" / "S"
+    assert door(*SWEEP, f"seed={seeds}", f"store.path={store}").status == 0
+    return content(store)
 
 
 def fill(disk: Path, leave: int) -> Path:
@@ -56,23 +55,23 @@ def fill(disk: Path, leave: int) -> Path:
     return ballast
 
 
-def test_a_full_disk_is_refused(disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_refused(disk: Path, door: Door) -> None:
     words = [*SWEEP, f"store.path={disk / 'S'}"]
-    assert command(*words, "seed=range(0,2)", folder=tmp_path).status == 0
+    assert door(*words, "seed=range(0,2)").status == 0
     before = raw_run_ids(disk / "S")
     fill(disk, 0)
-    ended = command(*words, "seed=range(0,6)", folder=tmp_path)
+    ended = door(*words, "seed=range(0,6)")
     assert ended.status == 2, ended
     assert "the disk is full: free some space; what was stored before is untouched" in ended.err
     assert "Traceback" not in ended.err
     assert raw_run_ids(disk / "S") == before
 
 
-def test_a_disk_that_fills_up_loses_nothing(disk: Path, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_loses_nothing(disk: Path, door: Door, tmp_path: Path) -> None:
     words = [*SWEEP, "seed=range(0,40)", "store.flush_seconds=0.05", f"store.path={disk / 'S'}"]
-    assert command(*SWEEP, "seed=range(0,2)", f"store.path={disk / 'S'}", folder=tmp_path).status == 0
+    assert door(*SWEEP, "seed=range(0,2)", f"store.path={disk / 'S'}").status == 0
     ballast = fill(disk, 120_000)
-    ended = command(*words, folder=tmp_path)
+    ended = door(*words)
     assert ended.status == 1, ended
     assert "Traceback" not in ended.out + ended.err
     assert ended.last.startswith("Stopped: ") and "the disk is full" in ended.last, ended
@@ -80,23 +79,23 @@ def test_a_disk_that_fills_up_loses_nothing(disk: Path, tmp_path: Path) -> None:
     there = raw_run_ids(disk / "S")
     assert 2 <= len(there) == len(set(there)) < 40
     ballast.unlink()
-    assert command(*words, folder=tmp_path).status == 0
+    assert door(*words).status == 0
     assert set(there) <= set(raw_run_ids(disk / "S"))
-    assert content(disk / "S") == undisturbed(tmp_path, "range(0,40)")
+    assert content(disk / "S") == undisturbed(door, tmp_path, "range(0,40)")
     assert_contract(disk / "S")
 
 
-def test_a_store_that_turns_read_only_loses_nothing(disk: Path, tmp_path: Path) -> None:
+def test_a_store_that_turns_read_only_loses_nothing(disk: Path, door: Door, tmp_path: Path) -> None:
     words = [*SWEEP, f"store.path={disk / 'S'}"]
-    assert command(*words, "seed=range(0,2)", folder=tmp_path).status == 0
+    assert door(*words, "seed=range(0,2)").status == 0
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    ended = command(*words, "seed=range(0,4)", folder=tmp_path)
+    ended = door(*words, "seed=range(0,4)")
     assert ended.status == 2, ended
     assert "Read-only file system" in ended.err or "not writable" in ended.err
     assert "Traceback" not in ended.err
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-    assert command(*words, "seed=range(0,4)", folder=tmp_path).status == 0
-    assert content(disk / "S") == undisturbed(tmp_path, "range(0,4)")
+    assert door(*words, "seed=range(0,4)").status == 0
+    assert content(disk / "S") == undisturbed(door, tmp_path, "range(0,4)")
 
 
 def test_two_sweeps_into_one_store_share_the_work(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_two_sweeps_into_one_store_share_the_work(tmp_path: Path) -> None:
     ended: dict[str, Ended] = {}
 
     def give(seeds: str) -> None:
-        words = ["-m", *TINY, "train.steps=400", "workers=1", "executor=loky", "store.flush_seconds=0.5"]
+        words = ["-m", *TINY, "train.steps=100", "executor=inline", "store.flush_seconds=0.5"]
         ended[seeds] = command(*words, f"seed={seeds}", "store.path=S", folder=tmp_path)
 
     both = [threading.Thread(target=give, args=(seeds,)) for seeds in ("range(0,6)", "range(2,8)")]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
+from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.execute.resume import named_checkpoint
@@ -188,7 +189,7 @@ for event in train([Job(run_id="0123456789abcdef0123", config=config, resume=res
 
 
 def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, tmp_path: Path) -> None:
-    """SIGKILL three times, each in another step; fresh processes go on."""
+    """SIGKILL twice, each in another step; a fresh process goes on. The command's own test kills it eight times."""
     import json
 
     data = {
@@ -196,7 +197,7 @@ def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, t
         "experiment": "gpt/small",
         "data": {"path": str(corpus.path)},
         "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16, "dropout": 0.1},
-        "train": {"steps": 300, "batch_size": 6, "threads": 1},
+        "train": {"steps": 150, "batch_size": 6, "threads": 1},
         "eval": {"every": 50, "windows": 8, "sample_tokens": 4},
         "numerics": {"compile": False},
         "checkpoint": {"every": 10},
@@ -205,7 +206,7 @@ def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, t
     command = [sys.executable, "-c", KILLED, json.dumps(data)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     kills = 0
-    for saves in (2, 9, 14):
+    for saves in (2, 7):
         with subprocess.Popen(
             [*command, str(tmp_path / "killed")], stdout=subprocess.PIPE, text=True, env=environment
         ) as p:
@@ -215,13 +216,15 @@ def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, t
             time.sleep(0.003 * saves)
             p.send_signal(signal.SIGKILL)
             kills += p.wait() == -signal.SIGKILL
-    assert kills == 3
-    ends = [
-        subprocess.run([*command, str(tmp_path / f)], capture_output=True, text=True, check=True, env=environment)
-        for f in ("killed", "whole")
-    ]
-    killed, whole = ([line for line in e.stdout.splitlines() if not line.startswith("saved")] for e in ends)
-    assert killed == whole and len(whole) == 2
+    assert kills == 2
+    ended = subprocess.run(
+        [*command, str(tmp_path / "killed")], capture_output=True, text=True, check=True, env=environment
+    )
+    killed = [line for line in ended.stdout.splitlines() if not line.startswith("saved")]
+    config = load_config(data)
+    assert isinstance(config, GptConfig)
+    whole = result_of(run(config))
+    assert killed == [f"hash {whole.weights_hash}", f"losses {[p.train_loss.hex() for p in whole.step_log]}"]
 
 
 @pytest.mark.slow  # compiles three times

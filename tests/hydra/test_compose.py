@@ -128,7 +128,7 @@ OVERRIDES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("examples", [60, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [25, pytest.param(2000, marks=pytest.mark.slow)])
 def test_equals_hydra_for_anything(conf: Path, examples: int) -> None:
     with both_ways(conf) as both:
 
@@ -183,10 +183,11 @@ def test_seeds_are_composed_without_hydra() -> None:
     with both_ways(CONF) as both:
         fast = both.composer
         fast.compose(["experiment=nanda", "seed=0"], 0)
-        start = time.perf_counter()
+        start = time.process_time()
         seeds = [fast.compose(["experiment=nanda", f"seed={i}"], i)["seed"] for i in range(500)]
-        # Hydra needs about 40 ms a job; a factor of ten below that tells the two ways apart on any machine
-        assert time.perf_counter() - start < 500 * 0.004
+        # Hydra needs about 40 ms a job; a factor of ten below that tells the two ways apart on any machine, and
+        # time of this process alone does on a busy one
+        assert time.process_time() - start < 500 * 0.004
         assert seeds == list(range(500))
 
 

@@ -66,14 +66,14 @@ def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, mon
     changes, world = fuse.changes, World(tmp_path / "killed")
     deaths = 0
     while True:  # killed again and again, each time a little later
-        fuse.left = 5 + deaths % 3
+        fuse.left = 8 + deaths % 3
         try:
             again = world.run(study)
         except Killed:
             deaths += 1
             continue
         break
-    assert deaths >= changes // 10
+    assert deaths >= changes // 12
     assert again == whole
     assert len(world.trained) == len(set(world.trained)), "a stored run was trained again"
 
