@@ -171,7 +171,8 @@ def test_a_sweep_that_is_not_done_says_so(tmp_path: Path) -> None:
     assert pending(Observations.read(path)) == []
 
 
-def test_what_is_refused(tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = write(census(2, np.random.default_rng(24)), tmp_path / "store")
     assert report.main([str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     (tmp_path / "file").write_text("x")

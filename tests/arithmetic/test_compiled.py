@@ -76,8 +76,15 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
     with inductor.patch({"force_disable_caches": True, "cpp.cxx": ("/no/such/compiler",)}):
         # another shape than the test above, so that nothing compiled before can serve
         config = tiny(model={"layers": 1, "d_ff": 20}, numerics={"compile": True})
-        with pytest.raises(TrainingError, match=r"numerics\.compile=false"):
+        with pytest.raises(TrainingError, match=r"numerics\.compile=false") as failure:
             results(config)
+        refusal = failure.value.__cause__
+        assert refusal is not None
+
+        def refuse(graph: torch.fx.GraphModule) -> None:
+            raise refusal  # what the real compiler said above takes seconds to say again
+
+        monkeypatch.setattr("grok.numerics.compiled._compiled", refuse)
         with pytest.warns(RuntimeWarning, match="compiling failed, going on uncompiled"):
             config.numerics.auto_fallback = True
             (found,) = results(config)
