@@ -31,8 +31,10 @@ def parser() -> Parser:
         help="a figure or study of your own: a function of the store's observations; may be given several times",
     )
     made.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: this one)")
-    made.add_argument("--watch", action="store_true", help="again whenever the store has grown, until Ctrl-C")
-    made.add_argument("--every", type=int, default=EVERY, metavar="SECONDS", help="of --watch (default: %(default)s)")
+    made.add_argument("--watch", action="store_true", help="rewrite the report when the store grows, until Ctrl-C")
+    made.add_argument(
+        "--every", type=int, default=EVERY, metavar="SECONDS", help="seconds between looks (default: %(default)s)"
+    )
     return made
 
 

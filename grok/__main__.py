@@ -102,6 +102,8 @@ def main(argv: list[str]) -> int:
         return 0
     name, *words = argv
     known = _commands()
+    if name == "bench" and name not in known:
+        raise ConfigError("grok bench needs a checkout of the project: an installed package has no benchmarks")
     if name not in known:
         raise ConfigError(f"'{name}' is no command of grok{nearest(name, known)}: expected one of {', '.join(known)}")
     if not any(isinstance(finder, _Neighbours) for finder in sys.meta_path):

@@ -51,17 +51,26 @@ def parser() -> Parser:
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     parser.add_argument("--data", metavar="DIR", help="prepared corpus (default: the one it was trained on)")
     parser.add_argument("--split", default="val", help="split to score: val (default), test, train")
-    parser.add_argument("--weights", default="all", choices=["all", *MOMENTS], help="which weights (default: all kept)")
-    parser.add_argument("--windows", default="fixed", choices=["fixed", "sliding"], help="apart, or --stride apart")
+    parser.add_argument(
+        "--weights", default="all", choices=["all", *MOMENTS], help="which weights to score (default: all kept)"
+    )
+    parser.add_argument(
+        "--windows",
+        default="fixed",
+        choices=["fixed", "sliding"],
+        help="fixed: windows side by side; sliding: --stride apart",
+    )
     parser.add_argument("--stride", type=int, help="tokens between sliding windows (default: half the context)")
     parser.add_argument("--context", type=int, help="tokens of a window (default: the model's; ALiBi can take more)")
     parser.add_argument("--batch-size", type=int, help=f"windows at once (default: {_TOKENS_AT_ONCE:,} tokens)")
-    parser.add_argument("--limit", type=int, metavar="TOKENS", help="score only the first so many tokens")
+    parser.add_argument("--limit", type=int, metavar="TOKENS", help="score only the first TOKENS tokens")
     parser.add_argument(
-        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): CUDA where there is one"
+        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): a GPU if there is one"
     )
-    parser.add_argument("--precision", default="float32", choices=list(_AUTOCAST), help="of the matrix products ")
-    parser.add_argument("--out", type=Path, metavar="FILE.json", help="also write the scores there")
+    parser.add_argument(
+        "--precision", default="float32", choices=list(_AUTOCAST), help="precision of the matrix products"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="file for the scores, too")
     return parser
 
 

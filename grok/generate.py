@@ -50,23 +50,27 @@ def parser() -> Parser:
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     parser.add_argument("--data", metavar="DIR", help="prepared corpus, for its tokeniser (default: the run's own)")
     parser.add_argument(
-        "--weights", choices=list(MOMENTS), help="which weights (default: the best where they were kept, or the last)"
+        "--weights", choices=list(MOMENTS), help="which weights (default: the best if they were kept, else the last)"
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="text to go on from (default: the end-of-text token, or a line end)")
     source.add_argument(
-        "--prompt-file", type=Path, metavar="F", help='a prompt a line; .jsonl: {"prompt": text} a line'
+        "--prompt-file", type=Path, metavar="F", help='file with one prompt per line; .jsonl: {"prompt": text} per line'
     )
-    parser.add_argument("--out-file", type=Path, metavar="F", help="write there; .jsonl: an object a text")
-    parser.add_argument("--tokens", type=int, default=200, help="new tokens of a text (default 200)")
-    parser.add_argument("--samples", type=int, default=1, help="texts of each prompt (default 1)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest token (default 0.8)")
-    parser.add_argument("--top-k", type=int, help="only this many likeliest tokens")
-    parser.add_argument("--top-p", type=float, help="only the likeliest tokens that hold this much probability")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
-    parser.add_argument("--batch-size", type=int, default=16, help="texts at once (default 16)")
     parser.add_argument(
-        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): CUDA where there is one"
+        "--out-file", type=Path, metavar="F", help="file for the texts; .jsonl: one JSON object per text"
+    )
+    parser.add_argument("--tokens", type=int, default=200, help="number of new tokens per text (default 200)")
+    parser.add_argument("--samples", type=int, default=1, help="number of texts per prompt (default 1)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, help="sampling temperature; 0: the likeliest token (default 0.8)"
+    )
+    parser.add_argument("--top-k", type=int, help="sample among this many likeliest tokens")
+    parser.add_argument("--top-p", type=float, help="sample among the likeliest tokens with this total probability")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default 0)")
+    parser.add_argument("--batch-size", type=int, default=16, help="texts computed at once (default 16)")
+    parser.add_argument(
+        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): a GPU if there is one"
     )
     return parser
 

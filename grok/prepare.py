@@ -71,14 +71,20 @@ def parser() -> Parser:
         help="the last part of the input that validates, where no val file is given: of the documents,"
         " or of the characters of a single one (default 0.1)",
     )
-    parser.add_argument("--vocab-size", type=int, default=8192, help="ids of a BPE fitted here (default 8192)")
+    parser.add_argument(
+        "--vocab-size", type=int, default=8192, help="number of ids of a BPE fitted here (default 8192)"
+    )
     parser.add_argument(
         "--vocab", type=Path, metavar="DIR", help=f"folder with GPT-2's vocab.json and merges.txt (or {GPT2_VOCAB_ENV})"
     )
     parser.add_argument("--eot", default=END_OF_TEXT, help="a tokenizer.json's token that ends documents")
     parser.add_argument("--field", help="column or key that holds the text in parquet and JSON files")
-    parser.add_argument("--detokenize", action="store_true", help="write tokenised WikiText as people write it")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    parser.add_argument(
+        "--detokenize", action="store_true", help="undo WikiText's tokenisation: natural spacing and punctuation"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="number of processes (default: all cores)"
+    )
     return parser
 
 

@@ -144,7 +144,7 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="grok branch",
-        description=__doc__,
+        description=str(__doc__).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--store", required=True, help="the store that has the parents and gets the children")
@@ -156,7 +156,7 @@ def parser() -> Parser:
     parser.add_argument("--redraw", default=ALL_REDRAWS, help=f"streams to redraw (default {ALL_REDRAWS})")
     parser.add_argument("--times", type=int, default=4, help="children for each (default 4)")
     parser.add_argument(
-        "overrides", nargs="*", metavar="NAME=VALUE", help="settings of the parents and children, as for grok.run"
+        "overrides", nargs="*", metavar="NAME=VALUE", help="settings of the parents and children, as for `grok run`"
     )
     return parser
 

@@ -108,7 +108,7 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="grok layers",
-        description=__doc__,
+        description=str(__doc__).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -116,15 +116,19 @@ def parser() -> Parser:
     )
     donor = parser.add_mutually_exclusive_group(required=True)
     donor.add_argument("--donor", type=int, help="master seed whose initial weights are transplanted")
-    donor.add_argument("--donor-init", type=int, metavar="SEED", help="the same, by the seed of its init stream")
+    donor.add_argument("--donor-init", type=int, metavar="SEED", help="init seed whose weights are transplanted")
     for stream in STREAMS:
-        parser.add_argument(f"--donor-{stream}", type=int, metavar="SEED", help=f"make the {stream} a factor, too")
-    parser.add_argument("--both", action="store_true", help="the other way round, too: the donor with these layers")
+        parser.add_argument(
+            f"--donor-{stream}", type=int, metavar="SEED", help=f"donor's {stream} seed: the {stream} is a factor, too"
+        )
+    parser.add_argument(
+        "--both", action="store_true", help="the other direction, too: the recipient's layers in the donor"
+    )
     parser.add_argument("--factors", help="your own groups of layers: 'NAME=LAYER,LAYER;NAME=LAYER'")
-    parser.add_argument("--combinations", type=int, help="sample so many instead of the full design")
+    parser.add_argument("--combinations", type=int, help="number of sampled combinations (default: all)")
     parser.add_argument("--replicates", type=int, default=2, help="ulp-perturbed replicates of each combination")
     parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
-    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for grok.run")
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
     return parser
 
 

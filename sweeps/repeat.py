@@ -235,7 +235,7 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="grok repeat",
-        description=__doc__,
+        description=str(__doc__).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
@@ -246,7 +246,7 @@ def parser() -> Parser:
     parser.add_argument("--controls", type=int, help="ordinary controls (default: as many as candidates)")
     parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
     parser.add_argument("--times", type=int, default=8, help="repeats of each kind (default 8)")
-    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for grok.run")
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
     return parser
 
 

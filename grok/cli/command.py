@@ -82,7 +82,7 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     """Let a command that reads one store name it both ways; :func:`store_of` says which it is."""
     default = StoreConfig().path
     parser.add_argument("store", nargs="?", metavar="STORE", help=f"folder of the store (default: {default})")
-    parser.add_argument("--store", dest="named_store", metavar="STORE", help="the same, by name")
+    parser.add_argument("--store", dest="named_store", metavar="STORE", help="the same as the position STORE")
 
 
 def store_of(arguments: argparse.Namespace) -> Path:

@@ -70,7 +70,7 @@ def parser() -> Parser:
         add_store(commands.add_parser(name, help=meaning, description=meaning))
     meaning = "merge stores; runs that should be equal and are not are reported, never chosen from"
     merging = commands.add_parser("merge", help=meaning, description=meaning)
-    merging.add_argument("store", metavar="A", help="receives the others' runs, unless --into is given")
+    merging.add_argument("store", metavar="A", help="store that receives the others' runs (without --into)")
     merging.add_argument("others", metavar="B", nargs="*", help="stores to add")
     merging.add_argument("--into", metavar="STORE", help="a new or another store that receives all of them")
     return parser
