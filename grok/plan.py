@@ -11,7 +11,7 @@ from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
 from grok.gpt.planning.planner import FITTED_FROM, MACHINES, Plan, chinchilla_loss, perplexity, plan
-from grok.gpt.planning.published import figures, table
+from grok.gpt.planning.published import page
 from grok.text.corpus import open_corpus
 
 
@@ -19,7 +19,7 @@ from grok.text.corpus import open_corpus
 def main(argv: list[str]) -> int:
     """Print the plan."""
     arguments = parser().parse_intermixed_args(argv)
-    print(table(figures()) if arguments.diary else _page(arguments))
+    print(page() if arguments.diary else _page(arguments))
     return 0
 
 
@@ -36,7 +36,11 @@ def parser() -> Parser:
     parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak that is reached (default 0.4)")
     parser.add_argument("--price", type=float, help="price of a device for an hour")
     parser.add_argument("--vocab-size", type=int, help="ids, where neither data.path nor the preset says")
-    parser.add_argument("--diary", action="store_true", help="the seed diary's figures beside ours, and no plan")
+    parser.add_argument(
+        "--diary",
+        action="store_true",
+        help="published figures beside ours, and no plan",
+    )
     return parser
 
 
@@ -64,11 +68,14 @@ def _page(arguments: argparse.Namespace) -> str:
 
 def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | None) -> str:
     n, peak = planned.parameters, planned.machine.peak_of(planned.precision)
-    published = f" (published: {config.target.params:,})" if config.target.params else ""
+    target = config.target
+    own = (
+        f" (the preset: {target.params:,} at {target.vocab_size:,} ids)" if target.params and target.vocab_size else ""
+    )
     t8 = "exact" if planned.formula == n.total else "GPT-2's form; this model differs"
     rows = [
         ("model", f"{config.experiment}: {config.model.layers} layers of {config.model.d_model}, {vocab_size:,} ids"),
-        ("parameters", f"{n.total:,}{published}"),
+        ("parameters", f"{n.total:,}{own}"),
         ("  blocks / embedding", f"{n.blocks:,} / {n.embedding:,}"),
         ("  without positions", f"{n.without_positions:,}"),
         ("  n(12h²+13h)+vh+sh+2h", f"{planned.formula:,} ({t8})"),

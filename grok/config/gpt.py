@@ -33,6 +33,8 @@ PRESETS: Final = (
 )
 """The presets of ``conf/experiment/gpt``; a test holds the two lists together."""
 
+WARMUP_STEPS: Final = 100
+"""Steps of warm-up where nothing else is said."""
 WIDE_RATIO: Final = 256
 """Width over depth above which a warning is given; 150 to 200 is normal at scale, 512 is bad."""
 
@@ -142,7 +144,9 @@ class OptimConfig:
     betas: list[float] = setting([0.9, 0.95], "Decay rates of AdamW's two moments.")
     eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
     clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
-    warmup_steps: int = setting(100, "Steps of linear warm-up; update k has k / warmup_steps of lr.", minimum=0)
+    warmup_steps: int = setting(
+        WARMUP_STEPS, "Steps of linear warm-up; update k has k / warmup_steps of lr; one_cycle has none.", minimum=0
+    )
     warmup_samples: int | None = setting(None, "Warm-up counted in sequences instead of steps.", minimum=1)
     schedule: str = setting(
         "cosine",
@@ -173,6 +177,12 @@ class TrainConfig:
     """Length, batches and early stop."""
 
     steps: int = setting(2000, "Updates to make.", role="length", minimum=1)
+    epochs: float | None = setting(
+        None, "Length in epochs of the data; `steps` then follows from it when a run is planned.", role="none", above=0
+    )
+    tokens: float | None = setting(
+        None, "Length in tokens; `steps` then follows from it when a run is planned.", role="none", minimum=1
+    )
     batch_size: int = setting(12, "Sequences of one update.", minimum=1)
     micro_batch: int | None = setting(
         None, "Sequences computed at once, gradients accumulated; null: all of them.", role="none", minimum=1
@@ -204,6 +214,13 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_ramp("train.batch_ramp", self.batch_ramp, "train.batch_size", self.batch_size)
+        if self.epochs is not None and self.tokens is not None:
+            raise ConfigError(f"train.epochs={self.epochs} and train.tokens={self.tokens}: give one of them")
+        if (self.epochs or self.tokens) and self.context_ramp:
+            raise ConfigError(
+                f"train.context_ramp={self.context_ramp} changes the tokens of a step: give train.steps instead of "
+                f"train.{'epochs' if self.epochs else 'tokens'}"
+            )
         if self.micro_batch is not None and self.micro_batch > self.batch_size:
             raise ConfigError(
                 f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}: "
@@ -341,6 +358,13 @@ class GptConfig(RunConfig):
             warnings.warn(
                 f"model.d_ff={self.model.d_ff} is not 4 x model.d_model = {4 * self.model.d_model}: "
                 "the parameter count moves away from the preset's",
+                stacklevel=2,
+            )
+
+        if self.optim.schedule == "one_cycle" and self.optim.warmup_steps not in (0, WARMUP_STEPS):
+            warnings.warn(
+                f"optim.warmup_steps={self.optim.warmup_steps} does nothing beside optim.schedule=one_cycle, whose "
+                "rise is its warm-up: give optim.cycle_rise, the share of the steps that it takes",
                 stacklevel=2,
             )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 
 from grok.config import GptConfig, Identity, RunConfig, identify
 from grok.errors import DataError
+from grok.gpt.training.schedules import Ramp
 from grok.plugins import Code, activate, code_of, fingerprints, target_of
 from grok.text.corpus import read_manifest
 
@@ -40,10 +42,11 @@ def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
     activate(own)
     hashes: dict[str | None, str | None] = {}
     named = []
-    for config in configs:
-        path = config.data.path if isinstance(config, GptConfig) else None
+    for requested in configs:
+        path = requested.data.path if isinstance(requested, GptConfig) else None
         if path not in hashes:
-            hashes[path] = data_hash(config)
+            hashes[path] = data_hash(requested)
+        config = with_budget(requested) if isinstance(requested, GptConfig) else requested
         code = fingerprints(own, map(target_of, config.plugins().values())) if own.targets else None
         named.append(PlannedRun(config, identify(config, hashes[path], code), hashes[path], code or None))
     return named
@@ -57,6 +60,29 @@ def own_code(configs: Sequence[RunConfig]) -> Code:
     """
     targets = dict.fromkeys(target_of(spec) for config in configs for spec in config.plugins().values())
     return code_of(configs[0].plugin_path, targets) if targets else Code()
+
+
+def with_budget(config: GptConfig) -> GptConfig:
+    """Return ``config`` with ``train.steps`` worked out where its budget is ``train.epochs`` or ``train.tokens``.
+
+    A run is named by its steps: the same run has one name, however its length was given.
+
+    Raises:
+        DataError: the data is missing.
+    """
+    train = config.train
+    if train.epochs is None and train.tokens is None:
+        return config
+    assert config.data.path is not None  # its data has been named
+    tokens = int(read_manifest(Path(config.data.path))["splits"]["train"]["tokens"])
+    if train.epochs is not None:
+        blocks = (tokens - 1) // config.model.context
+        sequences = train.epochs * (blocks if config.data.sampling == "blocks" else tokens - config.model.context)
+    else:
+        assert train.tokens is not None
+        sequences = train.tokens / config.model.context
+    steps = Ramp.of(train.batch_ramp, train.batch_size).steps(max(1, ceil(sequences)))
+    return replace(config, train=replace(train, steps=steps))
 
 
 def data_hash(config: RunConfig) -> str | None:

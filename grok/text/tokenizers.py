@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -34,6 +35,8 @@ _GPT2_REPOSITORY: Final = "openai-community/gpt2"
 _GPT2_PATTERN: Final = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 # Radford et al. 2019's splitting of text into words, written with possessive quantifiers as tiktoken does
 
+_SPANS_A_CUT: Final = re.compile(r"\n|\S ")
+"""In a token that is found before words are split: it may stand across a place where long texts are cut."""
 _OWN_FORMAT: Final = "grok-tokenizer"
 
 Tokens = NDArray[np.unsignedinteger[Any]]
@@ -53,8 +56,8 @@ class Tokenizer(ABC):
     eot_id: int | None
     """Id of ``<|endoftext|>``, or None where this vocabulary has none."""
     piecewise: bool
-    """Whether a text cut where a single line end stands between two non-blank characters
-    has the same ids as the whole: then a long document is encoded in bounded memory."""
+    """Whether a text cut where :mod:`grok.text.sources.pieces` cuts it has the same ids as
+    the whole: then a long document is encoded in bounded memory."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -184,7 +187,7 @@ class SubwordTokenizer(Tokenizer):
             )
         self.eot_id = end = int(vocabulary[eot])
         self._special = {END_OF_TEXT: end}
-        self.piecewise = _cuts_at_line_ends(json.loads(definition))
+        self.piecewise = _cuts_where_texts_are_cut(json.loads(definition))
 
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
         if self._tiktoken is not None:
@@ -347,12 +350,14 @@ def _gpt2_advice() -> str:
     )
 
 
-def _cuts_at_line_ends(definition: dict[str, Any]) -> bool:
-    """Return whether words never span a single line end: GPT-2's splitting, nothing before it that looks further."""
+def _cuts_where_texts_are_cut(definition: dict[str, Any]) -> bool:
+    """Return whether words never span a place where texts are cut: GPT-2's splitting, and nothing before it."""
     before, normal = definition.get("pre_tokenizer") or {}, definition.get("normalizer") or {}
     # special tokens are read as text; others are found before anything is split, and some take blanks beside them along
     found_first = [token for token in definition.get("added_tokens") or [] if not token.get("special")]
-    if any(token.get("lstrip") or token.get("rstrip") or "\n" in token["content"] for token in found_first):
+    if any(
+        token.get("lstrip") or token.get("rstrip") or _SPANS_A_CUT.search(token["content"]) for token in found_first
+    ):
         return False
     return (
         before.get("type") == "ByteLevel"

@@ -279,3 +279,22 @@ def test_the_compiled_gradient_is_the_gradient(
 def test_a_checkpoint_of_before_gets_the_present_names_of_components() -> None:
     point = asdict(CurvePoint(step=1, block_norms={"embedding": 1.0, "positions": 2.0, "head": 3.0}))
     assert point_from_json(point).block_norms == {"token_embedding": 1.0, "position_embedding": 2.0, "head": 3.0}
+
+
+def stopped_at_4(settings: Build) -> Checkpoint:
+    return next(e for e in run(settings(train__steps=8), stop_at=4) if isinstance(e, Checkpoint))
+
+
+def test_settings_that_reshape_the_weights_cannot_change_on_the_way(settings: Build) -> None:
+    """It was a KeyError in a worker, tried again and again."""
+    checkpoint = stopped_at_4(settings)
+    grown = settings(train__steps=8, model__layers=3, resume={"run": RUN, "step": 4, "changes": ["model.layers"]})
+    with pytest.raises(CheckpointError, match=r"weights of other shapes \(model\.layers: checkpoint 2, now 3\)"):
+        run(grown, resume=checkpoint)
+
+
+def test_a_loss_scale_starts_anew_with_half_precision(settings: Build) -> None:
+    checkpoint = stopped_at_4(settings)
+    half = settings(train__steps=8, precision="fp16", resume={"run": RUN, "step": 4, "changes": ["precision"]})
+    log = result_of(run(half, resume=checkpoint)).step_log
+    assert [p.loss_scale for p in log[:4]] == [1.0] * 4 and log[4].loss_scale == 2.0**16

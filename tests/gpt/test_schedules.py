@@ -58,6 +58,8 @@ settings = st.fixed_dictionaries(
 
 @given(settings, st.integers(150, 500))
 def test_the_rate_never_jumps(optim: dict, steps: int) -> None:
+    if optim["schedule"] == "one_cycle":
+        del optim["warmup_steps"]  # its rise is its warm-up
     config = load_config({"mode": "gpt", "experiment": "t", "optim": {**optim, "lr": 1.0}, "train": {"steps": steps}})
     rates = [learning_rate(config, k) for k in range(1, steps + 20)]
     assert all(0 <= r <= 1 + 1e-12 for r in rates)
@@ -97,3 +99,8 @@ def test_megatron_ramp_of_the_104b() -> None:
     # --rampup-batch-size 32 32 6_000_000 up to 2048: 63 increments, one every 95,238 samples
     ramp = Ramp(32, 32, 6_000_000, 2048)
     assert [ramp.size_at(n) for n in (0, 95_238, 95_239, 5_999_999, 6_000_000)] == [32, 32, 64, 2016, 2048]
+
+
+def test_a_warm_up_beside_one_cycle_is_said_to_do_nothing() -> None:
+    with pytest.warns(UserWarning, match=r"optim\.warmup_steps=500 does nothing beside optim\.schedule=one_cycle"):
+        load_config({"mode": "gpt", "experiment": "t", "optim": {"schedule": "one_cycle", "warmup_steps": 500}})

@@ -164,6 +164,10 @@ def test_the_diarys_corrections() -> None:
     assert ("WikiText-103 model", "Model (353M)") in agrees
     assert ("compute of 117M on 3.3B tokens", "flops is 2.4E+18") in agrees
     assert ("tokens of the WikiText-103 run", "2.1B tokens") in agrees
+    chronicles = {f.says: f for f in published.chronicles()}
+    assert {says for says, f in chronicles.items() if not f.agrees} == {"1B tokens, 500M samples"}
+    assert chronicles["1B tokens, 500M samples"].computed == pytest.approx(488e3, rel=1e-3)
+    assert {f.says for f in published.training_log() if not f.agrees} == {"over 5 epochs"}
     assert pytest.approx(147e12, rel=0.01) == 9 * 1e9 * 16 * 1024  # how the diary came to its 147
     assert pytest.approx(152e12, rel=0.01) == 8 * 1_160_745_600 * 16 * 1024
 
@@ -171,6 +175,8 @@ def test_the_diarys_corrections() -> None:
 def test_the_page_holds_the_table_and_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     page = (DOCS / "planner.md").read_text(encoding="utf-8")
     assert published.table(published.figures()) in page
+    assert published.table(published.chronicles(), "the chronicles") in page
+    assert published.table(published.training_log(), "the log") in page
     command = next(line for line in page.splitlines() if line.startswith("$ grok plan"))
     assert door.main(command.split()[3:]) == 0
     assert capsys.readouterr().out in page
@@ -179,7 +185,13 @@ def test_the_page_holds_the_table_and_the_plan(capsys: pytest.CaptureFixture[str
 def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
     assert door.main(["experiment=gpt/gpt2_117m", "--price", "2", "--device", "H200", "--devices", "8"]) == 0
     page = capsys.readouterr().out
-    for part in ("124,439,808 (published: 124,439,808)", "(exact)", "2.49e+09", "8 x H200", "262,144,000,000"):
+    for part in (
+        "(the preset: 124,439,808 at 50,257 ids)",
+        "(exact)",
+        "2.49e+09",
+        "8 x H200",
+        "262,144,000,000",
+    ):
         assert part in page, part
     assert door.main(["--diary"]) == 0
     assert "335hr = 14.6 days" in capsys.readouterr().out

@@ -54,7 +54,7 @@ class Log:
             print(f"{self.run_id[:8]} {line}", file=sys.stderr, flush=True)
 
     def start(self, numerics: str, changes: list[str]) -> None:
-        """Name the preset, its size against the published one, the data and how it reads."""
+        """Name the preset, its size beside the preset's own, the data and how it reads."""
         config, model, tokens = self.config, self.model, self.corpus.tokens("train")
         n = sum(p.numel() for p in model.parameters())
         per_step = config.train.batch_size * config.model.context

@@ -1,6 +1,6 @@
-"""The seed diary's planning figures beside the same figures worked out here.
+"""Planning figures of the seed diary, the 104B chronicles and the 580M log, beside the same figures worked out here.
 
-Each is a number that the diary states and a number that follows from its own settings. ``docs/planner.md`` holds
+Each is a number that its source states and a number that follows from its own settings. ``docs/planner.md`` holds
 this list as a table, and a test holds the two together.
 """
 
@@ -24,18 +24,18 @@ from grok.gpt.planning.planner import (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of the diary."""
+    """One figure of a source."""
 
     about: str
     says: str
-    """As the diary puts it."""
+    """As the source puts it."""
     published: float
     computed: float
     unit: str
     why: str
     """Where ours comes from, and where the difference does."""
     tolerance: float = 0.1
-    """Relative difference up to which the two agree; less where the diary's digits promise more."""
+    """Relative difference up to which the two agree; less where the source's digits promise more."""
 
     @property
     def agrees(self) -> bool:
@@ -178,9 +178,62 @@ def _open_web_text() -> Sequence[Figure]:
     )  # fmt: skip
 
 
-def table(rows: Sequence[Figure]) -> str:
-    """Return the figures as a Markdown table."""
-    lines = ["| figure | the diary says | worked out | | why |", "|---|---|---|---|---|"]
+def chronicles() -> Sequence[Figure]:
+    """Return the figures of the 104B model's chronicles."""
+    wide, deep = gpt2_parameters(32, 16384, 50_304, 2048), gpt2_parameters(64, 11600, 50_304, 2048)
+    thirteen = gpt2_parameters(40, 5120, 50_304, 2048)
+    narrow = wide - 32 * (65_536 - 20_480) * (2 * 16_384 + 1)  # two matrices and a bias a layer
+    return (
+        Figure("104B, 32 layers of 16,384", "correct 104B", 104e9, wide, "parameters",
+               "the chronicles' own formula, n(12h²+13h)+vh+sh+2h", 0.01),
+        Figure("104B, 64 layers of 11,600", "NLAYERS=64 NHIDDEN=11600", 104e9, deep, "parameters", "likewise", 0.01),
+        Figure("inner width left at 20,480", "58B model instead of 104B", 58e9, narrow, "parameters",
+               "two matrices of 16,384 x 20,480 a layer; the five first experiments trained this one", 0.03),
+        Figure("13B, 40 layers of 5,120", "8x times bigger than 13B", 8, wide / thirteen, "", "104B / 12.9B", 0.05),
+        Figure("memory of a layer", "~10x (3.2**2)", 10, (16384 / 5120) ** 2, "", "a layer grows with the square"),
+        Figure("width over depth", "currently it's 512", 512, 16384 / 32, "", "16,384 / 32", 0.01),
+        Figure("width over depth", "ration of 180", 180, 11600 / 64, "", "11,600 / 64", 0.01),
+        Figure("initial deviation", "0.00587220219514703", 0.00587220219514703, math.sqrt(2 / (5 * 11600)), "",
+               "sqrt(2 / (5 h)); 0.006 is what was used", 1e-6),
+        Figure("batch ramp of the 530B model", "over 12B tokens, 6M samples", 12e9, 6e6 * 2048, "tokens",
+               "6M x 2,048", 0.03),
+        Figure("warm-up of the 530B model", "1B tokens, 500M samples", 500e6, 1e9 / 2048, "samples",
+               "1B / 2,048 = 488k: the 500M of the remark are the 500_000 of its own setting"),
+        Figure("8-bit moments", "from needing 18 bytes per param to 12", 12, 18 - 8 + 2, "bytes",
+               "two moments of 4 bytes each become two of 1 byte"),
+    )  # fmt: skip
+
+
+def training_log() -> Sequence[Figure]:
+    """Return the figures of the 580M model's training log."""
+    model = ModelConfig(layers=18, d_model=1536, heads=12, context=1024, positions="alibi", bias=False)
+    n, step = count_parameters(model, 50_304).total, 512 * 1024
+    return (
+        Figure("580M model", "580M", 580e6, n, "parameters",
+               "18 layers of 1,536, ALiBi, 50,304 ids, head tied, no biases", 0.02),
+        Figure("tokens of a step", "0.5M tokens", 0.5e6, step, "tokens", "512 sequences of 1,024"),
+        Figure("tokens of the run", "97000 steps (approx. 48B tokens)", 48e9, 97_000 * step, "tokens",
+               "by 524,288 a step; by 0.5M flat it is 48.5B"),
+        Figure("epochs", "over 5 epochs", 5, 97_000 * step / 8.24e9, "epochs",
+               "of the training split's 8.24B; of all 9.02B tokens it is 5.6", 0.05),
+        Figure("tokens of the data", "9.02B", 9.02e9, 8.24e9 + 0.782e9, "tokens", "training and validation", 0.01),
+        Figure("its place among GPT-2's sizes", "halfway between GPT2-Medium and GPT2-Large", 0.5,
+               (n - _GPT2_MEDIUM) / (gpt2_parameters(36, 1280, 50_257, 1024) - _GPT2_MEDIUM), "",
+               "(587M - 355M) / (774M - 355M)", 0.15),
+    )  # fmt: skip
+
+
+def page() -> str:
+    """Return all tables, each under the name of its source."""
+    parts = (("The seed diary", "the diary", figures()), ("The 104B chronicles", "the chronicles", chronicles()),
+             ("The 580M log", "the log", training_log()))  # fmt: skip
+    return "\n\n".join(f"{title}\n\n{table(rows, source)}" for title, source, rows in parts)
+
+
+def table(rows: Sequence[Figure], source: str = "the diary") -> str:
+    """Return the figures of a ``source`` as a Markdown table."""
+    verb = "say" if source.endswith("s") else "says"
+    lines = [f"| figure | {source} {verb} | worked out | | why |", "|---|---|---|---|---|"]
     for row in rows:
         verdict = "agrees" if row.agrees else "**differs**"
         computed = f"{_shown(row.computed, row.unit)} {row.unit}".strip()

@@ -26,6 +26,14 @@ from grok.gpt.training.trainer import Counters, Trainer
 from grok.records import Checkpoint
 
 VERSION: Final = 1
+SHAPES: Final = frozenset(
+    f"model.{name}"
+    for name in (
+        "layers", "d_model", "heads", "d_ff", "context", "vocab_size", "vocab_multiple", "norm_type", "positions",
+        "bias", "tied", "qk_norm",
+    )
+)  # fmt: skip
+"""Settings that decide which tensors there are, and their shapes."""
 
 
 @dataclass(slots=True)
@@ -208,6 +216,12 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
             f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} was made under other settings "
             f"({'; '.join(silent)}): go on under the same ones, or start a new run from it with "
             f"resume.run={checkpoint.run_id} resume.step={checkpoint.step} resume.changes=[...] naming each"
+        )
+    reshaped = [shown[n] for n in different if n in SHAPES]
+    if reshaped:
+        raise CheckpointError(
+            f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} has weights of other shapes "
+            f"({'; '.join(reshaped)}): these settings cannot change on the way, start a new run"
         )
     idle = [n for n in config.resume.changes if n not in different]
     if idle:

@@ -32,7 +32,7 @@ from grok.gpt.training.history import History, Weights, average_steps, copy_weig
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.ranks import RankLost, Ranks
 from grok.gpt.training.stability import abandoned_id, return_step
-from grok.gpt.training.trainer import Trainer
+from grok.gpt.training.trainer import Trainer, start_scale
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StepPoint, StopRequested
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream
@@ -296,6 +296,8 @@ class GptRun(TrainingRun):
         now, self.moments = from_checkpoint(checkpoint)
         for moment in (now, *self.moments):
             moment.history.keep_steps(self.due, self.averaged)
+            if "precision" in self.config.resume.changes:  # a loss scale belongs to the precision that found it
+                moment.state["counters"] |= {"scale": start_scale(self.config), "scale_good": 0}
         self.history = put_back(self.trainer, now)
         self.tries = checkpoint.state["tries"]
         self.changes = checkpoint.state["changes"] + named

@@ -5,7 +5,6 @@ Sources: Loshchilov & Hutter 2019 (AdamW); Radford et al. 2019 and Brown et al. 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from functools import lru_cache
 from typing import Any
 
@@ -80,8 +79,7 @@ def _after_warmup(o: OptimConfig, k: int, start: int, end: int) -> float:
 
 @lru_cache(maxsize=64)
 def _step_of_sample(ramp: Ramp, samples: int) -> int:
-    """Return the first step after which at least ``samples`` sequences are consumed."""
-    return bisect_left(range(samples + 1), samples, key=ramp.consumed)
+    return ramp.steps(samples)
 
 
 def total_norm(tensors: list[Tensor]) -> Tensor:

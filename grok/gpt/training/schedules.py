@@ -12,6 +12,7 @@ decay); Smith & Topin 2018 (one cycle); Narayanan et al. 2021 (batch-size ramp).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 
@@ -103,3 +104,7 @@ class Ramp:
             seen += n * size
             left -= n
         return seen
+
+    def steps(self, sequences: int) -> int:
+        """Return the first step after which at least ``sequences`` are consumed."""
+        return bisect_left(range(sequences + 1), sequences, key=self.consumed)

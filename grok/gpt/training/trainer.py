@@ -65,7 +65,7 @@ class Trainer:
         self.batches = Batches(config, corpus)
         self.validation = validation_starts(len(corpus.tokens("val")), config.model.context, config.eval.windows)
         self.watch, self.branch = Watch(config.stability), Branch()
-        self.counters = Counters(scale=SCALE_START if config.precision == "fp16" else 1.0)
+        self.counters = Counters(scale=start_scale(config))
         self.parameters = list(self.model.parameters())
         self.elements = sum(p.numel() for p in self.parameters)
 
@@ -248,6 +248,11 @@ class Trainer:
                 if i < len(chunks):
                     scores[i, 0], scores[i, 1] = loss.double().sum(), hit.sum()
         return self.ranks.sum(scores)
+
+
+def start_scale(config: GptConfig) -> float:
+    """Return the loss scale that a run's precision starts from."""
+    return SCALE_START if config.precision == "fp16" else 1.0
 
 
 def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:

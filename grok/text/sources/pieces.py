@@ -12,9 +12,17 @@ from grok.text.tokenizers import END_OF_TEXT
 PIECE_CHARACTERS: Final = 2**20
 """A document longer than this is handed on in pieces."""
 
-_SAFE_CUT: Final = re.compile(r"\S\n(?=[^\s<])")
-# A single line end between two non-blank characters: GPT-2's word pattern ends a word on either
-# side of it, so the pieces have the ids of the whole. Not before "<", where a marker could begin.
+_SAFE_CUT: Final = re.compile(
+    r"""(?<=\S)\n(?=[^\s<])     # after a single line end
+      | (?<=\S)\r(?=\n[^\s<])  # inside a CRLF
+      | \S(?=[ ][^\s<])        # before a single blank
+    """,
+    re.VERBOSE,
+)
+# GPT-2's word pattern ends a word at each of these places, whatever stands around them, so the pieces have the ids of
+# the whole, and as many words. Not before "<", where a marker could begin, and with it the white space that goes.
+_CARRIED: Final = 16
+"""Characters that stay with the next chunk: a marker, or a place to cut, may stand across the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,8 @@ def documents_of(chunks: Iterable[str], *, strip: bool = False) -> Iterator[Piec
     of the marker belongs to the marker; with ``strip`` all white space around a document goes. Blank
     documents come as one piece whose text is blank: whoever counts may say how many there were.
     """
-    buffer, first, begun = "", True, False
+    pending: list[str] = []  # of the document at hand: read, and not yet handed on
+    held, tail, first, begun = 0, "", True, False
 
     def clean(text: str, ends: bool, at_marker: bool) -> str:
         if not begun:
@@ -42,16 +51,19 @@ def documents_of(chunks: Iterable[str], *, strip: bool = False) -> Iterator[Piec
         return text
 
     for chunk in chunks:
-        *ended, buffer = (buffer + chunk).split(END_OF_TEXT)
+        *ended, tail = (tail + chunk).split(END_OF_TEXT)
         for text in ended:
-            yield Piece(clean(text, True, True), True)
-            first, begun = False, False
-        if len(buffer) > PIECE_CHARACTERS:
-            cut = _last_safe_cut(buffer)
-            if cut:
-                yield Piece(clean(buffer[:cut], False, False), False)
-                buffer, begun = buffer[cut:], True
-    last = clean(buffer, True, False)
+            yield Piece(clean("".join([*pending, text]), True, True), True)
+            pending, held, first, begun = [], 0, False, False
+        while held + len(tail) > PIECE_CHARACTERS:
+            cut = _last_safe_cut(tail, PIECE_CHARACTERS)
+            if not cut:  # looked through once: the next chunk is looked through by itself
+                pending.append(tail[:-_CARRIED])
+                held, tail = held + len(pending[-1]), tail[-_CARRIED:]
+                break
+            yield Piece(clean("".join([*pending, tail[:cut]]), False, False), False)
+            pending, held, tail, begun = [], 0, tail[cut:], True
+    last = clean("".join([*pending, tail]), True, False)
     # After a final marker there is nothing but perhaps a line end; that is no blank document.
     if begun or last.strip() or first:
         yield Piece(last, True)
@@ -81,14 +93,17 @@ def whole_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
             parts = []
 
 
-def _last_safe_cut(text: str) -> int:
-    """Return the last place where ``text`` may be cut, or 0; looks at ever larger ends of it."""
-    span = 4096
+def _last_safe_cut(text: str, limit: int) -> int:
+    """Return the last place up to ``limit`` where ``text`` may be cut, else the first one behind it, or 0."""
+    end, span = min(len(text), limit), 4096
     while True:
-        start = max(0, len(text) - span)
-        cuts = [match.end() for match in _SAFE_CUT.finditer(text, start)]
-        if cuts or start == 0:
-            return cuts[-1] if cuts else 0
+        start = max(0, end - span)
+        cuts = [match.end() for match in _SAFE_CUT.finditer(text, start, end + 2)]
+        if cuts:
+            return cuts[-1]
+        if start == 0:
+            behind = _SAFE_CUT.search(text, end)
+            return behind.end() if behind else 0
         span *= 8
 
 

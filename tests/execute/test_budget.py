@@ -1,0 +1,64 @@
+"""A length in epochs or tokens is a number of steps, and names the run that those steps name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grok.cli.presets import gpt_settings
+from grok.config import GptConfig
+from grok.errors import ConfigError
+from grok.execute.planned import name_runs
+from grok.gpt.training.schedules import Ramp
+from grok.text.corpus import Corpus, open_corpus
+from grok.text.preparation import Request, prepare
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    out = tmp_path_factory.mktemp("data") / "fables"
+    prepare(Request(form="fables", inputs=("60:0",), out=out, tokenizer="char"))
+    return open_corpus(out)
+
+
+def planned_steps(corpus: Corpus, *words: str) -> tuple[int, str]:
+    base = ["mode=gpt", "experiment=gpt/shakespeare_char", f"data.path={corpus.path}"]
+    (run,) = name_runs([gpt_settings([*base, *words])])
+    assert isinstance(run.config, GptConfig)
+    return run.config.train.steps, run.run_id
+
+
+def test_an_epoch_is_every_block_once(corpus: Corpus) -> None:
+    blocks = (corpus.split("train")["tokens"] - 1) // 64
+    steps, run_id = planned_steps(corpus, "train.epochs=2")
+    assert steps == -(-2 * blocks // 12)
+    assert planned_steps(corpus, f"train.steps={steps}") == (steps, run_id)
+
+
+def test_at_random_offsets_an_epoch_is_every_start_once(corpus: Corpus) -> None:
+    steps, _ = planned_steps(corpus, "train.epochs=1", "data.sampling=random")
+    assert steps == -(-(corpus.split("train")["tokens"] - 64) // 12)
+
+
+def test_tokens_heed_the_ramp_of_the_batch(corpus: Corpus) -> None:
+    assert planned_steps(corpus, "train.tokens=7680")[0] == 10
+    assert planned_steps(corpus, "train.tokens=7680", "train.batch_ramp=[4,4,40]")[0] > 10
+
+
+def test_two_lengths_are_refused(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give one of them"):
+        planned_steps(corpus, "train.tokens=7680", "train.epochs=1")
+    with pytest.raises(ConfigError, match=r"train\.context_ramp=.* give train\.steps instead of train\.epochs"):
+        planned_steps(corpus, "train.epochs=1", "train.context_ramp=[16,16,100]")
+
+
+@given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 5), st.integers(1, 300), st.integers(1, 3000))
+def test_the_steps_of_a_ramp_are_the_first_that_consume_enough(
+    first: int, increment: int, increments: int, samples: int, wanted: int
+) -> None:
+    ramp = Ramp(first, increment, samples, first + increments * increment)
+    steps = ramp.steps(wanted)
+    assert ramp.consumed(steps) >= wanted > ramp.consumed(steps - 1)
