@@ -37,7 +37,7 @@ class Main(Protocol):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A request to end. A class of its own: Python ends with SIGINT after some KeyboardInterrupts that were caught."""
+    """A request to end. Not KeyboardInterrupt itself, because Python may still end with SIGINT after one was caught."""
 
 
 def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]], Main]:
@@ -98,7 +98,7 @@ def store_of(arguments: argparse.Namespace) -> Path:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does; training has its own way."""
+    """Let SIGTERM and SIGUSR1 end a command like Ctrl-C; training handles signals itself."""
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted

@@ -1,4 +1,4 @@
-"""Files that a command is asked to write: refused before the work where they cannot be, and said in one line after."""
+"""Output files of commands: an impossible one is refused before the work; a failure afterwards is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A preset, and how far a command goes from it: the effective difference, and overrides that change nothing."""
+"""The difference between a command and its preset, and the overrides that change nothing."""
 
 from __future__ import annotations
 

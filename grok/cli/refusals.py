@@ -1,4 +1,4 @@
-"""What Hydra refuses, said in one line: what was asked, what was given, what would do."""
+"""Hydra's refusals in one line: what was asked, what was given, what would do."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _restore(path: str) -> int:
         print(f"left in quarantine: {line}")
     for conflict in done.conflicts:
         print(f"conflict: {conflict}")
-    print(f"{path}: {len(done.runs)} runs restored, {done.stored} were stored anyway, {len(done.left)} files left")
+    print(f"{path}: {len(done.runs)} runs restored, {done.stored} already stored, {len(done.left)} files left")
     return 1 if done.conflicts else 0
 
 
@@ -166,8 +166,8 @@ def _merge(first: str, others: list[str], into: str | None) -> int:
     for conflict in done.conflicts:
         print(f"conflict: {conflict}")
     print(
-        f"{done.into}: {done.added} runs added, {done.replaced} failed ones replaced, {done.duplicates} were there "
-        f"already, {done.checkpoints} with checkpoints or weights"
+        f"{done.into}: {done.added} runs added, {done.replaced} failed runs replaced, {done.duplicates} already there, "
+        f"{done.checkpoints} with checkpoints or weights"
     )
     if done.studies:
         print(f"searches copied: {', '.join(done.studies)}")

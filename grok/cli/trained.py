@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from grok.gpt.model import GPT
 
 MOMENTS: Final = {"last": "final", "best": "best", "average": "average"}
-"""Which weights can be asked for, and the moment they are kept under."""
+"""The kinds of weights, each with the moment under which it is kept."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Carries out what was asked for: plan, lane groups, executors, retry, progress. Knows nothing of Hydra."""
+"""Executes a plan of runs: lane groups, executors, retries, progress. Knows nothing of Hydra."""
 
 from grok.execute.sweep import Outcome, execute
 

@@ -42,11 +42,11 @@ WHERE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run of a store as it is trained again."""
+    """A stored run, prepared to be trained again."""
 
     run_id: str
     planned: PlannedRun
-    """Under the name that the engine is told: an abandoned branch is trained as a part of its run."""
+    """Under the engine's name for it: an abandoned branch is trained as a part of its run."""
     row: Mapping[str, Any]
     trace: Trace
     notes: tuple[str, ...]
@@ -133,7 +133,7 @@ def train_again(stored: StoredRun, watch: Callable[[Progress], None]) -> Repetit
 
 
 def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
-    """Train and return the result under the stored run's name, as soon as there is one."""
+    """Train, and return the first result under the stored run's name."""
     run = stored.planned
     device = prepare_process([run.config], run.config.device, slot=0)
     parent = named_checkpoint(run.config, run.config.store.path)

@@ -22,12 +22,12 @@ KEPT: Final = 2**30
 MADV_HUGEPAGE: Final = 14
 HUGE_PAGE: Final = 2**21
 HUGE: Final = 2**29
-"""Bytes of the heap for which large pages are asked: addresses only, until they are used."""
+"""Bytes of the heap for which large pages are requested: addresses only, until they are used."""
 
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Tell the C library to keep what is freed; return whether there is one that listens (glibc)."""
+    """Tell the C library to keep freed memory; return whether it can (glibc)."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,4 +1,4 @@
-"""How long a plan will take and how much memory a worker needs: rough, said before the first step. No torch."""
+"""Rough estimates before the first step: the time of a plan, the memory of a worker. No torch."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Interrupt:
-    """Whether the user or the machine asked to stop; a context in which the signals mean that."""
+    """Requests to stop, from the user or the machine, and the context that turns signals into them."""
 
     def __init__(self, on_request: Callable[[str], None]) -> None:
         """``on_request`` is called once with the signal's name, from the signal's handler."""

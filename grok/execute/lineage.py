@@ -1,4 +1,4 @@
-"""Under which code a run was trained: a run that goes on from a checkpoint may have begun under other code."""
+"""The code that trained a run: a resumed run may have begun under other code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lineage:
         self._before: dict[str, tuple[list[str], bool | None]] = {}
 
     def go_on(self, run_id: str, checkpoint: Checkpoint | None) -> None:
-        """Take note of what ``run_id`` goes on from."""
+        """Record the checkpoint that ``run_id`` goes on from."""
         if checkpoint is not None and KEY in checkpoint.state:
             code = checkpoint.state[KEY]
             self._before[run_id] = (code["commits"], code["dirty"])

@@ -70,17 +70,17 @@ class LiveFolder:
         return (self.path / "stop").exists()
 
     def publish(self, name: str, news: dict[str, Any]) -> None:
-        """Replace what the group ``name`` said last."""
+        """Replace the last report of the group ``name``."""
         with suppress(OSError):  # progress is a courtesy: a full disk must not end training here
             replace_text(self.path / f"{name}.json", json.dumps(news))
 
     def retract(self, name: str) -> None:
-        """Remove what the group ``name`` said last."""
+        """Remove the last report of the group ``name``."""
         with suppress(OSError):
             (self.path / f"{name}.json").unlink()
 
     def news(self) -> Iterator[dict[str, Any]]:
-        """Yield what every group in flight said last."""
+        """Yield the last report of every group in flight."""
         for file in sorted(self.path.glob("*.json")):
             with suppress(OSError, ValueError):
                 yield read_json_object(file)

@@ -25,7 +25,7 @@ class WorkerPool:
     lanes: int | None
     gpu: bool
     short_of_memory: bool = False
-    """Whether there would be more workers if they had the memory."""
+    """Whether memory, not cores, limits the number of workers."""
 
     @classmethod
     def of(cls, shared: RunConfig, runs: Sequence[PlannedRun]) -> WorkerPool:

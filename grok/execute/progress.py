@@ -28,7 +28,7 @@ BAR_WIDTH: Final = 20
 
 
 def say(text: str) -> None:
-    """Print one line. Where nobody reads any more (``| head``), the runs go on without a word."""
+    """Print one line. After a closed pipe (``| head``) the runs go on silently."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -123,7 +123,7 @@ class ProgressView:
             say(text)
 
     def standing(self) -> Standing:
-        """Return where the sweep stands, by its groups' reports and what those in flight said last."""
+        """Return the sweep's progress, from finished groups' results and the last reports of those in flight."""
         self._live.keep()
         news = list(self._live.news())
         flying = [(run_id, int(f[0]), int(f[1]), f[2]) for report in news for run_id, f in report["flying"].items()]

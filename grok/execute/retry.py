@@ -24,10 +24,10 @@ PATIENCE: Final = 0.5
 """Seconds between two looks at the workers."""
 
 ASK_AGAIN: Final = 5.0
-"""Seconds until runs that another sweep is training are asked for again."""
+"""Seconds before the next look at runs that another sweep is training."""
 
 TRIES: Final = 2
-"""Times that a group is run as it is before it is taken apart."""
+"""Tries of a whole group before it is halved."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Totals:
 
 @dataclass(slots=True)
 class GroupRunner:
-    """Feeds an executor until nothing is left, or until told to stop."""
+    """Feeds an executor until no group is left, or until a stop."""
 
     executor: Executor
     stored: Callable[[], Mapping[str, str]]

@@ -219,7 +219,7 @@ class Sweep:
         self.writer.commit([Row(result, run.config, run.identity, self.provenance, run.data_hash, run.code)])
 
     def _say_what_stored_runs_lack(self) -> None:
-        """Say that weights asked for now were not kept then: a stored run is not trained again for them."""
+        """Say that a stored run did not keep the weights that ``save`` now names; it is not trained again."""
         if self.shared.save == "none" or not self.plan.stored:
             return
         without = [x for x in self.plan.stored if not any((self.store.layout.checkpoints / x).glob("*"))]
@@ -271,6 +271,6 @@ class Sweep:
         return Outcome(self.plan.requested, stored, dict(totals.failed), 0 if complete and not failed else 1)
 
     def _left(self, totals: Totals) -> bool:
-        """Return whether some run was not got to: with ``retry_failed`` the store still has its failed row."""
+        """Return whether a run was not reached: with ``retry_failed`` the store still has its failed row."""
         done = totals.finished.keys() | totals.elsewhere | totals.failed.keys()
         return any(run.run_id not in done for run in self.plan.to_train)

@@ -1,4 +1,4 @@
-"""Trains one group of runs in the process it is called in: engine events become rows, checkpoints and progress."""
+"""Trains one group of runs in this process: engine events become rows, checkpoints and progress."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LEAVE: Final = threading.Event()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What every worker of a sweep is told. Plain data: it travels by pickle."""
+    """The settings that every worker of a sweep gets. Plain data: it travels by pickle."""
 
     store_path: str
     live_path: str
@@ -287,7 +287,7 @@ def keeps_checkpoints(mode: str, status: str, keep: bool) -> bool:
 
 
 class StopCheck:
-    """Says whether this worker is to leave: asked by the live folder, a signal, or the loss of its parent."""
+    """Whether this worker must stop: the live folder, a signal or the loss of its parent says so."""
 
     def __init__(self, live: LiveFolder, parent: tuple[str, int] | None) -> None:
         self.requested = False
@@ -314,7 +314,7 @@ class StopCheck:
 
 
 class WorkerView:
-    """One group's progress, told to the live folder now and then."""
+    """One group's progress, written to the live folder now and then."""
 
     def __init__(self, live: LiveFolder, group_name: str) -> None:
         self.grokked = 0

@@ -31,7 +31,7 @@ _OUR_NAME: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class NotAShard(Exception):
-    """A file among the shards that is none; the message says why."""
+    """A file among the shards that is no shard; the message says why."""
 
 
 class ShardDamaged(NotAShard):

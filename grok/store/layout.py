@@ -220,7 +220,7 @@ def refuse_missing(layout: Layout) -> None:
 
 
 def _lost_marker(layout: Layout) -> str:
-    """Return what to do where everything of a store is there but its marker."""
+    """Return the remedy for a store that lacks only its marker."""
     if not all(layout.table(kind).is_dir() for kind in KINDS):
         return ""
     return "; or, if it is a store that lost its marker, copy store.json from any other store of the same version"

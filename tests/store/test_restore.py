@@ -58,7 +58,7 @@ def test_what_is_damaged_or_lacks_its_points_stays(store: Path, capsys: pytest.C
     damaged.write_bytes(sound[:-30])
     assert main(["restore", str(store)]) == 0
     said = capsys.readouterr().out
-    assert "3 runs restored, 0 were stored anyway, 2 files left" in said
+    assert "3 runs restored, 0 already stored, 2 files left" in said
     assert f"curves-{first}.parquet" in said and "the points of 3 of its runs are missing" in said
     assert {p.name for p in (store / "quarantine").iterdir()} == {
         f"runs-{first}.parquet", f"curves-{first}.parquet", f"{first}.json",

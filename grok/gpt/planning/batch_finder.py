@@ -85,7 +85,7 @@ def _peak(device: torch.device) -> int:
 
 
 def _next_fits(device: torch.device, size: Size) -> bool:
-    """Return whether twice the memory is there; on a GPU trying is the better answer."""
+    """Return whether twice the memory is free; on a GPU trying is the better answer."""
     if device.type == "cuda":
         return True
     return 2 * size.memory < FULL * (psutil.virtual_memory().available + size.memory)
