@@ -134,7 +134,7 @@ def _given_tokenizer(request: Request) -> Tokenizer | None:
         return gpt2_tokenizer(request.vocab)
     if not Path(request.tokenizer).is_file():
         raise DataError(
-            f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, or an existing tokenizer.json"
+            f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, or a tokenizer.json that exists"
         )
     return load_tokenizer(Path(request.tokenizer), eot=request.eot)
 
