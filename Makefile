@@ -64,7 +64,7 @@ bench: setup
 
 # Every page of results/ that has a store of its own, rebuilt from it.
 results: setup
-	$(BIN)/python -m analysis.pages $(dir $(wildcard results/*/page.md.j2))
+	$(BIN)/python -m analysis.pages --into README.md $(patsubst %/store/,%,$(wildcard results/*/store/))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 import pandas as pd
@@ -21,8 +21,15 @@ from analysis.studies import QUESTIONS, Missing, Study
 from grok.cli.command import Parser, command
 from grok.errors import ConfigError, StoreError, nearest
 
+if TYPE_CHECKING:
+    from analysis.figures.style import Drawing
+
 TEMPLATE: Final = "page.md.j2"
+OPENING: Final = "opening.md.j2"
+"""What another page says of this one, between two marks."""
 STORE: Final = "store"
+FIGURES: Final = "figures"
+NOT_YET: Final = "not trained yet"
 
 
 @dataclass
@@ -31,6 +38,8 @@ class Page:
 
     folder: Path
     studies: dict[str, Study | Missing] = field(default_factory=dict)
+
+    _drawings: dict[str, list[Drawing]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not (self.folder / TEMPLATE).is_file():
@@ -50,59 +59,98 @@ class Page:
             self.studies[name] = question.ask(self.observations)
         return self.studies[name]
 
-    def shown(self, name: str, label: str) -> str:
-        """Return the number of the finding ``label`` of a study, as people read it, or what it still needs."""
+    def reference(self, name: str) -> Study | Missing:
+        """Return the answer to ``name``, of several populations or conditions that of the reference (the first)."""
         study = self.study(name)
+        return study.parts[0] if isinstance(study, Study) and study.parts else study
+
+    def shown(self, name: str, label: str) -> str:
+        """Return the number of the finding ``label`` of a study, as people read it, or that there is none yet."""
+        study = self.reference(name)
         if isinstance(study, Missing):
-            return f"not answered yet (needs {study.needs})"
-        for finding in study.findings:
-            if finding.label == label:
-                return finding.shown
-        return "not answered yet"
+            return NOT_YET
+        return next((finding.shown for finding in study.findings if finding.label == label), NOT_YET)
+
+    def sentences(self, name: str, headlines: bool = True) -> str:
+        """Return what a study found as a list, or that there is nothing yet."""
+        study = self.reference(name)
+        if isinstance(study, Missing):
+            return f"{NOT_YET.capitalize()}."
+        return "\n".join(f"- {f.text}" for f in study.findings if f.headline or not headlines) or f"{NOT_YET}."
 
     def table(self, name: str, table: str, columns: Sequence[str] | None = None) -> str:
-        """Return a table of a study as Markdown, or what the study still needs."""
-        study = self.study(name)
-        if isinstance(study, Missing):
-            return f"Not answered yet: needs {study.needs}."
-        for made in study.tables:
-            if made.name == table:
-                return markdown(made.frame if columns is None else made.frame[list(columns)])
-        return "Not answered yet."
+        """Return a table of a study as Markdown, or that there is none yet."""
+        study = self.reference(name)
+        made = [] if isinstance(study, Missing) else [t.frame for t in study.tables if t.name == table]
+        if not made:
+            return f"{NOT_YET.capitalize()}."
+        return markdown(made[0] if columns is None else made[0][list(columns)])
 
-    def text(self) -> str:
-        """Return the page."""
+    def drawings(self, name: str) -> list[Drawing]:
+        """Return the figures of a study, with those that only pages have."""
+        from analysis.figures import drawings
+
+        if name not in self._drawings:
+            study = self.reference(name)
+            self._drawings[name] = [] if isinstance(study, Missing) else drawings(study, for_page=True)
+        return self._drawings[name]
+
+    def figure(self, name: str, drawing: str, words: str) -> str:
+        """Return a figure of a study in Markdown, ``words`` for who cannot see it; nothing where there is none yet."""
+        drawn = any(made.name == drawing for made in self.drawings(name))
+        return f"![{words}]({FIGURES}/{drawing}.png)" if drawn else ""
+
+    def text(self, template: str = TEMPLATE) -> str:
+        """Return the page, or what another template of the folder makes of the same studies."""
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(self.folder), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
         )
-        template = environment.get_template(TEMPLATE)
-        return template.render(study=self.study, shown=self.shown, table=self.table, runs=self.observations.all_runs)
+        names = {
+            "study": self.study,
+            "reference": self.reference,
+            "shown": self.shown,
+            "sentences": self.sentences,
+            "table": self.table,
+            "figure": self.figure,
+            "runs": self.observations.all_runs,
+        }
+        return environment.get_template(template).render(names)
 
     def write(self) -> Path:
-        """Write the page, and the figures and tables of the studies it uses; return the page's path.
+        """Write the page, and the figures and tables of the studies that it names; return the page's path.
 
         Raises:
             StoreError: the folder cannot be written.
         """
-        from analysis.figures import drawings
-
         text = self.text()
-        figures, tables = self.folder / "figures", self.folder / "tables"
+        figures, tables = self.folder / FIGURES, self.folder / "tables"
         try:
             for folder in (figures, tables):
                 folder.mkdir(exist_ok=True)
-            for study in self.studies.values():
-                if isinstance(study, Missing):
-                    continue
-                for drawing in drawings(study, for_page=True):
+            for name in list(self.studies):
+                study = self.reference(name)
+                for drawing in self.drawings(name):
                     drawing.write(figures)
-                for made in study.tables:
+                for made in [] if isinstance(study, Missing) else study.tables:
                     made.frame.to_csv(tables / f"{made.name}.csv", index=False)
             page = self.folder / "README.md"
             page.write_text(text, encoding="utf-8")
         except OSError as error:
             raise StoreError(f"{self.folder}: cannot be written ({error.strerror})") from error
         return page
+
+    def opening(self, text: str) -> str:
+        """Return ``text`` with what stands between the page's marks replaced by its ``opening.md.j2``.
+
+        Raises:
+            ConfigError: ``text`` has no such marks.
+        """
+        first, last = f"<!-- {self.folder.name}: made by make results -->\n", f"<!-- end of {self.folder.name} -->"
+        before, mark, rest = text.partition(first)
+        _, end, after = rest.partition(last)
+        if not mark or not end:
+            raise ConfigError(f"no place for {self.folder.name}: expected the lines {first.strip()} and {last}")
+        return before + first + self.text(OPENING) + last + after
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -126,8 +174,13 @@ def main(argv: list[str]) -> int:
     """Rebuild the pages."""
     parser = Parser(prog="python -m analysis.pages", description="Rebuild pages from their stores.")
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="folders below results/")
-    for folder in parser.parse_args(argv).folders:
-        print(Page(folder).write())
+    parser.add_argument("--into", type=Path, metavar="FILE", help="also renew what FILE says of the folders")
+    arguments = parser.parse_args(argv)
+    for folder in arguments.folders:
+        page = Page(folder)
+        print(page.write())
+        if arguments.into is not None and (folder / OPENING).is_file():
+            arguments.into.write_text(page.opening(arguments.into.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 

@@ -75,7 +75,8 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
     )
     data = known[known["run_id"].isin([*faint, *chosen])][["run_id", "step", "train_acc", "val_acc"]]
     data = data.assign(name=data["run_id"].map(dict(chosen)).fillna("other"))
-    return Drawing("iconic", "Memorised first, generalised later", caption, figure, data, f"{len(every):,} seeds")
+    title = "Training and validation accuracy, seed by seed"
+    return Drawing("iconic", title, caption, figure, data, f"{len(every):,} seeds")
 
 
 def branch_strips(study: Branching) -> Drawing | None:

@@ -1,12 +1,57 @@
 #!/usr/bin/env bash
-# Trains the evidence of results/diary: census and branching in turns. Give it again and it goes on.
+# Trains the evidence of results/diary, in the order of its page. Give it again and it goes on where it was.
 #   results/diary/train.sh STORE [FIRST] [LAST]      stretches of 50 seeds from FIRST up to LAST (0 and 1000)
+# PLAN=1 results/diary/train.sh STORE ... plans and trains nothing.
 set -euo pipefail
 store=$1 first=${2:-0} last=${3:-1000}
+how=(eval.every=250 dry_run="${PLAN:+true}")
+[ -n "${PLAN:-}" ] || how=(eval.every=250)
+grok() { python -m grok "$@"; }  # the checkout that this script stands in, not what is installed
+
+# 1 and 2: the census, and branching from the best and a random seed of each stretch, in turns
 for ((seed = first; seed < last; seed += 50)); do
   range="$seed:$((seed + 50))"
-  python -m grok.run -m "seed=range(${range/:/,})" eval.every=250 store.path="$store"
+  grok sweep "seed=range(${range/:/,})" "${how[@]}" store.path="$store"
   parents=(--store "$store" --seeds "$range" --best 1 --random 1 --at 1500)
-  python -m sweeps.branch "${parents[@]}" --redraw split,init,order --times 4 eval.every=250
-  python -m sweeps.branch "${parents[@]}" --redraw split+init,split+order,init+order --times 2 eval.every=250
+  grok branch "${parents[@]}" --redraw split,init,order --times 4 "${how[@]}"
+  grok branch "${parents[@]}" --redraw split+init,split+order,init+order --times 2 "${how[@]}"
 done
+
+# 3: is it the seed? Every super run: four ulps, the other product path, float64
+grok repeat --store "$store" --above 0.98 --controls 2 --times 4 --kinds ulp,path,float64 "${how[@]}"
+
+# 6: weight decay. Eight seeds each, and every super run without it. The long runs are the last and go one by one.
+long=(train.stop_when_generalised=true checkpoint.keep=true "${how[@]}" store.path="$store")
+grok repeat --store "$store" --above 0.98 --controls 2 --kinds optim.weight_decay=0.0 "${how[@]}"
+grok sweep optim.weight_decay=0.01,0.1,1.0 'seed=range(0,8)' train.steps=20000 "${long[@]}"
+grok sweep optim.weight_decay=0.0 'seed=range(0,8)' train.steps=100000 lanes=1 "${long[@]}"
+
+# 4: layers. Two of the best seeds and two random ones; embedding, second block and head against the rest, four donors
+# each, then every combination of single layers for the best one.
+recipients=$(python - "$store" "$first" "$last" <<'PYTHON'
+import sys
+from grok.store import open_store
+from grok.streams import Stream
+runs = open_store(sys.argv[1]).runs()
+first, last = map(int, sys.argv[2:])
+plain = (runs["config.perturb.ulps"] == 0) & (runs["replicate"] == 0) & (runs["layers"] == "{}")
+plain &= (runs["config.optim.weight_decay"] == 0.1) & (runs["config.train.steps"] == 3000)
+plain &= runs["config.seeds.split"].isna() & runs["config.seeds.init"].isna() & runs["config.seeds.order"].isna()
+seeds = runs[plain & runs["seed"].between(first, last - 1)].sort_values("val_loss")["seed"].tolist()
+others = sorted(seeds[2:])
+drawn = Stream("sweep", 0).at("diary", "layers").permutation(len(others))[:2]
+print(*seeds[:2], *(others[i] for i in drawn))
+PYTHON
+)
+halves='kept=token_embedding,blocks.1,head;rest=position_embedding,blocks.0'
+for recipient in $recipients; do
+  for donor in 900001 900002 900003 900004; do
+    grok layers --recipient "$recipient" --donor "$donor" --factors "$halves" --replicates 2 "${how[@]}" store.path="$store"
+  done
+done
+set -- $recipients
+grok layers --recipient "$1" --donor 900001 --replicates 2 "${how[@]}" store.path="$store"
+
+# 5: order seeds inside splits: 3 splits x 4 inits x 4 orders, each twice
+grok sweep 'seeds.split=range(0,3)' 'seeds.init=range(0,4)' 'seeds.order=range(0,4)' 'seeds.perturb=range(0,2)' \
+  perturb.ulps=1 "${how[@]}" store.path="$store"

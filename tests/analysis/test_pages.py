@@ -19,6 +19,12 @@ def test_a_committed_page_is_what_its_store_gives(folder: Path) -> None:
     assert Page(folder).text() == (folder / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("folder", [f for f in PAGES if (f / "opening.md.j2").is_file()], ids=lambda p: p.name)
+def test_the_readme_opens_with_what_the_store_gives(folder: Path) -> None:
+    readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
+    assert Page(folder).opening(readme) == readme, "make results renews it"
+
+
 def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path) -> None:
     truths = [
         Truth({"seed": seed, "train.steps": 3000, "eval.every": 500}, 2000.0 if seed else 9000) for seed in range(8)
@@ -28,7 +34,7 @@ def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path) -> None:
     (tmp_path / "page.md.j2").write_text(text)
     assert main([str(tmp_path)]) == 0
     page = (tmp_path / "README.md").read_text()
-    assert page.startswith("88% (47 to 100)|not answered yet (needs ") and "| super | 7 | 8 |" in page
+    assert page.startswith("88% (47 to 100)|not trained yet\n") and "| super | 7 | 8 |" in page
     assert list((tmp_path / "figures").glob("*.csv")) and (tmp_path / "tables" / "shares.csv").is_file()
 
 

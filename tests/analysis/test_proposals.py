@@ -151,7 +151,7 @@ def planned(command: str) -> str:
 def test_designs_start_from_what_the_store_has(kind: str, tmp_path: Path) -> None:
     store = Observations.read(write(stores()[kind], tmp_path / "store"))
     for question in QUESTIONS:
-        if "sweeps.layers" in question.command or "sweeps.branch" in question.command or "repeat" in question.command:
+        if question.name in ("layers", "branching", "repeatability"):
             assert " 0 to train" not in planned(question.command_for(store))
 
 
