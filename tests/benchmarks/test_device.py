@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import pytest
 import torch
 
-
-def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.device", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+from benchmarks import device
 
 
-def test_the_floors_by_count_need_no_device() -> None:
-    done = benchmark("--estimate")
-    assert done.returncode == 0, done.stderr
-    assert "A step of one lane: 2.318 GFLOP" in done.stdout
-    assert re.search(r"^\| products at the peak rate \| \d+\.\d \| \d+\.\d \|$", done.stdout, re.MULTILINE)
+def test_the_floors_by_count_need_no_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["device", "--estimate"])
+    assert device.main() == 0
+    shown = capsys.readouterr().out
+    assert "A step of one lane: 2.318 GFLOP" in shown
+    assert re.search(r"^\| products at the peak rate \| \d+\.\d \| \d+\.\d \|$", shown, re.MULTILINE)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for the refusal of a machine without a CUDA device")
-def test_without_a_device_it_says_so() -> None:
-    done = benchmark()
-    assert done.returncode == 2 and "ask for --estimate" in done.stderr
+def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["device"])
+    assert device.main() == 2
+    assert "ask for --estimate" in capsys.readouterr().err

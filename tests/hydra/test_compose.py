@@ -155,7 +155,7 @@ SETTINGS = st.one_of(
 def test_equals_hydra_on_this_projects_settings() -> None:
     with both_ways(CONF) as both:
 
-        @settings(max_examples=30, deadline=None, derandomize=True)
+        @settings(max_examples=15, deadline=None, derandomize=True)
         @given(chosen=st.lists(SETTINGS, max_size=5, unique_by=lambda pair: pair[0]))
         def check(chosen: list[tuple[str, Any]]) -> None:
             overrides = [f"{key}={value}" for key, value in chosen]

@@ -144,9 +144,9 @@ from grok.records import Checkpoint
 print("ready", flush=True)
 sys.stdin.readline()
 folder = Path(sys.argv[1])
-for step in range(1, 120):
+for step in range(1, 60):
     save_checkpoint(folder, Checkpoint(run_id="abc", step=step, tensors={"w": torch.ones(3000)}, state={"a": 1}))
-    if step % 20 == 0:
+    if step % 10 == 0:
         remove_checkpoints(folder)
 """
 
@@ -166,7 +166,7 @@ def test_two_processes_that_train_one_run_do_not_end_each_other(folder: Path) ->
     for process in both:
         process.communicate()
     assert [process.returncode for process in both] == [0, 0]
-    assert load_checkpoint(folder).step <= 119
+    assert load_checkpoint(folder).step <= 59
 
 
 def test_kept_weights_stay_beside_checkpoints(folder: Path) -> None:
