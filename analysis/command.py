@@ -9,6 +9,7 @@ from analysis.observations import Observations
 from analysis.studies.base import Missing, Question, Study
 from analysis.writing import FIGURES, default_folder, write_studies
 from grok.cli.command import Main, Parser, add_store, command, store_of
+from grok.cli.output import refuse_unwritable_folder
 
 
 def answering(name: str, question: Question, only: tuple[str, ...] | None = None) -> Main:
@@ -41,6 +42,8 @@ def print_study(question: Question, arguments: argparse.Namespace, only: tuple[s
         GrokError: the store cannot be read, or the folder not be written.
     """
     store = store_of(arguments)
+    if arguments.out is not None:
+        refuse_unwritable_folder("--out", arguments.out)
     study = question.ask(Observations.read(store))
     if isinstance(study, Missing):
         print(missing_text(study))

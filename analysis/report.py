@@ -16,6 +16,7 @@ from analysis.own import own_studies
 from analysis.watch import EVERY, watch
 from analysis.writing import default_folder, write_report
 from grok.cli.command import Parser, command, store_of
+from grok.cli.output import refuse_unwritable_folder
 
 
 def parser() -> Parser:
@@ -45,6 +46,7 @@ def main(argv: list[str]) -> int:
     store = store_of(arguments)
     out = arguments.out or default_folder(store)
     own = own_studies(arguments.own, arguments.plugin_path)
+    refuse_unwritable_folder("--out", out)
     if arguments.watch:
         return watch(store, out, max(1, arguments.every), own)
     report = compile_report(Observations.read(store), own)

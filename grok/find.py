@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from grok.cli.command import Parser, command
+from grok.cli.output import refuse_unwritable_folder
 from grok.cli.presets import gpt_settings
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from grok.gpt.planning.lr_finder import RangeTest
     from grok.gpt.training.trainer import Trainer
 
+
+MOST_STEPS: Final = 1_000_000
+"""Rates of a range test, each one a point of its curve."""
 
 _EXAMPLES: Final = """\
 examples:
@@ -36,8 +41,17 @@ examples:
 def main(argv: list[str]) -> int:
     """Print what was found."""
     arguments = parser().parse_intermixed_args(argv)
-    if not (0 < arguments.first < arguments.last and arguments.steps >= 10 and arguments.largest >= 1):
-        raise ConfigError("expected 0 < --first < --last, --steps of at least 10, --largest of at least 1")
+    if not (
+        0 < arguments.first < arguments.last < math.inf
+        and 10 <= arguments.steps <= MOST_STEPS
+        and arguments.largest >= 1
+    ):
+        raise ConfigError(
+            f"expected 0 < --first < --last, --steps from 10 to {MOST_STEPS:,}, --largest of at least 1; given --first "
+            f"{arguments.first:g} --last {arguments.last:g} --steps {arguments.steps} --largest {arguments.largest}"
+        )
+    if arguments.out is not None:
+        refuse_unwritable_folder("--out", arguments.out)
     config = gpt_settings(["mode=gpt", *arguments.overrides])
     print(_rate(config, arguments) if arguments.what == "lr" else _batch_size(config, arguments))
     return 0
@@ -78,17 +92,26 @@ def _rate(config: GptConfig, arguments: argparse.Namespace) -> str:
         "Under a warm-up and a decay the best peak rate is usually higher than the steepest point.",
     ]
     if arguments.out is not None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        rows = zip(test.rates.tolist(), test.losses.tolist(), test.smooth.tolist(), strict=True)
-        with (arguments.out / "range_test.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["lr", "loss", "smooth_loss"])
-            writer.writerows(rows)
-        figure = _figure(test)
-        for kind in ("png", "svg"):
-            figure.savefig(arguments.out / f"range_test.{kind}", dpi=150, bbox_inches="tight")
+        try:
+            _write(test, arguments.out)
+        except OSError as error:
+            raise ConfigError(
+                f"--out {arguments.out}: cannot be written ({error.strerror}); give another folder"
+            ) from error
         lines.append(f"written: {arguments.out}/range_test.csv, .png, .svg")
     return "\n".join(lines)
+
+
+def _write(test: RangeTest, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    rows = zip(test.rates.tolist(), test.losses.tolist(), test.smooth.tolist(), strict=True)
+    with (out / "range_test.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["lr", "loss", "smooth_loss"])
+        writer.writerows(rows)
+    figure = _figure(test)
+    for kind in ("png", "svg"):
+        figure.savefig(out / f"range_test.{kind}", dpi=150, bbox_inches="tight")
 
 
 def _figure(test: RangeTest) -> Figure:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from grok.cli.command import Parser, command
+from grok.cli.output import refuse_unwritable_folder
 from grok.config.common import StoreConfig
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _export(arguments: argparse.Namespace) -> str:
     from grok.cli.trained import find_run
     from grok.gpt.hf import form_of, save_hf_folder
 
+    refuse_unwritable_folder("--out", arguments.out)
     run = find_run(arguments.run, arguments.store)
     weights = run.weights(arguments.weights)
     form = form_of(run.model_config)

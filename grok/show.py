@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.cli.command import Parser, command
+from grok.cli.output import refuse_unwritable
 from grok.cli.textplot import Line, draw
 from grok.config import MODES, flatten
 from grok.config.fields import settings_of
@@ -182,8 +183,9 @@ def picture(run: ShownRun, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise ConfigError(f"--out {path}: cannot be written ({error.strerror})") from error
+    except (OSError, ValueError) as error:  # ValueError: no picture has this suffix
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"--out {path}: cannot be written ({reason})") from error
 
 
 def _floats(column: pd.Series) -> NDArray[np.float64]:
@@ -207,6 +209,8 @@ def parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Print a run, and draw it where asked."""
     words = parser().parse_args(argv)
+    if words.out is not None:
+        refuse_unwritable("--out", words.out, make_folder=True)
     run = ShownRun.read(open_store(words.store), words.run)
     encoding = (sys.stdout.encoding or "ascii").lower()
     for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):

@@ -27,6 +27,7 @@ from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import Settings, compose
 from grok.cli.words import quoted
 from grok.config import ArithmeticConfig
+from grok.config.common import refuse_too_many_runs
 from grok.errors import ConfigError
 from grok.execute import execute
 from grok.execute.planned import name_runs
@@ -184,6 +185,7 @@ def main(argv: list[str]) -> int:
     else:
         runs = candidates(store, config, seeds_of(arguments.seeds))
         parents = choose(store, runs, best=arguments.best, random=arguments.random, at=arguments.at)
+    refuse_too_many_runs(len(parents) * len(redraws) * arguments.times, f"--times {arguments.times}")
     runs_planned = [run for _, row in parents.iterrows() for run in children(row, settings, redraws, arguments.times)]
     print(
         f"{len(parents)} parents (seeds {', '.join(str(seed) for seed in parents['seed'])}), "

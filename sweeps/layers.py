@@ -21,12 +21,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose
 from grok.cli.words import store_as_setting
 from grok.config import ArithmeticConfig
+from grok.config.common import refuse_too_many_runs
 from grok.errors import ConfigError
 from grok.execute import execute
 from grok.streams import MAX_SEED, Stream, derive_seed
@@ -35,6 +36,9 @@ from sweeps.settings import arithmetic
 CONTROL = "final_norm"
 STREAMS = ("order", "split")
 """Streams that can be factors beside the layers."""
+
+MOST_LISTED = 16
+"""Factors whose subsets are all listed before some are drawn."""
 
 Groups = dict[str, tuple[str, ...]]
 """Factors made of layers: a name, and the prefixes for ``seeds.layers`` that it stands for."""
@@ -85,23 +89,40 @@ def combinations(names: Sequence[str], wanted: int | None, seed: int) -> list[fr
     Raises:
         ConfigError: too few to tell two-way interactions apart.
     """
-    everything = [frozenset(s) for size in range(len(names) + 1) for s in itertools.combinations(names, size)]
-    if wanted is None or wanted >= len(everything):
-        return everything
+    full = 2 ** len(names)
+    if wanted is None or wanted >= full:
+        refuse_too_many_runs(
+            full, f"the full design of {len(names)} factors (--combinations or --factors make it smaller)"
+        )
+        return [frozenset(s) for size in range(len(names) + 1) for s in itertools.combinations(names, size)]
+    refuse_too_many_runs(wanted, f"--combinations {wanted}")
     needed = 1 + len(names) + len(names) * (len(names) - 1) // 2
     if wanted < 2 * needed:
         raise ConfigError(
             f"--combinations {wanted}: {len(names)} factors need at least {2 * needed} to tell their two-way "
-            f"interactions apart; the full design has {len(everything)}"
+            f"interactions apart; the full design has {full:,}"
         )
     chosen = [frozenset[str](), frozenset(names)]
-    for i in Stream("sweep", seed).at("layers").permutation(len(everything)):
-        subset = everything[int(i)]
+    taken = set(chosen)
+    for subset in _drawn(names, seed):
         if len(chosen) >= wanted:
             break
-        if subset not in chosen:
+        if subset not in taken:
             chosen += [subset, frozenset(names) - subset]
+            taken |= set(chosen[-2:])
     return chosen
+
+
+def _drawn(names: Sequence[str], seed: int) -> Iterator[frozenset[str]]:
+    """Yield subsets in a random order: of few factors each once, of many without listing them all first."""
+    stream = Stream("sweep", seed).at("layers")
+    if len(names) <= MOST_LISTED:
+        everything = [frozenset(s) for size in range(len(names) + 1) for s in itertools.combinations(names, size)]
+        yield from (everything[int(i)] for i in stream.permutation(len(everything)))
+        return
+    for count in itertools.count():
+        coins = stream.at("coins", count).integers(len(names), 2)
+        yield frozenset(name for name, coin in zip(names, coins, strict=True) if coin)
 
 
 def parser() -> Parser:
@@ -160,6 +181,8 @@ def _direction(design: argparse.Namespace, recipient: int, donor: int | None) ->
             )
     groups = groups_of(design.factors) if design.factors else {name: (name,) for name in factors(config)}
     names = [*groups, *streams]
+    exchanged = combinations(names, design.combinations, recipient)
+    refuse_too_many_runs(len(exchanged) * design.replicates, f"--replicates {design.replicates}")
     runs = [
         arithmetic(
             settings,
@@ -167,7 +190,7 @@ def _direction(design: argparse.Namespace, recipient: int, donor: int | None) ->
             seeds__perturb=replicate,
             **{f"seeds__{s}": seed for s, seed in streams.items() if s in subset},
         )
-        for subset in combinations(names, design.combinations, recipient)
+        for subset in exchanged
         for replicate in range(design.replicates)
     ]
     whose = f"init seed {init}" if donor is None else f"seed {donor}"

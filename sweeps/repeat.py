@@ -41,6 +41,7 @@ from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose
 from grok.cli.words import quoted
 from grok.config import ArithmeticConfig, RunConfig, load_config
+from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute import execute
@@ -281,6 +282,7 @@ def main(argv: list[str]) -> int:
         print(f"no run of {len(runs)} ended above {arguments.above}: nothing to repeat")
         return 0
     rows = store.table("runs", list(choice.rows.index), None).to_pylist()
+    refuse_too_many_runs(len(rows) * len(kinds) * arguments.times, f"--times {arguments.times}")
     planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times)]
     chosen = ", ".join(str(seed) for seed in choice.candidates[f"seed_{arguments.scan}" if arguments.scan else "seed"])
     print(

@@ -7,6 +7,7 @@ an error is raised with its traceback instead.
 from __future__ import annotations
 
 import argparse
+import errno
 import functools
 import os
 import signal
@@ -25,6 +26,10 @@ from grok.processes import Rank
 
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
 """Environment variable: ``1`` shows tracebacks."""
+
+LONGEST_WORD: Final = 200
+"""Characters of one word of a message; a longer one was typed by nobody who wants it back."""
+LONGEST_LINE: Final = 1200
 
 AGAIN: Final = "the same command starts again"
 GO_ON: Final = "what was finished is stored. The same command goes on where it stopped."
@@ -63,8 +68,13 @@ def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]
                     if os.environ.get(FULL_ERROR) == "1":
                         raise
                     if Rank.of_this_process().index == 0:  # the others would say the same
-                        print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+                        print(f"error: {one_line(error)}", file=sys.stderr, flush=True)
                     return error.exit_status
+                except (OSError, MemoryError) as error:
+                    if os.environ.get(FULL_ERROR) == "1":
+                        raise
+                    print(f"error: {one_line(_outside_reason(error))}", file=sys.stderr, flush=True)
+                    return 2 if isinstance(error, OSError) and error.errno in _ABOUT_A_NAME else 1
 
         return main
 
@@ -96,6 +106,34 @@ def store_of(arguments: argparse.Namespace) -> Path:
     return Path(arguments.store or arguments.named_store or StoreConfig().path)
 
 
+_ABOUT_A_NAME: Final = frozenset(
+    {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM}
+    | {errno.ELOOP, errno.EROFS, errno.ENXIO, errno.EINVAL}
+)
+"""Errors of a path that cannot be what was asked for: a refusal. Others (a full disk) come on the way."""
+
+
+def _outside_reason(error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({error})" if str(error) else "not enough memory"
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return f"{where}{error.strerror or error}"
+
+
+def one_line(message: object) -> str:
+    """Return a message as one line that a person can read: long words in it are cut, and so is the line.
+
+    >>> one_line("two\\nlines"), len(one_line("x" * 10_000)), len(one_line("word " * 10_000)) <= LONGEST_LINE
+    ('two lines', 122, True)
+    """
+    words = [
+        word if len(word) <= LONGEST_WORD else f"{word[:100]}...({len(word):,} characters)"
+        for word in str(message).split()
+    ]
+    line = " ".join(words)
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 4]} ..."
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end a command like Ctrl-C; training handles signals itself."""
@@ -117,7 +155,7 @@ def _interruptible() -> Iterator[None]:
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
     def show(message: Warning | str, *where: object, **more: object) -> None:
-        print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+        print(f"warning: {one_line(message)}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

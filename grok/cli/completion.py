@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from grok.cli import setups
-from grok.cli.reference import mode_of
+from grok.cli.words import chosen_mode
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.errors import GrokError
@@ -73,7 +73,7 @@ def candidates(words: Sequence[str], commands: Mapping[str, tuple[str, bool]]) -
 def _settings(before: Sequence[str], current: str) -> list[str]:
     """Return settings with their ``=``, or the values of the setting whose name is complete."""
     name, equals, _ = current.partition("=")
-    mode = "gpt" if before[0] in ("plan", "find") else mode_of(before)
+    mode = "gpt" if before[0] in ("plan", "find") else chosen_mode(before)
     settings = settings_of(MODES[mode])
     groups = ["experiment", *(["mode"] if before[0] in ("run", "sweep", "search") else [])]
     groups += ["sweep"] if before[0] == "sweep" or "-m" in before else []

@@ -15,8 +15,8 @@ from typing import Any, Final, NoReturn
 from grok.cli import setups
 from grok.cli.command import FULL_ERROR
 from grok.cli.refusals import explain
-from grok.cli.words import as_overrides
-from grok.errors import ConfigError
+from grok.cli.words import as_overrides, chosen_mode
+from grok.errors import ConfigError, GrokError
 
 VERSION_BASE: Final = "1.3"
 """The version of Hydra whose rules the files in ``conf/`` are written for."""
@@ -55,7 +55,7 @@ def compose(words: Sequence[str]) -> Settings:
         else initialize_config_dir(source, version_base=VERSION_BASE)
     )
     try:
-        with _refusals(one_run=True), where:
+        with _refusals(one_run=True, mode=chosen_mode(overrides)), where:
             settings = OmegaConf.to_container(compose_by_hydra(PRIMARY, overrides=overrides), resolve=True)
     finally:
         GlobalHydra.instance().hydra = running
@@ -66,7 +66,8 @@ def compose(words: Sequence[str]) -> Settings:
 def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
     """Run Hydra's application on a command line: ``task`` is called with one run's settings.
 
-    A task that has ``run_plan`` takes all runs of a sweep (``-m``) at once.
+    A task that has ``run_plan`` takes all runs of a sweep (``-m``) at once. What is raised before its ``begun``
+    is true was raised by Hydra, over the command line.
 
     Raises:
         ConfigError: Hydra refuses the command line.
@@ -90,7 +91,9 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
     before = os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"  # Hydra then raises instead of printing several lines and a traceback
     try:
-        with _refusals(one_run=False):
+        with _refusals(
+            one_run=False, mode=chosen_mode(args.overrides), begun=lambda: bool(getattr(task, "begun", False))
+        ):
             _run_hydra(
                 args=args, args_parser=parser, task_function=task, config_path=conf_source(), config_name=PRIMARY
             )
@@ -106,12 +109,22 @@ def _refuse_option(message: str) -> NoReturn:
 
 
 @contextmanager
-def _refusals(*, one_run: bool) -> Iterator[None]:
-    """Turn what Hydra and OmegaConf refuse into a ConfigError of one line."""
+def _refusals(*, one_run: bool, mode: str, begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf refuse into a ConfigError of one line.
+
+    For many a word they have no error of their own: whatever is raised before the work has ``begun`` counts.
+    """
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         yield
+    except GrokError:
+        raise
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error, one_run=one_run)) from error
+        raise ConfigError(explain(error, one_run=one_run, mode=mode)) from error
+    except Exception as error:
+        if begun():
+            raise
+        reason = explain(error, one_run=one_run, mode=mode)
+        raise ConfigError(f"these settings cannot be read: {reason or type(error).__name__}") from error

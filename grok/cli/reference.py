@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grok.cli import setups
+from grok.cli.words import chosen_mode
 from grok.config import MODES
 from grok.config.fields import Rule, accepted_values, settings_of
 from grok.errors import nearest
@@ -39,7 +40,7 @@ Options
 
 def run_help(words: Sequence[str]) -> str:
     """Return the help of ``grok run`` for the mode that ``words`` choose; bare words among them narrow it down."""
-    mode = mode_of(words)
+    mode = chosen_mode(words)
     narrowing = [word for word in words if "=" not in word and not word.startswith("-")]
     settings = settings_of(MODES[mode])
     if narrowing:
@@ -57,12 +58,6 @@ def run_help(words: Sequence[str]) -> str:
     lines += [f"Settings of mode={mode} (mode={other} --help shows those of the other mode)"]
     lines += [*setting_lines(settings, defaults(mode)), "", OPTIONS.rstrip()]
     return "\n".join(lines)
-
-
-def mode_of(words: Sequence[str]) -> str:
-    """Return the mode that a command line chooses, by itself or by its preset."""
-    gpt = any(word == "mode=gpt" or word.startswith("experiment=gpt/") for word in words)
-    return "gpt" if gpt else "arithmetic"
 
 
 def named_lines(group: str, mode: str | None = None) -> Iterator[str]:

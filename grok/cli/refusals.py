@@ -10,8 +10,11 @@ from grok.config.gpt import PRESETS
 from grok.errors import nearest
 
 
-def explain(error: Exception, *, one_run: bool) -> str:
-    """Return one line on an error of Hydra or OmegaConf; ``one_run``: the command never takes several values."""
+def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
+    """Return one line on an error of Hydra or OmegaConf.
+
+    ``one_run``: the command never takes several values. ``mode``: whose settings it takes.
+    """
     from hydra.errors import MissingConfigException, OverrideParseException
 
     if isinstance(error, OverrideParseException):
@@ -24,9 +27,17 @@ def explain(error: Exception, *, one_run: bool) -> str:
         known = sorted(error.options)
         return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
     text = str(error) or str(error.__cause__ or "")
+    nowhere = re.search(r"Interpolation key '([^']*)' not found\s+full_key: (\S+)", text)
+    if nowhere:
+        return (
+            f"{nowhere[2]}: ${{{nowhere[1]}}} stands for another setting, and there is none of this name; "
+            rf"where $ is meant itself, write \${{{nowhere[1]}}}"
+        )
     unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown and unknown[1] == "study":
+        return "study= names a search: give it to `grok search`"
     if unknown:
-        return unknown_setting(unknown[1])
+        return unknown_setting(unknown[1], mode)
     if "requires --multirun" in text or "Ambiguous value" in text:
         several = re.search(r"'([^']+=.*?)'(?: requires|\s)", text)
         remedy = "expected one value" if one_run else "several values are a sweep, give -m to run all of them"
@@ -35,8 +46,10 @@ def explain(error: Exception, *, one_run: bool) -> str:
     return _joined(text + cause)
 
 
-def unknown_setting(name: str) -> str:
+def unknown_setting(name: str, of_mode: str | None = None) -> str:
     """Return what is wrong with a setting that the mode does not have: it is another mode's, a group's name, or none.
+
+    What may be meant is looked for among the settings of ``of_mode`` (None: of all modes).
 
     >>> unknown_setting("task.modulus")
     'task.modulus is a setting of mode=arithmetic, and this is mode=gpt'
@@ -53,7 +66,8 @@ def unknown_setting(name: str) -> str:
     if name in {n.rpartition(".")[0] for n in known} - {""}:
         inside = ", ".join(n for n in known if n.startswith(f"{name}."))
         return f"{name} is a group of settings, not a value: expected one of {inside}"
-    return f"unknown setting '{name}'{nearest(name, known)}"
+    meant = nearest(name, of.get(of_mode or "", known))
+    return f"unknown setting '{name}'{meant}"
 
 
 def unknown_preset(name: str) -> str:

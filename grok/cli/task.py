@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from grok.cli.compose import run_application
 from grok.cli.presets import announcement
+from grok.cli.refusals import explain
 from grok.config import GptConfig, RunConfig, load_config
-from grok.errors import GrokError, TrainingError
+from grok.errors import ConfigError, GrokError, TrainingError
+from grok.masking import without_passwords
 from grok.processes import Rank
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ class Task:
         self.configs: list[RunConfig] = []
         self.outcome: Outcome | None = None
         self.refusal: GrokError | None = None
+        self.begun = False
+        """Whether the settings are read: what goes wrong from here on is not the command line's fault."""
 
     def carry_out(self, words: Sequence[str]) -> Outcome | None:
         """Train what a command line asks for; None: it only asked for something to be printed.
@@ -41,10 +45,13 @@ class Task:
     def __call__(self, config: DictConfig) -> None:
         """Train the one run of a command without ``-m``."""
         from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
 
         try:
             settings = OmegaConf.to_container(config, resolve=True)
             self._execute([typing.cast(dict[str, Any], settings)])
+        except OmegaConfBaseException as error:
+            self.refusal = ConfigError(explain(error, one_run=True))
         except GrokError as refusal:  # Hydra would add lines of its own
             self.refusal = refusal
 
@@ -56,10 +63,11 @@ class Task:
     def _execute(self, settings: Sequence[Mapping[str, Any]]) -> Outcome:
         from grok.execute import execute
 
+        self.begun = True
         self.configs = [load_config(job) for job in settings]
         if Rank.of_this_process().index == 0:
             for line in announcement([c for c in self.configs if isinstance(c, GptConfig)], self.argv):
-                print(line, flush=True)
+                print(without_passwords(line), flush=True)
         self.outcome = execute(self.configs, argv=self.argv)
         return self.outcome
 

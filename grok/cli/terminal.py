@@ -1,4 +1,7 @@
-"""Output that no terminal and no pipe can stop: characters it cannot show are replaced, and its reader may leave."""
+"""Output that no terminal and no pipe can stop: characters it cannot show are replaced, and its reader may leave.
+
+What goes to stderr is about the command, and has no secrets in it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO, cast
 
 from grok.files import discard_output
+from grok.masking import without_passwords
 
 PLAIN: Final = str.maketrans(
     {"×": "x", "–": "-", "—": "-", "…": "...", "²": "^2", "≤": "<=", "≥": ">=", "→": "->", "·": "*", "±": "+-"}
@@ -18,10 +22,13 @@ PLAIN: Final = str.maketrans(
 class _Output:
     """A text stream whose writes do not fail where a character or a reader is missing."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, masked: bool) -> None:
         self._stream = stream
+        self._masked = masked
 
     def write(self, text: str) -> int:
+        if self._masked:
+            text = without_passwords(text)
         try:
             return self._stream.write(text)
         except UnicodeEncodeError:
@@ -47,7 +54,8 @@ def readable_output() -> Iterator[None]:
     if isinstance(before[0], _Output):  # a command inside a command
         yield
         return
-    sys.stdout, sys.stderr = (cast(TextIO, _Output(stream)) for stream in before)
+    sys.stdout = cast(TextIO, _Output(before[0], masked=False))
+    sys.stderr = cast(TextIO, _Output(before[1], masked=True))
     try:
         yield
     finally:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 import typing
 from collections.abc import Sequence
 from typing import Final
 
+from grok.cli import setups
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
+
+_NO_TEXT: Final = re.compile(r"(?i)\s*(null|true|false|[+-]?(inf|nan|[\d_.]+(e[+-]?\d+)?))\s*")
+"""Values that are no text in Hydra's grammar."""
 
 GROUPS: Final = ("experiment", "sweep", "mode", "study")
 """Words that choose a file of ``conf/``."""
@@ -60,7 +65,7 @@ def quoted(value: str) -> str:
     ('results/store', "'a,b'")
     """
     plain = value and all(character.isalnum() or character in "/._-+@" for character in value)
-    return value if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return value if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\${") + "'"
 
 
 def refuse_bare_words(words: Sequence[str]) -> None:
@@ -77,10 +82,21 @@ def refuse_bare_words(words: Sequence[str]) -> None:
 
 
 def _refuse_path(word: str) -> None:
-    """Refuse a set-up from outside ``conf/``: Hydra would take any path for a name."""
+    """Refuse a set-up from outside ``conf/``: Hydra would take any path for a name, and fails at what is no text."""
     group, equals, name = word.lstrip("+~").partition("=")
-    if equals and group in GROUPS and ".." in name:
+    group = group.partition("@")[0]
+    if not equals or group not in GROUPS:
+        return
+    if ".." in name or name.startswith(("/", "~")):
         raise ConfigError(f"{group}={name} is a path: expected a name below conf/{group}/")
+    if _NO_TEXT.fullmatch(name):
+        raise ConfigError(f"{group}={name} is not known: expected one of {', '.join(setups.names(group))}")
+
+
+def chosen_mode(words: Sequence[str]) -> str:
+    """Return the mode that a command line chooses, by itself or by its preset."""
+    gpt = any(word.lstrip("+") == "mode=gpt" or word.lstrip("+").startswith("experiment=gpt/") for word in words)
+    return "gpt" if gpt else "arithmetic"
 
 
 def refuse_another_modes(words: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from grok.config.common import RunConfig
+from grok.config.common import LARGEST_SIZE, MOST_EVALUATIONS, RunConfig, refuse_too_many_evaluations
 from grok.config.fields import section, setting
 from grok.errors import ConfigError, nearest
 from grok.plugins import Operation, Spec, check_spec, label
@@ -119,9 +119,9 @@ class ModelConfig:
     """The decoder-only transformer."""
 
     layers: int = setting(2, "Number of blocks.", minimum=1, maximum=64)
-    d_model: int = setting(128, "Model width.", minimum=1)
+    d_model: int = setting(128, "Model width.", minimum=1, maximum=LARGEST_SIZE)
     heads: int = setting(4, "Attention heads; must divide d_model.", minimum=1)
-    d_ff: int | None = setting(512, "Inner width of the MLP; null: 4 times d_model.", minimum=1)
+    d_ff: int | None = setting(512, "Inner width of the MLP; null: 4 times d_model.", minimum=1, maximum=LARGEST_SIZE)
     norm: str = setting("post", "Where LayerNorm stands in a block.", choices=("post", "pre", "none"))
     final_norm: bool = setting(True, "LayerNorm before the head.")
     activation: str = setting("gelu", "Activation of the MLP.", choices=("gelu", "relu"))
@@ -170,7 +170,9 @@ class OptimConfig:
     )
     grokfast_alpha: float = setting(0.98, "Momentum of the EMA filter.", minimum=0, below=1, neutral=0.98)
     grokfast_lamb: float = setting(2.0, "Strength of the filter.", minimum=0, neutral=2.0)
-    grokfast_window: int = setting(100, "Window of the MA filter, in steps.", minimum=1, neutral=100)
+    grokfast_window: int = setting(
+        100, "Window of the MA filter, in steps.", minimum=1, maximum=LARGEST_SIZE, neutral=100
+    )
 
     orthogonal_gradient: bool = setting(
         False, "Take the part of the gradient along the weights away; Prieto et al. 2025.", neutral=False
@@ -239,9 +241,9 @@ class EvalConfig:
         role="schedule",
         choices=("every", "log"),
     )
-    points: int = setting(100, "Evaluations of the log schedule.", role="schedule", minimum=2)
+    points: int = setting(100, "Evaluations of the log schedule.", role="schedule", minimum=2, maximum=MOST_EVALUATIONS)
     passes: int = setting(
-        1, "Passes over the validation set per evaluation; more change nothing.", role="none", minimum=1
+        1, "Passes over the validation set per evaluation; more change nothing.", role="none", minimum=1, maximum=1000
     )
     shuffle: bool = setting(
         False, "Visit the validation set's passes in a random order, drawn from the eval stream.", role="none"
@@ -300,6 +302,8 @@ class ArithmeticConfig(RunConfig):
     def __post_init__(self) -> None:
         if not self.task.plugin:
             self.refuse_large_batch()
+        if self.eval.schedule == "every":
+            refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.precision == "fp16":
             raise ConfigError("precision=fp16: for mode=arithmetic expected one of float32, float64, tf32, bf16")
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from grok.config.fields import section, setting
 from grok.errors import ConfigError
 from grok.plugins import Spec
 from grok.streams import MAX_SEED, STREAMS, StreamSeeds
+
+LARGEST_SWEEP: Final = 1_000_000
+"""Runs of one command at most: more take hours to plan, and more memory than this project's machines have."""
+
+LARGEST_SIZE: Final = 2**20
+"""Of a width, a batch and the like: far above any model of this kind, and small enough to be multiplied."""
+
+MOST_EVALUATIONS: Final = 10_000_000
+"""Of one run: each is a row of its curve."""
 
 _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
 # Seed settings have role "none" because identity holds the *resolved* streams instead:
@@ -71,6 +81,30 @@ class CheckpointConfig:
     keep: bool = setting(False, "Keep the last checkpoint of a finished run, so that it can be extended.", role="none")
 
 
+def refuse_too_many_runs(count: int, what: str) -> None:
+    """Refuse a plan that no machine could hold, before it is made.
+
+    Raises:
+        ConfigError: ``count`` is above :data:`LARGEST_SWEEP`; ``what`` says which words give so many.
+    """
+    if count > LARGEST_SWEEP:
+        shown = f"{count:,}" if count < 10**15 else f"about {float(count):.0e}" if count < 10**300 else "endlessly many"
+        raise ConfigError(f"{what}: {shown} runs are too many for one command, expected at most {LARGEST_SWEEP:,}")
+
+
+def refuse_too_many_evaluations(steps: int, every: int) -> None:
+    """Refuse a curve of more than :data:`MOST_EVALUATIONS` rows.
+
+    Raises:
+        ConfigError: names both settings.
+    """
+    if steps // every > MOST_EVALUATIONS:
+        raise ConfigError(
+            f"eval.every={every} gives {steps // every:,} evaluations in train.steps={steps}: too many, expected at "
+            f"most {MOST_EVALUATIONS:,} (eval.every of at least {steps // MOST_EVALUATIONS + 1})"
+        )
+
+
 @dataclass(kw_only=True)
 class RunConfig:
     """What every run has, whatever it trains."""
@@ -100,9 +134,11 @@ class RunConfig:
     )
     numerics: NumericsConfig = section(NumericsConfig)
     workers: int | None = setting(
-        None, "Worker processes; null: one per core, as memory allows.", role="none", minimum=1
+        None, "Worker processes; null: one per core, as memory allows.", role="none", minimum=1, maximum=4096
     )
-    lanes: int | None = setting(None, "Runs side by side in one worker; null: by device.", role="none", minimum=1)
+    lanes: int | None = setting(
+        None, "Runs side by side in one worker; null: by device.", role="none", minimum=1, maximum=2**16
+    )
     executor: str = setting(
         "loky",
         "Where groups of runs execute.",

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.common import RunConfig
+from grok.config.common import LARGEST_SIZE, RunConfig, refuse_too_many_evaluations
 from grok.config.fields import section, setting
 from grok.errors import ConfigError
 
@@ -58,12 +58,18 @@ class ModelConfig:
     """A GPT-2, and the options that later papers changed."""
 
     layers: int = setting(12, "Number of blocks.", minimum=1, maximum=256)
-    d_model: int = setting(768, "Model width.", minimum=1)
+    d_model: int = setting(768, "Model width.", minimum=1, maximum=LARGEST_SIZE)
     heads: int = setting(12, "Attention heads; must divide d_model.", minimum=1)
-    d_ff: int | None = setting(None, "Inner width of the MLP; null: 4 times d_model.", minimum=1)
-    context: int = setting(1024, "Tokens of one training sequence, and the rows of learned positions.", minimum=1)
-    vocab_size: int | None = setting(None, "Rows of the token embedding; null: the corpus's vocabulary.", minimum=2)
-    vocab_multiple: int = setting(1, "The embedding's rows are rounded up to a multiple of this.", minimum=1)
+    d_ff: int | None = setting(None, "Inner width of the MLP; null: 4 times d_model.", minimum=1, maximum=LARGEST_SIZE)
+    context: int = setting(
+        1024, "Tokens of one training sequence, and the rows of learned positions.", minimum=1, maximum=2**24
+    )
+    vocab_size: int | None = setting(
+        None, "Rows of the token embedding; null: the corpus's vocabulary.", minimum=2, maximum=2**24
+    )
+    vocab_multiple: int = setting(
+        1, "The embedding's rows are rounded up to a multiple of this.", minimum=1, maximum=LARGEST_SIZE
+    )
     norm: str = setting("pre", "Where the norms stand in a block.", choices=("pre", "post"))
     norm_type: str = setting("layernorm", "LayerNorm, or RMSNorm without bias.", choices=("layernorm", "rmsnorm"))
     norm_eps: float = setting(1e-5, "What is added to the variance in a norm.", above=0, neutral=1e-5)
@@ -183,7 +189,7 @@ class TrainConfig:
     tokens: float | None = setting(
         None, "Length in tokens; `steps` then follows from it when a run is planned.", role="none", minimum=1
     )
-    batch_size: int = setting(12, "Sequences of one update.", minimum=1)
+    batch_size: int = setting(12, "Sequences of one update.", minimum=1, maximum=2**24)
     micro_batch: int | None = setting(
         None, "Sequences computed at once, gradients accumulated; null: all of them.", role="none", minimum=1
     )
@@ -253,7 +259,9 @@ class EvalConfig:
     windows: int | None = setting(
         240, "Validation windows, evenly spaced over the validation text; null: all of it.", minimum=1
     )
-    sample_tokens: int = setting(120, "Tokens sampled at each evaluation; 0: none.", role="none", minimum=0)
+    sample_tokens: int = setting(
+        120, "Tokens sampled at each evaluation; 0: none.", role="none", minimum=0, maximum=LARGEST_SIZE
+    )
     prompt: str = setting("\n", "Text that the samples go on from.", role="none")
     temperature: float = setting(0.8, "Temperature of the samples; 0: the likeliest token.", role="none", minimum=0)
     top_k: int | None = setting(
@@ -266,7 +274,7 @@ class EvalConfig:
         minimum=0,
         below=1,
     )
-    average_points: int = setting(10, "Evenly spaced points of that average.", role="none", minimum=1)
+    average_points: int = setting(10, "Evenly spaced points of that average.", role="none", minimum=1, maximum=10_000)
 
 
 @dataclass(kw_only=True)
@@ -281,7 +289,7 @@ class StabilityConfig:
     )
     spike: float = setting(2.0, "Rise of the loss over its recent median that counts as a spike, in nats.", above=0)
     sigma: float = setting(10.0, "The rise must also exceed this many robust standard deviations.", minimum=0)
-    window: int = setting(50, "Steps that the recent median looks at.", minimum=4)
+    window: int = setting(50, "Steps that the recent median looks at.", minimum=4, maximum=LARGEST_SIZE)
     rise: float = setting(1.0, "Stop when the smoothed loss stays this far above where it started, in nats.", above=0)
     rise_steps: int = setting(200, "Steps it must stay there.", minimum=1)
     tries: int = setting(3, "Rollbacks before giving up.", minimum=1, maximum=100)
@@ -354,6 +362,7 @@ class GptConfig(RunConfig):
 
     def __post_init__(self) -> None:
         _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
+        refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.model.d_ff != 4 * self.model.d_model and self.target.params is not None:
             warnings.warn(
                 f"model.d_ff={self.model.d_ff} is not 4 x model.d_model = {4 * self.model.d_model}: "

@@ -14,6 +14,7 @@ from grok.execute.estimate import duration
 from grok.execute.live import LiveFolder
 from grok.execute.retry import Totals
 from grok.files import discard_output
+from grok.masking import without_passwords
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderable
@@ -30,7 +31,7 @@ BAR_WIDTH: Final = 20
 def say(text: str) -> None:
     """Print one line. After a closed pipe (``| head``) the runs go on silently."""
     try:
-        print(text, flush=True)
+        print(without_passwords(text), flush=True)
     except BrokenPipeError:
         discard_output(sys.stdout)
 

@@ -69,6 +69,7 @@ class GroupRunner:
     _flying: dict[Any, tuple[Group, int]] = field(default_factory=dict)
     """Group and slot by ticket."""
     _ask_again: float = 0.0
+    _said_held: bool = False
 
     def run(self, groups: Sequence[Group]) -> Totals:
         """Run ``groups``; return what they came to. Runs left over on a stop are in no total."""
@@ -125,6 +126,13 @@ class GroupRunner:
         self.totals.grokked += report.grokked
         self.totals.notes += report.notes
         if report.held:
+            if not self._said_held:
+                self._said_held = True
+                count = f"{len(report.held)} run{'s are' if len(report.held) > 1 else ' is'}"
+                self.tell(
+                    f"{count} being trained by another sweep in this store, waiting for them; should it be dead or "
+                    "stopped, they are taken over after about a minute without a sign of it"
+                )
             self._held += [run for run in group.runs if run.run_id in set(report.held)]
             self._ask_again = time.monotonic() + ASK_AGAIN
 

@@ -6,6 +6,7 @@ another batch size leave them alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +32,8 @@ class Sampler:
     """Only the fewest likeliest tokens that hold this much probability (Holtzman et al. 2020)."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise DataError(f"--temperature {self.temperature}: expected 0 (the likeliest token) or more")
+        if not 0 <= self.temperature < math.inf:
+            raise DataError(f"--temperature {self.temperature}: expected a number, 0 (the likeliest token) or more")
         if self.top_k is not None and self.top_k < 1:
             raise DataError(f"--top-k {self.top_k}: expected a whole number, at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:

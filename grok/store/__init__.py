@@ -6,7 +6,7 @@ Nothing here imports torch. The promises and how they are kept: ``docs/store.md`
 from grok.store.compare import Conflict
 from grok.store.layout import StoreGone, check_path
 from grok.store.leases import Claim
-from grok.store.provenance import Provenance, without_passwords
+from grok.store.provenance import Provenance
 from grok.store.quarantine import Recovered
 from grok.store.reader import DamagedShardWarning, Store, open_store
 from grok.store.recovery import ForeignFileWarning
@@ -27,5 +27,4 @@ __all__ = [
     "StoreWriter",
     "check_path",
     "open_store",
-    "without_passwords",
 ]

@@ -10,54 +10,13 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import re
 import socket
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
 
 from grok.version import __version__
-
-_SECRETS: Final = (
-    # user:password@, whatever characters the password has
-    (re.compile(r"(://[^\s:/@?#]*):[^\s'\"]*@"), r"\1:***@"),
-    # a token in the place of the user
-    (re.compile(r"://[A-Za-z0-9_.%-]{20,}@"), "://***@"),
-    # ?password=, &api_key=
-    (
-        re.compile(r"([?&;][^=\s&;]*(?:pass|pwd|secret|token|key|credential|auth)[^=\s&;]*=)[^\s&;'\"]+", re.I),
-        r"\1***",
-    ),
-)
-
-
-def without_passwords(text: str) -> str:
-    """Return ``text`` with the secrets of every URL in it hidden: commands and messages are kept and shown.
-
-    >>> without_passwords("study.storage=postgresql://me:se/cr@t@host:5432/studies")
-    'study.storage=postgresql://me:***@host:5432/studies'
-    >>> without_passwords("mysql://host/db?user=me&password=secret&ssl=1")
-    'mysql://host/db?user=me&password=***&ssl=1'
-    """
-    if "://" not in text:
-        return text
-    for secret, hidden in _SECRETS:
-        text = secret.sub(hidden, text)
-    return text
-
-
-def without_secrets(value: Any) -> Any:
-    """Return settings, however nested, with the secrets of every URL in them hidden."""
-    if isinstance(value, str):
-        return without_passwords(value)
-    if isinstance(value, Mapping):
-        return {key: without_secrets(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(item) for item in value]
-    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ import pyarrow as pa
 from grok.config import NUMERICS_VERSION, Identity, RunConfig, flatten
 from grok.config.fields import canonical_json
 from grok.errors import StoreError
+from grok.masking import without_passwords, without_secrets
 from grok.records import STATUSES, CurvePoint, RunResult, StepPoint
 from grok.store.compare import FACTS, MEASUREMENTS
-from grok.store.provenance import Provenance, without_passwords, without_secrets
+from grok.store.provenance import Provenance
 from grok.store.rerun import rerun_command
 from grok.store.schema import CONFIG, PARTNERS_KEY, schema, to_table
 from grok.untrusted import plain_name

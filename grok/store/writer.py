@@ -11,13 +11,13 @@ from typing import Any
 
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
+from grok.masking import without_secrets
 from grok.store.compact import SMALL, can_exchange, merge_shards
 from grok.store.compare import Conflict, difference, traces
 from grok.store.conflicts import origin, record_conflict
 from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
 from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
-from grok.store.provenance import without_secrets
 from grok.store.quarantine import Recovered, quarantine
 from grok.store.recovery import drop_copies, recover, retire_orphans
 from grok.store.rows import Row, Shard, to_shard

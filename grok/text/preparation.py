@@ -40,6 +40,9 @@ from grok.text.tokenizers import (
 PREPARATION_VERSION: Final = 1
 """Raised when the same text and options begin to give other tokens: older corpora are then rebuilt."""
 
+LARGEST_VOCABULARY: Final = 1_000_000
+"""Ids of a new BPE at most: several times the largest that is published."""
+
 BPE_CHARACTERS: Final = 2**31
 """A new BPE is fitted to the train split's first this many characters."""
 
@@ -111,6 +114,11 @@ def _check(request: Request) -> None:
         raise DataError(f"--val-fraction {request.val_fraction}: expected a number in [0, 1)")
     if request.val_fraction == 0 and "val" not in request.split_files:
         raise DataError("--val-fraction 0 leaves nothing to validate on: give --split-file val=FILE, or a fraction")
+    if request.tokenizer == "bpe" and not 257 <= request.vocab_size <= LARGEST_VOCABULARY:
+        raise DataError(
+            f"--vocab-size {request.vocab_size}: a byte-level BPE needs at least 257 (256 bytes and {END_OF_TEXT}) "
+            f"and has at most {LARGEST_VOCABULARY:,} here"
+        )
     if request.detokenize and request.form != "wikitext":
         raise DataError("--detokenize is for wikitext, whose words are written apart; other text is as people write it")
     if request.detokenize and request.tokenizer == "char":

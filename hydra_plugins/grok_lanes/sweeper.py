@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType, RangeSweep, ValueType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+from grok.config.common import refuse_too_many_runs
 from hydra_plugins.grok_lanes._compose import ParsedOverride
 from hydra_plugins.grok_lanes._nodes import register
 from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher
@@ -52,7 +55,10 @@ def expand(overrides: Sequence[Override], parser: OverridesParser) -> list[list[
 
     Raises:
         HydraException: a sweep without values, or over a continuous interval.
+        ConfigError: more runs than one command may have; none is made before that is known.
     """
+    counts = {override.get_key_element(): count(override) for override in overrides}
+    refuse_too_many_runs(math.prod(counts.values()), ", ".join(_swept(overrides)))
     axes: dict[str, list[ParsedOverride]] = {}
     for override in overrides:
         key = override.get_key_element()  # given twice, the last one counts, as in Hydra's own sweeper
@@ -60,6 +66,24 @@ def expand(overrides: Sequence[Override], parser: OverridesParser) -> list[list[
         if not axes[key]:
             raise HydraException(f"{override.input_line} is empty: expected at least one value to sweep over")
     return [list(job) for job in itertools.product(*axes.values())]
+
+
+def _swept(overrides: Sequence[Override]) -> Iterator[str]:
+    for override in overrides:
+        if override.is_sweep_override():
+            yield str(override.input_line)
+
+
+def count(override: Override) -> int:
+    """Return how many values an override has, without making them."""
+    value = override.value()
+    if isinstance(value, RangeSweep):
+        try:
+            start, stop, step = (Fraction(number) for number in (value.start or 0, value.stop or 0, value.step))
+        except (ValueError, OverflowError) as error:
+            raise HydraException(f"{override.input_line}: expected finite numbers") from error
+        return max(0, math.ceil((stop - start) / step)) if step else 0
+    return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
 
 def _values(key: str, override: Override, parser: OverridesParser) -> Iterator[ParsedOverride]:

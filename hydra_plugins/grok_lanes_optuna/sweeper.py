@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 
 from hydra_plugins.grok_lanes._compose import Composer
 from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher, PlanTask
+from hydra_plugins.grok_lanes.sweeper import count
 
 ConfigStore.instance().store(
     group="hydra/sweeper",
@@ -87,7 +88,7 @@ def _dimension(override: Override) -> Mapping[str, Any]:
     if isinstance(value, IntervalSweep):
         return {"low": value.start, "high": value.end, "log": "log" in value.tags}
     if isinstance(value, RangeSweep) and value.start is not None and value.stop is not None:
-        last = value.start + (len(list(value.range())) - 1) * value.step
+        last = value.start + (count(override) - 1) * value.step
         return {"low": value.start, "high": last, "step": value.step}
     if isinstance(value, ChoiceSweep):
         return {"choices": list(override.sweep_iterator())}

@@ -11,11 +11,12 @@ from optuna.exceptions import StorageInternalError
 from grok.config import load_config
 from grok.errors import ConfigError, StoreError
 from grok.execute import execute
-from grok.store import check_path, without_passwords
+from grok.masking import without_passwords
+from grok.store import check_path
 from sweeps.search.comparison import Comparison
 from sweeps.search.config import StudyConfig
 from sweeps.search.driver import Search, Train
-from sweeps.search.space import Plain, read_space
+from sweeps.search.space import Plain, read_space, refuse_unknown_choices
 
 GO_ON = "The same command goes on where it stopped."
 
@@ -35,6 +36,7 @@ def carry_out(
         GrokError: refused; nothing was trained.
     """
     space = read_space(raw_space, str(base.get("mode", "arithmetic")))
+    refuse_unknown_choices(space, base)
     search = Search(study, space, base, train or by_execution(argv), tell)
     tell(search.plan())
     if search.default.dry_run:

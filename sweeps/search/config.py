@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from grok.config.common import LARGEST_SWEEP, refuse_too_many_runs
 from grok.config.fields import build, section, setting, settings_of
 from grok.errors import ConfigError, nearest
+from grok.masking import without_passwords
 from grok.streams import MAX_SEED
 
 OBJECTIVES: Final = (
@@ -32,15 +34,22 @@ SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
 PRUNERS: Final = ("none", "wilcoxon", "percentile")
 
 
+def lasts(url: str) -> bool:
+    """Return whether ``url`` is one, and names a storage that outlives the process."""
+    return "://" in url and url.rstrip("/") != "sqlite:" and ":memory:" not in url
+
+
 @dataclass(kw_only=True)
 class SamplerConfig:
     """How the next settings are chosen."""
 
     name: str = setting("tpe", "Sampler.", choices=SAMPLERS)
     seed: int = setting(0, "Seed of the sampler; the same seed asks the same trials.", minimum=0, maximum=MAX_SEED)
-    startup: int = setting(10, "Trials drawn at random before tpe, gp or cmaes begin to model.", minimum=1)
-    population: int = setting(16, "Settings of a generation of nsga2.", minimum=2)
-    points: int = setting(5, "Values of each continuous setting on the grid.", minimum=2)
+    startup: int = setting(
+        10, "Trials drawn at random before tpe, gp or cmaes begin to model.", minimum=1, maximum=LARGEST_SWEEP
+    )
+    population: int = setting(16, "Settings of a generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
+    points: int = setting(5, "Values of each continuous setting on the grid.", minimum=2, maximum=100_000)
 
 
 @dataclass(kw_only=True)
@@ -64,7 +73,7 @@ class PrunerConfig:
 class ComparisonConfig:
     """The best setting against the default, on seeds that the search never saw."""
 
-    seeds: int = setting(32, "Fresh seeds; each trains both settings.", minimum=2)
+    seeds: int = setting(32, "Fresh seeds; each trains both settings.", minimum=2, maximum=LARGEST_SWEEP)
     first_seed: int = setting(1_000_000, "The first of them.", minimum=0, maximum=MAX_SEED)
 
 
@@ -73,11 +82,14 @@ class StudyConfig:
     """One study: trials of settings, each trained over the same seeds."""
 
     name: str = setting("study", "Name of the study: of its journal and its results in the store.")
-    trials: int = setting(60, "Settings to try.", minimum=1)
-    seeds: int = setting(8, "Seeds that each setting is trained with.", minimum=1)
+    trials: int = setting(60, "Settings to try.", minimum=1, maximum=LARGEST_SWEEP)
+    seeds: int = setting(8, "Seeds that each setting is trained with.", minimum=1, maximum=LARGEST_SWEEP)
     first_seed: int = setting(0, "The first of them.", minimum=0, maximum=MAX_SEED)
     parallel: int = setting(
-        8, "Trials side by side; part of the study, as the next ones are asked when these are told.", minimum=1
+        8,
+        "Trials side by side; part of the study, as the next ones are asked when these are told.",
+        minimum=1,
+        maximum=10_000,
     )
     objectives: list[str] = setting(
         ["median_time"], f"One objective, or two for a Pareto front, of {', '.join(OBJECTIVES)}."
@@ -94,8 +106,15 @@ class StudyConfig:
     comparison: ComparisonConfig = section(ComparisonConfig)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            raise ConfigError(f"study.name={self.name!r}: expected letters, digits, '.', '_' or '-'")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):
+            raise ConfigError(
+                f"study.name={self.name!r}: expected letters, digits, '.', '_' or '-', at most 100, no sign first"
+            )
+        if self.storage is not None and not lasts(self.storage):
+            raise ConfigError(
+                f"study.storage={without_passwords(self.storage)!r}: expected the URL of a storage that lasts "
+                "(sqlite:///FILE, postgresql://...), or null for a journal file in the store"
+            )
         unknown = [name for name in self.objectives if name not in OBJECTIVES]
         if unknown or len(set(self.objectives)) != len(self.objectives) or not 1 <= len(self.objectives) <= 2:
             raise ConfigError(
@@ -107,6 +126,7 @@ class StudyConfig:
             raise ConfigError("study.sampler.name=cmaes searches one objective: expected nsga2, tpe, gp or another")
         if len(self.objectives) > 1 and self.pruner.name != "none":
             raise ConfigError(f"study.pruner.name={self.pruner.name} judges one objective: expected none for two")
+        refuse_too_many_runs(self.trials * self.seeds, f"study.trials={self.trials} study.seeds={self.seeds}")
         self._check_seeds()
         self._check_rungs()
 
@@ -153,8 +173,12 @@ def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any
     if not isinstance(raw, Mapping):
         raise ConfigError(NO_STUDY)
     study = dict(raw)
-    space = study.pop("space", None) or {}
-    return build(StudyConfig, study, "study.", Studied), dict(space), base
+    space = study.pop("space", None)
+    if space is not None and not isinstance(space, Mapping):
+        raise ConfigError(
+            f"study.space={space!r}: expected settings with {{low: ..., high: ...}} or {{choices: [...]}}"
+        )
+    return build(StudyConfig, study, "study.", Studied), dict(space or {}), base
 
 
 def refuse_unknown(name: str) -> None:

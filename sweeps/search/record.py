@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from grok.config.fields import canonical_json
 from grok.errors import ConfigError, StoreError
 from grok.files import locked
-from grok.store import without_passwords
+from grok.masking import without_passwords
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import make_objectives
 from sweeps.search.proposal import SAMPLER_STATE, Proposal
@@ -177,11 +177,6 @@ def open_url(url: str) -> BaseStorage:
     from sqlalchemy.exc import SQLAlchemyError
 
     shown = without_passwords(url)
-    if "://" not in url or url.rstrip("/") == "sqlite:" or ":memory:" in url:
-        raise ConfigError(
-            f"study.storage={shown!r}: expected the URL of a storage that lasts (sqlite:///FILE, postgresql://...), or "
-            "null for a journal file in the store"
-        )
     try:
         return optuna.storages.RDBStorage(url)
     except (SQLAlchemyError, ImportError, RuntimeError) as error:  # RuntimeError: tables of another Optuna

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import copy
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from grok.config import MODES
-from grok.config.fields import Rule, check, settings_of
+from grok.config import MODES, load_config
+from grok.config.fields import ANY, Rule, check, settings_of
 from grok.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -175,6 +176,21 @@ def read_space(raw: Mapping[str, Any], mode: str) -> Space:
     return Space(tuple(_in_order(dimensions)))
 
 
+def refuse_unknown_choices(space: Space, base: Plain) -> None:
+    """Refuse words among the choices that their setting never takes; numbers may fit other choices only.
+
+    Raises:
+        ConfigError: as for the setting itself.
+    """
+    for dimension in space.dimensions:
+        for word in (choice for choice in dimension.choices if isinstance(choice, str)):
+            try:
+                load_config(apply(base, {dimension.name: word}))
+            except ConfigError as error:
+                if str(error).startswith(f"{dimension.name}="):
+                    raise ConfigError(f"study.space.{dimension.name}: {error}") from error
+
+
 def apply(base: Plain, chosen: Mapping[str, Value]) -> Plain:
     """Return a copy of nested ``base`` with dotted settings replaced."""
     settings = copy.deepcopy(base)
@@ -193,7 +209,7 @@ def _leaves(raw: Mapping[str, Any], prefix: str, settings: Mapping[str, Any]) ->
         name = f"{prefix}{key}"
         if not isinstance(value, Mapping):
             raise ConfigError(f"study.space.{name}={value!r}: expected {{low: ..., high: ...}} or {{choices: [...]}}")
-        if name in settings or {"low", "high", "choices"} & set(value):
+        if name in settings or {"low", "high", "choices"} & set(map(str, value)):
             leaves.append((name, value))
         else:
             leaves += _leaves(value, f"{name}.", settings)
@@ -214,9 +230,13 @@ def _dimension(
     for key in declared:
         if key not in _KEYS:
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), _KEYS)}: expected {', '.join(_KEYS)}")
-    when = _conditions(where, declared.get("when") or {}, settings, space)
-    if declared.get("choices"):
-        values = tuple(check(name, value, hint, rule) for value in declared["choices"])
+    when = _conditions(where, declared.get("when"), settings, space)
+    if (choices := declared.get("choices")) is not None:
+        if not isinstance(choices, list | tuple) or not choices:
+            raise ConfigError(f"{where}.choices={choices!r}: expected a list of values")
+        if any(typing.get_origin(one) in (list, dict) for one in (hint, *typing.get_args(hint))):
+            raise ConfigError(f"{where}: lists and maps cannot be searched, expected a setting with one value")
+        values = tuple(check(name, value, hint, rule) for value in choices)
         return Dimension(name, choices=values, when=when)
     low, high, step = declared.get("low"), declared.get("high"), declared.get("step")
     if low is None or high is None:
@@ -225,7 +245,11 @@ def _dimension(
     if kind is None:
         raise ConfigError(f"{where}: this setting is not a number, expected choices: [...]")
     low, high = check(name, low, kind, rule), check(name, high, kind, rule)
-    log = bool(declared.get("log", False))
+    log = declared.get("log", False)
+    if not isinstance(log, bool):
+        raise ConfigError(f"{where}.log={log!r}: expected true or false")
+    if step is not None:
+        step = check(f"{where}.step", step, kind, ANY)
     if low >= high or (log and low <= 0) or (step is not None and step <= 0) or (log and step is not None):
         raise ConfigError(
             f"{where}={dict(declared)}: expected low < high, low above 0 where log is true, and step (above 0) only "
@@ -235,14 +259,17 @@ def _dimension(
 
 
 def _conditions(
-    where: str, when: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
+    where: str, when: Any, settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
 ) -> tuple[tuple[str, tuple[Value, ...]], ...]:
     conditions = []
-    for name, values in when.items():
+    if not isinstance(when, Mapping | None):
+        raise ConfigError(f"{where}.when={when!r}: expected a map from settings to values, as {{optim.grokfast: ema}}")
+    for name, values in (when or {}).items():
         if name not in settings:
             raise ConfigError(f"{where}.when: unknown setting '{name}'{nearest(name, settings)}")
         several = list(values) if isinstance(values, (list, tuple)) else [values]
         allowed = space[name].get("choices") if name in space else None
+        allowed = allowed if isinstance(allowed, list | tuple) else None
         if name in space and (not allowed or any(value not in allowed for value in several)):
             raise ConfigError(f"{where}.when.{name}={values!r}: expected values among the choices of {name}")
         conditions.append((name, tuple(check(name, value, *settings[name]) for value in several)))

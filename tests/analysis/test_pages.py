@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,18 @@ def test_a_committed_page_is_what_its_store_gives(folder: Path) -> None:
 def test_the_readme_opens_with_what_the_store_gives(folder: Path) -> None:
     readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     assert Page(folder).opening(readme) == readme, "make results renews it"
+
+
+WRITTEN = sorted(RESULTS.rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(RESULTS)))
+def test_what_a_page_cites_is_there(page: Path) -> None:
+    """Figures, tables and data by their names in the text, also with ``*``."""
+    text = page.read_text(encoding="utf-8")
+    cited = re.findall(r"`((?:figures|tables|store)/[^`\s]+|[\w./-]+\.(?:csv|json|png|svg|html))`", text)
+    pages_own = [name for name in cited if not name.startswith(("conf/", "tests/", "results/", "STORE/", "../"))]
+    assert [name for name in pages_own if not list(page.parent.glob(name))] == []
 
 
 def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path) -> None:

@@ -61,6 +61,25 @@ CASES = {
     "huge seed": ([f"seed={2**63}"], [f"seed={2**63}", "at most 9223372036854775807"]),
     "negative stream": (["seeds.init=-5"], ["seeds.init=-5", "at least 0"]),
     "huge layer seed": ([f"seeds.layers={{head:{2**63}}}"], ["seeds.layers.head", "at most"]),
+    # sizes that no machine has: said at once, nothing is made of them
+    "endless range": (["-m", "seed=range(0,1e12)"], ["seed=range(0,1e12)", "too many", "at most 1,000,000"]),
+    "endless shuffled range": (["-m", "seed=shuffle(range(0,1000000000000))"], ["too many", "at most 1,000,000"]),
+    "endless steps of a range": (["-m", "optim.lr=range(0,1,1e-12)"], ["too many"]),
+    "an infinite range": (["-m", "optim.lr=range(0,inf)"], ["expected finite numbers"]),
+    "a product of ranges": (["-m", "seed=range(0,2000)", "replicate=range(0,2000)"], ["4,000,000 runs"]),
+    "a width": (["model.d_model=1e12"], ["model.d_model=1000000000000", "at most 1048576"]),
+    "evaluations": (["train.steps=1e15", "eval.every=1"], ["eval.every=1", "too many", "at least 100000001"]),
+    "no evaluation": (["eval.every=0"], ["eval.every=0", "at least 1"]),
+    "workers": (["workers=1000000"], ["workers=1000000", "at most 4096"]),
+    "a study without a search": (["study=quickstart"], ["study= names a search", "grok search"]),
+    # words that Hydra has no error of its own for
+    "no experiment": (["experiment=null"], ["experiment=null is not known", "quickstart"]),
+    "a number for an experiment": (["experiment=7"], ["experiment=7 is not known", "quickstart"]),
+    "an experiment by its path": (["experiment=/etc/passwd"], ["experiment=/etc/passwd is a path"]),
+    "an experiment from above": (["experiment=../../.."], ["experiment=../../.. is a path"]),
+    "Hydra's folder in a file": (["hydra.run.dir=/dev/null/x"], ["/dev/null/x"]),
+    "a reference to nothing": (["store.path=a/${x}/b"], ["store.path", "${x}", "none of this name"]),
+    "a setting of the other mode is not meant": (["contextt=3"], ["unknown setting 'contextt'"]),
     # sweeps
     "empty range": (["-m", "seed=range(0,0)"], ["seed=range(0,0)", "is empty"]),
     "backward range": (["-m", "seed=range(9,3)"], ["seed=range(9,3)", "is empty"]),
@@ -85,7 +104,7 @@ CASES = {
     "preset of the other mode": (["mode=arithmetic", "experiment=gpt/gpt2_117m"], ["is a preset of mode=gpt"]),
     "gpt without its data": (
         ["mode=gpt", "experiment=gpt/shakespeare_char", "data.path=nowhere"],
-        ["data.path='nowhere'", "grok.prepare"],
+        ["nowhere holds no prepared corpus", "grok prepare"],
     ),
 }
 

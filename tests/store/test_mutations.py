@@ -15,13 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.report import main as report
+from analysis.search import main as search
 from grok.cli.store import main as store_command
 from grok.errors import GrokError
+from grok.run import main as train
 from grok.show import main as show
 from grok.store import StoreWriter, open_store
 from grok.store.schema import KINDS
 from grok.store.seal import SealBroken, check_seal
 from grok.store.testing import example_row, example_rows
+from sweeps.branch import main as branch
+from sweeps.repeat import main as repeat
 from tests.store.hostile import fill, outside_state
 from tests.store.mutations import Harm
 
@@ -50,6 +54,10 @@ COMMANDS: dict[str, Command] = {
     "restore": lambda path, room: store_command(["restore", str(path)]),
     "merge from": lambda path, room: store_command(["merge", str(path), "--into", str(room / "into")]),
     "merge to": lambda path, room: store_command(["merge", str(path), str(room / "sound")]),
+    "search": lambda path, room: search([str(path), "--out", str(room / "searches")]),
+    "repeat": lambda path, room: repeat(["--store", str(path), "--best", "1", "--controls", "0", "dry_run=true"]),
+    "branch": lambda path, room: branch(["--store", str(path), "--best", "1", "--random", "0", "dry_run=true"]),
+    "again": lambda path, room: train([f"--again={example_row(0).result.run_id}", f"--store={path}", "train.steps=x"]),
     "show": lambda path, room: show([example_row(0).result.run_id[:8], "--store", str(path)]),
 }
 

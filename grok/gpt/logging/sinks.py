@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from grok.config import flatten
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
+from grok.masking import without_secrets
 from grok.records import CurvePoint, RunResult, StepPoint
 
 STEP_NAMES: Final = {
@@ -144,7 +145,7 @@ class WeightsAndBiases:
             name=run_id[:8],
             resume="allow",
             mode="online" if config.log.wandb_mode == "online" else "offline",
-            config=flatten(config),
+            config=without_secrets(flatten(config)),
             settings=wandb.Settings(silent=True),
         )
         self.number = 0
@@ -194,7 +195,9 @@ class MLflow:
             left = self._left_open() if from_step else None
             self.run = left or self._open(run_id, {})
             if left is None:
-                self.client.log_batch(self.run, params=[Param(k, str(v)) for k, v in flatten(config).items()])
+                self.client.log_batch(
+                    self.run, params=[Param(k, str(v)) for k, v in without_secrets(flatten(config)).items()]
+                )
         except MlflowException as error:
             reason = (str(error).strip().splitlines() or [""])[0]
             raise ConfigError(

@@ -1,0 +1,112 @@
+"""Secrets in text that is kept or shown: one function hides them, wherever the text comes from.
+
+Hidden are the password of a URL, a token in the place of its user, parameters of a URL or of a
+connection string that are named like a secret, tokens of well-known forms, and the values of
+environment variables that are named like a secret. Percent-encoded forms count, too. What looks
+like a secret and is none is hidden as well: text is kept for reading, never for connecting.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+HIDDEN: Final = "***"
+
+_AT: Final = r"(?:@|%40)"
+_URL: Final = r"(?::|%3[Aa])(?:/|%2[Ff]){2}"
+"""``://``, plain or percent-encoded."""
+
+_PASSWORD: Final = re.compile(rf"({_URL}(?:(?!%3[Aa]|%2[Ff]|%40)[^\s:/@?#'\"])*)(?::|%3[Aa])[^\s]*{_AT}")
+"""``user:password@``, whatever characters the password has, up to the last ``@``."""
+
+_PASSWORD_OF_A_VALUE: Final = re.compile(
+    rf"^([^\s=]*=)?['\"]?([A-Za-z][\w+.-]*{_URL}[^\s:/@?#'\"]*)(?::|%3[Aa]).*{_AT}", re.DOTALL
+)
+"""The same where the text is one URL and nothing else: its password may hold blanks and quotes, too."""
+
+_TOKEN_AS_USER: Final = re.compile(rf"({_URL})[A-Za-z0-9_.%~+-]{{20,}}{_AT}")
+
+_NAMED: Final = r"pass|pwd|secret|token|key|credential|auth|sig(?:nature)?\b"
+_PARAMETER: Final = re.compile(r"([?&;#])([^=\s&;#?]{1,80})=([^\s&;#'\"]*)")
+"""``?password=``, ``&api_key=``: the name is judged after its percent-codes are read."""
+
+_ASSIGNED: Final = re.compile(
+    r"(?i)\b([\w.-]*(?:passwords?|passwd|passphrase|pwd|secret|secret[_-]?key|api[_-]?key|access[_-]?key|"
+    r"(?:access|auth|api|refresh|bearer)[_-]?token|private[_-]?key))(\s*[=:]\s*)"
+    r"('[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)"
+)
+"""``password=...`` of a connection string or a setting."""
+
+_FORMS: Final = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
+    r"|xox[abprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+)
+"""Tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack and AWS, and JSON web tokens."""
+
+_VARIABLE: Final = re.compile(
+    r"(?i)(?:^|_)(?:PASSWORD|PASSWD|PASSPHRASE|PWD|SECRET|TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$"
+)
+_NOT_SECRET: Final = frozenset({"PWD", "OLDPWD"})
+"""Variables that are named like a secret and hold the current folder."""
+
+
+def without_passwords(text: str) -> str:
+    """Return ``text`` with every secret in it hidden: commands, settings and messages are kept and shown.
+
+    >>> without_passwords("study.storage=postgresql://me:se/cr@t@host:5432/studies")
+    'study.storage=postgresql://me:***@host:5432/studies'
+    >>> without_passwords("mysql://host/db?user=me&password=secret&ssl=1")
+    'mysql://host/db?user=me&password=***&ssl=1'
+    >>> without_passwords("host=db user=me password=se/cret"), without_passwords("data.tokenizer=gpt2 tokens=3")
+    ('host=db user=me password=***', 'data.tokenizer=gpt2 tokens=3')
+    """
+    for value in _of_environment():
+        if value in text:
+            text = text.replace(value, HIDDEN)
+    if _may_hold_url(text):
+        text = _PASSWORD_OF_A_VALUE.sub(_hide_password_of_a_value, text)
+        text = _PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+        text = _TOKEN_AS_USER.sub(rf"\1{HIDDEN}@", text)
+        text = _PARAMETER.sub(_hide_parameter, text)
+    if "=" in text or ":" in text:
+        text = _ASSIGNED.sub(rf"\1\2{HIDDEN}", text)
+    return _FORMS.sub(HIDDEN, text)
+
+
+def without_secrets(value: Any) -> Any:
+    """Return settings, however nested, with every secret in them hidden."""
+    if isinstance(value, str):
+        return without_passwords(value)
+    if isinstance(value, Mapping):
+        return {key: without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item) for item in value]
+    return value
+
+
+def _may_hold_url(text: str) -> bool:
+    return "://" in text or "%3A" in text or "%3a" in text or "%2F" in text or "%2f" in text
+
+
+def _hide_password_of_a_value(match: re.Match[str]) -> str:
+    return f"{match[1] or ''}{match[2]}:{HIDDEN}@"
+
+
+def _hide_parameter(match: re.Match[str]) -> str:
+    named = re.search(_NAMED, unquote(match[2]), re.IGNORECASE)
+    return f"{match[1]}{match[2]}={HIDDEN}" if named else match[0]
+
+
+@functools.cache
+def _of_environment() -> tuple[str, ...]:
+    """Return the values of variables that are named like a secret; short ones and paths are words like others."""
+    return tuple(
+        value
+        for name, value in os.environ.items()
+        if len(value) >= 8 and name not in _NOT_SECRET and not value.startswith(("/", ".")) and _VARIABLE.search(name)
+    )

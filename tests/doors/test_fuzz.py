@@ -1,0 +1,63 @@
+"""Whatever the arguments of a command: no traceback, one line for a refusal, nothing else changed, no row lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.doors.conftest import environment
+from tests.doors.fuzz import Case, World, fingerprint, problems, try_case
+
+FEW = 30
+MANY = 2000
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+def test_a_few_odd_command_lines(world: World, tmp_path: Path) -> None:
+    """In this process, so without those that train or compute: these may take as long as they are told to."""
+    cases = (Case.of(number, world.run, world.language) for number in range(1_000_000, 1_001_000))
+    for case in [case for case in cases if not case.works][:FEW]:
+        broken = try_case(case, world, tmp_path / str(case.number))
+        assert not broken, f"{case}: {broken}"
+
+
+def test_a_broken_promise_is_found(world: World, tmp_path: Path) -> None:
+    """The judge itself: a file outside, a lost row and a traceback are seen."""
+    case = Case(0, ("store", "status", "S"), False, "utf-8", None)
+
+    def harmed(harm: str, name: str) -> str:
+        folder = tmp_path / name
+        broken = try_case(Case(1, ("completion", "bash"), False, "utf-8", None), world, folder)
+        assert not broken
+        before = fingerprint(folder)
+        inside = folder / "a" / "b"
+        if harm == "row":
+            for shard in (inside / "S" / "runs").glob("*.parquet"):
+                shard.unlink()
+        elif harm == "file":
+            (folder / "precious" / "file").write_text("changed")
+        said = "Traceback (most recent call last)" if harm == "traceback" else "error: a\nerror: b"
+        return "; ".join(problems(case, world, inside, before, 2, said))
+
+    assert "S lost" in harmed("row", "row")
+    assert "wrote ../../precious/file" in harmed("file", "file")
+    assert "prints a traceback" in harmed("traceback", "traceback")
+    assert "2 lines of refusal" in harmed("nothing", "nothing")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(10))
+def test_many_odd_command_lines(part: int) -> None:
+    """2,000 in all, each in a process of its own."""
+    words = ["--cases", str(MANY // 10), "--first", str(part * MANY // 10)]
+    command = [sys.executable, "-m", "tests.doors.fuzz", *words]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

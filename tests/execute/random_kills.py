@@ -1,0 +1,421 @@
+"""``python -m tests.execute.random_kills [--kills N] [--minutes M] [--out DIR]``: kill every kind of work at random.
+
+Five kinds of work in turn: a sweep (sometimes two at once in one store), a search, a merge, a
+compaction, a language model. Each is started in a process group of its own, killed at a random
+moment (SIGKILL of the group, or SIGTERM, SIGINT, SIGUSR1), and started again until it is
+through. Then its store is compared with that of undisturbed work, row by row and bit by bit,
+times and hosts aside. Work that is killed until it is through is a *chain*.
+
+This process imports everything once and forks for each start, so that a kill costs no import;
+it never opens a store itself. The kill of a worker of a pool is counted by
+``tests.execute.kills``, which starts whole commands.
+
+Appends one row for each finished chain to DIR/random_kills.csv (default results/faults) and
+writes DIR/random_kills.md from the whole table: given again, it goes on from the chains in the
+table until there are N kills of each kind, or M minutes are over. A chain that was not finished
+counts nothing. Exit status 0 when nothing was lost, doubled or changed; 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import grok.run
+import sweeps.search.__main__
+from grok.cli import store as store_commands
+from grok.execute import worker  # noqa: F401  (imported before the forks, with torch)
+from grok.gpt.training import engine  # noqa: F401
+from grok.store import Provenance, StoreWriter, open_store
+from grok.store.testing import example_rows
+from sweeps.search import carry_out  # noqa: F401
+from tests.doors.conftest import TINY
+from tests.execute.content import content, raw_run_ids
+from tests.gpt.conftest import prepare_text, text_of
+
+T = TypeVar("T")
+
+KINDS: Final = ("sweep", "search", "merge", "compaction", "language model")
+WAYS: Final = {
+    "SIGKILL": signal.SIGKILL,
+    "SIGTERM": signal.SIGTERM,
+    "SIGINT": signal.SIGINT,
+    "SIGUSR1": signal.SIGUSR1,
+}
+TABLE: Final = "random_kills.csv"
+PAGE: Final = "random_kills.md"
+
+INLINE: Final = ("executor=inline", "numerics.compile=false", "store.flush_seconds=0.3", "store.path=S")
+SWEEP: Final = (
+    "-m", "seed=range(0,4)", *(word for word in TINY if not word.startswith(("train.steps", "eval"))),
+    "train.steps=60", "eval.every=10", "checkpoint.every=15", *INLINE,
+)  # fmt: skip
+SEARCH: Final = (
+    "study=quickstart", "task.modulus=7", "train.steps=30", "eval.every=10", "model.d_model=8", "model.d_ff=16",
+    "train.batch_size=20", "study.trials=3", "study.seeds=2", "study.parallel=1", "checkpoint.every=10", *INLINE,
+)  # fmt: skip
+LANGUAGE_MODEL: Final = (
+    "mode=gpt", "experiment=gpt/shakespeare_char", "model.layers=1", "model.d_model=16", "model.heads=2",
+    "model.context=8", "optim.warmup_steps=10", "train.steps=80", "train.batch_size=4", "train.threads=1",
+    "eval.every=20", "eval.windows=4", "eval.sample_tokens=2", "checkpoint.every=10", "log.quiet=true", *INLINE,
+)  # fmt: skip
+SHARDS: Final = 16
+"""Shards of one run each that are merged or compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Work that was killed until it was through: one row of the table."""
+
+    kind: str
+    chain: int
+    kills: int
+    sigkill: int
+    sigterm: int
+    sigint: int
+    sigusr1: int
+    pairs: int
+    """Of the kills, those of one of two sweeps that worked in one store."""
+    starting: int
+    """Of the kills, those before anything was added to the store."""
+    lost: int
+    """Runs stored before a kill and missing after it."""
+    doubled: int
+    """Runs that were there twice after a kill or at the end."""
+    missing: int
+    """Runs that the finished store lacks."""
+    equal: bool
+    """Whether the finished store equals that of undisturbed work, bit by bit."""
+    seconds: float
+    date: str
+    commit: str
+    torch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One kind of work: how a chain is set up, what is started, and where its result lies."""
+
+    prepare: Callable[[Path], None]
+    main: Callable[[Sequence[str]], int]
+    words: tuple[str, ...]
+    store: str = "S"
+
+
+def filled(folder: Path, seeds: range) -> None:
+    """Make a store of one shard a run, each with a folder of weights."""
+    with StoreWriter(folder) as writer:
+        for row in example_rows(seeds):
+            weights = folder / "checkpoints" / row.result.run_id / "weights-final"
+            weights.mkdir(parents=True)
+            (weights / "weights.bin").write_bytes(bytes(2000))
+            writer.commit([row])
+
+
+def works(corpus: Path) -> dict[str, Work]:
+    """Return the kinds of work; the language model's is read from ``corpus``."""
+
+    def nothing(folder: Path) -> None:
+        pass
+
+    def two(folder: Path) -> None:
+        filled(folder / "A", range(SHARDS))
+        filled(folder / "B", range(SHARDS // 2, SHARDS * 3 // 2))
+
+    return {
+        "sweep": Work(nothing, grok.run.main, SWEEP),
+        "search": Work(nothing, sweeps.search.__main__.main, SEARCH),
+        "merge": Work(two, store_commands.main, ("merge", "A", "B", "--into", "S")),
+        "compaction": Work(lambda folder: filled(folder / "S", range(SHARDS)), store_commands.main, ("compact", "S")),
+        "language model": Work(nothing, grok.run.main, (*LANGUAGE_MODEL, f"data.path={corpus}")),
+    }
+
+
+def begin(main: Callable[[Sequence[str]], int], words: Sequence[str], folder: Path) -> int:
+    """Fork a process with a session of its own that carries out a command in ``folder``; return its number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 70
+    try:
+        os.setsid()
+        os.chdir(folder)
+        said = os.open(folder / "said.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        sys.argv = ["grok", *words]
+        status = main(list(words))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def aside(function: Callable[..., T], *arguments: Any) -> T:
+    """Return what ``function`` gives in a forked process: this one stays without threads and open files."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(reading)
+        status = 1
+        try:
+            with os.fdopen(writing, "wb") as pipe:
+                pickle.dump(function(*arguments), pipe)
+            status = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, f"{function.__name__}{arguments} failed"
+    result: T = pickle.loads(answer)
+    return result
+
+
+def seen(store: Path) -> set[str]:
+    """Return the runs that a reader of the store sees, also while somebody works in it."""
+    return set(open_store(store).run_ids()) if (store / "store.json").is_file() else set()
+
+
+def doubled(store: Path) -> int:
+    """Return how many runs are there twice for a reader of the files, who knows nothing of this project."""
+    raw = raw_run_ids(store)
+    return len(raw) - len(set(raw))
+
+
+def result(store: Path) -> tuple[Any, Any, Any]:
+    """Return runs, curves and the trials of the searches of a finished store."""
+    trials = [json.loads(path.read_text())["trials"] for path in sorted((store / "search").glob("quickstart.json"))]
+    return (*content(store), trials)
+
+
+def ended(pid: int, seconds: float) -> int | None:
+    """Return how a process ended within ``seconds`` (as waitpid says it), None when it works on."""
+    until = time.monotonic() + seconds
+    while True:
+        gone, status = os.waitpid(pid, os.WNOHANG)
+        if gone:
+            return status
+        if time.monotonic() >= until:
+            return None
+        time.sleep(0.002)
+
+
+def kill_chain(
+    work: Work, folder: Path, wanted: Any, times: list[float], chance: random.Random, kind: str
+) -> dict[str, Any]:
+    """Kill ``work`` in ``folder`` until it is through; return the numbers of its row.
+
+    ``times`` are the seconds that such work took when it was not killed; new ones are added.
+    """
+    store = folder / work.store
+    counts = dict.fromkeys(("kills", "sigkill", "sigterm", "sigint", "sigusr1", "pairs", "starting"), 0)
+    lost = twice = 0
+    first = aside(seen, store)
+    while True:
+        pair = kind == "sweep" and chance.random() < 0.25
+        at_work = [begin(work.main, work.words, folder) for _ in range(2 if pair else 1)]
+        through = False
+        while at_work:
+            longest, begun = statistics.median(times[-7:]), time.monotonic()
+            status = ended(at_work[0], chance.uniform(0, longest))
+            if status is not None:  # it was through before its kill
+                assert os.waitstatus_to_exitcode(status) == 0, (folder / "said.txt").read_text()
+                at_work.pop(0)
+                through = True
+                if not counts["kills"]:
+                    times.append(time.monotonic() - begun)
+                continue
+            pid = at_work.pop(chance.randrange(len(at_work)))
+            way = chance.choice(("SIGKILL", *WAYS))
+            before = aside(seen, store)
+            with suppress(ProcessLookupError):
+                os.killpg(pid, WAYS[way])
+            killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if killed == 0:  # it had ended by itself a moment before
+                through = True
+                continue
+            assert killed == (-signal.SIGKILL if way == "SIGKILL" else 1) or killed == -WAYS[way], (
+                f"{way}: exit {killed}: {(folder / 'said.txt').read_text()}"
+            )
+            lost += len(before - aside(seen, store))
+            if not at_work:
+                twice += aside(doubled, store)
+            counts["kills"] += 1
+            counts[way.lower()] += 1
+            counts["pairs"] += pair
+            counts["starting"] += before == first
+        if through:
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(begin(work.main, work.words, folder), 0)[1]) == 0
+    runs = aside(seen, store)
+    twice += aside(doubled, store)
+    found = aside(result, store)
+    missing = {row["run_id"] for row in wanted[0]} - runs
+    return {**counts, "lost": lost, "doubled": twice, "missing": len(missing), "equal": found == wanted}
+
+
+def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: Sequence[str]) -> list[Chain]:
+    """Go on with the chains of ``out`` until there are ``kills`` of each kind or the time is over; return all."""
+    until = time.monotonic() + 60 * minutes
+    corpus = aside(_corpus, folder)
+    every, wanted, times = works(corpus), {}, {}
+    here = aside(_machine)
+    for kind in kinds:
+        start, place = folder / f"start of a {kind}", folder / f"undisturbed {kind}"
+        start.mkdir()
+        aside(every[kind].prepare, start)
+        shutil.copytree(start, place)
+        begun = time.monotonic()
+        status = os.waitpid(begin(every[kind].main, every[kind].words, place), 0)[1]
+        assert status == 0, (place / "said.txt").read_text()
+        times[kind] = [time.monotonic() - begun]
+        wanted[kind] = aside(result, place / "S")
+    chains = read_table(out / TABLE)
+    while time.monotonic() < until:
+        count = {kind: sum(c.kills for c in chains if c.kind == kind) for kind in kinds}
+        kind = min(kinds, key=lambda kind: count[kind])
+        if count[kind] >= kills:
+            break
+        number = sum(c.kind == kind for c in chains)
+        place = folder / f"{kind} {number}"
+        begun = time.monotonic()
+        shutil.copytree(folder / f"start of a {kind}", place)
+        numbers = kill_chain(every[kind], place, wanted[kind], times[kind], random.Random(f"{kind} {number}"), kind)
+        seconds = round(time.monotonic() - begun, 1)
+        chains.append(Chain(kind=kind, chain=number, **numbers, seconds=seconds, **here))
+        append(out / TABLE, chains[-1])
+        (out / PAGE).write_text(page(chains), encoding="utf-8")
+        print(chains[-1], flush=True)
+        if sound([chains[-1]]):
+            shutil.rmtree(place)
+    return chains
+
+
+def _corpus(folder: Path) -> Path:
+    (folder / "text").mkdir()
+    return prepare_text(folder / "text", text_of(400)).path
+
+
+def _machine() -> dict[str, str]:
+    here = Provenance.collect().on_this_machine()
+    commit = f"{(here.git_commit or 'none')[:10]}{'+' if here.git_dirty else ''}"
+    return {"date": time.strftime("%Y-%m-%d"), "commit": commit, "torch": str(here.torch_version)}
+
+
+def read_table(path: Path) -> list[Chain]:
+    """Return the chains of a table, none where there is no table yet."""
+    if not path.exists():
+        return []
+    kinds = {"int": int, "float": float, "bool": lambda text: text == "True", "str": str}
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [Chain(**{f.name: kinds[str(f.type)](row[f.name]) for f in fields(Chain)}) for row in rows]
+
+
+def append(path: Path, chain: Chain) -> None:
+    """Append one row to a table, with a head where it is new."""
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Chain)], lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(asdict(chain))
+
+
+def sound(chains: Sequence[Chain]) -> bool:
+    """Return whether nothing was lost, doubled or changed."""
+    return all(c.equal and not c.lost and not c.doubled and not c.missing for c in chains)
+
+
+def page(chains: Sequence[Chain]) -> str:
+    """Return the counts of the table as Markdown."""
+    kinds = [kind for kind in KINDS if any(c.kind == kind for c in chains)]
+
+    def row(name: str, of: Sequence[Chain]) -> str:
+        columns = (
+            "kills",
+            "sigkill",
+            "sigterm",
+            "sigint",
+            "sigusr1",
+            "pairs",
+            "starting",
+            "lost",
+            "doubled",
+            "missing",
+        )
+        numbers = [len(of), *(sum(getattr(c, column) for c in of) for column in columns)]
+        return f"| {name} | " + " | ".join(map(str, [*numbers, sum(not c.equal for c in of)])) + " |"
+
+    commits = ", ".join(dict.fromkeys(c.commit for c in chains))
+    days = sorted({c.date for c in chains})
+    hours = sum(c.seconds for c in chains) / 3600
+    return "\n".join(
+        [
+            "# Every kind of work killed at random moments",
+            "",
+            "`python -m tests.execute.random_kills --kills 200`: "
+            f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, commit {commits}, torch {chains[-1].torch}, "
+            f"{hours:.1f} hours of one process. Every row: `{TABLE}`.",
+            "",
+            "A chain is one piece of work that is killed at a random moment and started again until it is through. "
+            "Then its store is compared with that of undisturbed work, row by row and bit by bit, times and hosts "
+            f"aside. The pieces: a sweep of 4 runs of 60 steps, a search of 3 trials with 2 seeds each, a merge of "
+            f"two stores of {SHARDS} shards each, a compaction of {SHARDS} shards, a language model of 80 steps.",
+            "",
+            "| work | chains | kills | SIGKILL | SIGTERM | SIGINT | SIGUSR1 | of a pair | before anything was added "
+            "| runs lost | runs doubled | runs missing at the end | stores that differ |",
+            "|---|" + "---|" * 12,
+            *(row(kind, [c for c in chains if c.kind == kind]) for kind in kinds),
+            row("**all**", chains),
+            "",
+            "*of a pair*: the kill of one of two sweeps that worked in one store at the same time. Each piece of work "
+            "is a process group of its own without a pool of workers; kills of pool workers are in `kills.md`.",
+            "",
+        ]
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Kill, write the table and the page, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.execute.random_kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=200, help="kills of each kind (default 200)")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="longest time of this stretch")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of work (default all)")
+    parser.add_argument("--out", type=Path, default=Path("results/faults"))
+    given = parser.parse_args(argv)
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="random-kills-") as folder:
+        chains = kill_chains(Path(folder), out, kills=given.kills, minutes=given.minutes, kinds=given.kinds)
+    return 0 if sound(chains) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Secrets: hidden in every form that a URL, a connection string or a setting gives them; other text is left alone."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grok import masking
+from grok.masking import without_passwords, without_secrets
+
+SECRET = "s3cr3t" + "Zq9Xw7"
+PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="'\"\\`"), max_size=8).map(
+    lambda noise: f"{noise[:4]}{SECRET}{noise[4:]}"
+)
+SCHEMES = st.sampled_from(["postgresql", "mysql+pymysql", "https", "s3", "redis", "sqlite", "git+ssh"])
+AROUND = st.sampled_from(
+    ["{}", "study.storage={}", "could not open {} (refused)", "a\n{}\nb", '"{}"', "'{}', other", "({})"]
+)
+
+
+@given(SCHEMES, PASSWORDS, AROUND)
+def test_a_password_before_the_host(scheme: str, password: str, around: str) -> None:
+    shown = without_passwords(around.format(f"{scheme}://me:{password}@host:5432/db"))
+    assert SECRET not in shown
+    assert "host" in shown or "@" not in shown
+
+
+@given(SCHEMES, PASSWORDS, AROUND)
+def test_a_percent_encoded_password_or_url(scheme: str, password: str, around: str) -> None:
+    one = f"{scheme}://me:{quote(password, safe='')}@host/db"
+    assert SECRET not in without_passwords(around.format(one))
+    assert SECRET not in without_passwords(around.format(quote(one, safe="")))
+
+
+@given(
+    SCHEMES,
+    st.text("abcXYZ0189+/._-", max_size=4),
+    st.sampled_from(
+        ["password", "sslpassword", "pwd", "api_key", "access_token", "X-Amz-Signature", "sig", "p%61ssword"]
+    ),
+    st.sampled_from(["?{}={}", "?user=me&{}={}", ";{}={};a=b", "?{}={}&ssl=1", "#{}={}"]),
+    AROUND,
+)
+def test_a_parameter_named_like_a_secret(scheme: str, noise: str, name: str, form: str, around: str) -> None:
+    one = f"{scheme}://host/db" + form.format(name, noise + SECRET)
+    assert SECRET not in without_passwords(around.format(one))
+
+
+@given(
+    st.sampled_from(["password", "PASSWORD", "client_secret", "api-key", "auth_token"]),
+    st.sampled_from(["=", ": ", " = "]),
+)
+def test_a_connection_string(name: str, sign: str) -> None:
+    assert SECRET not in without_passwords(f"host=db user=me {name}{sign}{SECRET} dbname=studies")
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["hf_" + "a1" * 17, "ghp_" + "B2" * 18, "github_pat_" + "c3" * 20, "glpat-" + "d4" * 10, "AKIA" + "ABCD" * 4,
+     "sk-" + "e5" * 20, "eyJ" + "a" * 12 + "." + "b" * 12 + ".c"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "around", ["{}", "https://{}@github.com/a/b", "refused: {} is not valid", "https://x:{}@host/"]
+)
+def test_tokens_of_known_forms(token: str, around: str) -> None:
+    assert token not in without_passwords(around.format(token))
+
+
+def test_a_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    monkeypatch.setenv("SECRETS_FOLDER", "results/store")
+    masking._of_environment.cache_clear()
+    try:
+        assert without_passwords("wandb said 0123456789abcdef is invalid") == "wandb said *** is invalid"
+        assert without_passwords("in results/store") == "in results/store"
+    finally:
+        masking._of_environment.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python -m grok.run -m 'seed=range(0,64)' store.path=results/a task.operation=x^2+y^2",
+        "data.tokenizer=gpt2 eval.sample_tokens=120 model.qk_norm=true",
+        "https://host:8080/path?user=me&ssl=1",
+        "git@github.com:me/project.git",
+        "postgresql://me@localhost/db",
+        "sqlite:///results/study.db",
+        "error: unknown setting 'optim.lrr', did you mean 'optim.lr'?",
+        "",
+    ],
+)
+def test_other_text_is_left_alone(text: str) -> None:
+    assert without_passwords(text) == text
+
+
+@given(st.text(max_size=60))
+def test_hiding_twice_is_hiding_once(text: str) -> None:
+    once = without_passwords(text)
+    assert without_passwords(once) == once
+
+
+def test_settings_however_nested() -> None:
+    settings = {"a": [{"b": ("x", f"s3://me:{SECRET}@host")}], "n": 3, "none": None}
+    assert SECRET not in json.dumps(without_secrets(settings))
+    assert without_secrets(settings)["n"] == 3
