@@ -6,7 +6,7 @@ EXTRAS ?= dev,docs,readers,gpt,hf,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup sweep notebooks test fast test-slow check docs coverage golden bench results clean
+.PHONY: setup sweep notebooks test fast test-slow check docs coverage golden cuda-environment bench results clean
 
 setup: $(VENV)/.installed
 
@@ -49,6 +49,17 @@ docs: setup
 coverage: setup
 	rm -rf .coverage && mkdir .coverage
 	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term --cov-report=html
+
+# Torch's CUDA build (about 5 GB, from PyPI) in an environment of its own: tests/benchmarks/test_generated.py examines
+# the code that is generated for a GPU with it, and needs no GPU. PIP_FIND_LINKS is emptied so that no CPU build wins.
+CUDA_VENV ?= .venv-cuda
+cuda-environment: $(CUDA_VENV)/.installed
+
+$(CUDA_VENV)/.installed: constraints.txt
+	test -x $(CUDA_VENV)/bin/python || $(PYTHON) -m venv $(CUDA_VENV)
+	PIP_FIND_LINKS= $(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		'torch===$(shell sed -n 's/^torch==\([0-9.]*\).*/\1/p' constraints.txt)' 'numpy<2.4' scipy pyyaml
+	touch $@
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 3600

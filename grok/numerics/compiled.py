@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from grok.errors import TrainingError
 
 Function = Callable[..., list[Tensor]]
+Options = dict[str, str | int | bool | Callable[..., Any]]
 
 
 class OneGraph:
@@ -25,8 +26,10 @@ class OneGraph:
     them needs no autograd at run time. No argument may require gradients.
     """
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, options: Options | None = None) -> None:
         self.function = function
+        self.options: Options = {"pattern_matcher": False} if options is None else options
+        """The compiler's."""
         self._graphs: dict[Any, Function] = {}
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
@@ -34,7 +37,7 @@ class OneGraph:
         key = (torch.get_num_threads(), *[(t.shape, t.dtype, t.stride()) for t in tensors])
         if key not in self._graphs:
             graph = make_fx(self._traced)(*tensors)
-            self._graphs[key] = _compiled(graph)
+            self._graphs[key] = _compiled(graph, self.options)
         return self._graphs[key](*tensors)
 
     @property
@@ -45,15 +48,15 @@ class OneGraph:
         return function
 
 
-def _compiled(graph: torch.fx.GraphModule) -> Function:
+def _compiled(graph: torch.fx.GraphModule, options: Options) -> Function:
     """Return ``graph`` compiled, its bias additions fused with what follows.
 
     Inductor's pattern matcher would turn a product and its bias into one library call
     that first copies the bias over the whole output. Nothing is looked up again in every
     step: what a graph depends on is its key, and it has no other argument.
     """
-    options: Any = {"pattern_matcher": False, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    return torch.compile(graph, dynamic=False, fullgraph=True, options=options)
+    unguarded: Any = {**options, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    return torch.compile(graph, dynamic=False, fullgraph=True, options=unguarded)
 
 
 def is_compile_error(error: Exception) -> bool:

@@ -269,4 +269,4 @@ def test_a_compiled_stack_equals_an_uncompiled_one_to_rounding_and_itself_to_the
     for step, values in curve(expected).items():
         assert curve(alone)[step] == pytest.approx(values, rel=1e-4)
     assert alone.weights_hash == crowded.weights_hash and alone.curve == crowded.curve
-    assert "compiled=yes" in alone.numerics
+    assert "compiled=whole" in alone.numerics

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.stacked.backend import StackedLanes, group_rows, sum_grouped_rows, take_lane_rows
+from grok.arithmetic.stacked.backend import StackedLanes, group_rows, sum_grouped_rows
 from grok.arithmetic.stacked.captured import Captured
 from grok.arithmetic.stacked.engine import Seat, Stack
 from grok.arithmetic.stacked.noise import GOLDEN, dropout, keys_of, mixed, places
@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         namespace, name = func.name().split("::")
         self.names.append(name.split(".")[0])
-        own = {"group_rows": group_rows, "sum_grouped_rows": sum_grouped_rows, "take_lane_rows": take_lane_rows}
+        own = {"group_rows": group_rows, "sum_grouped_rows": sum_grouped_rows}
         if namespace == "grok" and not any(t.is_meta for t in tree_iter(args) if isinstance(t, Tensor)):
             with self:
                 result = own[name]._init_fn(*args, **(kwargs or {}))  # type: ignore[attr-defined]
@@ -176,13 +176,15 @@ QUICK = "one layer, three tokens"
 def test_a_compiler_can_take_a_step_whole(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced without a break, forward and backward, and run operation by operation: the same numbers."""
 
-    def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    def traced(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
         return without_limit(torch.compile(function, dynamic=False, fullgraph=True, backend="aot_eager"))
 
     monkeypatch.setattr("grok.arithmetic.stacked.step.compiled", traced)
+    monkeypatch.setattr("grok.numerics.compiled._compiled", lambda graph, options: graph)
     ends = []
     for compile in (False, True):
-        state = seated(2, **VARIANTS[variant])
+        # in float32 the update turns a gradient that is nothing but rounding, as the keys' biases', into a step
+        state = seated(2, **{"precision": "float64", **VARIANTS[variant]})
         step, evaluation = TrainingStep(state, compile=compile), EvaluationPass(state, compile=compile)
         for _ in range(3):
             step()
@@ -191,7 +193,23 @@ def test_a_compiler_can_take_a_step_whole(variant: str, monkeypatch: pytest.Monk
         ends.append({**dict(state.tensors()), "val_loss": evaluation.losses, "val_hits": evaluation.hits})
     assert ends[0]["step"].tolist() == [3, 3] and ends[0]["val_loss"].min() > 0
     for name, expected in ends[0].items():
-        torch.testing.assert_close(ends[1][name], expected, rtol=1e-4, atol=1e-6)
+        near = {"rtol": 2e-2, "atol": 1e-2} if variant == "bf16" else {"rtol": 1e-9, "atol": 1e-9}
+        torch.testing.assert_close(ends[1][name], expected, **near)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_form_that_is_compiled_has_the_numbers_of_the_plain_one(variant: str) -> None:
+    """Loss, accuracy and every gradient, uncompiled, in float64; bfloat16 products to their own rounding."""
+    state = seated(2, **{**VARIANTS[variant], **({} if variant == "bf16" else {"precision": "float64"})})
+    plain, fused = (TrainingStep(state, compile=compile) for compile in (False, True))
+    count = 2 + len(state.names)
+    whole = [step.gradients(*step.inputs())[:count] for step in (plain, fused)]
+    tolerance = 2e-2 if variant == "bf16" else 1e-12
+    for expected, value in zip(*whole, strict=True):
+        assert (value - expected).abs().max() <= tolerance * max(1.0, expected.abs().max().item())
+    shapes = {name: state.parameters[name].stride() for name in state.names}
+    laid = {n: g.stride() for n, g in zip(state.names, whole[1][2:], strict=True)}
+    assert all(laid[n][-1] == shapes[n][-1] for n in state.names)  # the update reads both in a row
 
 
 def test_one_process_compiles_any_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +220,7 @@ def test_one_process_compiles_any_number_of_programs(monkeypatch: pytest.MonkeyP
         return eager(function, dynamic=how["dynamic"], fullgraph=how["fullgraph"], backend="eager")
 
     monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr("grok.arithmetic.stacked.step.OneGraph", lambda function, options: function)
     with torch._dynamo.config.patch(recompile_limit=2):
         for d_ff in range(1, 5):
             shape = {"layers": 1, "d_ff": d_ff, "norm": "none", "final_norm": False}
@@ -212,13 +231,10 @@ def test_one_process_compiles_any_number_of_programs(monkeypatch: pytest.MonkeyP
 def test_what_a_failed_compilation_left_is_gone_before_the_step_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[weakref.ref[Tensor]] = []
 
-    def broken(function: Callable[..., Any]) -> Callable[..., Any]:
+    def broken(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            if function.__name__ == "adamw":
-                raise torch._dynamo.exc.Unsupported("no compiler")
-            loss, accuracy = function(*args)
-            left.append(weakref.ref(loss))
-            return loss, accuracy
+            left.append(weakref.ref(args[1][0]))  # a gradient: only the update is compiled by this function
+            raise torch._dynamo.exc.Unsupported("no compiler")
 
         return call
 
@@ -229,6 +245,7 @@ def test_what_a_failed_compilation_left_is_gone_before_the_step_is_made_anew(mon
         build(self)
 
     monkeypatch.setattr("grok.arithmetic.stacked.step.compiled", broken)
+    monkeypatch.setattr("grok.arithmetic.stacked.step.OneGraph", lambda function, options: function)
     monkeypatch.setattr(Stack, "_build", watched)
     config = tiny(numerics={"compile": True, "auto_fallback": True})
     with pytest.warns(RuntimeWarning, match="going on uncompiled"):

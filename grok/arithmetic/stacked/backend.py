@@ -23,7 +23,7 @@ class StackedLanes:
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         if not (torch.is_grad_enabled() and x.requires_grad):
             return _rows(x, index)
-        return take_lane_rows(x, index, *group_rows(index, x.shape[1]))  # type: ignore[no-any-return]
+        return take_lane_rows(x, index, *group_rows(index, x.shape[1]))
 
     def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
         lanes, examples, words = logits.shape
@@ -68,24 +68,21 @@ def _(grad: Tensor, lengths: Tensor) -> Tensor:
     return grad.new_empty(*lengths.shape, grad.shape[-1])
 
 
-@torch.library.custom_op("grok::take_lane_rows", mutates_args=())
+class _TakeRows(torch.autograd.Function):
+    """Rows of ``x``, a plain gather that fuses; the gradient is summed row by row, in order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
+        ctx.save_for_backward(order, lengths)
+        return _rows(x, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        order, lengths = ctx.saved_tensors
+        return sum_grouped_rows(_rows(grads[0], order), lengths), None, None, None
+
+
 def take_lane_rows(x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
     """Return rows ``index`` [L, B] of ``x`` [L, R, D]; ``group_rows`` of the index are for the gradient."""
-    return _rows(x, index)
-
-
-@take_lane_rows.register_fake
-def _(x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
-    return x.new_empty(*index.shape, x.shape[-1])
-
-
-def _save_groups(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[2:])
-
-
-def _sum_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    order, lengths = ctx.saved_tensors
-    return sum_grouped_rows(_rows(grad, order), lengths), None, None, None
-
-
-take_lane_rows.register_autograd(_sum_back, setup_context=_save_groups)
+    taken: Tensor = _TakeRows.apply(x, index, order, lengths)  # type: ignore[no-untyped-call]
+    return taken

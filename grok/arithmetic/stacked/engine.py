@@ -158,7 +158,7 @@ class Stack:
             "model": torch.cuda.get_device_name(self.device) if cuda else "stacked",
             "rows": "plain" if self.config.model.dropout > 0 else "shared",
             "products": "batched",
-            "compiled": "yes" if self.compiled else "no",
+            "compiled": "whole" if self.compiled else "no",
             "precision": self.config.precision,
             "width": str(self.width),
             "torch": torch.__version__,

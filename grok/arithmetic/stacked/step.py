@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 import torch._dynamo
@@ -22,11 +22,13 @@ from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.program import evaluation_passes
 from grok.arithmetic.rows import Batch, RowPlan
 from grok.arithmetic.stacked.backend import StackedLanes
+from grok.arithmetic.stacked.fused import FusedModel
 from grok.arithmetic.stacked.interventions import amplified, clamp_norm, orthogonal
 from grok.arithmetic.stacked.noise import dropout
 from grok.arithmetic.stacked.optimizer import Coefficients, adamw
 from grok.arithmetic.stacked.state import LaneState
 from grok.config.arithmetic import ArithmeticConfig
+from grok.numerics.compiled import Function, OneGraph, Options
 
 
 def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextManager[object]:
@@ -42,27 +44,41 @@ def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextMa
 MANY: Final = 2**20
 Score = Callable[..., tuple[Tensor, Tensor]]
 Update = Callable[..., None]
-F = TypeVar("F", Score, Update)
+
+OPTIONS: Final[Options] = {"deterministic": True, "triton.autotune_pointwise": False, "pattern_matcher": False}
+"""The compiler's: kernels are laid out by rule, never by a timing, which would give other bits in another process; the
+pattern matcher is off as on a CPU (decision 4)."""
 
 
-def compiled(function: F) -> F:
-    """Return ``function`` compiled for one shape, and for the same kernels in every process.
+def by_rule(compile: Callable[[Options], Callable[..., Any]], device: torch.device) -> Callable[..., Any]:
+    """Return what ``compile`` makes with the options for ``device``: the same kernels in every process.
 
-    ``deterministic`` keeps the compiler from choosing by timing; its pattern matcher is off
-    as on a CPU (decision 4).
+    It may be compiled anew for each program of a sweep: the compiler counts by the place in the source, and would give
+    up at the ninth program there.
     """
-    return without_limit(
-        torch.compile(
-            function, dynamic=False, fullgraph=True, options={"pattern_matcher": False, "deterministic": True}
-        )
-    )
+    if device.type != "cuda":
+        return without_limit(compile(OPTIONS))
+    from torch._inductor.virtualized import V
+
+    from grok.arithmetic.stacked.kernels import FixedKernels
+
+    # the option names the rules for the compiler's cache; a process that has compiled before asks only the handler
+    function = without_limit(compile({**OPTIONS, "inductor_choices_class": FixedKernels}))
+
+    def call(*args: Any) -> Any:
+        with V.set_choices_handler(FixedKernels()):
+            return function(*args)
+
+    return call
 
 
-def without_limit(function: F) -> F:
-    """Return a compiled function that may be compiled anew for each program of a sweep.
+def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """Return ``function`` compiled for one shape."""
+    return by_rule(lambda o: torch.compile(function, dynamic=False, fullgraph=True, options=o), device)
 
-    The compiler counts by the place in the source, and gives up at the ninth program there.
-    """
+
+def without_limit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function without the limit on how often it is compiled anew."""
 
     def call(*args: Any) -> Any:
         with torch._dynamo.config.patch(recompile_limit=MANY, accumulated_recompile_limit=MANY):
@@ -72,12 +88,14 @@ def without_limit(function: F) -> F:
 
 
 @torch.no_grad()
-def model_of(state: LaneState, *, noisy: bool) -> LaneModel:
+def model_of(state: LaneState, *, noisy: bool, fused: bool = False) -> LaneModel:
     """Return the lanes' model, with its table of sines already on the device.
 
     Where noise differs between examples no row is shared: the plain path.
     """
-    model = LaneModel(state.config.model, RowPlan.of(state.config.task, shared=not noisy), StackedLanes())
+    plan = RowPlan.of(state.config.task, shared=not noisy)
+    kind = state.config.model
+    model = FusedModel(kind, plan) if fused else LaneModel(kind, plan, StackedLanes())
     model.position(state.parameters, 0)
     return model
 
@@ -92,9 +110,12 @@ class TrainingStep:
 
     def __init__(self, state: LaneState, *, compile: bool) -> None:
         self.state = state
-        self.model = model_of(state, noisy=state.config.model.dropout > 0)
-        self._score: Score = compiled(self.score) if compile else self.score
-        self._update: Update = compiled(adamw) if compile else adamw
+        self.model = model_of(state, noisy=state.config.model.dropout > 0, fused=compile)
+        self._gradients: Function = self.gradients
+        self._update: Update = adamw
+        if compile:
+            self._gradients = by_rule(lambda o: OneGraph(self.gradients, o), state.device)
+            self._update = compiled(adamw, state.device)
 
     def batch(self) -> Batch:
         """Return the next mini-batch of every lane: columns and shares [L, B]."""
@@ -108,25 +129,35 @@ class TrainingStep:
         share = counted.to(state.dtype)
         return Batch(a, b, answer, share / share.sum(-1, keepdim=True))
 
-    def score(
-        self, parameters: Sequence[Tensor], batch: Sequence[Tensor], keys: Tensor, step: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return (loss, accuracy) [L] of a mini-batch."""
-        examples = Batch(*batch)
-        noise = dropout(self.state.config.model, keys, step)
-        logits = self.model.logits(dict(zip(self.state.names, parameters, strict=True)), examples, noise)
-        loss = (losses_of(self.state.config, logits, examples.answer) * examples.share).sum(-1)
-        hits = (logits.detach().argmax(-1) == examples.answer).to(examples.share.dtype)
-        return loss, (hits * examples.share).sum(-1)
+    def gradients(self, *tensors: Tensor) -> list[Tensor]:
+        """Return [loss [L], accuracy [L], one gradient for each parameter], and behind it what the model kept.
+
+        ``tensors``: parameters, a batch's columns and shares [L, B], the dropout's keys, each lane's step.
+        """
+        state, count = self.state, len(self.state.names)
+        leaves = [p.detach().requires_grad_() for p in tensors[:count]]
+        batch, (keys, step) = Batch(*tensors[count:-2]), tensors[-2:]
+        with torch.enable_grad(), reduced(state.config, state.device):
+            noise = dropout(state.config.model, keys, step)
+            logits = self.model.logits(dict(zip(state.names, leaves, strict=True)), batch, noise)
+            loss = (losses_of(state.config, logits, batch.answer) * batch.share).sum(-1)
+        hits = (logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype)
+        # a resting or diverged lane's infinities stay in its own lane: no product crosses lanes
+        gradients = torch.autograd.grad(loss.sum(), leaves)
+        kept = self.model.take_kept() if isinstance(self.model, FusedModel) else []
+        return [loss.detach(), (hits * batch.share).sum(-1), *gradients, *kept]
+
+    def inputs(self) -> list[Tensor]:
+        """Return what ``gradients`` takes for every lane's next mini-batch."""
+        state, batch = self.state, self.batch()
+        parameters = [state.parameters[n].detach() for n in state.names]
+        return [*parameters, batch.a, batch.b, batch.answer, batch.share, state.noise_keys, state.step]
 
     def __call__(self) -> None:
-        state, batch = self.state, self.batch()
+        state = self.state
         tensors = [state.parameters[n] for n in state.names]
-        with reduced(state.config, state.device):
-            columns = (batch.a, batch.b, batch.answer, batch.share)
-            loss, accuracy = self._score(tensors, columns, state.noise_keys, state.step)
-        # a resting or diverged lane's infinities stay in its own lane: no product crosses lanes
-        gradients: Sequence[Tensor] = torch.autograd.grad(loss.sum(), tensors)
+        loss, accuracy, *rest = self._gradients(*self.inputs())
+        gradients: Sequence[Tensor] = rest[: len(tensors)]
         with torch.no_grad():
             first, second, *slow = ([named[n] for n in state.names] for named in state.moments.values())
             optim = state.config.optim
@@ -159,7 +190,7 @@ class EvaluationPass:
         self.chosen = torch.zeros(self.lanes, dtype=torch.int64, device=device)
         self.start = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses, self.hits = (torch.zeros(self.lanes, dtype=torch.float64, device=device) for _ in range(2))
-        self._score: Score = compiled(self.score) if compile else self.score
+        self._score: Score = compiled(self.score, device) if compile else self.score
 
     def choose(self, lanes: Sequence[int]) -> None:
         """Begin the evaluation of up to E lanes; places that are left over evaluate the first one again."""

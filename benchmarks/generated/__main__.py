@@ -1,0 +1,91 @@
+"""Generates and examines CUDA code without a device; prints JSON.
+
+python -m benchmarks.generated count         kernels, operations and bytes of a step, its update, an evaluation
+python -m benchmarks.generated cubins        every kernel compiled for sm_90
+python -m benchmarks.generated interpret     the generated step, interpreted, beside the uncompiled one
+python -m benchmarks.generated paths         what is not compiled, on tensors without data; the GPT's loss
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from benchmarks.generated.pretence import pretend
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "pre-norm, tied, sines, relu": {
+        "model": {"norm": "pre", "tied": True, "positions": "sinusoidal", "activation": "relu"}
+    },
+    "no norm, no bias": {"model": {"norm": "none", "final_norm": False, "bias": False}},
+    "bf16": {"precision": "bf16"},
+    "division": {"task": {"operation": "x/y"}},
+    "dropout": {"model": {"dropout": 0.2}},
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.generated",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=["count", "cubins", "interpret", "paths"])
+    parser.add_argument("--width", type=int, default=264, help="lanes; the default is that of an H200")
+    parser.add_argument("--config", type=json.loads, default={}, help="settings over the default regime's, as JSON")
+    parser.add_argument("--options", type=json.loads, default={}, help="Inductor's options over the step's, as JSON")
+    arguments = parser.parse_args()
+    if arguments.what == "paths":
+        result = paths()
+    else:
+        pretend(interpreter=arguments.what == "interpret")
+        if arguments.what == "interpret":
+            from benchmarks.generated.interpreted import worst_difference
+
+            result = {precision: worst_difference(precision) for precision in ("float32", "float64")}
+        else:
+            result = examined(arguments.what, arguments.width, arguments.config, arguments.options)
+    json.dump(result, sys.stdout, indent=1)
+    print()
+    return 0
+
+
+def examined(what: str, width: int, settings: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of the generated graphs, or what becomes of their kernels as machine code."""
+    import torch
+
+    from benchmarks.counts import counts_of
+    from benchmarks.generated.count import counted
+    from benchmarks.generated.cubins import machine_code
+    from benchmarks.generated.graphs import graphs_of
+    from grok.config import ArithmeticConfig, load_config
+
+    config = load_config({"mode": "arithmetic", **settings})
+    assert isinstance(config, ArithmeticConfig)
+    graphs = graphs_of(config, width, **options)
+    if what == "cubins":
+        return {name: machine_code(graph.kernels) for name, graph in graphs.items()}
+    counts = {name: counted(graph) for name, graph in graphs.items()}
+    passes = counts_of(config, width)[2]
+    return {"torch": torch.__version__, "width": width, "evaluation passes": passes, "graphs": counts}
+
+
+def paths() -> dict[str, Any]:
+    from benchmarks.generated.paths import failing_paths, gpt_difference
+
+    gpt = {
+        f"{precision}, dropout {dropout}, {'chunks' if chunked else 'whole'}": gpt_difference(
+            precision, dropout, chunked=chunked
+        )
+        for precision in ("float32", "bf16")
+        for dropout in (0.0, 0.1)
+        for chunked in (False, True)
+    }
+    return {"failures": failing_paths(VARIANTS), "gpt": gpt}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

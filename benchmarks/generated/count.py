@@ -1,0 +1,71 @@
+"""Counts what generated code launches and moves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+
+from benchmarks.counts import distinct_bytes
+from benchmarks.generated.graphs import Graph
+
+ATOMIC = ("tl.atomic_", "aten.index_put", "aten.scatter", "aten.index_add")
+"""What would add in no fixed order."""
+
+
+def kernel_bytes(source: str) -> float:
+    """Return the bytes that a kernel reads and writes, as Inductor counts them: each buffer once."""
+    found = re.search(r"'kernel_num_gb': ([\d.e+-]+)", source)
+    return float(found[1]) * 1e9 if found else 0.0
+
+
+def counted(graph: Graph) -> dict[str, Any]:
+    """Return the counts of one call of ``graph``; bytes and operations of all lanes."""
+    products = [node for node in calls(graph) if node.target is torch.ops.aten.bmm.default]
+    rows = [node for node in calls(graph) if str(node.target).startswith("grok.")]
+    launches = graph.launches()
+    return {
+        "kernels": sum(launches.values()),
+        "distinct kernels": len(launches),
+        "products": len(products),
+        "row operations": len(rows),
+        "other calls": sorted(others(graph)),
+        "flops": sum(flops_of(node) for node in products),
+        "product bytes": sum(map(moved, products)),
+        "kernel bytes": round(sum(kernel_bytes(graph.kernels[name]) * n for name, n in launches.items())),
+        "row bytes": sum(map(moved, rows)),
+        "atomics": sum(
+            uncommented(text).count(word) for text in (graph.code, *graph.kernels.values()) for word in ATOMIC
+        ),
+    }
+
+
+def uncommented(code: str) -> str:
+    """Return code without its comments, in which the compiler names what it was given and no longer does."""
+    return re.sub(r"#.*", "", code)
+
+
+def others(graph: Graph) -> set[str]:
+    """Return library calls in the generated code that are neither Triton kernels, products nor row operations."""
+    found = set(re.findall(r"((?:torch\.ops|extern_kernels|aten)\.[\w.]+)\(", graph.code))
+    return {name for name in found if name != "extern_kernels.bmm" and not name.startswith("torch.ops.grok.")}
+
+
+def calls(graph: Graph) -> Iterable[torch.fx.Node]:
+    return (node for node in graph.nodes if node.op == "call_function")
+
+
+def moved(node: torch.fx.Node) -> int:
+    """Return the bytes of a call's operands and results, each once."""
+    values = [argument.meta["val"] for argument in node.all_input_nodes]
+    return sum(distinct_bytes(t) for t in tree_iter([values, node.meta["val"]]) if isinstance(t, Tensor))
+
+
+def flops_of(product: torch.fx.Node) -> int:
+    x, y = (argument.meta["val"] for argument in product.all_input_nodes)
+    lanes, rows, inner = x.shape
+    return int(2 * lanes * rows * inner * y.shape[2])

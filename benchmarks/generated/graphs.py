@@ -1,0 +1,222 @@
+"""Generates Inductor's CUDA code for the pieces of a stacked step, without a device.
+
+The step is traced on tensors without data that claim to lie on the CPU, since autograd asks a CUDA device for its
+context; then the graph is told that they lie on one. After ``pretence.pretend``.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor
+from torch._functorch.aot_autograd import aot_function
+from torch._guards import TracingContext, tracing
+from torch._inductor import compile_fx
+from torch._inductor import config as inductor
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codegen.simd import SIMDKernel
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.dependencies import Dep, MemoryDep
+from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import get_dtype_size
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map
+
+from grok.arithmetic.stacked.kernels import FixedKernels
+from grok.arithmetic.stacked.optimizer import Coefficients, adamw
+from grok.arithmetic.stacked.state import LaneState
+from grok.arithmetic.stacked.step import OPTIONS, EvaluationPass, TrainingStep, reduced
+from grok.config import ArithmeticConfig
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@dataclass(slots=True)
+class Graph:
+    """One compiled graph: its wrapper's code, its kernels' sources by name, and the graph that it was made of."""
+
+    name: str
+    code: str = ""
+    kernels: dict[str, str] = field(default_factory=dict)
+    nodes: list[torch.fx.Node] = field(default_factory=list)
+
+    def launches(self) -> Counter[str]:
+        """Return how often each Triton kernel is launched in one call."""
+        return Counter(re.findall(r"^\s+(triton_\w+)\.run\(", self.code, re.MULTILINE))
+
+
+def graphs_of(config: ArithmeticConfig, width: int, **options: Any) -> dict[str, Graph]:
+    """Return the graphs ``step`` (loss and gradients), ``update`` and ``evaluation``; ``options``: over the step's."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    made: dict[str, Graph] = {}
+
+    def compiler(name: str) -> Callable[..., Any]:
+        def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
+            made[name] = generated(name, graph, inputs, mode, **options)
+            return make_boxed_func(graph.forward)
+
+        return compile_graph
+
+    with mode:
+        state = LaneState(config, width, CPU)
+        names = state.names
+        step = TrainingStep(state, compile=True)
+        arguments = step.inputs()
+        graph = traced(step, arguments)
+        trace(graph, arguments, compiler("step"))
+        gradients = graph(*arguments)[2 : 2 + len(names)]
+        moments = [[named[n] for n in names] for named in list(state.moments.values())[:2]]
+        trace(
+            lambda *a: update(a, len(names)),
+            [
+                *arguments[: len(names)],
+                *gradients,
+                *moments[0],
+                *moments[1],
+                *Coefficients.of(state).all(),
+                state.alive,
+            ],
+            compiler("update"),
+        )
+        evaluation = EvaluationPass(state, compile=False)
+        place = evaluation.start + torch.arange(evaluation.size)
+        columns = state.val_set.index_select(2, place).index_select(1, evaluation.chosen)
+        parameters = [state.parameters[n].detach().index_select(0, evaluation.chosen) for n in names]
+        with reduced(config, CPU):
+            trace(lambda *a: evaluation.score(list(a[:-1]), a[-1]), [*parameters, columns], compiler("evaluation"))
+    return made
+
+
+def traced(step: TrainingStep, arguments: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """Return a compiled step's loss and gradients as one graph, as ``OneGraph`` traces them."""
+
+    def function(*tensors: Tensor) -> list[Tensor]:  # the tracer counts a bound method's arguments wrongly
+        return step.gradients(*tensors)
+
+    return make_fx(function)(*arguments)
+
+
+def trace(function: Callable[..., Any], arguments: Sequence[Tensor], compiler: Callable[..., Any]) -> None:
+    """Trace a function without gradients; in-place updates stay in the graph, as torch.compile leaves them."""
+    decompositions = select_decomp_table()
+    with torch.no_grad():
+        aot_function(
+            function, fw_compiler=compiler, decompositions=decompositions, keep_inference_input_mutations=True
+        )(*arguments)
+
+
+def update(arguments: Sequence[Tensor], count: int) -> list[Tensor]:
+    """Call ``adamw`` with its arguments in a row: ``count`` of parameters, gradients and each moment."""
+    named = [list(arguments[i * count : (i + 1) * count]) for i in range(4)]
+    adamw(named[0], named[1], named[2], named[3], tuple(arguments[4 * count : -1]), arguments[-1])
+    return []
+
+
+def generated(
+    name: str, graph: torch.fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode, **options: Any
+) -> Graph:
+    """Return what Inductor makes of a traced graph on a CUDA device."""
+    moved = moved_to_cuda(copy.deepcopy(graph), mode)
+    arguments = [on_cuda(x, mode) for x in inputs]
+    made = Graph(name, nodes=list(moved.graph.nodes))
+    with (
+        caught(made),
+        inductor.patch({**OPTIONS, "profile_bandwidth": True, **options}),
+        V.set_choices_handler(FixedKernels()),
+        V.set_fake_mode(mode),
+        tracing(TracingContext(mode)),
+    ):
+        compile_fx.compile_fx_inner(moved, arguments, static_input_idxs=())
+    return made
+
+
+@contextmanager
+def caught(made: Graph) -> Iterator[None]:
+    """Let Inductor hand over what it generates instead of compiling it."""
+    held = AsyncCompile.triton, AsyncCompile.wait, GraphLowering.save_output_code, SIMDKernel.estimate_kernel_num_bytes
+
+    def triton(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
+        made.kernels[kernel_name] = source_code
+        return None
+
+    def keep(code: str) -> None:
+        made.code = code
+
+    AsyncCompile.triton = triton  # type: ignore[method-assign]
+    AsyncCompile.wait = lambda self, scope: None  # type: ignore[method-assign]
+    GraphLowering.save_output_code = staticmethod(keep)
+    SIMDKernel.estimate_kernel_num_bytes = bytes_of  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        AsyncCompile.triton, AsyncCompile.wait, GraphLowering.save_output_code = held[:3]  # type: ignore[method-assign]
+        SIMDKernel.estimate_kernel_num_bytes = held[3]  # type: ignore[method-assign]
+
+
+def bytes_of(kernel: SIMDKernel[Any]) -> int:
+    """Return the bytes that a kernel reads and writes: of each buffer the elements that its indices reach, once.
+
+    Inductor's own estimate takes a whole buffer where a slice is read, and counts twice what is written over.
+    """
+    nodes = kernel.features.scheduler_nodes()
+    arguments = {*kernel.args.input_buffers, *kernel.args.output_buffers, *kernel.args.inplace_buffers}
+    made = {buffer.get_name() for node in nodes for buffer in node.get_outputs() if not buffer.get_mutations()}
+    reads = {dep for node in nodes for dep in node.read_writes.reads if dep.name not in made}
+    writes = {dep for node in nodes for dep in node.read_writes.writes if dep.name not in kernel.removed_buffers}
+    real = V.graph.scheduler.mutation_real_name  # what is written over goes by the name of what it was
+    passed = [[dep for dep in deps if real.get(dep.name, dep.name) in arguments] for deps in (reads, writes)]
+    return sum(map(bytes_reached, passed))
+
+
+def bytes_reached(accesses: Sequence[Dep]) -> int:
+    """Return the bytes that reads, or writes, reach: each index of a buffer once, never more than the buffer."""
+    reached: dict[str, dict[Any, int]] = {}
+    for dep in accesses:
+        index = dep.index if isinstance(dep, MemoryDep) else None
+        whole = V.graph.sizevars.optimization_hint(V.graph.get_numel(dep.name))
+        elements = elements_of(dep) if isinstance(dep, MemoryDep) else whole
+        reached.setdefault(dep.name, {"whole": whole})[index] = elements
+    total = 0
+    for name, by_index in reached.items():
+        whole = by_index.pop("whole")
+        total += min(whole, sum(by_index.values())) * get_dtype_size(V.graph.get_dtype(name))
+    return int(total)
+
+
+def elements_of(dep: MemoryDep) -> int:
+    """Return how many elements an index reaches; one that depends on data, at most as many as there are places."""
+    by_data = any(symbol not in dep.ranges for symbol in dep.index.free_symbols)
+    ranges = [n for symbol, n in dep.ranges.items() if by_data or symbol in dep.index.free_symbols]
+    return int(math.prod(map(int, ranges)))
+
+
+def moved_to_cuda(graph: torch.fx.GraphModule, mode: FakeTensorMode) -> torch.fx.GraphModule:
+    """Return a traced graph with every value and every device argument on the CUDA device."""
+    for node in graph.graph.nodes:
+        node.meta.pop("tensor_meta", None)
+        if "val" in node.meta:
+            node.meta["val"] = tree_map(lambda x: on_cuda(x, mode), node.meta["val"])
+        if node.op == "call_function":
+            node.kwargs = {k: CUDA if isinstance(v, torch.device) else v for k, v in node.kwargs.items()}
+            node.args = tree_map(lambda a: CUDA if isinstance(a, torch.device) else a, node.args)
+    graph.recompile()
+    return graph
+
+
+def on_cuda(x: Any, mode: FakeTensorMode) -> Any:
+    """Return a tensor without data like ``x`` on the CUDA device; anything else as it is."""
+    if not isinstance(x, Tensor):
+        return x
+    with mode:
+        return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=CUDA)

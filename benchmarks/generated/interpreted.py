@@ -1,0 +1,145 @@
+"""Runs the generated CUDA step in Triton's interpreter, on the processor, beside the uncompiled step.
+
+After ``pretence.pretend(interpreter=True)``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import PyCodeCache
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks.generated.graphs import CPU, generated, trace, traced, update
+from grok.arithmetic.stacked.engine import Seat, Stack
+from grok.arithmetic.stacked.state import LaneState
+from grok.arithmetic.stacked.step import TrainingStep
+from grok.config import load_config
+from grok.records import Job
+
+STEPS = 3
+TINY: dict[str, Any] = {
+    "mode": "arithmetic",
+    "task": {"operation": "x+y", "modulus": 11},
+    "model": {"layers": 2, "d_model": 16, "heads": 2, "d_ff": 24},
+    "train": {"steps": 24, "batch_size": 25},
+    "eval": {"every": 8},
+}
+ON_THE_PROCESSOR = (
+    ("with torch.cuda._DeviceGuard(0):", "if True:"),
+    ("torch.cuda.set_device(0)", "pass"),
+    (
+        "empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cuda",
+        "empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cpu",
+    ),
+    ("from torch._C import _cuda_getCurrentRawStream as get_raw_stream", "get_raw_stream = lambda device: 0"),
+    ("device(type='cuda', index=0)", "device(type='cpu')"),
+    ("assert_alignment(", "(lambda *_: None)("),
+)
+"""What the generated wrapper says of a device, and what it is to say instead."""
+
+
+def worst_difference(precision: str, width: int = 3) -> float:
+    """Return the largest difference after each of ``STEPS`` steps, relative to the largest number of its tensor.
+
+    float64: of any number of the lanes' state. float32: of the losses, since the update turns a gradient that is
+    nothing but rounding, as the keys' biases', into a step.
+    """
+    states = [seated(precision, width) for _ in range(2)]
+    plain, interpreted = TrainingStep(states[0], compile=False), TrainingStep(states[1], compile=True)
+    interpreted._gradients = interpret(interpreted)
+    interpreted._update = interpret_update(len(states[1].names))
+    worst = 0.0
+    for _ in range(STEPS):
+        plain()
+        interpreted()
+        for (name, expected), (_, value) in zip(states[0].tensors(), states[1].tensors(), strict=True):
+            compared = precision == "float64" or name == "loss"
+            if compared and expected.is_floating_point() and expected.numel():
+                difference = (expected - value).abs().max() / expected.abs().max().clamp(min=1e-12)
+                assert difference.isfinite(), name
+                worst = max(worst, difference.item())
+    return worst
+
+
+def seated(precision: str, width: int) -> LaneState:
+    """Return the state of full lanes at the start of an epoch."""
+    configs = [load_config({**TINY, "seed": seed, "precision": precision}) for seed in range(width)]
+    jobs = [Job(run_id=str(config.seed), config=config) for config in configs]
+    plain = [Job(run_id=job.run_id, config=uncompiled(job.config)) for job in jobs]
+    stack = Stack(plain, lanes=width, device=CPU)
+    for lane in range(width):
+        list(stack._seat(lane, Seat(stack.waiting.popleft())))
+    stack._shuffle()
+    return stack.state
+
+
+def uncompiled(config: Any) -> Any:
+    config.numerics.compile = False
+    return config
+
+
+def interpret(step: TrainingStep) -> Callable[..., list[Tensor]]:
+    """Return a step's loss and gradients by generated code, made at the first call."""
+    made: list[Callable[..., Any]] = []
+
+    def gradients(*tensors: Tensor) -> list[Tensor]:
+        if not made:
+            graph = traced(step, tensors)
+            trace(graph, tensors, lambda g, inputs, **_: remembered(made, runnable("step", g, inputs)))
+        return list(made[0](list(tensors)))
+
+    return gradients
+
+
+def interpret_update(count: int) -> Callable[..., None]:
+    """Return the optimiser's update by generated code, made at the first call."""
+    made: list[Callable[..., Any]] = []
+
+    def changed(*named: Any) -> None:
+        *lists, coefficients, alive = named
+        tensors = [t.detach() for tensors in lists for t in tensors] + [*coefficients, alive]
+        if not made:
+            copies = [t.clone() for t in tensors]  # tracing runs once, and the update changes its arguments
+            trace(lambda *a: update(a, count), copies, lambda g, i, **_: remembered(made, runnable("update", g, i)))
+        made[0](tensors)
+
+    return changed
+
+
+def remembered(made: list[Callable[..., Any]], call: Callable[..., Any]) -> Callable[..., Any]:
+    made.append(call)
+    return call
+
+
+def runnable(name: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a call of a graph's generated code, its kernels interpreted."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    made = generated(name, graph, inputs, mode, comprehensive_padding=False, profile_bandwidth=False)
+    code = made.code
+    for device, processor in ON_THE_PROCESSOR:
+        code = code.replace(device, processor)
+    held = AsyncCompile.triton, AsyncCompile.wait
+    AsyncCompile.triton = interpreter  # type: ignore[method-assign]
+    AsyncCompile.wait = lambda self, scope: None  # type: ignore[method-assign]
+    try:
+        module = PyCodeCache.load(code)
+    finally:
+        AsyncCompile.triton, AsyncCompile.wait = held  # type: ignore[method-assign]
+
+    def call(arguments: Any) -> Any:
+        return module.call(list(arguments))
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def interpreter(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
+    """Load a kernel for the interpreter, which has no device library: Triton's own functions stand in."""
+    source = re.sub(r"libdevice\.(exp|erf|rsqrt|log|sqrt)\(", r"tl.\1(", source_code)
+    return getattr(PyCodeCache.load(source), kernel_name)

@@ -1,0 +1,95 @@
+"""The stacked lanes' mathematics in the form that compiles to the fewest bytes, for the compiled step.
+
+Equal to ``LaneModel`` over ``StackedLanes`` up to rounding; tests/arithmetic holds it to 1e-12 in float64. As on a CPU
+(``grok.arithmetic.fused``) loss and gradients are one graph, and what a gradient needs is *kept*: handed out of the
+graph, so that the compiler stores it where its operands are at hand.
+
+L lanes, R rows, D width, F width of a product's result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grok.arithmetic.initial import Parameters
+from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.rows import RowPlan
+from grok.arithmetic.stacked.backend import StackedLanes
+from grok.config.arithmetic import ModelConfig
+
+ALIGNED: Final = 8
+"""Columns of a product come in multiples of this: rows of 16 bytes, which the libraries' fast kernels ask for."""
+LAYER_NORM_EPS: Final = 1e-5
+"""Torch's default, which the readable model uses."""
+
+
+class FusedLanes(StackedLanes):
+    """Batched products with aligned rows, whose weight gradients lie in memory as the weights do."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if torch.is_autocast_enabled(x.device.type):  # here, so that the gradients' products are in its type as well
+            low = torch.get_autocast_dtype(x.device.type)
+            x, weight = x.to(low), weight.to(low)
+        outputs = weight.shape[1]
+        filled = F.pad(weight, (0, 0, 0, -outputs % ALIGNED)) if outputs % ALIGNED else weight
+        product: Tensor = _Product.apply(x, filled)[..., :outputs]  # type: ignore[no-untyped-call]
+        return product if bias is None else product + bias[:, None, :]
+
+
+class FusedModel(LaneModel):
+    """``LaneModel`` whose norms keep what their gradients need."""
+
+    def __init__(self, config: ModelConfig, plan: RowPlan) -> None:
+        super().__init__(config, plan, FusedLanes())
+        self.kept: list[Tensor] = []
+        """What the gradients need, in the order of its making."""
+
+    def take_kept(self) -> list[Tensor]:
+        """Return what was kept, and forget it."""
+        kept, self.kept = self.kept, []
+        return kept
+
+    def norm(self, p: Parameters, name: str, x: Tensor) -> Tensor:
+        y, normal, rate = _LayerNorm.apply(x, p[name + ".weight"], p[name + ".bias"])  # type: ignore[no-untyped-call]
+        self.kept += [normal, rate]
+        return y  # type: ignore[no-any-return]
+
+
+class _Product(torch.autograd.Function):
+    """``x @ weight.T`` [L, R, F] for x [L, R, D] and weight [L, F, D]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return torch.bmm(grads[0], weight), torch.bmm(grads[0].mT, x)
+
+
+class _LayerNorm(torch.autograd.Function):
+    """(LayerNorm of rows [L, R, D], the rows before weight and bias, each row's 1 / standard deviation)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        centred = x - x.mean(-1, keepdim=True)
+        rate = torch.rsqrt((centred * centred).mean(-1, keepdim=True) + LAYER_NORM_EPS)
+        normal = centred * rate
+        ctx.save_for_backward(normal, rate, weight)
+        ctx.mark_non_differentiable(normal, rate)
+        return normal * weight[:, None, :] + bias[:, None, :], normal, rate
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        normal, rate, weight = ctx.saved_tensors
+        grad = grads[0]
+        inner = grad * weight[:, None, :]
+        along = (inner * normal).mean(-1, keepdim=True)
+        of_x = rate * (inner - inner.mean(-1, keepdim=True) - normal * along)
+        return of_x, (grad * normal).sum(1), grad.sum(1)

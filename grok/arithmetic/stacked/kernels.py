@@ -1,0 +1,71 @@
+"""How the compiled step's GPU kernels are laid out: by rule, so that every process runs the same ones.
+
+The compiler's default tries several block sizes for each kernel and keeps the fastest, which is another one on another
+day; its ``deterministic`` setting then leaves the choice to an order of sizes that suits no reduction here. These rules
+hold a thread block at 1,024 elements, 8 for each of 128 threads, and read memory in whole lines of 128 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
+from torch._inductor.codegen.triton import FixedTritonConfig
+
+ELEMENTS: Final = 1024
+"""Of a thread block's tile."""
+LONGEST_ROW: Final = 1024
+"""Longest row that a thread block holds whole."""
+COLUMNS: Final = 32
+"""Columns whose sums one thread block takes: 128 bytes of float32."""
+WIDE_COLUMNS: Final = 64
+"""The same where there are 2**17 columns or more: blocks enough for every multiprocessor."""
+
+
+class FixedKernels(InductorChoices):
+    """Inductor's choices, but for reductions."""
+
+    def uuid(self) -> str:
+        """Return the name of these rules, for the compiler's cache."""
+        return "grok-1"
+
+    @staticmethod
+    def should_use_persistent_reduction(features: SIMDKernelFeatures, cooperative_reduction: bool) -> bool:
+        """Hold a row whole, so that it is read once, where it is short and lies in a row in memory."""
+        if int(features.reduction_numel) <= LONGEST_ROW and along_rows(features):
+            return True
+        return InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
+
+    def triton_kernel_kwargs(
+        self, kernel_cls: Any, features: SIMDKernelFeatures, groups: list[Any], kernel_kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return a kernel's arguments with the block sizes of its reduction."""
+        tiling = groups[0]
+        if not features.is_reduction() or set(tiling) != {"x", "r0_"}:
+            return kernel_kwargs
+        rows, length = int(features.numel), int(features.reduction_numel)
+        config = {"num_warps": 4, "num_stages": 1}
+        if self.should_use_persistent_reduction(features, False):
+            config["XBLOCK"] = max(1, min(ELEMENTS // power_of_two(length), power_of_two(rows)))
+        else:
+            columns = WIDE_COLUMNS if rows >= 2**17 else COLUMNS
+            config["XBLOCK"] = 1 if along_rows(features) else min(columns, power_of_two(rows))
+            config["R0_BLOCK"] = min(ELEMENTS // config["XBLOCK"], power_of_two(length))
+        return {**kernel_kwargs, "fixed_config": FixedTritonConfig(config)}
+
+
+def along_rows(features: SIMDKernelFeatures) -> bool:
+    """Return whether a reduction sums numbers that are neighbours in memory, for most of what it reads."""
+    votes = 0
+    for node in features.reduction_nodes():
+        body = node._body
+        for index in body.get_read_exprs():
+            votes += any(index.coeff(symbol) == 1 for symbol in body.reduce_vars)
+            votes -= any(index.coeff(symbol) == 1 for symbol in body.iter_vars)
+    return votes > 0
+
+
+def power_of_two(n: int) -> int:
+    """Return the least power of two that is not below ``n``."""
+    return 1 << max(0, n - 1).bit_length()
