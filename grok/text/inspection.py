@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grok.text.corpus import Corpus
+from grok.text.quality import Quality, warnings_of
 
 SHORT_BYTES: Final = 20
 """A document of fewer bytes is counted as short."""
@@ -62,6 +63,7 @@ class TextScan:
     document_digests: list[NDArray[np.uint64]] = field(default_factory=list)
     damaged_documents: int = 0
     character_counts: dict[int, int] = field(default_factory=dict)
+    quality: Quality = field(default_factory=Quality)
     _open_bytes: int = 0
     _open_digest: bytes = b""
     _open_damaged: bool = False
@@ -131,6 +133,7 @@ class TextScan:
             "share_ascii": _share(count, lambda code: code < 128),
             "share_latin": _share(count, lambda code: code < _LATIN_END),
             "top_characters": [[chr(code), n] for code, n in common[:20]],
+            "quality": self.quality.describe(),
         }
 
 
@@ -220,6 +223,7 @@ def _warnings(
             warnings.append(f"{name}: {text['short_documents']:,} documents have fewer than {SHORT_BYTES} bytes")
         if text["blank_documents"]:
             warnings.append(f"{name}: {text['blank_documents']:,} blank documents were left out")
+        warnings += warnings_of(name, text["quality"])
     for name, count in leaks.items():
         if count:
             warnings.append(f"{name}: {count:,} of {splits[name]['documents']:,} documents also stand in train")
@@ -244,6 +248,11 @@ def to_markdown(content: Mapping[str, Any], title: str) -> str:
         *_section("Splits", _split_table(content["splits"])),
         *_section("Text", _text_table(content["text"])),
     ]
+    for name, text in content["text"].items():
+        for fault, worst in text["quality"]["worst"].items():
+            lines += [f"## The worst of {name}: {fault.replace('_', ' ')}", ""]
+            for beginning in worst:
+                lines += ["````text", beginning.strip("\n"), "````", ""]
     for name, samples in content["samples"].items():
         lines += [f"## Samples of {name}", ""]
         for label, text in samples.items():
@@ -282,6 +291,8 @@ def _text_table(texts: Mapping[str, Mapping[str, Any]]) -> list[str]:
         ("word-for-word duplicates", lambda t: f"{t['duplicate_share']:.2%}"),
         ("not UTF-8 (U+FFFD)", lambda t: f"{t['replacement_characters']:,}"),
         ("ASCII / Latin letters and signs", lambda t: f"{t['share_ascii']:.2%} / {t['share_latin']:.2%}"),
+        ("languages, by samples", lambda t: ", ".join(f"{n} {s:.0%}" for n, s in t["quality"]["languages"].items())),
+        ("near-duplicates", lambda t: f"{t['quality']['near_duplicate_share']:.2%}"),
         ("commonest characters", lambda t: " ".join(_shown(c) for c, _ in t["top_characters"])),
     ]
     header = f"| | {' | '.join(texts)} |"

@@ -183,7 +183,10 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
     def counted() -> Iterator[Piece]:
         begins = True
         for piece in source.pieces():
-            scan.blank_documents += is_blank(piece, begins)
+            if is_blank(piece, begins):
+                scan.blank_documents += 1
+            else:
+                scan.quality.read(piece.text, begins=begins)
             begins = piece.ends_document
             yield piece
 
@@ -192,6 +195,7 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
     for chunk in in_order(inspection.scan_chunk, jobs, workers, total):
         scan.add(chunk)
         progress.add(int(chunk.sizes.sum()))
+    scan.quality.finish()
     progress.finish()
     return scan
 

@@ -1,0 +1,111 @@
+"""A corpus that is ruined is said to be; real ones are not."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grok.text import quality
+from grok.text.preparation import Request, prepare
+from grok.text.quality import BANDS, EVERY, Quality, measure, near_duplicates, signature
+from grok.text.sources.fables import write
+
+DRAW = random.Random(0)
+GOOD = list(write(120, 0))
+RANDOM = ["".join(DRAW.choice("abcdefghijklmnopqrstuvwxyz     ") for _ in range(900)) for _ in range(360)]
+SPAM = [f"Buy cheap watches at shop number {i} today and save a lot of money on it! " * 12 for i in range(360)]
+HTML = [f'<div class="c{i}"><a href="/p/{i}">{text[:120]}</a><br/></div>' * 4 for i, text in enumerate(GOOD * 3)]
+
+
+def report_of(tmp_path: Path, documents: list[str]) -> str:
+    source = tmp_path / "t.txt"
+    source.write_text("\n<|endoftext|>\n".join(documents), encoding="utf-8")
+    request = Request(form="text", inputs=(str(source),), out=tmp_path / "out", tokenizer="byte")
+    return (prepare(request)[0].path / "corpus.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (RANDOM, "characters in no order"),
+        (SPAM, "repeats its own words"),
+        (HTML, "is markup"),
+    ],
+    ids=["random letters", "spam", "html"],
+)
+def test_a_corpus_three_quarters_ruined_is_said_to_be(bad: list[str], words: str, tmp_path: Path) -> None:
+    mixed = GOOD + bad
+    random.Random(1).shuffle(mixed)
+    page = report_of(tmp_path, mixed)
+    warnings = page.partition("## Warnings")[2].partition("## Splits")[0]
+    assert words in warnings and "## The worst of input" in page
+
+
+def test_good_text_has_no_warning_of_quality(tmp_path: Path) -> None:
+    warnings = report_of(tmp_path, GOOD).partition("## Warnings")[2].partition("## Splits")[0]
+    assert not any(words in warnings for words in quality.WORDS.values())
+
+
+@pytest.mark.parametrize(
+    ("form", "file"),
+    [
+        ("text", "tinyshakespeare/input.txt"),
+        ("tinystories", "tinystories/TinyStoriesV2-sample.txt"),
+        ("wikitext", "wikitext/wiki.valid.tokens"),
+    ],
+)
+def test_real_samples_have_no_warning(form: str, file: str, samples: Callable[[str], Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(Request(form=form, inputs=(str(samples(file)),), out=out, tokenizer="byte"))
+    page = (out / "corpus.md").read_text(encoding="utf-8")
+    assert page.partition("## Warnings")[2].partition("## Splits")[0].strip() == "None."
+    assert "English 100%" in page
+
+
+def test_near_duplicates_are_counted() -> None:
+    documents = [" ".join(f"w{DRAW.randrange(10**6)}" for _ in range(200)) for _ in range(50)]
+    copies = [text.replace(text.split()[100], "changed") for text in documents[:10]]
+    bands = np.array([signature(text) for text in documents + copies], np.uint64)
+    assert bands.shape == (60, BANDS + 1)
+    assert near_duplicates(bands) == pytest.approx(10 / 60, abs=1 / 60)
+    exact = np.array([signature(text) for text in documents + documents[:10]], np.uint64)
+    assert near_duplicates(exact) == 0.0  # those are counted word for word elsewhere
+
+
+@pytest.mark.parametrize("size", [100, 8192, 50_000, 10**6])
+def test_the_windows_are_the_same_however_the_text_comes(size: int) -> None:
+    text = " ".join(GOOD) * 6
+    seen = Quality()  # the signature is of a document's beginning, which comes in one piece
+    for i in range(0, len(text), size):
+        seen.read(text[i : i + size], begins=i == 0)
+    seen.finish()
+    whole = Quality()
+    whole.read(text, begins=True)
+    whole.finish()
+    assert whole.windows == -(-len(text) // EVERY) and seen.describe() == whole.describe()
+
+
+def test_disorder_is_one_where_order_saves_nothing() -> None:
+    letters = "".join(np.random.default_rng(3).choice(list("abcdefgh "), 8192))
+    assert measure(letters).measures["disorder"] == pytest.approx(1, abs=0.02)
+    text = "\n".join(GOOD)[:8192]
+    assert measure(text).measures["disorder"] < 0.85
+    assert measure(text).measures["compression"] == len(zlib.compress(text.encode())) / len(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("the cat is on the mat and that was it ", "English"),
+        ("der Hund ist nicht auf dem Dach und die Katze auch nicht ", "German"),
+        ("猫は畳の上にいます。", "Japanese"),
+        ("qwx zzv kpl ", "unknown"),
+    ],
+)
+def test_languages(text: str, name: str) -> None:
+    assert measure(text * 40).language == name
