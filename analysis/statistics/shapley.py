@@ -71,16 +71,11 @@ def attribute(
     stuck = [name for name, column in zip(names, design.T, strict=True) if np.ptp(column) == 0]
     if stuck:
         raise NotEnoughData(f"runs with and without {', '.join(stuck)} exchanged")
-    code = (design @ (2.0 ** np.arange(k))).astype(np.int64)
-    cells, where, counts = np.unique(code, return_inverse=True, return_counts=True)
-    means = np.bincount(where, weights=y) / counts
-    full = len(cells) == 2**k
-    columns = _full_model(k) if full else _second_order(k)
-    bits = (cells[:, None] >> np.arange(k)) & 1
-    x = np.stack([bits[:, list(term)].prod(1) if term else np.ones(len(cells)) for term in columns], 1).astype(float)
+    grid = _combinations_run(design, y)
+    means, counts, where, full, columns, x = grid.means, grid.counts, grid.where, grid.full, grid.columns, grid.x
     if np.linalg.matrix_rank(x) < x.shape[1]:
         raise NotEnoughData(
-            f"at least {x.shape[1]} different combinations that tell two-way interactions apart (seen: {len(cells)})"
+            f"at least {x.shape[1]} different combinations that tell two-way interactions apart (seen: {len(means)})"
         )
     variance, dof = _error(y, means, where, counts, x, ceiling)
     variance = max(variance, rounding)
@@ -177,22 +172,17 @@ def shuffled(design: Floats, y: Floats, names: list[str], rng: np.random.Generat
     k = design.shape[1]
     if not k:
         return Null({}, 0.0, None, None)
-    code = (design @ (2.0 ** np.arange(k))).astype(np.int64)
-    cells, where, counts = np.unique(code, return_inverse=True, return_counts=True)
-    means = np.bincount(where, weights=y) / counts
-    full = len(cells) == 2**k
-    columns = _full_model(k) if full else _second_order(k)
-    bits = (cells[:, None] >> np.arange(k)) & 1
-    x = np.stack([bits[:, list(term)].prod(1) if term else np.ones(len(cells)) for term in columns], 1).astype(float)
+    grid = _combinations_run(design, y)
+    means, columns = grid.means, grid.columns
     share_of = np.array([[1 / len(term) if i in term else 0.0 for term in columns] for i in range(k)])
-    weights = share_of @ np.linalg.pinv(x)  # (factors, cells): shares are linear in the cell means
+    weights = share_of @ np.linalg.pinv(grid.x)  # (factors, cells): shares are linear in the cell means
     tables = np.stack([means, *(rng.permutation(means) for _ in range(draws))], 1)
     shares = np.abs(weights @ tables)
     p = (1 + (shares[:, 1:] >= shares[:, :1] - FLAT).sum(1)) / (1 + draws)
     additive = additive_p = None
-    if full:
-        signs = 1 - 2.0 * bits
-        explained = ((signs.T @ tables) ** 2).sum(0) / len(cells) / np.maximum(len(cells) * tables.var(0), 1e-300)
+    if grid.full:
+        n, signs = len(means), 1 - 2.0 * grid.exchanged
+        explained = ((signs.T @ tables) ** 2).sum(0) / n / np.maximum(n * tables.var(0), 1e-300)
         low, middle, high = (float(q) for q in np.quantile(explained[1:], [0.025, 0.5, 0.975]))
         additive = (middle, low, high)
         additive_p = float((1 + (explained[1:] >= explained[0] - FLAT).sum()) / (1 + draws))
@@ -202,6 +192,36 @@ def shuffled(design: Floats, y: Floats, names: list[str], rng: np.random.Generat
         additive,
         additive_p,
     )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The different combinations that were run, and the model of their means."""
+
+    means: Floats
+    """Mean outcome of each combination."""
+    counts: NDArray[np.intp]
+    """Runs of each combination."""
+    where: NDArray[np.intp]
+    """Each run's combination."""
+    exchanged: NDArray[np.int64]
+    """(combinations, factors): 1 where the factor comes from the donor."""
+    full: bool
+    columns: list[tuple[int, ...]]
+    """The model's terms: the factors that act together in each."""
+    x: Floats
+    """(combinations, terms): 1 where all factors of the term come from the donor."""
+
+
+def _combinations_run(design: Floats, y: Floats) -> _Grid:
+    k = design.shape[1]
+    code = (design @ (2.0 ** np.arange(k))).astype(np.int64)
+    cells, where, counts = np.unique(code, return_inverse=True, return_counts=True)
+    full = len(cells) == 2**k
+    columns = _full_model(k) if full else _second_order(k)
+    bits = (cells[:, None] >> np.arange(k)) & 1
+    x = np.stack([bits[:, list(term)].prod(1) if term else np.ones(len(cells)) for term in columns], 1).astype(float)
+    return _Grid(np.bincount(where, weights=y) / counts, counts, where, bits, full, columns, x)
 
 
 def _full_model(k: int) -> list[tuple[int, ...]]:

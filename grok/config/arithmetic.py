@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from grok.config.common import LARGEST_SIZE, MOST_EVALUATIONS, RunConfig, refuse_too_many_evaluations
+from grok.config.common import LARGEST_SIZE, MOST_EVALUATIONS, RunConfig, refuse_odd_heads, refuse_too_many_evaluations
 from grok.config.fields import section, setting
 from grok.errors import ConfigError, nearest
 from grok.plugins import Operation, Spec, check_spec, label
@@ -143,13 +143,7 @@ class ModelConfig:
         check_spec("model.plugin", self.plugin)
         if self.d_ff is None:
             self.d_ff = 4 * self.d_model
-        if self.d_model % self.heads:
-            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
-            near = sorted(sorted(divisors, key=lambda h: abs(h - self.heads))[:4])
-            raise ConfigError(
-                f"model.heads={self.heads} does not divide model.d_model={self.d_model}: "
-                f"heads near it that do are {', '.join(map(str, near))}"
-            )
+        refuse_odd_heads(self.heads, self.d_model)
 
 
 @dataclass(kw_only=True)

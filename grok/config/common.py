@@ -183,3 +183,18 @@ class RunConfig:
     def coupled_schedule(self) -> dict[str, object]:
         """Return the evaluation settings that move training, which by design is none."""
         return {}
+
+
+def refuse_odd_heads(heads: int, d_model: int) -> None:
+    """Refuse a model whose width its heads do not divide.
+
+    Raises:
+        ConfigError: they do not; names numbers of heads near it that do.
+    """
+    if d_model % heads:
+        divisors = [h for h in range(1, d_model + 1) if d_model % h == 0]
+        near = sorted(sorted(divisors, key=lambda h: abs(h - heads))[:4])
+        raise ConfigError(
+            f"model.heads={heads} does not divide model.d_model={d_model}: "
+            f"heads near it that do are {', '.join(map(str, near))}"
+        )

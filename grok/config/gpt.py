@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.common import LARGEST_SIZE, RunConfig, refuse_too_many_evaluations
+from grok.config.common import LARGEST_SIZE, RunConfig, refuse_odd_heads, refuse_too_many_evaluations
 from grok.config.fields import section, setting
 from grok.errors import ConfigError
 
@@ -109,13 +109,7 @@ class ModelConfig:
         for kind in ("dropout_embedding", "dropout_residual", "dropout_attention"):
             if getattr(self, kind) is None:
                 setattr(self, kind, self.dropout)
-        if self.d_model % self.heads:
-            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
-            near = sorted(sorted(divisors, key=lambda h: abs(h - self.heads))[:4])
-            raise ConfigError(
-                f"model.heads={self.heads} does not divide model.d_model={self.d_model}: "
-                f"heads near it that do are {', '.join(map(str, near))}"
-            )
+        refuse_odd_heads(self.heads, self.d_model)
         if self.positions == "rotary" and (self.d_model // self.heads) % 2:
             raise ConfigError(
                 f"model.positions=rotary turns pairs of columns, and model.d_model={self.d_model} over "
