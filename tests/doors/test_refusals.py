@@ -91,7 +91,7 @@ CASES = {
     "sweep over Hydra": (["-m", "hydra.verbose=true,false"], ["hydra.verbose=true,false"]),
     # GPT
     "gpt without preset": (["mode=gpt"], ["experiment=gpt/"]),
-    "gpt without data": (["mode=gpt", "experiment=gpt/shakespeare_char"], ["data.path", "grok.prepare"]),
+    "gpt without data": (["mode=gpt", "experiment=gpt/shakespeare_char"], ["data.path", "grok prepare"]),
     "misspelt preset": (
         ["mode=gpt", "experiment=gpt/shakespeare_chr"],
         ["experiment=gpt/shakespeare_chr is not known", "did you mean 'gpt/shakespeare_char'?", "gpt/wikitext_sample"],

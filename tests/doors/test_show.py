@@ -57,7 +57,7 @@ def test_a_run_is_shown_whole(door: Door, tmp_path: Path, capfd: pytest.CaptureF
     assert f"  init      {row['seed_init']}\n" in out
     assert Path("pictures/run.png").read_bytes().startswith(b"\x89PNG")
     (again,) = (line for line in out.splitlines() if line.startswith("compares its bits: "))
-    assert run.main(shlex.split(again.partition("grok.run ")[2])) == 0, "what it proposes runs as it stands"
+    assert run.main(shlex.split(again.partition("grok run ")[2])) == 0, "what it proposes runs as it stands"
 
 
 def test_events_are_lettered_in_their_order_and_a_failed_run_is_shown(

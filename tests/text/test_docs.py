@@ -26,8 +26,8 @@ def test_the_first_command_prints_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert COMMANDS[0][:4] == ["python", "-m", "grok.prepare", "fables"]
-    assert prepare.main(COMMANDS[0][3:]) == 0
+    assert COMMANDS[0][:4] == ["grok", "prepare", "fables", "--input"]
+    assert prepare.main(COMMANDS[0][2:]) == 0
     shown = re.search(r"````text\n(.*?)````", PAGE, re.DOTALL)
     assert shown is not None
     printed = capsys.readouterr().out
@@ -38,11 +38,11 @@ def test_the_first_command_prints_what_the_page_shows(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[2:5]))
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:4]))
 def test_every_command_is_read(command: list[str]) -> None:
     """All options are known; what is missing is the input, which only a person has."""
-    parsers = {"grok.prepare": prepare.parser, "grok.evaluate": evaluate.parser, "grok.generate": generate.parser}
-    parsers[command[2]]().parse_args(command[3:])
+    parsers = {"prepare": prepare.parser, "evaluate": evaluate.parser, "generate": generate.parser}
+    parsers[command[1]]().parse_args(command[2:])
 
 
 def test_the_table_of_counts(samples: Callable[[str], Path], tmp_path: Path) -> None:
