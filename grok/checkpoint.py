@@ -52,8 +52,9 @@ def run_folder(store: str | Path, run_id: str) -> Path:
     return Path(store) / "checkpoints" / plain_name(run_id, "run_id", CheckpointError)
 
 
-def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None = 1) -> Path:
-    """Write ``checkpoint`` below the run's ``folder``, then drop all but the newest ``keep`` (None: keep all).
+def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None = 1, keep_every: int = 0) -> Path:
+    """Write ``checkpoint`` below the run's ``folder``, then drop all but the newest ``keep`` (None: keep all) and those
+    of every ``keep_every``-th step.
 
     Newest is the one saved last, whatever its step: after a rollback that is the branch's.
 
@@ -68,8 +69,9 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None
     about = {"run_id": checkpoint.run_id, "step": checkpoint.step, "state": checkpoint.state}
     _commit(target, checkpoint.tensors, about, checkpoint.shards)
     if keep is not None:
-        for _, _, old in _saved(folder)[keep:]:
-            _discard(old)
+        for _, step, old in _saved(folder)[keep:]:
+            if not _for_good(step, keep_every):
+                _discard(old)
     return target
 
 
@@ -129,13 +131,14 @@ def checkpoint_steps(folder: str | Path) -> list[int]:
     return [step for _, step, _ in _saved(Path(folder))]
 
 
-def remove_checkpoints(folder: str | Path) -> None:
-    """Remove the run's checkpoints; kept weights stay."""
+def remove_checkpoints(folder: str | Path, keep_every: int = 0) -> None:
+    """Remove the run's checkpoints but those of every ``keep_every``-th step; kept weights stay."""
     folder = Path(folder)
     if not is_folder(folder):  # a link's target is somebody else's
         return
-    for _, _, path in _saved(folder):
-        _discard(path)
+    for _, step, path in _saved(folder):
+        if not _for_good(step, keep_every):
+            _discard(path)
     with suppress(OSError):  # not there, not empty: kept weights stay, and so does what another process writes
         clear_unfinished(folder, everything=True)
         folder.rmdir()
@@ -205,6 +208,11 @@ def read_shards(folder: Path) -> dict[str, torch.Tensor]:
     except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
         raise CheckpointError(f"its shards cannot be read: {error}") from error
     return tensors
+
+
+def _for_good(step: int, keep_every: int) -> bool:
+    """Return whether the checkpoint of ``step`` is one of those that stay."""
+    return keep_every > 0 and step > 0 and step % keep_every == 0
 
 
 def _commit(

@@ -87,14 +87,35 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("FLOPs", f"{planned.flops:.3g} ({planned.flops_per_token:.3g} a token, a third of it forward)"),
         ("  by 6 N tokens", f"{planned.six_n:.3g}"),
         ("memory of a device", f"{_size(planned.bytes_per_device)} of {_size(planned.machine.memory)}"),
-        ("  weights, gradients, Adam", _size(planned.state_bytes)),
-        ("  activations", _size(planned.activation_bytes)),
+        ("  weights, gradients, Adam", _size(planned.layout.state)),
+        ("  activations", _size(planned.layout.activations)),
+        ("  fits", _fits(planned)),
+        ("traffic of a device", f"{_size(planned.layout.traffic)} a step" if planned.devices > 1 else "none"),
         ("time", f"{_duration(planned.seconds)} on {planned.devices} x {planned.machine.name} at {planned.mfu:.0%} of"
                  f" {peak / 1e12:,.4g} TFLOP/s ({planned.precision})"),
         ("device hours", f"{planned.device_hours:,.3g}"),
         ("cost", f"{planned.device_hours * price:,.2f}" if price is not None else "give --price for a device and hour"),
     ]  # fmt: skip
     return "\n".join(f"{name:<28}{text}" for name, text in rows)
+
+
+def _fits(planned: Plan) -> str:
+    """Say whether the settings fit, and what would.
+
+    Raises:
+        ConfigError: nothing would.
+    """
+    if planned.bytes_per_device <= planned.machine.memory:
+        return "yes"
+    if not planned.fitting:
+        least = min(planned.layouts, key=lambda one: one.bytes)
+        raise ConfigError(
+            f"{planned.parameters.total:,} parameters do not fit {planned.devices} x {planned.machine.name} of "
+            f"{_size(planned.machine.memory)}: the least is {_size(least.bytes)} a device ({least}); "
+            "give more --devices or larger ones"
+        )
+    best = planned.fitting[0]
+    return f"no: {_size(best.bytes)} with {best}, {_size(best.traffic)} of traffic a step"
 
 
 def _share(planned: Plan) -> str:

@@ -107,7 +107,7 @@ class TrainingRun:
     def checkpoint_due(self, step: int) -> bool:
         """Return whether a checkpoint is due at ``step`` by steps or minutes, and start waiting for the next."""
         settings = self.job.config.checkpoint
-        by_steps = settings.every > 0 and step % settings.every == 0
+        by_steps = any(every > 0 and step % every == 0 for every in (settings.every, settings.keep_every))
         by_time = settings.minutes > 0 and time.monotonic() - self._checkpointed > 60 * settings.minutes
         if by_steps or by_time:
             self._checkpointed = time.monotonic()

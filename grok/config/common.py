@@ -79,6 +79,12 @@ class CheckpointConfig:
     every: int = setting(0, "Steps between checkpoints of a run; 0: by minutes only.", role="none", minimum=0)
     minutes: float = setting(10.0, "Minutes between checkpoints of a run; 0: by steps only.", role="none", minimum=0)
     keep: bool = setting(False, "Keep the last checkpoint of a finished run, so that it can be extended.", role="none")
+    keep_last: int | None = setting(
+        None, "Checkpoints kept of a run in flight; null: 1, of a language model 2.", role="none", minimum=1
+    )
+    keep_every: int = setting(
+        0, "Steps between checkpoints that stay for good, also after the run; 0: none.", role="none", minimum=0
+    )
 
 
 def refuse_too_many_runs(count: int, what: str) -> None:

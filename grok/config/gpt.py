@@ -208,6 +208,12 @@ class TrainConfig:
         role="none",
         choices=("ddp", "fsdp"),
     )
+    recompute: str = setting(
+        "none",
+        "What the backward pass computes again instead of keeping it: nothing, attention, or whole blocks.",
+        role="none",
+        choices=("none", "attention", "blocks"),
+    )
     early_stop: int = setting(
         0, "Stop after this many evaluations without a better validation loss; 0: never.", role="schedule", minimum=0
     )

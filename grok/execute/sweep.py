@@ -238,10 +238,13 @@ class Sweep:
             return
         from grok.checkpoint import remove_checkpoints, run_folder
 
-        for row in self.store.table("runs", left, ["mode", "status", "config.checkpoint.keep"]).to_pylist():
+        for row in self.store.table(
+            "runs", left, ["mode", "status", "config.checkpoint.keep", "config.checkpoint.keep_every"]
+        ).to_pylist():
             if not keeps_checkpoints(row["mode"], row["status"], row["config.checkpoint.keep"]):
                 with suppress(GrokError, OSError):  # nothing depends on it
-                    remove_checkpoints(run_folder(self.shared.store.path, row["run_id"]))
+                    folder = run_folder(self.shared.store.path, row["run_id"])
+                    remove_checkpoints(folder, row["config.checkpoint.keep_every"] or 0)
 
     def conclude(self, totals: Totals) -> Outcome:
         """Print what happened and how to go on; return the outcome."""

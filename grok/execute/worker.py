@@ -165,7 +165,7 @@ def _train(
                 elif isinstance(event, Checkpoint):
                     ledger.settle_branches(event.run_id)
                     kept = lineage.marked(event)
-                    keep_checkpoint(settings.store_path, kept, checkpoints_of(by_id[event.run_id].config))
+                    keep_checkpoint(settings.store_path, kept, by_id[event.run_id].config)
                 ledger.check()
                 view.show(event)
         except (GrokError, OSError):  # ours, with words of what would do; or the disk: no other run would fare better
@@ -249,13 +249,14 @@ def checkpoints_of(config: RunConfig) -> int:
 
     The last one may have been made just before a divergence, with all that leads to it.
     """
-    return 2 if isinstance(config, GptConfig) else 1
+    return config.checkpoint.keep_last or (2 if isinstance(config, GptConfig) else 1)
 
 
-def keep_checkpoint(store_path: str, checkpoint: Checkpoint, keep: int) -> None:
+def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) -> None:
     from grok.checkpoint import run_folder, save_checkpoint
 
-    save_checkpoint(run_folder(store_path, checkpoint.run_id), checkpoint, keep)
+    folder = run_folder(store_path, checkpoint.run_id)
+    save_checkpoint(folder, checkpoint, checkpoints_of(config), config.checkpoint.keep_every)
 
 
 def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, store_path: str) -> Row:
@@ -275,7 +276,7 @@ def clear_checkpoints(store_path: str, row: Row) -> None:
     if not keeps_checkpoints(row.config.mode, row.result.status, row.config.checkpoint.keep):
         from grok.checkpoint import remove_checkpoints, run_folder
 
-        remove_checkpoints(run_folder(store_path, row.result.run_id))
+        remove_checkpoints(run_folder(store_path, row.result.run_id), row.config.checkpoint.keep_every)
 
 
 def keeps_checkpoints(mode: str, status: str, keep: bool) -> bool:

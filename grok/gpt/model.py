@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from grok.config.gpt import ModelConfig
 from grok.gpt.attention import KVCache, alibi, attend, rotary, rotate
@@ -83,6 +84,9 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    recompute = "none"
+    """What the backward pass computes again: nothing, ``attention``, or all of the block (``blocks``)."""
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.pre, self.name = config.norm == "pre", f"blocks.{layer}"
@@ -92,12 +96,32 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:
+        if self.recompute == "blocks" and torch.is_grad_enabled():
+            return again(self.compute, x, places, masks, cache)
+        return self.compute(x, places, masks, cache)
+
+    def compute(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:
+        """Return the block's output [B, T, D]."""
         if self.pre:
-            x = x + drop(self.attention(self.norm1(x), places, masks, cache), masks.get(f"{self.name}.residual1"))
+            x = x + drop(self.attend(self.norm1(x), places, masks, cache), masks.get(f"{self.name}.residual1"))
             return x + drop(self.mlp(self.norm2(x)), masks.get(f"{self.name}.residual2"))
-        x = self.norm1(x + drop(self.attention(x, places, masks, cache), masks.get(f"{self.name}.residual1")))
+        x = self.norm1(x + drop(self.attend(x, places, masks, cache), masks.get(f"{self.name}.residual1")))
         normed: Tensor = self.norm2(x + drop(self.mlp(x), masks.get(f"{self.name}.residual2")))
         return normed
+
+    def attend(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:
+        if self.recompute == "attention" and torch.is_grad_enabled():
+            return again(self.attention, x, places, masks, cache)
+        attended: Tensor = self.attention(x, places, masks, cache)
+        return attended
+
+
+def again(function: Callable[..., Tensor], *args: object) -> Tensor:
+    """Return ``function(*args)``, which keeps its arguments only and computes again in the backward pass
+    (Chen et al. 2016). It must draw nothing.
+    """
+    result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    return result
 
 
 class GPT(nn.Module):
@@ -119,6 +143,12 @@ class GPT(nn.Module):
         self.head = Linear(config.d_model, rows, bias=False)
         if config.tied:
             self.head.weight = self.token_embedding.weight
+
+    def use_recompute(self, what: str) -> None:
+        """Compute again in the backward pass, instead of keeping it: nothing (``none``), ``attention``, ``blocks``."""
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.recompute = what
 
     def use_products(self, path: str) -> None:
         """Send every matrix product with a weight through ``path``: plain (as built) or onednn."""

@@ -17,7 +17,6 @@ import pytest
 from grok.store import open_store
 from tests.doors.conftest import command, environment
 from tests.gpt.conftest import prepare_text, text_of
-from tests.gpt.test_kills import saved
 
 STEPS = 300
 RUN = (
@@ -26,6 +25,11 @@ RUN = (
     "train.micro_batch=4", "train.threads=1", "eval.every=60", "eval.windows=8", "eval.sample_tokens=0", "save=final",
     "checkpoint.every=10", "log.quiet=true", "numerics.compile=false", "store.path=S",
 )  # fmt: skip
+
+
+def saved(folder: Path) -> int:
+    """Return the number of the newest checkpoint: how many were written so far."""
+    return max((int(p.name.split("-")[0]) for p in folder.glob("S/checkpoints/*/[0-9]*-step-*")), default=0)
 
 
 def start(processes: int, words: list[str], folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -112,7 +116,7 @@ def words_for(folder: Path, *more: str) -> list[str]:
 def test_a_process_that_dies_ends_all_and_the_step_before_is_kept(tmp_path: Path) -> None:
     """No checkpoint is due, so the one that is left is that of the end; torchrun goes on from it by itself."""
     words = words_for(
-        tmp_path, "checkpoint.every=0", "checkpoint.minutes=0", "log.quiet=false", "eval.every=20", "train.steps=60"
+        tmp_path, "checkpoint.every=0", "checkpoint.minutes=0", "log.quiet=false", "eval.every=20", "train.steps=100"
     )
     launcher = start(2, words, tmp_path, "--max-restarts=1")
     said = tmp_path / "said"
@@ -124,12 +128,13 @@ def test_a_process_that_dies_ends_all_and_the_step_before_is_kept(tmp_path: Path
     other.kill()
     assert launcher.wait(timeout=200) == 0, said.read_text()[-4000:]
     text = said.read_text()
-    assert (
-        len(re.findall(r"^Stopped: another process of this run ended .*goes on where it stopped\.$", text, re.M)) == 1
+    # torchrun's SIGTERM may come while rank 0 is at its last line
+    assert len(re.findall(r"^(Stopped: another process of this run ended|Interrupted: ).* goes on", text, re.M)) == 1, (
+        text
     )
-    assert "Traceback" not in text.partition("Stopped:")[0]
+    assert "Traceback" not in re.split("Stopped:|Interrupted:", text)[0]
     steps = open_store(tmp_path / "S").steps().sort_values("step")
-    assert steps.step.tolist() == list(range(1, 61))
+    assert steps.step.tolist() == list(range(1, 101))
     assert "1 run stored in S (1 new)." in text
 
 

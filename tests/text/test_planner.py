@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok import plan as door
+from grok.cli.presets import gpt_settings
 from grok.config.gpt import GptConfig, ModelConfig, TrainConfig
 from grok.errors import ConfigError
+from grok.gpt.dropout import draw_masks
 from grok.gpt.initial import build_model
 from grok.gpt.model import parameter_count
 from grok.gpt.planning import planner, published
+from grok.streams import Stream
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -95,6 +98,9 @@ def test_flops_are_those_of_the_matrix_products() -> None:
         ("bf16", {"softmax": "float32"}),
         ("bf16", {"softmax": "float32", "d_ff": 100}),
         ("bf16", {"softmax": "float32", "norm": "post"}),
+        ("float32", {"dropout": 0.1}),
+        ("bf16", {"dropout": 0.1}),
+        ("float32", {"dropout_residual": 0.1}),
     ],
 )
 def test_activations_are_what_the_backward_pass_keeps(precision: str, change: dict[str, object]) -> None:
@@ -112,9 +118,11 @@ def test_activations_are_what_the_backward_pass_keeps(precision: str, change: di
         return tensor
 
     tokens = torch.zeros(4, 128, dtype=torch.long)
+    masks = draw_masks(model, 4, 128, stream=Stream("dropout", 0), device=torch.device("cpu"))
+    kept |= {mask.untyped_storage().data_ptr(): mask for mask in masks.values()}
     half = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), half:
-        loss = built.loss(tokens, tokens)
+        loss = built.loss(tokens, tokens, masks)
     found = sum(t.untyped_storage().nbytes() for t in kept.values())
     assert torch.isfinite(loss)
     assert planner.activation_bytes(model, 4, precision) == pytest.approx(found, rel=0.125)
@@ -211,3 +219,30 @@ def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
         assert door.main(argv) == 2, argv
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1
+
+
+def test_dropout_of_gpt2_is_counted() -> None:
+    """Masks and dropped attention weights are half of what its step keeps: about 40 GB, not 22.6."""
+    config = gpt_settings(["experiment=gpt/gpt2_117m"])
+    assert 36e9 < planner.plan(config, 50_257, device="H200").bytes_per_device < 44e9
+
+
+def test_sharing_and_computing_again_cost_less_memory_each() -> None:
+    config = gpt_settings(["experiment=gpt/wikitext103_353m"])
+    planned = planner.plan(config, 50_257, device="A100", devices=8)
+    size = {(one.parallel, one.recompute): one for one in planned.layouts if one.micro_batch > 1}
+    for kind in ("ddp", "fsdp"):
+        assert size[kind, "blocks"].bytes < size[kind, "attention"].bytes < size[kind, "none"].bytes
+    assert size["fsdp", "none"].state < size["ddp", "none"].state / 2
+    assert size["fsdp", "none"].traffic > size["ddp", "none"].traffic > 0
+
+
+def test_a_model_of_104b_says_what_it_needs(capfd: pytest.CaptureFixture[str]) -> None:
+    """1.9 TB of state: refused where no layout fits, and planned in shares where one does."""
+    large = ["experiment=gpt/gpt_580m", "model.layers=64", "model.d_model=11600", "model.heads=80", "model.d_ff=46400",
+             "train.batch_size=2048", "train.micro_batch=1", "precision=bf16", "--vocab-size", "50304"]  # fmt: skip
+    assert door.main([*large, "--device", "H100", "--devices", "8"]) == 2
+    assert "do not fit 8 x H100" in capfd.readouterr().err
+    assert door.main([*large, "--device", "H100", "--devices", "128"]) == 0
+    fits = next(line for line in capfd.readouterr().out.splitlines() if line.startswith("  fits"))
+    assert "no:" in fits and "train.parallel=fsdp" in fits

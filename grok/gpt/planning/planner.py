@@ -128,22 +128,39 @@ def state_bytes(parameters: Parameters, precision: str) -> float:
     return float(each * parameters.total)
 
 
-def activation_bytes(model: ModelConfig, sequences: int, precision: str) -> float:
+def activation_bytes(model: ModelConfig, sequences: int, precision: str, recompute: str = "none") -> float:
     """Return about how many bytes the backward pass of ``sequences`` at once keeps in the blocks and before the head.
 
     A block keeps for a token 9 rows of width d (the inputs of two norms, which stay in float32 in half precision;
     those of three linear layers; queries, keys, values and what attention makes of them) and 2 of the MLP's width;
     rotary positions 3 more rows; a softmax written out (also for dropout on attention) the weights of all heads.
+    Dropout keeps its masks, in float32 and drawn before the pass, and the dropped weights of attention.
+
+    ``recompute``: with ``blocks`` a block keeps its input only, with ``attention`` attention does; one of them at a
+    time is computed again. Masks stay.
     """
     assert model.d_ff is not None and model.dropout_attention is not None
     d, full = model.d_model, 8 if precision == "float64" else 4
     size = 2 if precision in ("bf16", "fp16") else full
-    kept = 2 * d * full + (7 * d + 2 * model.d_ff) * size
+    rest = 2 * d * full + (2 * d + 2 * model.d_ff) * size
+    attention = 5 * d * size
     if model.positions == "rotary":
-        kept += 3 * d * full
+        attention += 3 * d * full
     if model.softmax == "float32" or model.dropout_attention > 0:
-        kept += model.heads * model.context * (full + (size if size < full else 0))
-    return float(sequences * model.context * (model.layers * kept + 2 * d * full))
+        attention += model.heads * model.context * (full + (size if size < full else 0))
+    if model.dropout_attention > 0:
+        attention += model.heads * model.context * size
+    kept = {"none": rest + attention, "attention": rest + d * size, "blocks": d * full}[recompute]
+    at_once = {"none": 0, "attention": attention, "blocks": rest + attention}[recompute]
+    rows = model.layers * kept + at_once + 2 * d * full
+    return float(sequences * model.context * rows) + mask_bytes(model, sequences)
+
+
+def mask_bytes(model: ModelConfig, sequences: int) -> float:
+    """Return the bytes of the dropout masks of ``sequences`` at once: float32, all drawn before the forward pass."""
+    d = model.d_model
+    block = 2 * d * bool(model.dropout_residual) + model.heads * model.context * bool(model.dropout_attention)
+    return 4.0 * sequences * model.context * (model.layers * block + d * bool(model.dropout_embedding))
 
 
 def logits_bytes(model: ModelConfig, sequences: int, vocab_size: int) -> float:
@@ -170,8 +187,10 @@ class Plan:
     mfu: float
     """Share of the peak that is reached: assumed, and shown."""
     precision: str
-    state_bytes: float
-    activation_bytes: float
+    layout: Layout
+    """As the settings say."""
+    layouts: list[Layout]
+    """All ways to hold the model on these devices."""
     corpus_tokens: int | None
 
     @property
@@ -206,8 +225,70 @@ class Plan:
 
     @property
     def bytes_per_device(self) -> float:
-        """Weights, gradients, moments and activations, with everything on each device."""
-        return self.state_bytes + self.activation_bytes
+        """Weights, gradients, moments and activations on each device, as the settings say."""
+        return self.layout.bytes
+
+    @property
+    def fitting(self) -> list[Layout]:
+        """The layouts that fit a device, the least work and traffic first."""
+        return [layout for layout in self.layouts if layout.bytes <= self.machine.memory]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How devices hold a model, and what that costs each."""
+
+    parallel: str
+    """``ddp`` or ``fsdp``, as ``train.parallel``."""
+    recompute: str
+    """As ``train.recompute``."""
+    micro_batch: int
+    state: float
+    """Bytes of weights, gradients and moments."""
+    activations: float
+    traffic: float
+    """Bytes that a device sends in a step."""
+
+    @property
+    def bytes(self) -> float:
+        """All bytes of a device."""
+        return self.state + self.activations
+
+    def __str__(self) -> str:
+        return f"train.parallel={self.parallel} train.recompute={self.recompute} train.micro_batch={self.micro_batch}"
+
+
+def layout(
+    config: GptConfig, parameters: Parameters, devices: int, parallel: str, recompute: str, micro_batch: int
+) -> Layout:
+    """Return what holding a model so costs each of ``devices``.
+
+    DDP sums gradients, twice (N - 1) / N of their float32 bytes a step. FSDP2 gathers the weights of a block for its
+    forward and its backward pass and scatters the sums of its gradients, for every micro-batch; beside its share a
+    device holds two gathered blocks, and embedding and head whole with their gradients.
+    """
+    n, low = parameters, config.precision in ("bf16", "fp16")
+    state, travels, others = state_bytes(n, config.precision), 2 if low else 4, (devices - 1) / devices
+    activations = activation_bytes(config.model, micro_batch, config.precision, recompute)
+    if devices == 1 or parallel == "ddp":
+        return Layout(parallel, recompute, micro_batch, state, activations, 2 * others * 4.0 * n.total)
+    block = n.blocks / config.model.layers
+    held = 2 * block * travels + 2 * 4.0 * (n.total - n.blocks)
+    rounds = -(-config.train.batch_size // (devices * micro_batch))
+    traffic = rounds * others * (n.blocks * (2 * travels + 4.0) + 8.0 * (n.total - n.blocks))
+    return Layout(parallel, recompute, micro_batch, state / devices + held, activations, traffic)
+
+
+def layouts(config: GptConfig, parameters: Parameters, devices: int, micro_batch: int) -> list[Layout]:
+    """Return the ways to hold a model on ``devices``, those with the least work and traffic first."""
+    kinds = ("ddp", "fsdp") if devices > 1 else ("ddp",)
+    sizes = [micro_batch] if micro_batch == 1 else [micro_batch, 1]
+    return [
+        layout(config, parameters, devices, kind, recompute, size)
+        for size in sizes
+        for recompute in ("none", "attention", "blocks")
+        for kind in kinds
+    ]
 
 
 def plan(
@@ -243,8 +324,8 @@ def plan(
         devices=devices,
         mfu=mfu,
         precision=config.precision,
-        state_bytes=state_bytes(parameters, config.precision),
-        activation_bytes=activation_bytes(config.model, at_once, config.precision),
+        layout=layout(config, parameters, devices, config.train.parallel, config.train.recompute, at_once),
+        layouts=layouts(config, parameters, devices, at_once),
         corpus_tokens=corpus_tokens,
     )
 

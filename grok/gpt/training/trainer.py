@@ -60,6 +60,7 @@ class Trainer:
             share=(lambda model: shard(model, numerics)) if numerics.sharded else None,
         )
         self.model.use_products(numerics.products)
+        self.model.use_recompute(config.train.recompute)
         self.optimizer = build_optimizer(self.model, config.optim)
         self.gradient = Gradient(self.model, numerics, self.ranks)
         self.batches = Batches(config, corpus)
