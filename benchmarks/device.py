@@ -36,7 +36,7 @@ from grok.records import Job, RunResult
 from grok.runs import never
 
 SEEDS, STEPS = 2073, 3000
-TARGETS = {"float32": 10.0, "tf32": 5.0}
+TARGETS = {"float32": 5.0, "tf32": 2.0}
 """Minutes for all seeds, on an H200."""
 H200 = {"float32": 67e12, "tf32": 494.5e12, "bf16": 989e12, "bandwidth": 4.8e12}
 """Peak operations a second (dense) and bytes a second of an H200 SXM, from its data sheet."""
@@ -155,7 +155,7 @@ def product_seconds(counts: Counts, precision: str) -> float:
     total = 0.0
     for operands, times in counts.products.items():
         x, y = (
-            torch.zeros(
+            torch.randn(  # zeros would flatter: a device draws less power on them and runs faster
                 sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1, dtype=dtype, device="cuda"
             ).as_strided(shape, strides)
             for shape, strides in operands
@@ -297,6 +297,15 @@ def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], commit: str
     return "\n".join(lines)
 
 
+def commit() -> str:
+    """Return the commit's short name, ``unknown`` where there is no git."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--estimate", action="store_true", help="count operations and bytes; needs no device")
@@ -319,8 +328,7 @@ def main() -> int:
         print("No width fits five times into this device's memory: give smaller ones by --widths", file=sys.stderr)
         return 2
     sweeps = {p: whole_sweep(found["table width"], p, given.sweep_steps) for p in PRECISIONS}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    text = page(found, sweeps, commit.stdout.strip() or "unknown")
+    text = page(found, sweeps, commit())
     given.out.mkdir(parents=True, exist_ok=True)
     stem = given.out / f"{datetime.date.today()}-device"
     stem.with_suffix(".md").write_text(text)

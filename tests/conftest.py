@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import signal
@@ -12,19 +13,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
 
 torch.set_num_threads(1)
 
 SAMPLES = Path(os.environ.get("GROK_SAMPLES", Path(__file__).parents[2] / "shared" / "data"))
 
 # A deadline of 200 ms an example fails on a busy machine and says nothing about the code.
-settings.register_profile("grok", deadline=None)
-settings.load_profile("grok")
+if importlib.util.find_spec("hypothesis"):  # a machine with a GPU may have no more than torch and pytest
+    from hypothesis import settings
+
+    settings.register_profile("grok", deadline=None)
+    settings.load_profile("grok")
 
 # A suite that a script started in the background ignores Ctrl-C, and so would every command that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    if not importlib.util.find_spec("pytest_timeout"):
+        parser.addini("timeout", "seconds for a test, of a plugin that is not installed here")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Under ``-m cuda`` leave out what has no such test: it imports what a machine with a GPU may not have."""
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    if config.option.markexpr != "cuda" or not (collection_path.is_dir() or collection_path.name.startswith("test_")):
+        return None
+    return None if any("pytest.mark.cuda" in file.read_text() for file in files) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

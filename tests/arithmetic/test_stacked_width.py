@@ -18,6 +18,7 @@ def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> 
     default = default_config()
     assert width_on(default, "NVIDIA H200", h200) == 264
     assert width_on(default, "NVIDIA H200 NVL", h200) == 264
+    assert width_on(default, "NVIDIA GH200 480GB", 96 * 10**9) == 264
     assert width_on(default, "Some other device", h200) == 64
     wider = width_on(default_config(model={"d_model": 64, "d_ff": 256}), "NVIDIA H200", h200)
     narrower = width_on(default_config(model={"d_model": 256, "d_ff": 1024}), "NVIDIA H200", h200)

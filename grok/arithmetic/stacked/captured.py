@@ -10,6 +10,7 @@ Source: PyTorch's notes on CUDA graphs; NVIDIA's "CUDA Graph best practice for P
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,12 @@ import torch
 
 WARM_UPS: Final = 3
 """Calls before a capture: kernels are compiled and chosen, and memory is set aside, in the first ones."""
+
+
+@functools.cache
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the one stream of this process on which captures warm up: each has library workspaces of its own."""
+    return torch.cuda.Stream(device)
 
 
 class Captured:
@@ -28,7 +35,7 @@ class Captured:
     """
 
     def __init__(self, function: Callable[[], None], device: torch.device, *, graph: bool = True) -> None:
-        self.function = function
+        self.function, self.device = function, device
         self.uses_graph = graph and device.type == "cuda"
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -38,7 +45,7 @@ class Captured:
             for _ in range(WARM_UPS):
                 self.function()
             return
-        stream = torch.cuda.Stream()
+        stream = capture_stream(self.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):

@@ -19,7 +19,7 @@ from grok.arithmetic.vocabulary import Vocabulary
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError
 
-WIDTHS: Final = {"NVIDIA B200": 296, "NVIDIA H200": 264, "NVIDIA H100": 264, "NVIDIA A100": 216}
+WIDTHS: Final = {"NVIDIA B200": 296, "NVIDIA H200": 264, "NVIDIA H100": 264, "NVIDIA GH200": 264, "NVIDIA A100": 216}
 """Lanes by device model for a model of the default size: two for each of its multiprocessors, so that batched
 products come out even. A start by arithmetic; ``grok bench device`` measures what would be better."""
 DEFAULT_WIDTH: Final = 64
