@@ -218,8 +218,8 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
 
 def fingerprint(manifest: Mapping[str, Any]) -> str:
     """Return the hash of all that a manifest says; it stands in it as ``manifest_sha256`` (since 2026-11-22)."""
-    said = {name: value for name, value in manifest.items() if name != "manifest_sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    stated = {name: value for name, value in manifest.items() if name != "manifest_sha256"}
+    return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
 
 
 def _names_files(manifest: Mapping[str, Any]) -> bool:

@@ -57,3 +57,10 @@ def test_nothing_cites_a_document_that_is_not_in_the_project() -> None:
     files = [path for ext in ("py", "yaml", "md") for path in ROOT.rglob(f"*.{ext}") if ".venv" not in path.parts]
     cited = re.compile(r"\b(REQUIREMENTS|DESIGN|HOUSE)\b" + r"[ ,.]" + r"|(\"\"\"|# )([NTASG]\d{1,2}(, | and )?)+[:.,]")
     assert [str(p.relative_to(ROOT)) for p in files if cited.search(p.read_text(encoding="utf-8"))] == []
+
+
+def test_names_are_nouns_of_the_field() -> None:
+    word = "(?:found|given|there|asked|told|said)"
+    bound = re.compile(rf"^ +{word}(?: =|: [^=\n]+ =)|\bfor {word} in\b|[(,] ?{word}: \w", re.MULTILINE)
+    files = [path for place in ("grok", "analysis", "sweeps", "hydra_plugins") for path in (ROOT / place).rglob("*.py")]
+    assert [f"{p.relative_to(ROOT)}: {m}" for p in files for m in bound.findall(p.read_text(encoding="utf-8"))] == []
