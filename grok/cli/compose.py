@@ -82,6 +82,9 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
     args = parser.parse_intermixed_args(list(words))  # options may stand behind overrides
     if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
         raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
+    if args.cfg and args.multirun:  # what all runs of the sweep share, and what they differ in
+        args.multirun = False
+        args.overrides = _shared_words(args.overrides)
     modes = [f"--{name}" for name in ("run", "multirun", "cfg", "shell_completion", "info") if getattr(args, name)]
     if len(modes) > 1:
         raise ConfigError(f"{' and '.join(modes)} exclude each other: give one of them")
@@ -102,6 +105,20 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
             del os.environ[FULL_ERROR]
         else:
             os.environ[FULL_ERROR] = before
+
+
+def _shared_words(words: Sequence[str]) -> list[str]:
+    """Return the overrides that all runs of a sweep share; print the others, as comments of YAML."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parser = OverridesParser.create()
+    with _refusals(one_run=False):
+        swept = [word for word in words if parser.parse_override(as_overrides([word])[0]).is_sweep_override()]
+    for word in words:
+        if word.startswith("sweep=") and word not in swept:
+            swept += setups.swept(word.partition("=")[2])
+    print("\n".join(["# settings that all runs of the sweep share; it sweeps over:", *(f"#   {w}" for w in swept)]))
+    return [word for word in words if word not in swept]
 
 
 def _refuse_option(message: str) -> NoReturn:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.config.gpt import PRESETS
 from grok.errors import nearest
+
+EXECUTORS: Final = {
+    "submitit_slurm": "slurm",
+    "submitit_local": "loky",
+    "joblib": "loky",
+    "ray": "ray",
+    "ray_aws": "ray",
+    "dask": "dask",
+    "rq": "dask",
+}
+"""Launchers of Hydra's own that people know, and the executor that does the same here."""
 
 
 def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
@@ -25,6 +37,11 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
         if group == "experiment/gpt":
             return unknown_preset(f"gpt/{name}")
         known = sorted(error.options)
+        if group == "hydra/launcher":
+            return (
+                f"{group}={name}: runs of one sweep share a program and a store, so they are spread by the executor "
+                f"instead of a launcher: executor={EXECUTORS.get(name, 'loky')} (inline, loky, dask, ray or slurm)"
+            )
         return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
     text = str(error) or str(error.__cause__ or "")
     nowhere = re.search(r"Interpolation key '([^']*)' not found\s+full_key: (\S+)", text)

@@ -28,6 +28,17 @@ def names(group: str) -> list[str]:
     return [name for name in every if name not in NOT_NAMED.get(group, ())]
 
 
+def swept(name: str) -> list[str]:
+    """Return what a named sweep of ``conf/sweep/`` sweeps over, as ``NAME=VALUES``; none for one from elsewhere."""
+    file = folder() / "sweep" / f"{name}.yaml"
+    if not file.is_file():
+        return []
+    import yaml
+
+    params = yaml.safe_load(file.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
+    return [f"{setting}={values}" for setting, values in params.items()]
+
+
 def meaning(group: str, name: str, width: int = 90) -> str:
     """Return what a set-up is: the first sentence of its file's comment, behind the command that it opens with."""
     lines = (folder() / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""``grok store {status|verify|compact|merge|migrate|restore} STORE``.
+"""``grok store {status|verify|compact|merge|migrate|restore|export} STORE``.
 
 Exit status 0: done, all well; 1: something is wrong with the store, or stores disagree;
 2: refused.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from grok.cli.command import Parser, add_store, command, store_of
-from grok.errors import StoreError
+from grok.errors import ConfigError, StoreError
 from grok.files import disk_errors
 from grok.store.compact import compact
 from grok.store.conflicts import conflict_files
@@ -68,6 +68,13 @@ def parser() -> Parser:
         ("restore", "bring back what quarantine/ holds and is whole"),
     ):
         add_store(commands.add_parser(name, help=meaning, description=meaning))
+    meaning = "write every finished run into TensorBoard, Weights & Biases or MLflow, with its curve and outcome"
+    exporting = commands.add_parser("export", help=meaning, description=meaning)
+    add_store(exporting)
+    exporting.add_argument("--tensorboard", metavar="DIR", help="one folder below it for each run")
+    exporting.add_argument("--wandb", metavar="PROJECT", help="offline unless --wandb-mode=online")
+    exporting.add_argument("--wandb-mode", choices=("offline", "online"), default="offline")
+    exporting.add_argument("--mlflow", metavar="ADDRESS", help="such as sqlite:///mlflow.db")
     meaning = "merge stores; runs that should be equal and are not are reported, never chosen from"
     merging = commands.add_parser("merge", help=meaning, description=meaning)
     merging.add_argument("store", metavar="A", help="store that receives the others' runs (without --into)")
@@ -81,8 +88,32 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.into is None and arguments.others and not Path(arguments.store).exists():
             raise StoreError(f"no store at {arguments.store} (not there): for a new one give --into {arguments.store}")
         return _merge(arguments.store, arguments.others, arguments.into)
+    if arguments.command == "export":
+        return _export(arguments)
     commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate, "restore": _restore}
     return commands[arguments.command](str(store_of(arguments)))
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from grok.execute.export import export, openers
+
+    store = open_store(str(store_of(arguments)))
+    opened = openers(
+        store,
+        tensorboard=arguments.tensorboard,
+        wandb=arguments.wandb,
+        wandb_mode=arguments.wandb_mode,
+        mlflow=arguments.mlflow,
+    )
+    if not opened:
+        raise ConfigError("export: expected at least one of --tensorboard DIR, --wandb PROJECT, --mlflow ADDRESS")
+
+    def tell(number: int, of: int) -> None:
+        if number % 100 == 0 and number < of:
+            print(f"{number:,} of {of:,} runs", flush=True)
+
+    print(f"{export(store, opened, tell):,} runs written")
+    return 0
 
 
 def _status(path: str) -> int:

@@ -27,7 +27,7 @@ def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store:
     """
     configs = [run.config for run in requested]
     refuse_missing_device(shared)
-    refuse_unavailable(shared.executor)
+    refuse_unavailable(shared.executor, shared.plugin_path)
     refuse_unusable_code(configs)
     refuse_unknown_tensors(configs)
     refuse_unusable_data(configs)

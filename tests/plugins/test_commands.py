@@ -58,6 +58,25 @@ def test_a_sweep_on_workers_is_stored_and_not_trained_again(door: Door, executor
     assert "2 stored, 0 duplicates, 0 to train" in door(*words, "dry_run=true").out
 
 
+def test_an_executor_of_ones_own_carries_the_groups(door: Door, write: Write) -> None:
+    write(
+        here="""
+        from grok.execute.executors.base import InlineExecutor
+
+        class Counting(InlineExecutor):
+            def __init__(self, settings, workers, environment):
+                super().__init__(settings)
+            def submit(self, group, slot):
+                print(f"group of {len(group.runs)}")
+                return super().submit(group, slot)
+        """
+    )
+    ended = door(*RUN, "-m", "seed=0,1", "executor=here.Counting")
+    assert ended.status == 0, ended
+    assert "group of " in ended.out
+    assert "there is no module 'absent'" in door(*RUN, "seed=5", "executor=absent.Counting").err
+
+
 def test_changed_code_trains_anew_and_says_why(door: Door, write: Write) -> None:
     assert door(*RUN, "executor=inline").status == 0
     write(mine=MINE.replace("width=16", "width=17"))

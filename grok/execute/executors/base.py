@@ -20,6 +20,8 @@ from typing import Any, Final, Protocol
 from grok.errors import ConfigError
 from grok.execute.groups import Group
 from grok.execute.worker import IDLE, GroupReport, WorkerSettings, run_group, run_group_in_worker
+from grok.plugins import activate, active, code_of, load
+from grok.plugins.spec import TARGET
 
 EXTRAS: Final = {"dask": "distributed", "ray": "ray", "slurm": "submitit"}
 """The package that an executor needs."""
@@ -176,12 +178,16 @@ def unfit(cluster: str, error: Exception) -> GroupReport:
     )
 
 
-def refuse_unavailable(kind: str) -> None:
-    """Refuse an executor that this machine lacks.
+def refuse_unavailable(kind: str, folder: str = ".") -> None:
+    """Refuse an executor that this machine lacks; ``folder`` is where one of the user's own is looked for.
 
     Raises:
-        ConfigError: the extra that it needs is not installed, or there is no SLURM here.
+        ConfigError: there is no such code, the extra that it needs is not installed, or there is no SLURM here.
     """
+    if "." in kind:  # code of the user's own
+        activate(code_of(folder, [kind, *active().targets]))
+        load({TARGET: kind})
+        return
     package = EXTRAS.get(kind)
     if package is not None and importlib.util.find_spec(package) is None:
         raise ConfigError(
@@ -203,6 +209,9 @@ def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thre
 
 def executor_class(kind: str) -> Callable[[WorkerSettings, int, dict[str, str]], Executor]:
     """Return the class of a cluster's executor; its module needs a package of :data:`EXTRAS`."""
+    if "." in kind:
+        own: Callable[[WorkerSettings, int, dict[str, str]], Executor] = load({TARGET: kind})
+        return own
     module = importlib.import_module(f"grok.execute.executors.{kind}")
     cls: Callable[[WorkerSettings, int, dict[str, str]], Executor] = getattr(module, f"{kind.capitalize()}Executor")
     return cls

@@ -7,7 +7,7 @@ takes up its own log at the step it goes on from.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -65,11 +65,11 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
     Raises:
         ConfigError: one needs a package that is not installed, or cannot be written where it is asked for.
     """
-    log = config.log
+    log, experiment = config.log, str(config.experiment)
     requested: list[tuple[str, str | None, Callable[[str], Sink]]] = [
         ("tensorboard", log.tensorboard, lambda folder: TensorBoard(Path(folder) / run_id, from_step)),
-        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, config)),
-        ("mlflow", log.mlflow, lambda address: MLflow(run_id, config, from_step)),
+        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, log.wandb_mode, flatten(config))),
+        ("mlflow", log.mlflow, lambda address: MLflow(run_id, address, experiment, flatten(config), from_step)),
     ]
     sinks: list[Sink] = []
     for name, value, opened in requested:
@@ -106,10 +106,10 @@ class TensorBoard:
         self.writer = self.open(str(folder), purge_step=from_step + 1 if from_step else None)
 
     def step(self, point: StepPoint) -> None:
-        self._write(numbers(point, STEP_NAMES), point.step)
+        self.write(numbers(point, STEP_NAMES), point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
-        self._write(numbers(point, EVALUATION_NAMES), point.step)
+        self.write(numbers(point, EVALUATION_NAMES), point.step)
         if point.sample is not None:
             self.writer.add_text("val/sample", point.sample, point.step)
 
@@ -126,7 +126,8 @@ class TensorBoard:
     def close(self) -> None:
         self.writer.close()
 
-    def _write(self, values: dict[str, float], step: int) -> None:
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
@@ -134,27 +135,27 @@ class TensorBoard:
 class WeightsAndBiases:
     """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
 
-    def __init__(self, run_id: str, config: GptConfig) -> None:
+    def __init__(self, run_id: str, project: str, mode: str, settings: Mapping[str, Any]) -> None:
         try:
             import wandb
         except ImportError as error:
             raise missing("log.wandb", "wandb") from error
         self.run: Any = wandb.init(
-            project=config.log.wandb,
+            project=project,
             id=run_id,
             name=run_id[:8],
             resume="allow",
-            mode="online" if config.log.wandb_mode == "online" else "offline",
-            config=without_secrets(flatten(config)),
+            mode="online" if mode == "online" else "offline",
+            config=without_secrets(dict(settings)),
             settings=wandb.Settings(silent=True),
         )
         self.number = 0
 
     def step(self, point: StepPoint) -> None:
-        self._write(numbers(point, STEP_NAMES), point.step)
+        self.write(numbers(point, STEP_NAMES), point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
-        self._write(numbers(point, EVALUATION_NAMES), point.step)
+        self.write(numbers(point, EVALUATION_NAMES), point.step)
 
     def branch(self, number: int) -> None:
         self.number = number  # W&B's own step never goes back, so a branch has names of its own
@@ -169,7 +170,8 @@ class WeightsAndBiases:
     def close(self) -> None:
         self.run.finish()
 
-    def _write(self, values: dict[str, float], step: int) -> None:
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
         prefix = f"branch-{self.number}/" if self.number else ""
         self.run.log({prefix + name: value for name, value in values.items()} | {f"{prefix}step": step})
 
@@ -177,7 +179,7 @@ class WeightsAndBiases:
 class MLflow:
     """An MLflow run, one nested run per branch; a resumed run goes on in the one that its process left open."""
 
-    def __init__(self, run_id: str, config: GptConfig, from_step: int) -> None:
+    def __init__(self, run_id: str, address: str, name: str, settings: Mapping[str, Any], from_step: int) -> None:
         try:
             from mlflow.entities import Metric, Param
             from mlflow.exceptions import MlflowException
@@ -187,29 +189,27 @@ class MLflow:
         self.metric = Metric
         self.run_id = run_id
         self.held: list[Any] = []
-        name = str(config.experiment)
         try:
-            self.client: Any = MlflowClient(config.log.mlflow)
+            self.client: Any = MlflowClient(address)
             experiment = self.client.get_experiment_by_name(name)
             self.experiment = experiment.experiment_id if experiment else self.client.create_experiment(name)
             left = self._left_open() if from_step else None
             self.run = left or self._open(run_id, {})
             if left is None:
-                self.client.log_batch(
-                    self.run, params=[Param(k, str(v)) for k, v in without_secrets(flatten(config)).items()]
-                )
+                shown = without_secrets(dict(settings))
+                self.client.log_batch(self.run, params=[Param(k, str(v)) for k, v in shown.items()])
         except MlflowException as error:
             reason = (str(error).strip().splitlines() or [""])[0]
             raise ConfigError(
-                f"log.mlflow={config.log.mlflow} cannot be used ({reason}): expected an address such as "
+                f"log.mlflow={address} cannot be used ({reason}): expected an address such as "
                 "sqlite:///mlflow.db or http://HOST:5000, or null"
             ) from error
 
     def step(self, point: StepPoint) -> None:
-        self._write(numbers(point, STEP_NAMES), point.step)
+        self.write(numbers(point, STEP_NAMES), point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
-        self._write(numbers(point, EVALUATION_NAMES), point.step)
+        self.write(numbers(point, EVALUATION_NAMES), point.step)
         self.flush()
 
     def branch(self, number: int) -> None:
@@ -242,7 +242,8 @@ class MLflow:
         )
         return str(open_ones[0].info.run_id) if open_ones else None
 
-    def _write(self, values: dict[str, float], step: int) -> None:
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
         self.held += [self.metric(name, value, 0, step) for name, value in values.items()]
         if len(self.held) > MLFLOW_HOLDS:
             self.flush()

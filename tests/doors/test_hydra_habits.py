@@ -1,0 +1,43 @@
+"""What people who know Hydra type, and what it does here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.doors.conftest import TINY, Door
+
+MINE = """# @package _global_
+defaults:
+  - quickstart
+  - override /mode: arithmetic
+experiment: mine
+optim:
+  lr: 0.02
+"""
+
+
+def test_the_settings_of_a_sweep_are_printed_with_what_it_sweeps(door: Door) -> None:
+    ended = door("-m", "--cfg", "job", "sweep=bug", "seed=1,2", "optim.lr=0.02")
+    lines = ended.out.splitlines()
+    assert lines[:5] == [
+        "# settings that all runs of the sweep share; it sweeps over:",
+        "#   seed=1,2",
+        "#   eval.couple_order=false,true",
+        "#   eval.passes=1,2",
+        "#   seeds.order=range(0,32)",
+    ]
+    assert "  lr: 0.02" in lines
+
+
+def test_a_launcher_is_answered_with_the_executor_to_use(door: Door) -> None:
+    for launcher, executor in (("submitit_slurm", "slurm"), ("joblib", "loky"), ("ray", "ray")):
+        ended = door(*TINY, "-m", "seed=1,2", f"hydra/launcher={launcher}")
+        assert ended.status == 2 and f"executor={executor} " in ended.err and ended.err.count("\n") == 1
+
+
+def test_set_ups_of_a_folder_of_ones_own(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    (tmp_path / "conf/experiment/mine.yaml").write_text(MINE)
+    assert "1 to train" in door("--config-dir", "conf", "experiment=mine", "dry_run=true").out
+    assert "1 to train" in door(f"hydra.searchpath=[file://{tmp_path}/conf]", "experiment=mine", "dry_run=true").out
+    assert "mine, nanda" in door("--config-dir", "conf", "experiment=absent", "dry_run=true").err
