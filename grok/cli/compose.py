@@ -112,7 +112,7 @@ def _shared_words(words: Sequence[str]) -> list[str]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parser = OverridesParser.create()
-    with _refusals(one_run=False):
+    with _refusals(one_run=False, mode=chosen_mode(words)):
         swept = [word for word in words if parser.parse_override(as_overrides([word])[0]).is_sweep_override()]
     for word in words:
         if word.startswith("sweep=") and word not in swept:
