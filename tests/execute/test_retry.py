@@ -152,3 +152,34 @@ def test_a_stop_leaves_the_rest(tmp_path: Path) -> None:
     totals = runner.run(lane_groups(RUNS, workers=1))
     assert 0 < len(totals.finished) < 40
     assert len(executor.started) == 2
+
+
+class Leased(LossyExecutor):
+    """Another sweep holds every run at first, and has stored it when it is asked for again."""
+
+    def result(self, ticket: str) -> GroupReport:
+        (group,) = [g for g in self._flying if g.name == ticket]
+        self._flying.remove(group)
+        ids = [run.run_id for run in group.runs]
+        if len(self.started) == 1:
+            return GroupReport(held=ids)
+        return GroupReport(stored=dict.fromkeys(ids, "completed"))
+
+
+def test_runs_of_another_sweep_are_waited_for_and_it_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grok.execute.retry.ASK_AGAIN", 0.01)
+    executor, said = Leased(1, set(), set()), list[tuple[int, str]]()
+    runner = GroupRunner(
+        executor=executor,
+        stored=lambda: {},
+        record_failure=lambda run, error: None,
+        live=LiveFolder(tmp_path),
+        stop=lambda: False,
+        tell=lambda text: said.append((len(executor.started), text)),
+    )
+    totals = runner.run(lane_groups(RUNS[:3], workers=1))
+    assert totals.elsewhere == {run.run_id for run in RUNS[:3]}
+    assert len(said) == 1 and said[0][0] == 1, "said once, before the runs are asked for again"
+    assert "being trained by another sweep in this store, waiting for them" in said[0][1]
