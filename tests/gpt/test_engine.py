@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import grok.gpt.training.trainer as trainer_module
 from grok.config import identify
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, DataError, TrainingError
@@ -199,6 +200,15 @@ def test_other_precisions_train(settings: Build, precision: str) -> None:
     assert result.curve[-1].val_loss == pytest.approx(reference.curve[-1].val_loss, abs=0.05)
     if precision == "fp16":
         assert all(p.loss_scale >= 1 for p in result.step_log)
+
+
+def test_a_gradient_that_is_never_finite_in_fp16_ends_the_run(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended as completed, with every update skipped and a loss scale near nothing."""
+    monkeypatch.setattr(trainer_module, "total_norm", lambda grads: torch.tensor(float("inf")))
+    result = result_of(run(settings(precision="fp16", train__steps=40)))
+    assert (result.status, result.stop_reason) == ("diverged", "not_finite")
+    scales = [p.loss_scale for p in result.step_log]
+    assert scales[0] == 2.0**16 and scales[-1] == 1.0 and len(scales) == 17
 
 
 def test_an_overflow_in_fp16_is_skipped_and_halves_the_scale(settings: Build, corpus: Corpus) -> None:

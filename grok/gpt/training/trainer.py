@@ -30,6 +30,8 @@ from grok.text.windows import gather
 
 SCALE_START, SCALE_GROWTH_STEPS, SCALE_MAX = 2.0**16, 2000, 2.0**24
 """Loss scaling in fp16 (Micikevicius et al. 2018): halved on overflow, doubled after so many good steps."""
+SCALE_LEAST = 1.0
+"""Least loss scale: a gradient that overflows without any scaling is not finite, and no step to skip."""
 
 
 @dataclass(slots=True)
@@ -88,7 +90,8 @@ class Trainer:
         zeros = 1 - self._sum(nonzero(grads)) / self.elements
         train_loss, grad_norm, zeros_in_grads = torch.stack([loss.double(), norm.double(), zeros.double()]).tolist()
 
-        overflow = self.config.precision == "fp16" and math.isfinite(train_loss) and not math.isfinite(grad_norm)
+        scaled = self.config.precision == "fp16" and scale > SCALE_LEAST
+        overflow = scaled and math.isfinite(train_loss) and not math.isfinite(grad_norm)
         event = "skipped" if overflow else self.watch.see(train_loss, grad_norm)
         rate = learning_rate(self.config, k) * self.branch.lr_factor
         self.counters.step = k
