@@ -31,10 +31,17 @@ def machine_code(kernels: Mapping[str, str]) -> dict[str, Any]:
                 result["failed"].append(f"{name}: {type(error).__name__}: {error}"[:300])
                 continue
             result["cubins"] += 1
-            local = local_bytes(tool, compiled.asm["cubin"])
+            local = local_bytes(tool, cubin_of(compiled))
             if local:
                 result["spilled"].append(f"{name} {config}: {local} bytes a thread")
     return result
+
+
+def cubin_of(compiled: Any) -> bytes:
+    """Return the machine code, of Triton's own kernel or of the one that torch launches without Triton."""
+    if hasattr(compiled, "asm"):
+        return bytes(compiled.asm["cubin"])
+    return Path(compiled.cubin_path).read_bytes()
 
 
 def local_bytes(tool: Path, cubin: bytes) -> int:
