@@ -226,7 +226,7 @@ QUESTION = Question(
     "gpt",
     "Language models",
     "How well do the GPT runs predict text, and how much does the seed matter?",
-    "",  # a corpus comes first: grok.prepare
+    "",  # a corpus comes first: `grok prepare`
     analyse,
     lambda observations: bool(len(observations.gpt)),
     any_task=False,
