@@ -81,7 +81,7 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
         refusal = failure.value.__cause__
         assert refusal is not None
 
-        def refuse(graph: torch.fx.GraphModule) -> None:
+        def refuse(*graph_and_options: object) -> None:
             raise refusal  # what the real compiler said above takes seconds to say again
 
         monkeypatch.setattr("grok.numerics.compiled._compiled", refuse)
