@@ -37,7 +37,7 @@ CONTROL = "final_norm"
 STREAMS = ("order", "split")
 """Streams that can be factors beside the layers."""
 
-MOST_LISTED = 16
+MOST_LISTED = 20
 """Factors whose subsets are all listed before some are drawn."""
 
 Groups = dict[str, tuple[str, ...]]
