@@ -82,8 +82,9 @@ def by_condition(
         raise needs_of_all(gaps, "condition")
     if len(conditions) == 1:
         return parts[0]
-    settings = listed([c.removeprefix("config.") for c in varying_columns(pd.concat([c.rows for c in conditions]))])
-    scope = f"{len(conditions)} conditions, each answered for by itself; {settings} tell them apart."
+    varying = varying_columns(pd.concat([c.rows for c in conditions]))
+    settings = listed([c.removeprefix("config.") for c in varying])
+    scope = f"{len(conditions)} conditions, each answered for by itself. What differs between them: {settings}."
     study = side_by_side(question, parts, {c.name: len(c) for c in conditions}, beside, scope, "condition")
     study.notes += [f"{name}: not enough data, needs {needs}." for name, needs in gaps.items()]
     if len(conditions) > MOST:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -128,7 +128,14 @@ def analyse(observations: Observations, question: Question) -> Study:
         return one(observations, of[condition.rows.index[0]], question)
 
     conditions = conditions_of(pd.concat([crossing.rows for crossing in every]))
-    return by_condition(observations, question, conditions, answer, Beside(beside))
+    return by_condition(observations, question, conditions, answer, Beside(beside, lead=largest_share))
+
+
+def largest_share(study: Crossed) -> Finding | None:
+    """Return the largest of the shares that stand on cards, by its name."""
+    shares = [f for f in study.findings if f.headline and f.estimate is not None]
+    largest = max(shares, key=lambda f: f.estimate.value if f.estimate else 0.0, default=None)
+    return None if largest is None else replace(largest, label=f"largest share: {largest.label.removesuffix(' share')}")
 
 
 def beside(study: Crossed) -> dict[str, object]:

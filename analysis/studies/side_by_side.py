@@ -27,6 +27,8 @@ class Beside:
     """The p-value that the reference (first) and another do not differ; None where they cannot be compared."""
     meaning: str = ""
     """What p says, in words: ``the share of super seeds is the same (Fisher's exact test)``."""
+    lead: Callable[[Any], Finding | None] | None = None
+    """What an answer's card says; None: its first headline."""
 
 
 def side_by_side(
@@ -37,7 +39,7 @@ def side_by_side(
     ``sizes``: runs by that name. ``kind``: what the parts are, ``population`` or ``condition``.
     """
     study = Study(name=question.name, title=question.title, question=question.question, scope=scope, parts=parts)
-    study.findings = [*_differences(parts, beside, kind), *_leading(parts, kind)]
+    study.findings = [*_differences(parts, beside, kind), *_leading(parts, beside, kind)]
     study.tables = [_table(parts, sizes, beside, kind), *_tables(parts)]
     study.notes = _notes(parts)
     return study
@@ -72,9 +74,10 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
     return [Finding(f"{kind}s that differ", f"{len(clear)} of {len(p)}", text)]
 
 
-def _leading(parts: Sequence[Study], kind: str) -> list[Finding]:
+def _leading(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
     """Return one card for each population, or their range where there are many; no population leads in silence."""
-    leading = [(part, lead) for part in parts if (lead := next((f for f in part.findings if f.headline), None))]
+    lead_of = beside.lead or (lambda part: next((f for f in part.findings if f.headline), None))
+    leading = [(part, lead) for part in parts if (lead := lead_of(part))]
     if len(leading) <= MOST_CARDS:
         return [
             replace(lead, label=f"{lead.label}; {part.about}", text=f"{part.about}: {lead.text}")

@@ -379,3 +379,18 @@ def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
         assert isinstance(answer, Missing)
         assert not answer.started
         assert answer.command == "" or answer.command.startswith("grok ")
+
+
+def test_every_condition_of_a_crossed_design_is_named_and_has_its_shares() -> None:
+    rng = np.random.default_rng(4)
+    plain = crossed((2, 3, 3), rng, {"init": 0.2, "chaos": 0.01})
+    other = [
+        Truth({**truth.overrides, "optim.weight_decay": 0.5}, truth.time)
+        for truth in crossed((2, 3, 3), rng, {"order": 0.2, "chaos": 0.01})
+    ]
+    study = ask("crossed", simulate(plain + other))
+    assert [part.about for part in study.parts] == ["optim.weight_decay=0.1 (default)", "optim.weight_decay=0.5"]
+    (table,) = [table.frame for table in study.tables if table.name == "conditions"]
+    assert table["runs"].tolist() == [36, 36]
+    labels = [f.label for f in study.findings if f.headline]
+    assert [label.partition(";")[0] for label in labels] == ["largest share: init", "largest share: order"]
