@@ -29,7 +29,7 @@ RUN = (
 
 def saved(folder: Path) -> int:
     """Return the number of the newest checkpoint: how many were written so far."""
-    return max((int(p.name.split("-")[0]) for p in folder.glob("S/checkpoints/*/*-step-*")), default=0)
+    return max((int(p.name.split("-")[0]) for p in folder.glob("S/checkpoints/*/[0-9]*-step-*")), default=0)
 
 
 def killed_until_through(folder: Path, words: list[str], chance: random.Random) -> int:
