@@ -73,7 +73,7 @@ def test_a_changed_manifest_is_refused_before_anything_is_named_after_it(
         place = place[name]
     place[path[-1]] = value
     file.write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match=r"manifest\.json was changed after it was written: run grok\.prepare again"):
+    with pytest.raises(DataError, match=r"manifest\.json was changed after it was written: run `grok prepare` again"):
         open_corpus(corpus.path)
 
 
@@ -107,7 +107,7 @@ def test_words_for_numbers_are_one_line(corpus: Corpus, path: tuple[str, ...], v
         place = place[name]
     place[path[-1]] = value
     file.write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match=r"is not a corpus manifest .*: run grok\.prepare again"):
+    with pytest.raises(DataError, match=r"is not a corpus manifest .*: run `grok prepare` again"):
         open_corpus(corpus.path)
 
 
