@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.cli.presets import gpt_settings
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
@@ -207,3 +208,22 @@ def test_what_processes_cannot_share_is_refused(build: Build, changes: dict[str,
 def test_seeds_are_not_shared() -> None:
     with pytest.raises(ConfigError, match="only language models"):
         refuse_unsharable([load_config({"mode": "arithmetic"})], Rank(0, 2))
+
+
+@pytest.mark.slow  # a width of 1,024
+@pytest.mark.filterwarnings("ignore:model.d_model")
+@pytest.mark.timeout(900)
+def test_the_wikitext_preset_in_shares_equals_one_process(build: Build, tmp_path: Path) -> None:
+    """Two layers of it, batch 8, its own schedule, dropout and optimiser, over short sequences of small text."""
+    words = ("experiment=gpt/wikitext103_353m", "model.layers=2", "train.batch_size=8", "train.micro_batch=4",
+             "model.context=128", "train.steps=4", "train.threads=1", "eval.windows=4", "eval.every=2",
+             "eval.sample_tokens=0", "numerics.compile=false", "log.quiet=true", "precision=float32",
+             f"data.path={build().data.path}")  # fmt: skip
+    config = gpt_settings(["mode=gpt", *words])
+    alone = described(result_of(run(config)))
+    shared = gpt_settings(["mode=gpt", *words, "train.parallel=fsdp"])
+    shares = together(tmp_path, [{"name": "shares", "config": shared}])["shares"]
+    # float32 sums over 25 million elements of one tensor, as the log has them, are good to 3e-4
+    assert to_rounding(alone, shares, rel=1e-3)
+    for p, q in zip(alone["step_log"], shares["step_log"], strict=True):
+        assert q["train_loss"] == pytest.approx(p["train_loss"], rel=1e-5)
