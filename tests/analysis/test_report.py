@@ -179,7 +179,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.count("\n") == 1
     (tmp_path / "file").write_text("x")
     assert report.main([str(store), "--out", str(tmp_path / "file" / "out")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert "is no folder" in capsys.readouterr().err
     assert report.main([str(tmp_path)]) == 2
 
 
