@@ -78,6 +78,7 @@ COMMANDS: dict[str, Callable[[Path, Path], object]] = {
     "restore": lambda path, room: store_command(["restore", str(path)]),
     "merge from": lambda path, room: store_command(["merge", str(path), "--into", str(room / "into")]),
     "merge to": lambda path, room: store_command(["merge", str(path), str(fill(room / "other", range(2, 6)))]),
+    "export": lambda path, room: store_command(["export", str(path), "--tensorboard", str(room / "boards")]),
     "report": lambda path, room: report([str(path), "--out", str(room / "report")]),
 }
 """Every command that opens a store; ``room`` is a folder that it may write in besides."""

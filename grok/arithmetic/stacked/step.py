@@ -50,20 +50,20 @@ OPTIONS: Final[Options] = {"deterministic": True, "triton.autotune_pointwise": F
 pattern matcher is off as on a CPU (decision 4)."""
 
 
-def by_rule(compile: Callable[[Options], Callable[..., Any]], device: torch.device) -> Callable[..., Any]:
-    """Return what ``compile`` makes with the options for ``device``: the same kernels in every process.
+def by_rule(build: Callable[[Options], Callable[..., Any]], device: torch.device) -> Callable[..., Any]:
+    """Return what ``build`` makes with the options for ``device``: the same kernels in every process.
 
     It may be compiled anew for each program of a sweep: the compiler counts by the place in the source, and would give
     up at the ninth program there.
     """
     if device.type != "cuda":
-        return without_limit(compile(OPTIONS))
+        return without_limit(build(OPTIONS))
     from torch._inductor.virtualized import V
 
     from grok.arithmetic.stacked.kernels import FixedKernels
 
     # the option names the rules for the compiler's cache; a process that has compiled before asks only the handler
-    function = without_limit(compile({**OPTIONS, "inductor_choices_class": FixedKernels}))
+    function = without_limit(build({**OPTIONS, "inductor_choices_class": FixedKernels}))
 
     def call(*args: Any) -> Any:
         with V.set_choices_handler(FixedKernels()):
