@@ -65,9 +65,9 @@ def test_an_experiment_opens_with_its_own_command_which_runs(door: Door, tmp_pat
     lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
     assert lines[0] == "# @package _global_"
     words = shlex.split(lines[1].removeprefix("#"))
-    assert words[:3] == ["python", "-m", "grok.run"]
+    assert words[:2] == ["grok", "sweep"]
     assert f"experiment={name}" in words
-    planned = door(*words[3:], "dry_run=true", "store.path=S")
+    planned = door("-m", *words[2:], "dry_run=true", "store.path=S")
     assert planned.status == 0, planned
     few_steps = ["train.steps=2", "eval.every=2", "eval.schedule=every", "numerics.compile=false", "store.path=S"]
     assert door(f"experiment={name}", *few_steps).status == 0
