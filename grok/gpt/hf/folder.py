@@ -14,7 +14,7 @@ from torch import Tensor
 from grok.errors import CheckpointError
 from grok.gpt.hf import mpt
 from grok.gpt.hf.forms import hf_config, to_hf
-from grok.gpt.hf.gpt2 import load_hf, model_config
+from grok.gpt.hf.gpt2 import fitted, load_hf, model_config
 from grok.gpt.model import GPT
 from grok.text.export import tokenizer_files
 from grok.text.tokenizers import Tokenizer
@@ -57,12 +57,16 @@ def load_hf_folder(folder: str | Path) -> GPT:
     folder = Path(folder)
     settings = _read_json(folder / "config.json")
     config, vocab_size = model_config(settings)
+    weights = read_weights(folder)
+    if config.layers > len(weights):
+        raise CheckpointError(f"config.json says n_layer={config.layers}, but the weights are {len(weights)} tensors")
     with torch.device("meta"):
         model = GPT(config, vocab_size=vocab_size)
+    fitted(model, weights)  # before memory is taken for what the settings say
     model = model.to_empty(device="cpu")
     if config.tied:
         model.head.weight = model.token_embedding.weight
-    load_hf(model, read_weights(folder), settings)
+    load_hf(model, weights, settings)
     return model
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from grok.config.gpt import ModelConfig
-from grok.errors import CheckpointError
+from grok.config import load_config
+from grok.config.gpt import GptConfig, ModelConfig
+from grok.errors import CheckpointError, ConfigError
 from grok.gpt.model import GPT
 
 _OURS: Final = {
@@ -33,10 +35,12 @@ _BLOCK: Final = {
     "mlp.up": "mlp.c_fc",
     "mlp.down": "mlp.c_proj",
 }
+_OF_TOKENS: Final = ("token_embedding.weight", "head.weight")  # a model's may have rows beyond its vocabulary
 _TRANSPOSED: Final = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 _ACTIVATIONS: Final = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
 _BUFFERS: Final = re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask that old files carry
 _NEEDED: Final = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
+_FLAGS: Final = ("tie_word_embeddings", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
 _REFUSED: Final = {"add_cross_attention": False, "is_encoder_decoder": False, "pruned_heads": {}}
 """What changes a model's output, and is not in ours: the value at which it changes nothing."""
 
@@ -82,14 +86,28 @@ def load_hf(model: GPT, weights: Mapping[str, Tensor], settings: Mapping[str, An
     How their scores are scaled goes into the query's weights.
 
     Raises:
-        CheckpointError: a tensor is missing, left over, or of another shape.
+        CheckpointError: a tensor is missing, left over, of another shape, of whole numbers or not finite.
     """
-    settings = settings or {}
+    c, parameters = model.config, dict(model.named_parameters())
+    for name, tensor in fitted(model, weights).items():
+        target = parameters[name][: model.vocab_size] if name in _OF_TOKENS else parameters[name]
+        target.copy_(tensor)
+        if ".attention.qkv." in name:
+            target[: c.d_model] *= query_factor(c, int(name.split(".")[1]), settings or {})
+
+
+def fitted(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return Hugging Face's weights under our names and in our layout; ``model`` may be on the meta device.
+
+    Raises:
+        CheckpointError: a tensor is missing, left over, of another shape, of whole numbers or not finite.
+    """
     left = {n if n.startswith("lm_head.") else f"transformer.{n.removeprefix('transformer.')}": t
             for n, t in weights.items()}  # fmt: skip
     left = {n: t for n, t in left.items() if not _BUFFERS.fullmatch(n)}
     if model.config.tied:
         _refuse_other_head(left)
+    ours = {}
     for name, p in model.named_parameters():
         theirs = to_hf_name(name)
         if theirs not in left:
@@ -97,15 +115,15 @@ def load_hf(model: GPT, weights: Mapping[str, Tensor], settings: Mapping[str, An
                 f"the Hugging Face weights have no {theirs}: is this a GPT-2 of {model.config.layers} layers?"
             )
         tensor = left.pop(theirs)
-        tensor = tensor.t() if theirs.endswith(_TRANSPOSED) else tensor
-        target = p[: model.vocab_size] if name in ("token_embedding.weight", "head.weight") else p
-        if tensor.shape != target.shape:
-            raise CheckpointError(f"{theirs} has shape {tuple(tensor.shape)}, this model's is {tuple(target.shape)}")
-        target.copy_(tensor)
-        if ".attention.qkv." in name:
-            target[: model.config.d_model] *= query_factor(model.config, int(name.split(".")[1]), settings)
+        ours[name] = tensor = tensor.t() if theirs.endswith(_TRANSPOSED) and tensor.dim() == 2 else tensor
+        shape = (model.vocab_size, *p.shape[1:]) if name in _OF_TOKENS else tuple(p.shape)
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(f"{theirs} has shape {tuple(tensor.shape)}, this model's is {shape}")
+        if not tensor.is_floating_point() or not tensor.isfinite().all():
+            raise CheckpointError(f"{theirs} ({tensor.dtype}) has to hold finite floating-point numbers")
     if left:
         raise CheckpointError(f"the Hugging Face weights have {', '.join(sorted(left)[:4])}, which this model has not")
+    return ours
 
 
 def query_factor(c: ModelConfig, layer: int, settings: Mapping[str, Any]) -> float:
@@ -136,27 +154,42 @@ def model_config(theirs: Mapping[str, Any]) -> tuple[ModelConfig, int]:
     """
     known = {v: k for k, v in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
     activation = theirs.get("activation_function", "gelu_new")
-    if theirs.get("model_type") != "gpt2" or activation not in known:
+    if theirs.get("model_type") != "gpt2" or not isinstance(activation, str) or activation not in known:
         raise CheckpointError(
-            f"model_type={theirs.get('model_type')} with activation_function={activation}: expected gpt2 with one of "
-            f"{', '.join(known)}"
+            f"model_type={_short(theirs.get('model_type'))} with activation_function={_short(activation)}: expected "
+            f"gpt2 with one of {', '.join(known)}"
         )
-    other = [f"{name}={theirs[name]}" for name, none in _REFUSED.items() if theirs.get(name, none) != none]
+    other = [f"{name}={_short(theirs[name])}" for name, none in _REFUSED.items() if theirs.get(name, none) != none]
     if other:
         raise CheckpointError(f"config.json says {', '.join(other)}, which changes the model's output and is not here")
-    missing = [name for name in _NEEDED if not isinstance(theirs.get(name), int)]
+    missing = [name for name in _NEEDED if type(theirs.get(name)) is not int]
     if missing:
         raise CheckpointError(f"config.json has no whole number for {', '.join(missing)}")
-    return ModelConfig(
-        layers=theirs["n_layer"],
-        d_model=theirs["n_embd"],
-        heads=theirs["n_head"],
-        d_ff=theirs.get("n_inner"),
-        context=theirs["n_positions"],
-        activation=known[activation],
-        norm_eps=theirs.get("layer_norm_epsilon", 1e-5),
-        tied=theirs.get("tie_word_embeddings", True),
-        dropout_attention=theirs.get("attn_pdrop", 0.1),
-        dropout_embedding=theirs.get("embd_pdrop", 0.1),
-        dropout_residual=theirs.get("resid_pdrop", 0.1),
-    ), theirs["vocab_size"]
+    flags = [name for name in _FLAGS if type(theirs.get(name, True)) is not bool]
+    if flags:
+        raise CheckpointError(f"config.json: {flags[0]}={_short(theirs[flags[0]])}: expected true or false")
+    model = {
+        "layers": theirs["n_layer"],
+        "d_model": theirs["n_embd"],
+        "heads": theirs["n_head"],
+        "d_ff": theirs.get("n_inner"),
+        "context": theirs["n_positions"],
+        "activation": known[activation],
+        "norm_eps": theirs.get("layer_norm_epsilon", 1e-5),
+        "tied": theirs.get("tie_word_embeddings", True),
+        "dropout_attention": theirs.get("attn_pdrop", 0.1),
+        "dropout_embedding": theirs.get("embd_pdrop", 0.1),
+        "dropout_residual": theirs.get("resid_pdrop", 0.1),
+        "vocab_size": theirs["vocab_size"],
+    }
+    try:
+        config = load_config({"mode": "gpt", "experiment": "gpt/imported", "model": model})
+    except ConfigError as error:
+        raise CheckpointError(f"config.json is no GPT-2's that can be built: {error}") from error
+    assert isinstance(config, GptConfig)
+    return replace(config.model, vocab_size=None), theirs["vocab_size"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 80 else f"{text[:77]}..."
