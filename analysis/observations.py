@@ -194,10 +194,16 @@ def seed_names(rows: pd.DataFrame, stream: str) -> dict[int, str]:
     return {derive_seed(int(seed), stream): f"seed {int(seed)}" for seed in sorted(rows["seed"].unique(), reverse=True)}
 
 
+def has_own_task(row: pd.Series) -> bool:
+    """Return whether a run trained on a user's own table, whose size is known to its code alone."""
+    plugin = row.get("config.task.plugin")
+    return isinstance(plugin, str) and plugin not in ("", "{}")
+
+
 def describe_task(row: pd.Series) -> str:
     """Return the task of a run in words: ``x/y mod 223, half of the table``."""
     fraction = float(row["config.task.train_fraction"])
-    if row.get("config.task.plugin") not in (None, "{}") and isinstance(row["config.task.plugin"], str):
+    if has_own_task(row):
         return f"{row['config.task.operation']}, {fraction:.0%} of the table"
     return f"{row['config.task.operation']} mod {int(row['config.task.modulus'])}, {fraction:.0%} of the table"
 

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import Observations, describe_task, varying_columns
+from analysis.observations import Observations, describe_task, has_own_task, varying_columns
 from analysis.populations import settings_in_words
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
@@ -64,10 +64,15 @@ def pairs_of(observations: Observations) -> pd.DataFrame:
 
 
 def shared_updates(observations: Observations, coupled: pd.DataFrame) -> int:
-    """Return for how many updates the coupled runs walk the uncoupled order: up to the epoch after the first look."""
+    """Return for how many updates the coupled runs walk the uncoupled order: up to the epoch after the first look.
+
+    Of a user's own table the epoch is not known here: then it is the updates up to that look, which are fewer.
+    """
     curves = observations.curves_of(coupled.index)
     first = int(curves.loc[curves["step"] > 0, "step"].min())
     row = coupled.iloc[0]
+    if has_own_task(row):
+        return first
     task = TaskConfig(
         operation=str(row["config.task.operation"]),
         modulus=int(row["config.task.modulus"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.observations import Observations
@@ -13,7 +14,7 @@ from analysis.statistics.resampling import generator
 from analysis.studies import QUESTIONS, Missing
 from analysis.studies.regimes import clusters
 from analysis.studies.repeatability import verdict
-from analysis.studies.val_shuffle import variance_ratio
+from analysis.studies.val_shuffle import shared_updates, variance_ratio
 from tests.analysis.questions import ask, needs
 from tests.analysis.simulate import Truth, census, crossed, mixture_times, simulate
 
@@ -394,3 +395,17 @@ def test_every_condition_of_a_crossed_design_is_named_and_has_its_shares() -> No
     assert table["runs"].tolist() == [36, 36]
     labels = [f.label for f in study.findings if f.headline]
     assert [label.partition(";")[0] for label in labels] == ["largest share: init", "largest share: order"]
+
+
+def test_a_users_own_table_has_no_epoch_that_the_report_knows() -> None:
+    class Evaluated:
+        def curves_of(self, index: pd.Index) -> pd.DataFrame:
+            return pd.DataFrame({"step": [0, 50, 100]})
+
+    row = {"config.task.operation": "x+y", "config.task.modulus": 31, "config.task.train_fraction": 0.5}
+    row |= {"config.train.batch_size": 256}
+    known = pd.DataFrame([row])
+    epoch = -(-480 // 256)
+    assert shared_updates(Evaluated(), known) == -(-50 // epoch) * epoch  # type: ignore[arg-type]
+    own = pd.DataFrame([row | {"config.task.plugin": '{"_target_": "mine.Parity"}', "config.task.operation": "Parity"}])
+    assert shared_updates(Evaluated(), own) == 50  # type: ignore[arg-type]
