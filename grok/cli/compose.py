@@ -139,9 +139,19 @@ def _refusals(*, one_run: bool, mode: str, begun: Callable[[], bool] = lambda: F
     except GrokError:
         raise
     except (HydraException, OmegaConfBaseException) as error:
+        _raise_interruption(error)
         raise ConfigError(explain(error, one_run=one_run, mode=mode)) from error
     except Exception as error:
         if begun():
             raise
+        _raise_interruption(error)
         reason = explain(error, one_run=one_run, mode=mode)
         raise ConfigError(f"these settings cannot be read: {reason or type(error).__name__}") from error
+
+
+def _raise_interruption(error: BaseException | None) -> None:
+    """Raise the interruption that ``error`` came from: OmegaConf's cleaning up can fail after one, and hides it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        error = error.__context__

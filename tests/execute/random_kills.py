@@ -26,7 +26,6 @@ import pickle
 import random
 import shutil
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -214,24 +213,53 @@ def result(store: Path) -> tuple[Any, Any, Any]:
     return (*content(store), trials)
 
 
-def ended(pid: int, seconds: float) -> int | None:
-    """Return how a process ended within ``seconds`` (as waitpid says it), None when it works on."""
+def ended(pid: int, seconds: float, watched: Path | None = None, changes: int = 0) -> int | None:
+    """Return how a process ended (as waitpid says it), None when it works on.
+
+    It works on after ``seconds``, or when the files below ``watched`` have changed ``changes`` times.
+    """
     until = time.monotonic() + seconds
+    last, many = files_of(watched), 0
     while True:
         gone, status = os.waitpid(pid, os.WNOHANG)
         if gone:
             return status
-        if time.monotonic() >= until:
+        if watched is not None and (now := files_of(watched)) != last:
+            last, many = now, many + 1
+        if time.monotonic() >= until or (watched is not None and many >= changes):
             return None
         time.sleep(0.002)
 
 
+def undisturbed(work: Work, place: Path) -> tuple[float, int]:
+    """Run ``work`` to its end; return its seconds and how often the files of its store changed."""
+    pid, begun = begin(work.main, work.words, place), time.monotonic()
+    last, many = files_of(place / work.store), 0
+    while (status := ended(pid, 0)) is None:
+        if (now := files_of(place / work.store)) != last:
+            last, many = now, many + 1
+        time.sleep(0.002)
+    assert os.waitstatus_to_exitcode(status) == 0, (place / "said.txt").read_text()
+    return time.monotonic() - begun, many
+
+
+def files_of(folder: Path | None) -> frozenset[tuple[str, int]]:
+    """Return path and size of every file below ``folder``, as far as they stay while they are listed."""
+    files = set()
+    for place, _, names in os.walk(folder) if folder is not None else ():
+        for name in names:
+            with suppress(OSError):
+                files.add((f"{place}/{name}", os.lstat(f"{place}/{name}").st_size))
+    return frozenset(files)
+
+
 def kill_chain(
-    work: Work, folder: Path, wanted: Any, times: list[float], chance: random.Random, kind: str
+    work: Work, folder: Path, wanted: Any, longest: tuple[float, int], chance: random.Random, kind: str
 ) -> dict[str, Any]:
     """Kill ``work`` in ``folder`` until it is through; return the numbers of its row.
 
-    ``times`` are the seconds that such work took when it was not killed; new ones are added.
+    ``longest`` are the seconds of undisturbed work and how often it changes its files. Every second kill waits for a
+    number of changes: most of a short work's seconds are its start.
     """
     store = folder / work.store
     counts = dict.fromkeys(("kills", "sigkill", "sigterm", "sigint", "sigusr1", "pairs", "starting"), 0)
@@ -242,14 +270,14 @@ def kill_chain(
         at_work = [begin(work.main, work.words, folder) for _ in range(2 if pair else 1)]
         through = False
         while at_work:
-            longest, begun = statistics.median(times[-7:]), time.monotonic()
-            status = ended(at_work[0], chance.uniform(0, longest))
+            if chance.random() < 0.5:
+                status = ended(at_work[0], chance.uniform(0, longest[0]))
+            else:
+                status = ended(at_work[0], float("inf"), store, chance.randint(1, max(1, longest[1])))
             if status is not None:  # it was through before its kill
                 assert os.waitstatus_to_exitcode(status) == 0, (folder / "said.txt").read_text()
                 at_work.pop(0)
                 through = True
-                if not counts["kills"]:
-                    times.append(time.monotonic() - begun)
                 continue
             pid = at_work.pop(chance.randrange(len(at_work)))
             way = chance.choice(("SIGKILL", *WAYS))
@@ -284,17 +312,14 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: S
     """Go on with the chains of ``out`` until there are ``kills`` of each kind or the time is over; return all."""
     until = time.monotonic() + 60 * minutes
     corpus = aside(_corpus, folder)
-    every, wanted, times = works(corpus), {}, {}
+    every, wanted, longest = works(corpus), {}, {}
     here = aside(_machine)
     for kind in kinds:
         start, place = folder / f"start of a {kind}", folder / f"undisturbed {kind}"
         start.mkdir()
         aside(every[kind].prepare, start)
         shutil.copytree(start, place)
-        begun = time.monotonic()
-        status = os.waitpid(begin(every[kind].main, every[kind].words, place), 0)[1]
-        assert status == 0, (place / "said.txt").read_text()
-        times[kind] = [time.monotonic() - begun]
+        longest[kind] = undisturbed(every[kind], place)
         wanted[kind] = aside(result, place / "S")
     chains = read_table(out / TABLE)
     while time.monotonic() < until:
@@ -306,7 +331,7 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: S
         place = folder / f"{kind} {number}"
         begun = time.monotonic()
         shutil.copytree(folder / f"start of a {kind}", place)
-        numbers = kill_chain(every[kind], place, wanted[kind], times[kind], random.Random(f"{kind} {number}"), kind)
+        numbers = kill_chain(every[kind], place, wanted[kind], longest[kind], random.Random(f"{kind} {number}"), kind)
         seconds = round(time.monotonic() - begun, 1)
         chains.append(Chain(kind=kind, chain=number, **numbers, seconds=seconds, **here))
         append(out / TABLE, chains[-1])
@@ -384,7 +409,8 @@ def page(chains: Sequence[Chain]) -> str:
             f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, commit {commits}, torch {chains[-1].torch}, "
             f"{hours:.1f} hours of one process. Every row: `{TABLE}`.",
             "",
-            "A chain is one piece of work that is killed at a random moment and started again until it is through. "
+            "A chain is one piece of work that is killed at a random moment (of its time, or after some changes of its "
+            "files) and started again until it is through. "
             "Then its store is compared with that of undisturbed work, row by row and bit by bit, times and hosts "
             f"aside. The pieces: a sweep of 4 runs of 60 steps, a search of 3 trials with 2 seeds each, a merge of "
             f"two stores of {SHARDS} shards each, a compaction of {SHARDS} shards, a language model of 80 steps.",

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grok.cli.compose import compose as settings_of_a_run
 from hydra_plugins.grok_lanes._compose import Composer
 from hydra_plugins.grok_lanes.sweeper import expand
 
@@ -234,3 +235,15 @@ def test_values_of_a_sweep_keep_what_they_were_parsed_to() -> None:
 def test_empty_and_continuous_sweeps_are_refused(empty: str) -> None:
     with pytest.raises(HydraException, match=empty.partition("=")[0]):
         expanded(empty)
+
+
+def test_an_interruption_while_settings_are_read_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise AttributeError("what OmegaConf was about to put back is gone")
+
+    monkeypatch.setattr("hydra.compose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        settings_of_a_run([])
