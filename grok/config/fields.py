@@ -184,7 +184,10 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
     if kind is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise refuse()
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number of more than 308 digits
+            raise refuse() from None
     if kind is str:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise refuse()
@@ -245,7 +248,7 @@ def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
     if kind is int and abs(value) > MAX_SEED and rule.maximum is None:
         raise ConfigError(f"{name}={value} is too large: whole numbers are kept in 64 bits, at most {MAX_SEED}")
     outside = (
-        not math.isfinite(value)
+        (isinstance(value, float) and not math.isfinite(value))
         or (rule.minimum is not None and value < rule.minimum)
         or (rule.maximum is not None and value > rule.maximum)
         or (rule.above is not None and value <= rule.above)

@@ -147,3 +147,19 @@ def test_bounds_are_said_at_once(door: Door) -> None:
     begun = time.process_time()
     door("-m", "seed=range(0,1e12)", "replicate=range(0,1e12)", "dry_run=true")
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("name", ["model.layers", "optim.lr", "seed", "train.steps", "study.space.optim.lr"])
+def test_whole_numbers_of_any_length_are_refused_in_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A whole number beyond 308 digits is no float, and asking for one raises."""
+    monkeypatch.chdir(tmp_path)
+    digits = "1" * 400
+    if name.startswith("study."):
+        words = ["study=quickstart", "dry_run=true", f"{name}={{low:1e-4,high:{digits}}}"]
+        status = importlib.import_module("sweeps.search.__main__").main(words)
+    else:
+        status = importlib.import_module("grok.run").main([f"{name}={digits}", "dry_run=true"])
+    said = capsys.readouterr().err
+    assert status == 2 and said.count("\n") == 1 and len(said) < 1000, said
