@@ -20,6 +20,7 @@ from torch import Tensor
 from grok.arithmetic.backends import OneLane
 from grok.arithmetic.initial import Parameters
 from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.layer_norm import standardise, standardise_gradient
 from grok.arithmetic.rows import RowPlan
 from grok.arithmetic.shared_rows import sum_rows
 from grok.config.arithmetic import ModelConfig
@@ -39,9 +40,6 @@ The form of Abramowitz & Stegun 7.1.26 with one power more, fitted by linear pro
 to the least largest error of erfc: 9e-9, a sixth of float32's rounding at 1, and exact at
 z = 0. Torch's own float32 erf uses their five powers (1.5e-7).
 """
-
-LAYER_NORM_EPS: Final = 1e-5
-"""Torch's default, which the readable model uses."""
 
 
 class FusedLane(OneLane):
@@ -121,9 +119,7 @@ class _LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        centred = x - x.mean(-1, keepdim=True)
-        rate = torch.rsqrt((centred * centred).mean(-1, keepdim=True) + LAYER_NORM_EPS)
-        normal = centred * rate
+        normal, rate = standardise(x)
         ctx.save_for_backward(normal, rate, weight)
         ctx.mark_non_differentiable(normal, rate)
         return normal * weight + bias, normal, rate
@@ -132,9 +128,7 @@ class _LayerNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         normal, rate, weight = ctx.saved_tensors
         grad = grads[0]
-        inner = grad * weight
-        along = (inner * normal).mean(-1, keepdim=True)
-        return rate * (inner - inner.mean(-1, keepdim=True) - normal * along), (grad * normal).sum(0), grad.sum(0)
+        return standardise_gradient(grad * weight, normal, rate), (grad * normal).sum(0), grad.sum(0)
 
 
 class _Gelu(torch.autograd.Function):

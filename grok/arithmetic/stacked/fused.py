@@ -17,14 +17,13 @@ from torch.nn import functional as F
 
 from grok.arithmetic.initial import Parameters
 from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.layer_norm import standardise, standardise_gradient
 from grok.arithmetic.rows import RowPlan
 from grok.arithmetic.stacked.backend import StackedLanes
 from grok.config.arithmetic import ModelConfig
 
 ALIGNED: Final = 8
 """Columns of a product come in multiples of this: rows of 16 bytes, which the libraries' fast kernels ask for."""
-LAYER_NORM_EPS: Final = 1e-5
-"""Torch's default, which the readable model uses."""
 
 
 class FusedLanes(StackedLanes):
@@ -78,9 +77,7 @@ class _LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        centred = x - x.mean(-1, keepdim=True)
-        rate = torch.rsqrt((centred * centred).mean(-1, keepdim=True) + LAYER_NORM_EPS)
-        normal = centred * rate
+        normal, rate = standardise(x)
         ctx.save_for_backward(normal, rate, weight)
         ctx.mark_non_differentiable(normal, rate)
         return normal * weight[:, None, :] + bias[:, None, :], normal, rate
@@ -89,7 +86,5 @@ class _LayerNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         normal, rate, weight = ctx.saved_tensors
         grad = grads[0]
-        inner = grad * weight[:, None, :]
-        along = (inner * normal).mean(-1, keepdim=True)
-        of_x = rate * (inner - inner.mean(-1, keepdim=True) - normal * along)
+        of_x = standardise_gradient(grad * weight[:, None, :], normal, rate)
         return of_x, (grad * normal).sum(1), grad.sum(1)

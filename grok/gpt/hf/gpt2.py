@@ -18,6 +18,7 @@ from torch import Tensor
 from grok.config import load_config
 from grok.config.gpt import GptConfig, ModelConfig
 from grok.errors import CheckpointError, ConfigError
+from grok.gpt.hf.names import name_in_form
 from grok.gpt.model import GPT
 
 _OURS: Final = {
@@ -47,11 +48,7 @@ _REFUSED: Final = {"add_cross_attention": False, "is_encoder_decoder": False, "p
 
 def to_hf_name(name: str) -> str:
     """Return Hugging Face's name of one of our tensors."""
-    if name in _OURS:
-        return _OURS[name]
-    _, layer, rest = name.split(".", 2)
-    module, _, kind = rest.rpartition(".")
-    return f"transformer.h.{layer}.{_BLOCK[module]}.{kind}"
+    return name_in_form(name, _OURS, "transformer.h", _BLOCK)
 
 
 def weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from grok.config.gpt import ModelConfig
+from grok.gpt.hf.names import name_in_form
 
 _OURS: Final = {
     "token_embedding.weight": "transformer.wte.weight",
@@ -55,15 +56,7 @@ class MptActivationForCausalLM(MptForCausalLM):
 
 def weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our tensors under their names."""
-    theirs = {}
-    for name, tensor in tensors.items():
-        if name in _OURS:
-            theirs[_OURS[name]] = tensor
-            continue
-        _, layer, rest = name.split(".", 2)
-        module, _, kind = rest.rpartition(".")
-        theirs[f"transformer.blocks.{layer}.{_BLOCK[module]}.{kind}"] = tensor
-    return theirs
+    return {name_in_form(name, _OURS, "transformer.blocks", _BLOCK): tensor for name, tensor in tensors.items()}
 
 
 def config(c: ModelConfig) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from grok.config.gpt import ModelConfig
+from grok.gpt.hf.names import name_in_form
 
 _OURS: Final = {
     "token_embedding.weight": "gpt_neox.embed_in.weight",
@@ -28,19 +29,14 @@ _ACTIVATIONS: Final = {"gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu":
 
 def weights(tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
     """Return our tensors under their names; queries, keys and values stand head by head there."""
-    theirs = {}
-    for name, tensor in tensors.items():
-        if name in _OURS:
-            theirs[_OURS[name]] = tensor
-            continue
-        _, layer, rest = name.split(".", 2)
-        module, _, kind = rest.rpartition(".")
-        theirs[f"gpt_neox.layers.{layer}.{_BLOCK[module]}.{kind}"] = (
+    return {
+        name_in_form(name, _OURS, "gpt_neox.layers", _BLOCK): (
             tensor.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2).contiguous()
-            if module == "attention.qkv"
+            if ".attention.qkv." in name
             else tensor
         )
-    return theirs
+        for name, tensor in tensors.items()
+    }
 
 
 def config(c: ModelConfig) -> dict[str, Any]:
