@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.pages import Page, main, markdown
+from grok.store import open_store
 from tests.analysis.simulate import Truth, write
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -36,6 +37,17 @@ def test_what_a_page_cites_is_there(page: Path) -> None:
     cited = re.findall(r"`((?:figures|tables|store)/[^`\s]+|[\w./-]+\.(?:csv|json|png|svg|html))`", text)
     pages_own = [name for name in cited if not name.startswith(("conf/", "tests/", "results/", "STORE/", "../"))]
     assert [name for name in pages_own if not list(page.parent.glob(name))] == []
+
+
+def test_no_result_names_a_folder_of_the_machine_that_made_it() -> None:
+    """``run --again`` on a committed store would write, or look, where nobody else has anything."""
+    folder = re.compile(rb"[\"'=\s](/(?:root|home|tmp|Users|mnt|work)/[\w./-]+)")
+    written = [p for p in RESULTS.rglob("*") if p.suffix in (".json", ".md", ".csv", ".html", ".sh") and p.is_file()]
+    assert [
+        (str(p.relative_to(RESULTS)), *folder.findall(p.read_bytes())) for p in written if folder.search(p.read_bytes())
+    ] == []
+    stores = [open_store(marker.parent).runs() for marker in RESULTS.rglob("store.json")]
+    assert [path for runs in stores for path in runs["config.store.path"].unique() if Path(path).is_absolute()] == []
 
 
 def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path) -> None:
