@@ -14,7 +14,7 @@ from typing import Any, Final
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.arithmetic import METRICS, OPERATIONS
 from grok.config.fields import Rule, accepted_values, canonical_json, settings_of, walk
-from grok.store.dictionary import describe
+from grok.store.dictionary import MEASUREMENTS, describe
 from grok.store.schema import CONFIG, KINDS, schema
 from grok.streams import MAX_SEED
 
@@ -56,6 +56,13 @@ TABLES: Final = {
     "steps": "One row per update of a language model's run.",
 }
 
+
+KEY_FREQUENCIES: Final = """A *key frequency* of the final weights is one whose waves cos and sin of w_k (a ± b)
+have at least a quarter of the strongest one's norm in the final logits. Nanda et al. 2023 take those with nontrivial
+coefficients in the map from neurons to logits, and name no threshold. The restricted loss keeps these waves and the
+mean, the excluded loss takes these waves away. With final weights they are measured only of runs that generalised, at
+steps whose weights were kept: a network that has not generalised has no circuit.
+"""
 
 LISTS: Final[dict[str, tuple[str, ...]]] = {"task.operation": OPERATIONS, "eval.metrics": METRICS}
 """Settings that check their values themselves: what they take."""
@@ -122,6 +129,11 @@ def columns_page() -> str:
         types = {field.name: str(field.type) for field in schema(kind)}
         plain = [name for name in columns if not name.startswith(CONFIG)]
         parts.append(_columns(columns, types, plain))
+        if kind == "curves":
+            parts.append("### Measurements\n\nWhat `metrics` can hold, beside measurements of your own.\n")
+            rows = [(f"`{n}`", meaning, f"`{wanted}`") for n, (meaning, wanted) in MEASUREMENTS.items()]
+            parts.append(_table(("name", "meaning", "`eval.metrics` has"), rows))
+            parts.append(KEY_FREQUENCIES)
         if len(plain) < len(columns):
             parts.append("### Settings\n\nEvery setting is a column, null in the mode that lacks it.\n")
             parts.append(_columns(columns, types, [name for name in columns if name.startswith(CONFIG)]))

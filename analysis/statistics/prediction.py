@@ -147,12 +147,15 @@ def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, d
 
     The scores come from ``k`` fitted models whose noise the variance over runs does not
     hold. The root of the mean of many such ratios (draws,) is the factor to widen by.
+    Labels that luck has separated perfectly show no variance; theirs is Mann and Whitney's.
     """
+    m, n = int(labels.sum()), int((~labels).sum())
+    chance = math.sqrt((m + n + 1) / (12 * m * n))
     noise = np.empty(draws)
     for d in range(draws):
         shuffled = rng.permutation(labels)
         null = cross_validated(x, shuffled, rng, k)
-        noise[d] = ((null.concordance - 0.5) / _delong(null.scores, shuffled)[1]) ** 2
+        noise[d] = ((null.concordance - 0.5) / (_delong(null.scores, shuffled)[1] or chance)) ** 2
     return noise
 
 

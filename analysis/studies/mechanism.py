@@ -22,15 +22,10 @@ from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import Condition, by_condition, conditions_of
 from analysis.studies.side_by_side import Beside
+from grok.store.dictionary import MEASUREMENTS
 
 MEANINGS: Final = {
-    "fourier_top5": "share of the embedding's power in its five strongest frequencies",
-    "fourier_gini": "how unevenly the embedding's power is spread over frequencies",
-    "restricted_loss": "loss over all equations with the five strongest frequencies of that moment alone",
-    "excluded_loss": "loss over all equations without the five strongest frequencies of that moment",
-    "logit_scale": "spread of the logits",
-    "softmax_collapse": "share of training examples whose softmax has collapsed",
-    "gradient_norm": "norm of the mini-batch's gradient",
+    **{name: meaning for name, (meaning, _) in MEASUREMENTS.items()},
     "head_norm": "norm of the last layer",
 }
 FEWEST: Final = 5
@@ -147,7 +142,20 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     caption = f"Measurements of {len(rows)} runs: medians at four moments, and what leads"
     study.tables.append(Table("metrics", caption, table))
     _slingshots(study)
+    if "excluded_loss" in names:
+        study.notes.append(_whose_frequencies(metrics))
     return study
+
+
+def _whose_frequencies(metrics: pd.DataFrame) -> str:
+    """Say what restricted and excluded loss were measured with, and what Nanda et al. 2023 measure."""
+    paper = "Nanda et al. 2023 take the key frequencies of the final weights, and the excluded loss on the training set"
+    moment = "restricted_loss and excluded_loss: over all equations, with the frequencies that are strongest then."
+    if "final_excluded_loss" not in metrics:
+        return f"{moment} {paper}: that needs kept weights, save=final checkpoint.keep_every=500."
+    runs = metrics.loc[metrics["final_excluded_loss"].notna(), "run_id"].nunique()
+    of_all = "" if runs == metrics["run_id"].nunique() else f" ({runs} runs generalised and kept them)"
+    return f"{moment} {paper}: final_restricted_loss and final_excluded_loss, at the steps of kept weights{of_all}."
 
 
 def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str) -> dict[str, object]:

@@ -4,7 +4,9 @@
               frequencies, and the Gini coefficient of the spectrum. Products and quotients
               are sums and differences of discrete logarithms, so their basis is over these.
 ``circuit``   restricted and excluded loss: with only, or without, the logits' components at
-              the five key frequencies along the operation (Nanda et al. 2023, section 5).
+              the five key frequencies along the operation (after Nanda et al. 2023, section 5):
+              over all equations, with the frequencies that are strongest at that moment. The
+              paper's own measures need the final weights: :mod:`grok.arithmetic.final_frequencies`.
 ``logits``    spread of the logits, and the share of training examples at which softmax has
               collapsed: all other classes are lost in the rounding (Prieto et al. 2025).
 ``gradient``  norm of the mini-batch's gradient.
@@ -16,7 +18,8 @@ The last layer's norm, whose cycles are slingshots (Thilak et al. 2022), is in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -81,34 +84,74 @@ def fourier_metrics(parameters: Parameters, task: TaskConfig) -> dict[str, float
     return {"fourier_top5": float(shares.topk(KEY_FREQUENCIES).values.sum()), "fourier_gini": gini(shares)}
 
 
+@dataclass(frozen=True)
+class Waves:
+    """The logits of the equations on which the operation is a group's, as waves in both operands."""
+
+    amplitudes: Tensor
+    """[n, n, V]: the 2D Fourier transform over the operands in group order."""
+    a: Tensor
+    b: Tensor
+    """[N]: the operands' places in that order, for each equation that counts in a loss."""
+    targets: Tensor
+    """[N]: the tokens of their answers."""
+    sign: int
+    """Along the operation lie the waves in a + b (1) or a - b (-1)."""
+
+    def along(self, frequencies: Sequence[int]) -> Tensor:
+        """Return the mask [n, n, 1] of the waves cos and sin of w_k (a ± b), k in ``frequencies``."""
+        n = len(self.amplitudes)
+        mask = torch.zeros(n, n, 1, dtype=torch.bool)
+        for k in [*frequencies, *(-k for k in frequencies)]:
+            mask[k % n, (self.sign * k) % n] = True
+        return mask
+
+    def restricted(self, frequencies: Sequence[int]) -> float:
+        """Return the loss with the mean over all equations and those waves alone."""
+        kept = self.along(frequencies)
+        kept[0, 0] = True  # the mean over all equations is no evidence either way
+        return self.loss(kept)
+
+    def excluded(self, frequencies: Sequence[int]) -> float:
+        """Return the loss without those waves."""
+        return self.loss(~self.along(frequencies))
+
+    def loss(self, mask: Tensor) -> float:
+        """Return the mean cross-entropy of the equations with the waves in ``mask`` alone."""
+        part = torch.fft.ifft2(self.amplitudes * mask, dim=(0, 1)).real[self.a, self.b]
+        return float(F.cross_entropy(part, self.targets))
+
+
+def waves_of(task: TaskConfig, logits: Logits) -> Waves | None:
+    """Return the logits of all equations as waves, or None where the operation is no group's."""
+    order = group_order(task)
+    if order is None or len(order) < 2 * KEY_FREQUENCIES:
+        return None
+    table, n = all_equations(task), len(order)
+    a, b, inside = places(task, order, table)
+    outputs = logits(table.take(inside.numpy())).double()
+    grid = torch.empty(n, n, outputs.shape[-1], dtype=torch.float64)
+    grid[a, b] = outputs
+    targets = torch.from_numpy(table.answer)[inside] + FIRST_NUMBER
+    return Waves(torch.fft.fft2(grid, dim=(0, 1)), a, b, targets, _SIGN[task.operation])
+
+
+def places(task: TaskConfig, order: Tensor, equations: Equations) -> tuple[Tensor, Tensor, Tensor]:
+    """Return both operands' places in ``order`` and the index [N] of the equations that have both in it."""
+    place = torch.full((task.modulus,), -1)
+    place[order] = torch.arange(len(order))
+    a, b = place[torch.from_numpy(equations.a)], place[torch.from_numpy(equations.b)]
+    inside = ((a >= 0) & (b >= 0)).nonzero()[:, 0]
+    return a[inside], b[inside], inside
+
+
 def circuit_metrics(parameters: Parameters, task: TaskConfig, logits: Logits) -> dict[str, float]:
     """Return restricted and excluded loss over all equations on which the operation is a group's."""
-    shares, order = spectrum(parameters, task), group_order(task)
-    if shares is None or order is None:
+    shares, waves = spectrum(parameters, task), waves_of(task, logits)
+    if shares is None or waves is None:
         return {}
-    table, n = all_equations(task), len(order)
-    place = torch.full((task.modulus,), -1)
-    place[order] = torch.arange(n)
-    a, b = place[torch.from_numpy(table.a)], place[torch.from_numpy(table.b)]
-    inside = (a >= 0) & (b >= 0)
-    answer = torch.from_numpy(table.answer)[inside]
-    outputs = logits(table.take(inside.nonzero()[:, 0].numpy())).double()
-    grid = torch.empty(n, n, outputs.shape[-1], dtype=torch.float64)
-    grid[a[inside], b[inside]] = outputs
-    waves = torch.fft.fft2(grid, dim=(0, 1))
-    keys = shares.topk(KEY_FREQUENCIES).indices + 1
-    along = torch.zeros(n, n, 1, dtype=torch.bool)
-    for k in [*keys.tolist(), *(-keys).tolist()]:
-        along[k % n, (_SIGN[task.operation] * k) % n] = True
-    kept = along.clone()
-    kept[0, 0] = True  # the mean over all equations is no evidence either way
-    target = answer + FIRST_NUMBER
-
-    def loss(mask: Tensor) -> float:
-        part = torch.fft.ifft2(waves * mask, dim=(0, 1)).real[a[inside], b[inside]]
-        return float(F.cross_entropy(part, target))
-
-    return {"restricted_loss": loss(kept), "excluded_loss": loss(~along)}
+    keys = (shares.topk(KEY_FREQUENCIES).indices + 1).tolist()
+    return {"restricted_loss": waves.restricted(keys), "excluded_loss": waves.excluded(keys)}
 
 
 def logit_metrics(train_set: Equations, logits: Logits) -> dict[str, float]:

@@ -20,6 +20,7 @@ from grok.errors import ConfigError, GrokError
 from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.execute.engines import train
 from grok.execute.groups import Group
+from grok.execute.kept_weights import measure_kept_weights
 from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
@@ -161,6 +162,7 @@ def _train(
             for event in engine_events(runs, settings, device, stop, report.notes, lineage):
                 if isinstance(event, RunResult):
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
+                    report.notes += measure_kept_weights(event, run.config, settings.store_path)
                     ledger.add(finished_row(event, run, lineage.of(run.run_id), settings.store_path))
                 elif isinstance(event, Checkpoint):
                     ledger.settle_branches(event.run_id)

@@ -161,6 +161,25 @@ STEPS: Final[Mapping[str, Column]] = {
     ),
 }
 
+MEASUREMENTS: Final[Mapping[str, tuple[str, str]]] = {
+    "fourier_top5": ("share of the embedding's power in its five strongest frequencies", "fourier"),
+    "fourier_gini": ("how unevenly the embedding's power is spread over frequencies", "fourier"),
+    "restricted_loss": ("loss over all equations with the five strongest frequencies of that moment alone", "circuit"),
+    "excluded_loss": ("loss over all equations without the five strongest frequencies of that moment", "circuit"),
+    "final_restricted_loss": (
+        "loss over all equations with the final weights' key frequencies alone",
+        "circuit, with save=final and checkpoint.keep_every",
+    ),
+    "final_excluded_loss": (
+        "training loss without the final weights' key frequencies",
+        "circuit, with save=final and checkpoint.keep_every",
+    ),
+    "logit_scale": ("spread of the logits", "logits"),
+    "softmax_collapse": ("share of training examples whose softmax has collapsed", "logits"),
+    "gradient_norm": ("norm of the mini-batch's gradient", "gradient"),
+}
+"""What is in ``curves.metrics``: its meaning, and what ``eval.metrics`` must ask for."""
+
 TABLES: Final = {"runs": RUNS, "curves": CURVES, "steps": STEPS}
 """The description of every column by table, ``config.*`` left out."""
 

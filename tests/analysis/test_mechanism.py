@@ -72,6 +72,22 @@ def test_a_level_that_follows_the_time_is_found(measured: Observations) -> None:
     assert study.tables[0].frame["metric"].tolist() == ["logit_scale"]
 
 
+def test_the_losses_of_a_circuit_say_whose_frequencies_they_take(measured: Observations) -> None:
+    kept = set(measured.curves["run_id"].unique()[:30])
+
+    def note(final: bool) -> str:
+        curves = measured.curves.copy()
+        curves["metrics"] = [
+            json.dumps({"excluded_loss": 1.0} | ({"final_excluded_loss": 2.0} if final and run in kept else {}))
+            for run in curves["run_id"]
+        ]
+        (said,) = (n for n in ask("mechanism", Observations(measured.all_runs, curves)).notes if "Nanda" in n)
+        return str(said)
+
+    assert "needs kept weights, save=final checkpoint.keep_every=500" in note(final=False)
+    assert "final_excluded_loss, at the steps of kept weights (30 runs" in note(final=True)
+
+
 def test_few_generalised_runs_give_no_leads(measured: Observations) -> None:
     few = measured.all_runs.sort_values("run_id").head(4)
     study = ask("mechanism", Observations(few, measured.curves))

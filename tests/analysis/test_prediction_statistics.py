@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from analysis.statistics import prediction
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.prediction import (
+    OutOfFold,
     auroc,
     cross_validated,
     cross_validated_auroc,
@@ -67,6 +69,14 @@ def test_learnt_noise_is_called_noise_at_the_stated_rate() -> None:
         above, below = above + (e.low > 0.5), below + (e.high < 0.5)
     assert above <= 2 and below <= 2  # 2.5% of 16 expected
     assert 1.2 < np.mean(ratios) < 4
+
+
+def test_labels_that_luck_has_separated_have_a_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Perfect separation shows DeLong no variance to divide by; Mann and Whitney's is (m + n + 1) / 12mn."""
+    labels = np.arange(40) < 10
+    monkeypatch.setattr(prediction, "cross_validated", lambda x, shuffled, rng, k: OutOfFold(1.0 * shuffled, 1.0))
+    noise = cross_validation_noise(np.zeros((40, 1)), labels, generator("separated"), 3)
+    assert noise == pytest.approx(0.25 * 12 * 10 * 30 / 41)
 
 
 @pytest.mark.slow

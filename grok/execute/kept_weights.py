@@ -1,0 +1,49 @@
+"""What can be measured of a run only when it has ended: its kept weights, by the key frequencies of the last ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from grok.config import ArithmeticConfig, RunConfig
+from grok.errors import CheckpointError
+from grok.records import RunResult
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def measure_kept_weights(result: RunResult, config: RunConfig, store_path: str) -> list[str]:
+    """Add restricted and excluded loss by the final weights' key frequencies to the curve of ``result``.
+
+    They are measured where ``eval.metrics`` has ``circuit`` and weights were kept, on the way and at the end. A
+    network that has not generalised has no circuit, and so no key frequencies. Returns one line for each step
+    whose weights cannot be read.
+    """
+    if not isinstance(config, ArithmeticConfig) or "circuit" not in config.eval.metrics:
+        return []
+    every, final = config.checkpoint.keep_every, result.tensors.get("final")
+    if final is None or every == 0 or result.status != "completed" or result.grokked_step is None:
+        return []
+    from grok.arithmetic.final_frequencies import add_final_losses
+    from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder
+
+    folder, notes = run_folder(store_path, result.run_id), []
+
+    def kept() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for step in checkpoint_steps(folder):
+            if step % every:
+                continue
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the note says it
+                    tensors = load_checkpoint(folder, step).tensors
+            except CheckpointError as error:
+                notes.append(f"Not measured: weights of run {result.run_id} at step {step}: {error}")
+                continue
+            group = "parameters."
+            yield step, {n.removeprefix(group): t for n, t in tensors.items() if n.startswith(group)}
+
+    add_final_losses(config, result.curve, dict(final), kept())
+    return notes
