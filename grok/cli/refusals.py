@@ -83,6 +83,8 @@ def unknown_setting(name: str, of_mode: str | None = None) -> str:
     if name in {n.rpartition(".")[0] for n in known} - {""}:
         inside = ", ".join(n for n in known if n.startswith(f"{name}."))
         return f"{name} is a group of settings, not a value: expected one of {inside}"
+    if name.partition(".")[0] == "sweeps":
+        return f"unknown setting '{name}': a named sweep is a command: grok {name.rpartition('.')[2]} --help"
     meant = nearest(name, of.get(of_mode or "", known))
     return f"unknown setting '{name}'{meant}"
 

@@ -18,7 +18,7 @@ from grok.errors import ConfigError, StoreError
 from grok.files import disk_errors
 from grok.store.compact import compact
 from grok.store.conflicts import conflict_files
-from grok.store.layout import Layout, is_current, read_marker, refuse_missing
+from grok.store.layout import Layout, is_current, orphans, read_marker, refuse_missing, strangers
 from grok.store.leases import Leases
 from grok.store.merge import merge
 from grok.store.migrate import migrate
@@ -27,7 +27,7 @@ from grok.store.reader import DamagedShardWarning, open_store
 from grok.store.restore import restore
 from grok.store.schema import KINDS
 from grok.store.unfinished import unfinished_compaction
-from grok.store.verify import verify
+from grok.store.verify import unreadable_records, verify
 
 _EXAMPLES: Final = """\
 examples:
@@ -139,8 +139,8 @@ def _status(path: str) -> int:
         attention.append(f"columns of an older version: run `grok store migrate {path}`")
     if unfinished_compaction(layout) is not None:
         attention.append("a compaction was cut short: the next command that writes finishes it")
-    if orphans := len((layout.names("curves") | layout.names("steps")) - layout.names("runs")):
-        attention.append(f"{orphans} unfinished commits: the next command that writes retires them")
+    if unfinished := len(orphans(layout)):
+        attention.append(f"{unfinished} unfinished commits: the next command that writes retires them")
     if kept := _entries(layout.quarantine, ".json"):
         attention.append(
             f"{kept} shards in quarantine/, each with its reason beside it; `grok store restore {path}` "
@@ -148,6 +148,8 @@ def _status(path: str) -> int:
         )
     if failed := table["status"].to_pylist().count("failed"):
         attention.append(f"{failed} failed: their column error says why; retry_failed=true trains them again")
+    attention += [f"{file} is no file that can be a shard" for kind in KINDS for file in strangers(layout.table(kind))]
+    attention += [f"{file}: {reason}" for file, reason in unreadable_records(layout)]
     attention += [f"conflict on record: {file}" for file in conflict_files(layout)]
     print("\n".join(f"  attention: {line}" for line in attention) or "  nothing needs attention")
     return 0

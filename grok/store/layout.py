@@ -142,6 +142,16 @@ def strangers(folder: Path) -> list[Path]:
         return sorted(Path(e.path) for e in entries if not _may_be_shard(e))
 
 
+def orphans(layout: Layout) -> list[str]:
+    """Return the names of curves and steps without runs: a commit was cut short.
+
+    Where anything else has the place of the runs (a folder, a link to a file that is not fetched yet) they may come
+    back, so these are none.
+    """
+    names = (layout.names("curves") | layout.names("steps")) - layout.names("runs")
+    return sorted(name for name in names if not os.path.lexists(layout.shard("runs", name)))
+
+
 def _may_be_shard(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.name.endswith(".parquet") and entry.is_file()
@@ -199,8 +209,20 @@ def _check_place(layout: Layout) -> bool:
                 f"{', ...' if foreign[3:] else ''}) and no store.json: choose an empty or a new folder"
                 f"{_lost_marker(layout)}"
             )
+    _refuse_inside(layout.root)
     _refuse_unwritable(layout)
     return False
+
+
+def _refuse_inside(root: Path) -> None:
+    """Raise StoreError where a new store would lie inside another one, whose folders have one meaning each."""
+    for parent in root.resolve().parents:
+        try:
+            marker = read_json_object(parent / "store.json", follow=True)
+        except (OSError, ValueError):
+            continue
+        if marker.get("store") == PRODUCT:
+            raise StoreError(f"store.path={root} lies inside the store {parent}: choose a folder outside of it")
 
 
 def refuse_linked(layout: Layout) -> None:

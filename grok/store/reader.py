@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors
 from grok.store.damage import NotAShard, refuse_without_threads
-from grok.store.layout import Layout, StoreGone, is_current, read_marker, refuse_missing
+from grok.store.layout import Layout, StoreGone, is_current, read_marker, refuse_missing, strangers
 from grok.store.rows import Shard, filter_runs
-from grok.store.schema import schema
+from grok.store.schema import KINDS, schema
 from grok.store.shards import current_digest, read_shard, read_whole
 from grok.store.unfinished import unfinished_compaction
 from grok.store.versions import name_components
@@ -43,6 +43,10 @@ def open_store(path: str | Path) -> Store:
     layout = Layout(Path(path))
     read_marker(layout)
     refuse_without_threads(layout.root)
+    for folder in (layout.table(kind) for kind in KINDS):
+        for entry in strangers(folder) if folder.is_dir() else []:
+            if entry.suffix == ".parquet":
+                warnings.warn(f"left out {entry}: no file, or a link to none", DamagedShardWarning, stacklevel=2)
     return Store(layout)
 
 

@@ -21,7 +21,7 @@ from grok.files import remove_quietly
 from grok.store.compare import difference, traces
 from grok.store.conflicts import origin, record_conflict
 from grok.store.damage import ForeignFile, NotAShard, ShardDamaged
-from grok.store.layout import EMPTY, Layout, shard_names, strangers
+from grok.store.layout import EMPTY, Layout, orphans, shard_names, strangers
 from grok.store.quarantine import Recovered, keep_copy, quarantine
 from grok.store.rows import Shard
 from grok.store.schema import KINDS
@@ -111,12 +111,7 @@ def look(layout: Layout, *, thorough: bool) -> Survey:
 def retire_orphans(layout: Layout) -> list[Recovered]:
     """Move tables without their runs table to quarantine: the commit was cut short. The caller holds the lock."""
     reason = "its runs were never committed; they are trained again"
-    orphans = (layout.names("curves") | layout.names("steps")) - layout.names("runs")
-    return [
-        quarantine(layout, name, reason, orphan=True)
-        for name in sorted(orphans)
-        if not os.path.lexists(layout.shard("runs", name)) and _is_ours(layout, name)
-    ]
+    return [quarantine(layout, name, reason, orphan=True) for name in orphans(layout) if _is_ours(layout, name)]
 
 
 def _is_ours(layout: Layout, name: str) -> bool:

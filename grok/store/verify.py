@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ import pyarrow.compute as pc
 
 from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
 from grok.store.conflicts import conflict_files
-from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
+from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, one_line, refuse_without_threads
 from grok.store.layout import EMPTY, Layout, is_current, missing_tables, read_marker, shard_names, strangers
 from grok.store.schema import KINDS, schema
 from grok.store.shards import check_shard, partners, read_shard
 from grok.store.unfinished import unfinished_compaction
+from grok.untrusted import read_json_object
 
 
 def verify(path: str | Path) -> list[str]:
@@ -24,7 +26,8 @@ def verify(path: str | Path) -> list[str]:
     Checked: every shard is whole and has the full current columns; no orphans and no
     missing partners; ``run_id`` is unique, and (``run_id``, ``step``); every point
     belongs to a run; a completed run's row is its curve's last point; runs of one
-    trajectory and numerics tag agree bit by bit; no conflict is on record. Not checked:
+    trajectory and numerics tag agree bit by bit; the records of sweeps and searches can be
+    read; no conflict is on record. Not checked:
     checkpoints and kept weights, which are held against their own fingerprints when loaded.
 
     Raises:
@@ -48,6 +51,7 @@ def verify(path: str | Path) -> list[str]:
     points = traces(tables["runs"].select(list(FACTS)), tables["curves"])
     problems += _last_points(tables["runs"], points)
     problems += _disagreements(points)
+    problems += [f"{path}: {reason}" for path, reason in unreadable_records(layout)]
     problems += [f"a conflict is on record: {p}; remove the file when it is settled" for p in conflict_files(layout)]
     return problems
 
@@ -73,7 +77,10 @@ def _partners(layout: Layout) -> Iterator[str]:
     runs = layout.names("runs")
     for kind in ("curves", "steps"):
         for name in sorted(layout.names(kind) - runs):
-            yield f"{layout.shard(kind, name)}: an orphan, its runs were never committed; the next writer retires it"
+            reason = "an orphan, its runs were never committed; the next writer retires it"
+            if os.path.lexists(layout.shard("runs", name)):
+                reason = f"its runs cannot be had, {layout.shard('runs', name)} is no file"
+            yield f"{layout.shard(kind, name)}: {reason}"
     for name in sorted(runs):
         try:
             missing = [kind for kind in partners(layout.shard("runs", name)) if not layout.shard(kind, name).exists()]
@@ -81,6 +88,18 @@ def _partners(layout: Layout) -> Iterator[str]:
             continue  # said already
         for kind in missing:
             yield f"{layout.shard(kind, name)}: missing, its runs are there"
+
+
+def unreadable_records(layout: Layout) -> list[tuple[Path, str]]:
+    """Return the records of sweeps and searches that cannot be read, each with the reason."""
+    problems = []
+    for folder in (layout.sweeps, layout.search):
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+            try:
+                read_json_object(path)
+            except (OSError, ValueError) as error:
+                problems.append((path, f"no record that can be read ({one_line(error)})"))
+    return problems
 
 
 def _read_raw(layout: Layout, kind: str) -> pa.Table:

@@ -16,7 +16,7 @@ from grok.store import check_path
 from sweeps.search.comparison import Comparison
 from sweeps.search.config import StudyConfig
 from sweeps.search.driver import Search, Train
-from sweeps.search.space import Plain, read_space, refuse_unknown_choices
+from sweeps.search.space import Plain, read_space, refuse_impossible
 
 GO_ON = "The same command goes on where it stopped."
 
@@ -36,7 +36,7 @@ def carry_out(
         GrokError: refused; nothing was trained.
     """
     space = read_space(raw_space, str(base.get("mode", "arithmetic")))
-    refuse_unknown_choices(space, base)
+    refuse_impossible(space, base)
     search = Search(study, space, base, train or by_execution(argv), tell)
     tell(search.plan())
     if search.default.dry_run:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from grok.config import MODES, load_config
+from grok.config import MODES, flatten, load_config
 from grok.config.fields import ANY, Rule, check, settings_of
 from grok.errors import ConfigError, nearest
 
@@ -176,13 +176,23 @@ def read_space(raw: Mapping[str, Any], mode: str) -> Space:
     return Space(tuple(_in_order(dimensions)))
 
 
-def refuse_unknown_choices(space: Space, base: Plain) -> None:
-    """Refuse words among the choices that their setting never takes; numbers may fit other choices only.
+def refuse_impossible(space: Space, base: Plain) -> None:
+    """Refuse what no trial can have: words that a setting never takes, and conditions that never hold.
+
+    Numbers are not tried: they may fit other choices only.
 
     Raises:
         ConfigError: as for the setting itself.
     """
+    searched = {dimension.name for dimension in space.dimensions}
+    fixed = flatten(load_config(base))
     for dimension in space.dimensions:
+        for name, values in dimension.when:
+            if name not in searched and fixed.get(name) not in values:
+                raise ConfigError(
+                    f"study.space.{dimension.name}.when.{name}={list(values)}: {name} is {fixed.get(name)} in every "
+                    f"trial, so {dimension.name} would never vary; search {name} too, or leave the condition out"
+                )
         for word in (choice for choice in dimension.choices if isinstance(choice, str)):
             try:
                 load_config(apply(base, {dimension.name: word}))

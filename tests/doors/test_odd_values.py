@@ -70,6 +70,9 @@ REFUSED = {
     "study: a long name": ("analysis.study", ["census", "S", "--out", LONG], "File name too long"),
     "show: a long name": ("grok.show", ["x", "--store", "S", "--out", LONG], "File name too long"),
     "merge: into nothing": ("grok.cli.store", ["merge", "S", "T", "--into", ""], "an empty name"),
+    "merge: into a folder of itself": ("grok.cli.store", ["merge", "S", "--into", "S/inner"], "inside the store"),
+    "merge: into its runs": ("grok.cli.store", ["merge", "S", "T", "--into", "S/runs/x"], "inside the store"),
+    "a sweep into a store's folder": ("grok.run", ["store.path=S/inner", "dry_run=true"], "inside the store"),
     "merge: into itself": ("grok.cli.store", ["merge", "S", "--into", "S"], "cannot be merged into itself"),
 }  # fmt: skip
 
@@ -82,7 +85,7 @@ def test_refused_in_one_line_before_any_work(
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("some text\n" * 100)
     before = sorted(tmp_path.rglob("*"))
-    if "S" in words:
+    if any(word == "S" or "=S/" in word for word in words):
         with StoreWriter("S") as writer:
             writer.commit(example_rows(range(1)))
         before = sorted(tmp_path.rglob("*"))

@@ -16,6 +16,7 @@ CASES = {
     "misspelt section": (["tsk.modulus=97"], ["unknown setting 'tsk.modulus'", "did you mean 'task.modulus'?"]),
     "misspelt stream": (["seeds.ordr=3"], ["unknown setting 'seeds.ordr'", "did you mean 'seeds.order'?"]),
     "added key": (["+model.widht=3"], ["unknown setting 'model.widht'"]),
+    "a named sweep": (["sweeps.layers=64"], ["unknown setting 'sweeps.layers'", "a command: grok layers --help"]),
     "misspelt group": (["experimnt=nanda"], ["unknown setting 'experimnt'", "did you mean 'experiment'?"]),
     "misspelt experiment": (["experiment=quikstart"], ["experiment=quikstart", "did you mean 'quickstart'?", "nanda"]),
     "misspelt mode": (["mode=arithmetics"], ["mode=arithmetics", "did you mean 'arithmetic'?", "gpt"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import optuna
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from grok.config import flatten, load_config
 from grok.errors import ConfigError
-from sweeps.search.space import Dimension, apply, read_space
+from sweeps.search.space import Dimension, apply, read_space, refuse_impossible
 
 CONDITIONAL = {
     "optim": {
@@ -80,6 +81,15 @@ def test_refusals(raw: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         read_space(raw, "arithmetic")
     assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(("value", "possible"), [("ema", True), ("none", False), ("nope", False)])
+def test_a_condition_that_never_holds_is_refused(value: str, possible: bool) -> None:
+    """On a setting that is not searched: it has one value in all trials."""
+    base = {"optim": {"grokfast": "ema"}}
+    lamb = {"optim.grokfast_lamb": {"low": 1.0, "high": 2.0, "when": {"optim.grokfast": value}}}
+    with nullcontext() if possible else pytest.raises(ConfigError, match=r"nope|would never vary"):
+        refuse_impossible(read_space(lamb, "arithmetic"), base)
 
 
 @settings(max_examples=60, deadline=None)

@@ -91,6 +91,37 @@ def test_a_folder_among_shards_is_left_where_it_is(store: Path) -> None:
     assert (store / "runs" / "old" / "more.parquet").is_dir()
 
 
+@pytest.mark.parametrize("what", ["a folder", "a link to nothing"])
+def test_what_has_the_place_of_a_shard_is_said_and_its_curves_stay(
+    store: Path, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A data set under version control may be there before its files are fetched."""
+    path = sorted((store / "runs").iterdir())[0]
+    path.rename(tmp_path / "kept")
+    path.mkdir() if what == "a folder" else path.symlink_to("not/fetched")
+    with pytest.warns(DamagedShardWarning, match=f"{path.name}: no file, or a link to none"):
+        assert len(open_store(store).runs()) == 3
+    assert any("its runs cannot be had" in line for line in verify(store))
+    assert main(["status", str(store)]) == 0
+    said = capsys.readouterr().out
+    assert f"{path} is no file" in said and "unfinished commits" not in said
+    with pytest.warns(ForeignFileWarning, match="left alone"), StoreWriter(store) as writer:
+        assert writer.recovered == []
+    path.rmdir() if what == "a folder" else path.unlink()
+    (tmp_path / "kept").rename(path)
+    assert_contract(store)
+    assert len(open_store(store).run_ids()) == 6
+
+
+@pytest.mark.parametrize("folder", ["sweeps", "search"])
+def test_records_that_cannot_be_read_are_said(store: Path, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (store / folder).mkdir(exist_ok=True)
+    (store / folder / "odd.json").write_text('{"sweep_id": ')
+    assert [line for line in verify(store) if f"{folder}/odd.json: no record that can be read" in line]
+    assert main(["status", str(store)]) == 0
+    assert f"{folder}/odd.json: no record" in capsys.readouterr().out
+
+
 def copied(store: Path, name: str) -> None:
     for kind in KINDS:
         if (store / kind / f"{name}.parquet").exists():
