@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from grok.config import RunConfig
 
@@ -71,7 +71,7 @@ class StepPoint:
     data_wait: float = NAN
     """Share of the step's wall time spent waiting for data."""
     event: str | None = None
-    """What happened in this step, if anything: ``spike``, ``skipped``, ``rolled_back`` ..."""
+    """What happened in this step, if anything: one of ``grok.config.stability.EVENTS``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class RunResult:
     run_id: str
     status: str
     stop_reason: str
-    """``steps`` (the budget is used), ``generalised``, ``early_stop``, ``not_finite``, ``exception``, ``spike``."""
+    """``steps`` (the budget is used), ``generalised``, ``early_stop``, ``exception``, or a step's event."""
     error: str | None = None
     steps: int
     """Updates made."""
@@ -139,6 +139,20 @@ class Progress:
     val_acc: float = NAN
 
 
+class KeptCheckpoints(Protocol):
+    """The checkpoints that a run has left so far."""
+
+    def steps(self) -> list[int]:
+        """Return their steps."""
+
+    def load(self, step: int) -> Checkpoint:
+        """Return that of ``step``, its tensors whole.
+
+        Raises:
+            CheckpointError: it is damaged, or gone.
+        """
+
+
 @dataclass(slots=True, kw_only=True)
 class Job:
     """One run to train: its name, its settings, and where to go on from."""
@@ -146,6 +160,8 @@ class Job:
     run_id: str
     config: RunConfig
     resume: Checkpoint | None = None
+    kept: KeptCheckpoints | None = None
+    """What a rollback may return to beside the states in memory; None: nothing."""
 
 
 Event = Progress | Checkpoint | RunResult

@@ -9,6 +9,7 @@ from typing import Final
 
 from grok.config.common import LARGEST_SIZE, RunConfig, refuse_odd_heads, refuse_too_many_evaluations
 from grok.config.fields import section, setting
+from grok.config.stability import StabilityConfig
 from grok.errors import ConfigError
 
 PRESETS: Final = (
@@ -278,37 +279,6 @@ class EvalConfig:
 
 
 @dataclass(kw_only=True)
-class StabilityConfig:
-    """Spikes, divergence and what is done about them."""
-
-    policy: str = setting(
-        "stop",
-        "On a spike or a non-finite loss: go on (log; non-finite still stops), stop, or roll back and then "
-        "move the data order, skip the data, or cut the learning rate.",
-        choices=("log", "stop", "new_data_seed", "skip_data", "cut_lr"),
-    )
-    spike: float = setting(2.0, "Rise of the loss over its recent median that counts as a spike, in nats.", above=0)
-    sigma: float = setting(10.0, "The rise must also exceed this many robust standard deviations.", minimum=0)
-    window: int = setting(50, "Steps that the recent median looks at.", minimum=4, maximum=LARGEST_SIZE)
-    rise: float = setting(1.0, "Stop when the smoothed loss stays this far above where it started, in nats.", above=0)
-    rise_steps: int = setting(200, "Steps it must stay there.", minimum=1)
-    tries: int = setting(3, "Rollbacks before giving up.", minimum=1, maximum=100)
-    snapshot_every: int = setting(100, "Steps between the states that a rollback can return to.", minimum=1)
-    snapshots: int = setting(
-        4, "How many such states are kept (each has the weights and both moments).", minimum=2, maximum=64
-    )
-    margin: int = setting(
-        50, "A rollback goes back at least this far before the onset; twice as far at each try.", minimum=0
-    )
-    lr_cut: float = setting(0.5, "Factor on the learning rate of the cut_lr policy.", above=0, below=1)
-    skip_steps: int = setting(50, "Steps of data beyond the onset that the skip_data policy leaves out.", minimum=0)
-
-    def rolls_back(self) -> bool:
-        """Return whether the policy returns to an earlier state."""
-        return self.policy in ("new_data_seed", "skip_data", "cut_lr")
-
-
-@dataclass(kw_only=True)
 class LogConfig:
     """Where the log goes beside the store; none of it can move a run."""
 
@@ -384,6 +354,12 @@ class GptConfig(RunConfig):
     def length_is_free(self) -> bool:
         """Return whether a shorter run is a prefix of a longer one: only if no schedule ends with the run."""
         return self.optim.schedule == "constant" or self.optim.decay_steps is not None
+
+    def coupled_schedule(self) -> dict[str, object]:
+        """Return the checkpoints' spacing where a rollback may return to them: it then decides where to."""
+        stability, every = self.stability, self.checkpoint.keep_every
+        coupled = stability.rolls_back() and stability.signals == "all" and every > 0
+        return {"checkpoint.keep_every": every} if coupled else {}
 
 
 def require_preset(config: GptConfig) -> None:

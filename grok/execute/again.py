@@ -21,7 +21,7 @@ from grok.execute.refusals import refuse_unusable_data
 from grok.execute.resume import named_checkpoint
 from grok.execute.worker import prepare_process
 from grok.plugins.spec import TARGET
-from grok.records import Job, Progress, RunResult
+from grok.records import Checkpoint, Job, Progress, RunResult
 from grok.store import Provenance, Row, Store
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
 from grok.store.provenance import git_state
@@ -137,16 +137,38 @@ def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
     run = stored.planned
     device = prepare_process([run.config], run.config.device, slot=0)
     parent = named_checkpoint(run.config, run.config.store.path)
-    jobs = [Job(run_id=run.run_id, config=run.config, resume=parent)]
+    kept = KeptInMemory() if run.config.coupled_schedule() else None
+    jobs = [Job(run_id=run.run_id, config=run.config, resume=parent, kept=kept)]
     lanes = stored.row["lane_width"] if device == "cuda" else None
     for event in train(jobs, lanes=lanes, device=device, stop=lambda: False):
         if isinstance(event, Progress):
             watch(event)
+        elif isinstance(event, Checkpoint) and kept is not None:
+            kept.add(event)
         elif isinstance(event, RunResult) and event.run_id == stored.run_id:
             return event
     raise TrainingError(
         f"training run {run.run_id} again did not come to {stored.run_id}: nothing was rolled back this time"
     )
+
+
+class KeptInMemory:
+    """Checkpoints that a rollback may return to, of a run that writes none."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Checkpoint] = {}
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Keep it instead of an earlier one of its step."""
+        self._kept[checkpoint.step] = checkpoint
+
+    def steps(self) -> list[int]:
+        """Return their steps."""
+        return list(self._kept)
+
+    def load(self, step: int) -> Checkpoint:
+        """Return that of ``step``."""
+        return self._kept[step]
 
 
 def _whatever_the_numerics(trace: Trace) -> Trace:

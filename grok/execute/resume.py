@@ -43,6 +43,33 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
     return None
 
 
+class StoredCheckpoints:
+    """The checkpoints of one run in the store, for its engine: what a rollback may return to."""
+
+    def __init__(self, store_path: str, run_id: str) -> None:
+        from grok.checkpoint import run_folder
+
+        self.folder = run_folder(store_path, run_id)
+
+    def steps(self) -> list[int]:
+        """Return their steps, newest first."""
+        from grok.checkpoint import checkpoint_steps
+
+        return checkpoint_steps(self.folder)
+
+    def load(self, step: int) -> Checkpoint:
+        """Return that of ``step``, its tensors whole.
+
+        Raises:
+            CheckpointError: it is damaged, or gone.
+        """
+        from grok.checkpoint import load_checkpoint
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error says it
+            return load_checkpoint(self.folder, step)
+
+
 def named_checkpoint(config: RunConfig, store_path: str) -> Checkpoint | None:
     """Return the checkpoint that ``resume.run`` and ``resume.step`` name, or None.
 
@@ -170,7 +197,11 @@ def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:
     Its best weights and its early stop know of every evaluation, the shorter run's last one
     too; its average begins after ``end``, or the shorter run has averaged other steps.
     """
-    if not isinstance(config, GptConfig) or not ("final" in config.save or config.train.early_stop):
+    if not isinstance(config, GptConfig):
+        return True
+    if config.coupled_schedule():  # the shorter run's checkpoints, which a rollback may return to, are not its own
+        return False
+    if not ("final" in config.save or config.train.early_stop):
         return True
     if end % config.eval.every:
         return False

@@ -25,7 +25,7 @@ from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
-from grok.execute.resume import checkpoint_to_resume
+from grok.execute.resume import StoredCheckpoints, checkpoint_to_resume
 from grok.numerics.machine import cores_of_a_rank
 from grok.plugins import Code, activate
 from grok.processes import Rank
@@ -238,7 +238,12 @@ def engine_events(
 ) -> Iterator[Event]:
     """Yield the engine's events; ``notes`` gets what happened to checkpoints, ``lineage`` the code that made them."""
     jobs = [
-        Job(run_id=run.run_id, config=run.config, resume=checkpoint_to_resume(run, settings.store_path, notes))
+        Job(
+            run_id=run.run_id,
+            config=run.config,
+            resume=checkpoint_to_resume(run, settings.store_path, notes),
+            kept=StoredCheckpoints(settings.store_path, run.run_id),
+        )
         for run in runs
     ]
     for job in jobs:

@@ -12,6 +12,7 @@ from typing import Final
 
 from grok.config import MODES
 from grok.config.fields import settings_of, takes_null
+from grok.config.stability import EVENTS
 from grok.store.schema import CONFIG, schema
 
 
@@ -53,7 +54,8 @@ RUNS: Final[Mapping[str, Column]] = {
     ),
     "stop_reason": Column(
         "`steps`: all planned steps were made; `generalised`, `early_stop`: stopped early by its settings; "
-        "`not_finite`, `spike`, `rising`: why it diverged or was rolled back; `exception`: it failed."
+        "`exception`: it failed; `not_finite`, `spike`, `rising` or another event of a step: why it diverged or was "
+        "rolled back."
     ),
     "error": Column("The error message.", null="the run did not fail"),
     "steps": Column("Updates made.", COUNT),
@@ -156,7 +158,7 @@ STEPS: Final[Mapping[str, Column]] = {
     "tokens_per_second": Column("Speed of this step.", "tokens/s"),
     "data_wait": Column("Share of the step's time spent waiting for data.", SHARE),
     "event": Column(
-        "`spike`, `not_finite`, `rising`, `skipped`, or `rolled_back` at the first step of a new branch.",
+        "What was noticed in this step: " + "; ".join(f"`{name}`: {words}" for name, words in EVENTS.items()) + ".",
         null="nothing happened",
     ),
 }

@@ -28,11 +28,14 @@ from grok.processes import Rank
 from grok.records import Checkpoint, RunResult
 from grok.streams import Stream
 from tests.gpt.conftest import prepare_text, result_of, run, text_of
+from tests.gpt.faults import FAULTS, SMALL, settings_of
 
 Build = Callable[..., GptConfig]
 TIMINGS = ("tokens_per_second", "data_wait")
 BOTH: dict[str, Any] = {"train__micro_batch": 3, "model__dropout": 0.1, "optim__clip": 0.3}
 """Two micro-batches a step: a sum of two terms has one value, whoever adds."""
+FAULTY = ("nan_batch", "corrupted_batch", "bit_flip", "stalls", "damaged_checkpoint")
+"""Failures that are also injected into two processes."""
 SHARED: dict[str, Any] = {**BOTH, "train__parallel": "fsdp"}
 
 
@@ -118,6 +121,12 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         {"name": "fsdp from one", "config": build(**SHARED), "resume": str(folder / "one")},
         {"name": "ddp from fsdp", "config": build(**BOTH), "resume": str(folder / "fsdp")},
     ]
+    data = str(build().data.path)
+    for name in FAULTY:
+        config = {**settings_of(name, data), "train": {**SMALL["train"], "micro_batch": 2}}
+        fault = {"store": str(folder / name), "damaged": FAULTS[name].damaged}
+        (folder / name / "checkpoints").mkdir(parents=True)
+        runs.append({"name": name, "config": load_config(config), **fault})
     return {**together(folder, runs), "folder": folder}
 
 
@@ -141,6 +150,17 @@ def test_shares_equal_the_whole(build: Build, results: dict[str, Any], name: str
     alone = described(result_of(run(build(**BOTH))))
     assert to_rounding(alone, results[name])
     assert results[name]["kept"].keys() == {"final", "best", "average"}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_two_processes_survive_a_fault(results: dict[str, Any], name: str) -> None:
+    """Also one that only one of them sees, and a rollback to a checkpoint that only one of them reads."""
+    fault, end = FAULTS[name], results[name]
+    assert (end["status"], end["steps"]) == ("completed", SMALL["train"]["steps"])
+    *abandoned, own = end["branches"]
+    assert [reason for reason, _ in abandoned] == [fault.event] * fault.rollbacks and own == ["steps", None]
+    if fault.back_to is not None:
+        assert abandoned[-1][1] == fault.back_to
 
 
 def test_a_checkpoint_in_shares_is_read_by_one_process(build: Build, results: dict[str, Any]) -> None:

@@ -11,17 +11,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.execute.ranks import let_go, take_part
+from grok.execute.resume import StoredCheckpoints
 from grok.gpt.training.engine import train
 from grok.processes import Rank
 from grok.records import Checkpoint, Job, RunResult
+from tests.gpt.faults import injected
+
+RUN = "0123456789abcdef0123"
 
 
 def trained(run: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a run's result; a run with ``stop_at`` leaves its checkpoint in the folder ``checkpoint`` instead."""
+    """Return a run's result; a run with ``stop_at`` leaves its checkpoint in the folder ``checkpoint`` instead.
+
+    One with a ``store`` leaves its checkpoints there, that of the step ``damaged`` torn.
+    """
     config = load_config(run["config"])
     assert isinstance(config, GptConfig)
     resume = None
@@ -35,22 +42,29 @@ def trained(run: dict[str, Any]) -> dict[str, Any] | None:
         return run.get("stop_at") is not None and first + calls - 2 >= run["stop_at"]
 
     made: dict[str, Any] | None = None
-    for event in train([Job(run_id="0123456789abcdef0123", config=config, resume=resume)], stop=stop):
+    branches: list[tuple[str, int | None]] = []
+    kept = StoredCheckpoints(run["store"], RUN) if run.get("store") else None
+    for event in train([Job(run_id=RUN, config=config, resume=resume, kept=kept)], stop=stop):
         if isinstance(event, Checkpoint):
-            save_checkpoint(run["checkpoint"], event)
+            folder = save_checkpoint(run.get("checkpoint") or run_folder(run["store"], RUN), event, keep=None)
+            if event.step == run.get("damaged"):
+                (folder / "tensors.safetensors").write_bytes(b"torn")
         if isinstance(event, RunResult):
-            kept = {moment: sorted(tensors) for moment, tensors in event.tensors.items()}
+            branches.append((event.stop_reason, event.branch_step))
+            moments = {moment: sorted(tensors) for moment, tensors in event.tensors.items()}
             result = {name: getattr(event, name) for name in ("weights_hash", "status", "numerics", "steps")}
             curve, log = ([asdict(p) for p in points] for points in (event.curve, event.step_log))
-            made = {**result, "curve": curve, "step_log": log, "kept": kept}
+            made = {**result, "curve": curve, "step_log": log, "kept": moments, "branches": branches}
     return made
 
 
 def main(listed: Path, out: Path) -> int:
     runs, rank = json.loads(listed.read_text()), Rank.of_this_process()
     if rank.index:
-        return take_part(load_config(runs[0]["config"]), rank)
-    results = {run["name"]: trained(run) for run in runs}
+        with injected():
+            return take_part(load_config(runs[0]["config"]), rank)
+    with injected():
+        results = {run["name"]: trained(run) for run in runs}
     if rank.size > 1:
         let_go()
     out.write_text(json.dumps(results))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from grok.config.gpt import GptConfig
+from grok.config.stability import EVENTS
 from grok.gpt.logging.profiler import Profiler
 from grok.gpt.logging.samples import replaced_prompt
 from grok.gpt.logging.sinks import Sink, open_sinks
@@ -87,7 +88,8 @@ class Log:
             self.say(f"about {duration(left)} to go, without evaluations")
         if point.event:
             self.say(
-                f"step {point.step}: {point.event}, loss {point.train_loss:.4f}, gradient norm {point.grad_norm:.3g}"
+                f"step {point.step}: {point.event}, loss {point.train_loss:.4f}, gradient norm {point.grad_norm:.3g}: "
+                f"{EVENTS[point.event]}"
             )
 
     def evaluation(self, point: CurvePoint, *, best: bool, tokens_per_second: float) -> None:
@@ -100,9 +102,10 @@ class Log:
         if point.sample is not None:
             self.say(f"generated sample: {point.sample[:SHOWN]!r}")
 
-    def rolled_back(self, onset: int, event: str, *, to_step: int, branch: int) -> None:
+    def rolled_back(self, k: int, event: str, *, onset: int, to_step: int, branch: int) -> None:
         """Say a rollback, and let the sinks go on in a branch of their own; ``branch`` is its number."""
-        self.say(f"rolled back from step {onset} ({event}) to step {to_step}: branch {branch}")
+        began = f", which began at step {onset}" if onset < k else ""
+        self.say(f"rolled back from step {k} ({event}{began}) to step {to_step}: branch {branch}")
         self._tell("branch", branch)
 
     def flush(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from grok.config import flatten
 from grok.config.gpt import GptConfig
+from grok.config.stability import EVENTS
 from grok.errors import ConfigError
 from grok.masking import without_secrets
 from grok.records import CurvePoint, RunResult, StepPoint
@@ -107,6 +108,8 @@ class TensorBoard:
 
     def step(self, point: StepPoint) -> None:
         self.write(numbers(point, STEP_NAMES), point.step)
+        if point.event is not None:
+            self.writer.add_text("train/event", f"{point.event}: {EVENTS[point.event]}", point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
         self.write(numbers(point, EVALUATION_NAMES), point.step)

@@ -112,6 +112,8 @@ class GptRun(TrainingRun):
         self.history = History()
         self.moments: list[Moment] = []
         self.tries = 0
+        self.left: list[int] = []
+        """For each rollback the step at which the new branch left the one before."""
         self.changes: list[str] = []
         self.saved_at: list[int] = []
         """Steps of this run's checkpoints in this process, and of the one that it goes on from."""
@@ -205,8 +207,9 @@ class GptRun(TrainingRun):
         if not stability.rolls_back() or self.tries == stability.tries or not self.moments:
             return event
         self.tries += 1
-        back_to = return_step([m.step for m in self.moments], k, stability.margin, self.tries)
-        moment = next(m for m in self.moments if m.step == back_to)
+        onset = k if stability.signals == "loss" else self.trainer.watch.onset(event, self.history.log)
+        moment = self._state_before(onset)
+        back_to = moment.step
         yield self._result(
             "rolled_back", event, run_id=abandoned_id(self.job.run_id, self.tries), parent=(self.job.run_id, back_to)
         )
@@ -214,10 +217,47 @@ class GptRun(TrainingRun):
         self.history = put_back(self.trainer, moment)
         batch = self.trainer.batches.batch
         skip = batch.consumed(k + stability.skip_steps) - batch.consumed(back_to)
+        self.left.append(back_to)
         self.trainer.branch = now.next(stability, back_to=back_to, skip=skip)
         self.moments = [m for m in self.moments if m.step <= back_to]
         branch = self.trainer.branch
-        self.log.rolled_back(k, event, to_step=branch.step, branch=branch.number)
+        self.log.rolled_back(k, event, onset=onset, to_step=branch.step, branch=branch.number)
+        return None
+
+    def _state_before(self, onset: int) -> Moment:
+        """Return the state that a rollback returns to: of those in memory, or under ``signals=all`` a kept checkpoint.
+
+        Where none is as far back as it should be, the earliest is taken.
+        """
+        stability = self.config.stability
+        in_memory = [m.step for m in self.moments]
+        wanted = onset - stability.margin * 2 ** (self.tries - 1)
+        if min(in_memory) > wanted and stability.signals == "all":
+            kept = self._kept_before(wanted) if self.ranks.index == 0 else None
+            checkpoint = self.ranks.share_checkpoint(kept)
+            if checkpoint is not None:
+                moment, older = from_checkpoint(checkpoint)
+                moment.history.keep_steps(self.due, self.averaged)
+                self.moments = [m for m in older if m.step < moment.step] + [moment]
+                return moment
+        back_to = return_step(in_memory, onset, stability.margin, self.tries)
+        return next(m for m in self.moments if m.step == back_to)
+
+    def _kept_before(self, wanted: int) -> Checkpoint | None:
+        """Return the newest intact checkpoint of this branch or one that it came from, at step ``wanted`` or before."""
+        kept, every = self.job.kept, self.config.checkpoint.keep_every
+        if kept is None or not every:
+            return None
+        # those that stay for good: which others are there depends on the clock
+        for step in sorted((s for s in kept.steps() if 0 < s <= wanted and s % every == 0), reverse=True):
+            try:
+                checkpoint = kept.load(step)
+            except CheckpointError as error:
+                self.log.say(f"rolling back further than step {step}: {error}", always=True)
+                continue
+            branch = checkpoint.state["moments"][0]["state"]["branch"]["number"]
+            if all(step <= left for left in self.left[branch:]):
+                return checkpoint
         return None
 
     def _finish(self, reason: str) -> Iterator[Event]:
@@ -277,6 +317,7 @@ class GptRun(TrainingRun):
             "data_path": self.config.data.path,
             "numerics": self.all_tags(self._tag()),
             "tries": self.tries,
+            "left": self.left,
             "changes": self.changes,
             "seconds": self.seconds(),
             "started_at": self.started_at,
@@ -300,9 +341,10 @@ class GptRun(TrainingRun):
                 moment.state["counters"] |= {"scale": start_scale(self.config), "scale_good": 0}
         self.history = put_back(self.trainer, now)
         self.tries = checkpoint.state["tries"]
+        self.left = checkpoint.state.get("left", [0] * self.tries)
         self.changes = checkpoint.state["changes"] + named
         if named:  # what the loss did under the old settings is no reason to end a run under the new ones
-            self.trainer.watch.above = 0
+            self.trainer.watch.above = self.trainer.watch.far = 0
         if checkpoint.run_id == self.job.run_id:
             self.spend(checkpoint.state["seconds"])
             self.started_at = checkpoint.state["started_at"]

@@ -154,43 +154,60 @@ class Ranks:
                 ) from error
             raise
 
-    def _hand_over(self, job: Job) -> None:
+    def share_checkpoint(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """Return rank 0's checkpoint, or None, on every process: of its tensors those that decide training."""
         if self.size == 1:
-            return
-        resume = job.resume
-        needed = {} if resume is None else {n: t for n, t in resume.tensors.items() if _decides(n)}
-        self.tell(
-            {
-                "run_id": job.run_id,
-                "config": asdict(job.config),
-                "resume": None
-                if resume is None
-                else {
-                    "run_id": resume.run_id,
-                    "step": resume.step,
-                    "state": resume.state,
-                    "shards": None if resume.shards is None else str(resume.shards),
-                    "tensors": [[n, str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in needed.items()],
-                },
-            }
-        )
-        for tensor in needed.values():
-            self.broadcast(tensor.contiguous())
+            return checkpoint
+        if self.index:
+            return self._receive_checkpoint(self.tell())
+        self.tell(_described(checkpoint))
+        self._send_tensors(checkpoint)
+        return checkpoint
+
+    def _hand_over(self, job: Job) -> None:
+        if self.size > 1:
+            self.tell({"run_id": job.run_id, "config": asdict(job.config), "resume": _described(job.resume)})
+            self._send_tensors(job.resume)
 
     def _receive(self) -> Job | None:
         message = self.tell()
         if message is None:
             return None
-        resume = None
-        if (saved := message["resume"]) is not None:
-            tensors = {n: torch.empty(shape, dtype=getattr(torch, dtype)) for n, dtype, shape in saved["tensors"]}
-            for tensor in tensors.values():
-                self.broadcast(tensor)
-            state = saved["state"]
-            state = state | {"same": {n: first for n, first in state["same"].items() if first in tensors}}
-            shards = None if saved["shards"] is None else Path(saved["shards"])
-            resume = Checkpoint(run_id=saved["run_id"], step=saved["step"], tensors=tensors, state=state, shards=shards)
+        resume = self._receive_checkpoint(message["resume"])
         return Job(run_id=message["run_id"], config=load_config(message["config"]), resume=resume)
+
+    def _send_tensors(self, checkpoint: Checkpoint | None) -> None:
+        for tensor in _deciding(checkpoint).values():
+            self.broadcast(tensor.contiguous())
+
+    def _receive_checkpoint(self, saved: dict[str, Any] | None) -> Checkpoint | None:
+        if saved is None:
+            return None
+        tensors = {n: torch.empty(shape, dtype=getattr(torch, dtype)) for n, dtype, shape in saved["tensors"]}
+        for tensor in tensors.values():
+            self.broadcast(tensor)
+        state = saved["state"]
+        state = state | {"same": {n: first for n, first in state["same"].items() if first in tensors}}
+        shards = None if saved["shards"] is None else Path(saved["shards"])
+        return Checkpoint(run_id=saved["run_id"], step=saved["step"], tensors=tensors, state=state, shards=shards)
+
+
+def _described(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
+    """Return all of a checkpoint but its tensors' values, as JSON-able values."""
+    if checkpoint is None:
+        return None
+    needed = _deciding(checkpoint).items()
+    return {
+        "run_id": checkpoint.run_id,
+        "step": checkpoint.step,
+        "state": checkpoint.state,
+        "shards": None if checkpoint.shards is None else str(checkpoint.shards),
+        "tensors": [[n, str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in needed],
+    }
+
+
+def _deciding(checkpoint: Checkpoint | None) -> dict[str, Tensor]:
+    return {} if checkpoint is None else {n: t for n, t in checkpoint.tensors.items() if _decides(n)}
 
 
 def _decides(name: str) -> bool:

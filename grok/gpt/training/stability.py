@@ -12,14 +12,27 @@ import hashlib
 import math
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import takewhile
+from typing import Any, Final
 
-from grok.config.gpt import StabilityConfig
+from grok.config.stability import StabilityConfig
+from grok.gpt.training.signals import ONSET_WINDOWS, Signal, onset, spread
+from grok.records import StepPoint
 
-NORMAL_MAD = 1.4826
-"""Median absolute deviation of a normal distribution, times this, is its standard deviation."""
-SMOOTHING = 0.98
+SMOOTHING: Final = 0.98
+SKIP_WINDOW: Final = 50
+"""Last steps among which skipped updates are counted."""
+SIGNALS: Final = ("grad_norm", "param_norm", "adam_v_l1", "adam_v_max")
+OUTLIERS: Final = {
+    "grad_norm": ("grad_norm",),
+    "weight_norm": ("param_norm",),
+    "adam_v": ("adam_v_l1", "adam_v_max"),
+}
+"""Events that a robust score finds, and what it looks at."""
+GROWING: Final = {"grad_growth": "grad_norm", "weight_growth": "param_norm"}
+"""Events that slow growth makes; second moments grow by themselves while they fill up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +71,7 @@ def return_step(steps: list[int], onset: int, margin: int, tries: int) -> int:
 
 
 class Watch:
-    """Looks at the loss and the gradient norm of every step and says when something is wrong."""
+    """Looks at the numbers of every step and says when something is wrong."""
 
     def __init__(self, config: StabilityConfig) -> None:
         self.config = config
@@ -67,32 +80,108 @@ class Watch:
         """Loss of the first step, which a fresh model's is known to be: about log V."""
         self.smooth = 0.0
         self.above = 0
+        self.best = math.inf
+        """Lowest smoothed loss, from the first full window on."""
+        self.far = 0
+        """Steps since the smoothed loss was near its best."""
+        self.signals = {name: Signal(config.window) for name in SIGNALS}
+        self.latest: dict[str, float] = {}
+        """Norms of the weights and of AdamW's second moments after the last update."""
+        self.before: dict[str, float] = {}
+        """The same, after the update before."""
+        self.still = 0
+        self.batches: deque[int] = deque(maxlen=config.window)
+        self.repeats = 0
+        self.skipped: deque[int] = deque(maxlen=config.skip_limit)
 
-    def see(self, loss: float, grad_norm: float) -> str | None:
-        """Return ``not_finite``, ``spike``, ``rising`` or None for the next step, and remember it."""
-        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+    def see(self, loss: float, grad_norm: float, batch: int | None = None) -> str | None:
+        """Return what is wrong with the next step, one of ``EVENTS``, or None.
+
+        The step is remembered unless the policy acts on it. ``batch`` is a checksum of the step's tokens.
+        """
+        values = {"grad_norm": grad_norm, **self.latest}
+        if not all(map(math.isfinite, (loss, *values.values()))):
             return "not_finite"
-        event = "spike" if self._spikes(loss) else None
-        if event and self.config.policy != "log":
+        if self._spikes(loss):
+            event: str | None = "spike"
+        else:
+            event = next((name for name in OUTLIERS if self._stands_out(name, values)), None)
+        if event and self.config.acts_on(event):
             return event
-        self._remember(loss)
+        self._remember(loss, values)
+        self._compare(batch)
         if self.above >= self.config.rise_steps:
             return "rising"
-        return event
+        return event or self._lasting()
+
+    def after(self, *, param_norm: float, adam_v_l1: float, adam_v_max: float, adam_steps: int) -> None:
+        """Take the norms after an update, which the next step is judged by; before the first there are no moments."""
+        now = {"param_norm": param_norm}
+        if adam_steps:
+            now |= {"adam_v_l1": adam_v_l1, "adam_v_max": adam_v_max}
+        self.before, self.latest = self.latest, now
+
+    def skip(self, k: int) -> bool:
+        """Note that update ``k`` was skipped; return whether that is too often."""
+        self.skipped.append(k)
+        return len(self.skipped) == self.config.skip_limit and self.skipped[0] > k - SKIP_WINDOW
+
+    def onset(self, event: str, log: Sequence[StepPoint]) -> int:
+        """Return the step at which began what was noticed in the last step of ``log``: from the log's statistics."""
+        if event == "stalled":
+            return log[-1].step - self.still
+        if event == "repeated":
+            return log[-1].step - self.repeats - len(set(self.batches))
+        sudden = event in OUTLIERS or event in ("spike", "not_finite", "skip_limit")
+        names = OUTLIERS.get(event) or ((GROWING[event],) if event in GROWING else ("train_loss", "grad_norm"))
+        steps = ONSET_WINDOWS * self.config.window if sudden else None
+        begun = onset(log, names, window=self.config.window, steps=steps)
+        if event in ("not_finite", "skip_limit"):  # in fp16 skipped steps lead to it
+            skipped = takewhile(lambda p: p.event in (event, "skipped"), reversed(log))
+            begun = min([begun, *(p.step for p in skipped)])
+        return begun
 
     def _spikes(self, loss: float) -> bool:
         if len(self.recent) < self.recent.maxlen:  # type: ignore[operator]
             return False
         middle = statistics.median(self.recent)
-        deviation = NORMAL_MAD * statistics.median(abs(x - middle) for x in self.recent)
+        deviation = spread(self.recent, middle)
         return loss > middle + max(self.config.spike, self.config.sigma * deviation)
 
-    def _remember(self, loss: float) -> None:
+    def _stands_out(self, event: str, values: dict[str, float]) -> bool:
+        limits = {"factor": self.config.factor, "sigma": self.config.sigma}
+        return any(self.signals[n].outlier(values[n], **limits) for n in OUTLIERS[event] if n in values)
+
+    def _remember(self, loss: float, values: dict[str, float]) -> None:
         self.recent.append(loss)
         if self.first is None:
             self.first = self.smooth = loss
         self.smooth = SMOOTHING * self.smooth + (1 - SMOOTHING) * loss
         self.above = self.above + 1 if self.smooth > self.first + self.config.rise else 0
+        if len(self.recent) == self.recent.maxlen:
+            self.best = min(self.best, self.smooth)
+        self.far = self.far + 1 if self.smooth > self.best + self.config.stuck else 0
+        for name, value in values.items():
+            self.signals[name].remember(value)
+        moved = values["grad_norm"] > 0 and (not self.latest or self.latest != self.before)
+        self.still = 0 if moved else self.still + 1
+
+    def _compare(self, batch: int | None) -> None:
+        if batch is not None:
+            self.repeats = self.repeats + 1 if batch in self.batches else 0
+            self.batches.append(batch)
+
+    def _lasting(self) -> str | None:
+        """Return what has gone on for long enough; each is said once, and again after as long a time."""
+        window = self.config.window
+        if self.far and self.far % self.config.stuck_steps == 0:
+            return "stuck"
+        if self.still and self.still % window == 0:
+            return "stalled"
+        if self.repeats and self.repeats % max(1, window // 2) == 0:
+            return "repeated"
+        grown = (event for event, name in GROWING.items() if self.signals[name].grown(self.config.growth))
+        return next(grown, None)
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
@@ -101,9 +190,33 @@ class Watch:
             "first": self.first,
             "smooth": self.smooth,
             "above": self.above,
+            "best": self.best if math.isfinite(self.best) else None,
+            "far": self.far,
+            "signals": {name: signal.state() for name, signal in self.signals.items()},
+            "latest": _finite_or_null(self.latest),
+            "before": _finite_or_null(self.before),
+            "still": self.still,
+            "batches": list(self.batches),
+            "repeats": self.repeats,
+            "skipped": list(self.skipped),
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Go on from ``state``; one of an older version knows the loss only."""
+        fresh = Watch(self.config)
         self.recent = deque(state["recent"], maxlen=self.config.window)
         self.first, self.smooth, self.above = state["first"], state["smooth"], state["above"]
+        best = state.get("best")
+        self.best, self.far = math.inf if best is None else best, state.get("far", 0)
+        self.signals = fresh.signals
+        for name, signal in state.get("signals", {}).items():
+            self.signals[name].load(signal)
+        for name in ("latest", "before"):
+            setattr(self, name, {n: math.nan if v is None else v for n, v in state.get(name, {}).items()})
+        self.still, self.repeats = state.get("still", 0), state.get("repeats", 0)
+        self.batches = deque(state.get("batches", ()), maxlen=self.config.window)
+        self.skipped = deque(state.get("skipped", ()), maxlen=self.config.skip_limit)
+
+
+def _finite_or_null(values: dict[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

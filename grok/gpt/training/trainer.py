@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
 from grok.config.gpt import GptConfig
+from grok.config.stability import EVENTS, PASSING
 from grok.gpt.dropout import draw_masks
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
@@ -30,8 +32,6 @@ from grok.text.windows import gather
 
 SCALE_START, SCALE_GROWTH_STEPS, SCALE_MAX = 2.0**16, 2000, 2.0**24
 """Loss scaling in fp16 (Micikevicius et al. 2018): halved on overflow, doubled after so many good steps."""
-SCALE_LEAST = 1.0
-"""Least loss scale: a gradient that overflows without any scaling is not finite, and no step to skip."""
 
 
 @dataclass(slots=True)
@@ -69,14 +69,16 @@ class Trainer:
         self.validation = validation_starts(len(corpus.tokens("val")), config.model.context, config.eval.windows)
         self.watch, self.branch = Watch(config.stability), Branch()
         self.counters = Counters(scale=start_scale(config))
+        self.batch_sum: int | None = None
+        """Checksum of the last batch's tokens."""
         self.parameters = list(self.model.parameters())
         self.elements = sum(p.numel() for p in self.parameters)
 
     def update(self) -> tuple[StepPoint, str | None]:
-        """Make the next update; return its log and what was wrong, if anything.
+        """Make the next update; return its log, and the event that ends the run or rolls it back, if there is one.
 
-        When something is wrong (``not_finite``, ``spike``, ``rising``) the update is not made, except a
-        spike under ``stability.policy=log``; a step whose fp16 gradients overflowed is skipped.
+        Where the policy acts on an event (``StabilityConfig.acts_on``) the update is not made. A step whose fp16
+        gradients overflowed is skipped; so is one under ``stability.policy=skip_step``, where that may be enough.
         """
         began = time.perf_counter()
         k = self.counters.step + 1
@@ -90,25 +92,43 @@ class Trainer:
         zeros = 1 - self._sum(nonzero(grads)) / self.elements
         train_loss, grad_norm, zeros_in_grads = torch.stack([loss.double(), norm.double(), zeros.double()]).tolist()
 
-        scaled = self.config.precision == "fp16" and scale > SCALE_LEAST
+        stability = self.config.stability
+        scaled = self.config.precision == "fp16" and scale > stability.least_scale
         overflow = scaled and math.isfinite(train_loss) and not math.isfinite(grad_norm)
-        event = "skipped" if overflow else self.watch.see(train_loss, grad_norm)
+        event = "skipped" if overflow else self._agreed(self.watch.see(train_loss, grad_norm, self.batch_sum))
+        wrong = event if event is not None and not overflow and stability.acts_on(event) else None
         rate = learning_rate(self.config, k) * self.branch.lr_factor
         self.counters.step = k
         self.counters.tokens += x.numel()
-        applied = event is None or (event == "spike" and self.config.stability.policy == "log")
-        if applied:
+        if not overflow and wrong is None:
             self.apply(norm, rate)
         else:
             self.counters.skipped += 1
             self.counters.not_finite += event in ("not_finite", "skipped")
+            if overflow or (stability.policy == "skip_step" and event in PASSING):
+                wrong = "skip_limit" if self.watch.skip(k) else None
         if self.config.precision == "fp16":
             self._rescale(overflow)
         point = self._log(k, train_loss, rate, grad_norm, zeros_in_grads, scale)
-        point.event = event
+        self.watch.after(
+            param_norm=point.param_norm,
+            adam_v_l1=point.adam_v_l1,
+            adam_v_max=point.adam_v_max,
+            adam_steps=self.counters.adam_steps,
+        )
+        point.event = wrong or event
         seconds = time.perf_counter() - began
         point.tokens_per_second, point.data_wait = x.numel() / seconds, waited / seconds
-        return point, None if applied or overflow else event
+        return point, wrong
+
+    def _agreed(self, event: str | None) -> str | None:
+        """Return what any process has seen: one of several copies of the weights may be damaged in memory alone."""
+        if self.ranks.size == 1:
+            return event
+        names = list(EVENTS)
+        code = 0 if event is None else len(names) - names.index(event)
+        agreed = int(self.ranks.largest(torch.tensor(code)))
+        return names[-agreed] if agreed else None
 
     def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
         """Leave the batch's gradient in the parameters and return its mean loss; micro-batches add up to the whole."""
@@ -144,6 +164,7 @@ class Trainer:
     def batch(self, k: int) -> tuple[Tensor, Tensor]:
         """Return tokens and targets [B, T] of update ``k`` on the run's device."""
         x, y = self.batches.step(k, self.branch)
+        self.batch_sum = crc32(x.numpy().data)
         return self._to_device(x), self._to_device(y)
 
     def micro_gradients(self, x: Tensor, y: Tensor) -> None:
@@ -164,7 +185,7 @@ class Trainer:
     def _rescale(self, overflow: bool) -> None:
         c = self.counters
         if overflow:
-            c.scale, c.scale_good = c.scale / 2, 0
+            c.scale, c.scale_good = max(c.scale / 2, self.config.stability.least_scale), 0
         else:
             c.scale_good += 1
             if c.scale_good == SCALE_GROWTH_STEPS:

@@ -1,0 +1,132 @@
+"""Robust statistics of one quantity of a run's log: outliers, slow growth, and where an excursion began."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grok.records import StepPoint
+
+NORMAL_MAD: Final = 1.4826
+"""Median absolute deviation of a normal distribution, times this, is its standard deviation."""
+LOWS: Final = 20
+"""Windows whose medians are kept to see slow growth."""
+ONSET_SIGMA: Final = 3.0
+"""Robust deviations above its calm level from which a quantity belongs to an excursion."""
+SUDDEN_SHARE, LASTING_SHARE = 0.25, 0.1
+"""It also has to rise by this share of the excursion's height: of one that came at once, and of a slow one."""
+ONSET_SMOOTH: Final = 4
+"""Steps on either side in the median that bridges single calm steps within an excursion."""
+ONSET_WINDOWS: Final = 4
+"""Windows before a sudden event in which its onset is looked for."""
+SPREAD_OF_MEDIAN: Final = 1.2533 / math.sqrt(2 * ONSET_SMOOTH + 1)
+"""Standard deviation of the median of so many normal values, over that of one."""
+LEAST: Final = {
+    "train_loss": 0.2,
+    "grad_norm": math.log(2),
+    "adam_v_l1": math.log(2),
+    "adam_v_max": math.log(2),
+    "param_norm": math.log(2),
+}
+"""Least height of an excursion by the quantity in which it is looked for: nats, or a logarithm."""
+
+
+def spread(values: Sequence[float], middle: float) -> float:
+    """Return the robust standard deviation of ``values`` around ``middle``."""
+    return NORMAL_MAD * statistics.median(abs(x - middle) for x in values)
+
+
+class Signal:
+    """The recent values of one positive quantity, by their logarithms."""
+
+    def __init__(self, window: int) -> None:
+        self.recent: deque[float] = deque(maxlen=window)
+        self.lows: deque[float] = deque(maxlen=LOWS)
+        self.count = 0
+
+    def outlier(self, value: float, *, factor: float, sigma: float) -> bool:
+        """Return whether ``value`` is ``factor`` times the recent median and ``sigma`` deviations above it."""
+        if value <= 0 or len(self.recent) < self.recent.maxlen:  # type: ignore[operator]
+            return False
+        middle = statistics.median(self.recent)
+        return math.log(value) > middle + max(math.log(factor), sigma * spread(self.recent, middle))
+
+    def grown(self, growth: float) -> bool:
+        """Return whether the recent median is ``growth`` times the lowest one kept; begins anew where it is."""
+        if not self.lows or statistics.median(self.recent) <= min(self.lows) + math.log(growth):
+            return False
+        self.lows.clear()
+        return True
+
+    def remember(self, value: float) -> None:
+        """Add the next value; one of zero has no logarithm and is left out."""
+        if value <= 0:
+            return
+        self.recent.append(math.log(value))
+        self.count += 1
+        if self.count % self.recent.maxlen == 0:  # type: ignore[operator]
+            self.lows.append(statistics.median(self.recent))
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as JSON-able values."""
+        return {"recent": list(self.recent), "lows": list(self.lows), "count": self.count}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+        self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
+        self.lows, self.count = deque(state["lows"], maxlen=LOWS), state["count"]
+
+
+def onset(log: Sequence[StepPoint], names: Sequence[str], *, window: int, steps: int | None) -> int:
+    """Return the step at which what was noticed in the last step of ``log`` began.
+
+    Each of the logged quantities ``names`` that is high at the end is followed back to where it left its calm level,
+    the lowest median of ``window`` steps among the last ``steps`` before (None: all, of what came slowly). The earliest
+    of these steps is returned.
+    """
+    recent = log if steps is None else log[-(steps + 1) :]
+    share = LASTING_SHARE if steps is None else SUDDEN_SHARE
+    begun = [_rise(np.array([_level(p, name) for p in recent]), window, LEAST[name], share) for name in names]
+    return recent[min(begun)].step
+
+
+def _level(point: StepPoint, name: str) -> float:
+    value = float(getattr(point, name))
+    if not math.isfinite(value) or name == "train_loss":
+        return value
+    return math.log(value) if value > 0 else math.nan
+
+
+def _rise(values: NDArray[np.float64], window: int, least: float, share: float) -> int:
+    """Return the first index of the excursion, at least ``least`` high, that ``values`` end with; else the last one."""
+    last = len(values) - 1
+    # the norms of weights and moments are of after the update, which was not made in the last step
+    known = np.isfinite(values[:last])
+    if known.sum() < window:
+        return last
+    filled = values.copy()
+    filled[:last][~known] = np.nanmax(values[:last][known])
+    filled[last] = values[last] if math.isfinite(values[last]) else np.nanmax(filled[:last])
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(filled[:last], window), axis=1)
+    calm = int(np.argmin(medians))
+    middle = float(medians[calm])
+    deviation = spread(filled[calm : calm + window].tolist(), middle)
+    smooth = [float(np.median(filled[max(0, i - ONSET_SMOOTH) : i + ONSET_SMOOTH + 1])) for i in range(last + 1)]
+    height = max(filled[last], smooth[last]) - middle
+    stands_out = (
+        filled[last] > middle + ONSET_SIGMA * deviation
+        or smooth[last] > middle + ONSET_SIGMA * deviation * SPREAD_OF_MEDIAN
+    )
+    if height < least or not stands_out:
+        return last
+    limit = middle + min(max(ONSET_SIGMA * deviation, share * height), height / 2)
+    first = last
+    while first > calm and max(filled[first - 1], smooth[first - 1]) > limit:
+        first -= 1
+    return first

@@ -1,0 +1,68 @@
+"""Every injected failure is caught by what its row says, survived, and reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grok.checkpoint import save_checkpoint
+from grok.config import load_config
+from grok.execute.resume import StoredCheckpoints
+from grok.gpt.training.engine import train
+from grok.records import Checkpoint, Job, RunResult
+from grok.text.corpus import Corpus
+from tests.gpt.conftest import RUN
+from tests.gpt.faults import FAULTS, caught, injected, settings_of, table
+
+PAGE = Path(__file__).parents[2] / "results" / "faults" / "language_models.md"
+
+
+def results(name: str, data: Path, store: Path) -> list[RunResult]:
+    """Return the results of a run with the fault: those of abandoned branches, then its own."""
+    fault, kept = FAULTS[name], StoredCheckpoints(str(store), RUN)
+    kept.folder.parent.mkdir(parents=True)
+    found = []
+    config = load_config(settings_of(name, str(data)))
+    with injected():
+        for event in train([Job(run_id=RUN, config=config, kept=kept)]):
+            if isinstance(event, Checkpoint):
+                folder = save_checkpoint(kept.folder, event, keep=None)
+                if event.step == fault.damaged:
+                    (folder / "tensors.safetensors").write_bytes(b"torn")
+            elif isinstance(event, RunResult):
+                found.append(event)
+    return found
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_caught_and_survived(
+    name: str, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = FAULTS[name]
+    *abandoned, end = results(name, corpus.path, tmp_path)
+    first = (abandoned or [end])[0]
+    step, event = caught(first.step_log)
+    at = fault.trainer.at
+    assert (event, step - at <= fault.within) == (fault.event, True), (event, step - at)
+    if fault.event != "rising":
+        assert step >= at, "nothing is wrong before the fault"
+    assert (end.run_id, end.status, len(abandoned)) == (RUN, "completed", fault.rollbacks)
+    assert [r.status for r in abandoned] == ["rolled_back"] * fault.rollbacks
+    assert all(r.parent_run_id == RUN and r.stop_reason == fault.event for r in abandoned)
+    if abandoned:
+        back_to = abandoned[-1].branch_step
+        assert back_to is not None and back_to < at
+        assert fault.back_to in (None, back_to)
+        assert any(p.event == "rolled_back" and p.step == back_to + 1 for p in end.step_log)
+    else:
+        assert end.step_log[-1].skipped_steps == 1
+    assert end.curve[-1].val_loss < end.curve[0].val_loss + 0.5, "it learns on"
+    if fault.damaged is not None:
+        assert f"step {fault.damaged}" in capsys.readouterr().err
+
+
+def test_the_page_lists_every_fault() -> None:
+    """``python -m tests.gpt.faults`` prints the table."""
+    assert table() in PAGE.read_text(encoding="utf-8")
+    assert len(FAULTS) >= 12
