@@ -185,8 +185,13 @@ def is_random_seed(rows: pd.DataFrame) -> pd.Series:
     """Return whether each run is a plain draw of a master seed: every stream derived from it, nothing perturbed."""
     free = (rows["config.perturb.ulps"].fillna(0) == 0) & (rows["layers"] == "{}")
     for stream in ("split", "init", "order"):
-        free &= rows[f"seed_{stream}"] == [derive_seed(int(seed), stream) for seed in rows["seed"]]
+        free &= is_derived(rows, stream)
     return free
+
+
+def is_derived(rows: pd.DataFrame, stream: str) -> pd.Series:
+    """Return whether each run's seed of ``stream`` is the one that its master seed derives."""
+    return rows[f"seed_{stream}"] == [derive_seed(int(seed), stream) for seed in rows["seed"]]
 
 
 def seed_names(rows: pd.DataFrame, stream: str) -> dict[int, str]:

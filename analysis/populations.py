@@ -22,6 +22,7 @@ from analysis.observations import (
     default_settings,
     describe_task,
     differing_settings,
+    is_derived,
     varying_columns,
 )
 from grok.streams import derive_seed
@@ -179,7 +180,7 @@ def populations(observations: Observations) -> Populations:
     rows = rows.assign(_condition=observations.conditions(rows))
     seeds = ["_condition", *(f"seed_{s}" for s in STREAMS), "layers"]
     plain = rows[rows["layers"] == "{}"].drop_duplicates(seeds)
-    candidates = [*_drawn_from_masters(plain), *_scans(plain), *_layer_scans(rows.drop_duplicates(seeds))]
+    candidates = [*_drawn(plain), *_layer_scans(rows.drop_duplicates(seeds))]
     taken = _not_contained(candidates)
     kept = [c for c in taken if len(c.rows) >= FEWEST] or taken
     columns = varying_columns(pd.DataFrame([p.rows.iloc[0] for p in kept])) if kept else []
@@ -196,11 +197,22 @@ def populations(observations: Observations) -> Populations:
     return Populations(named, beside, settings)
 
 
+def drawn(rows: pd.DataFrame) -> list[Population]:
+    """Return every group of runs that draw some streams and hold the others, in runs of one condition.
+
+    No layer of them has a seed of its own, and no two have all seeds in common. The groups may overlap: what is
+    to be counted once is chosen by :func:`populations`.
+    """
+    return [replace(p, rows=p.rows.drop(columns="_condition")) for p in _drawn(rows.assign(_condition=0))]
+
+
+def _drawn(plain: pd.DataFrame) -> list[Population]:
+    return [*_drawn_from_masters(plain), *_scans(plain)]
+
+
 def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
     """Return the groups whose runs draw two or three streams from a master seed of their own."""
-    derived = {
-        s: plain[f"seed_{s}"].to_numpy() == np.array([derive_seed(int(m), s) for m in plain["seed"]]) for s in STREAMS
-    }
+    derived = {s: is_derived(plain, s).to_numpy(bool) for s in STREAMS}
     result = []
     for fixed in ((), *((s,) for s in STREAMS)):
         varies = tuple(s for s in STREAMS if s not in fixed)

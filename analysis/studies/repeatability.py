@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, describe_task
+from analysis.populations import STREAMS, listed
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.repeatability import agreement
 from analysis.statistics.replication import Replication, Verdict, mean_share, replication
 from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import outcome
-from analysis.studies.repeats import STREAMS, Kind, kinds
+from analysis.studies.repeats import Kind, kinds
 
 FEWEST = 5
 """Seeds below which no rank correlation is given."""
@@ -138,22 +139,18 @@ def _agreement(observations: Observations, kind: Kind) -> Estimate | None:
         return None
 
 
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-
-
 def what_repeats(kind: Kind) -> str:
     """Return what is kept and what a repeat changes, in words."""
     if len(kind.fixed) == len(STREAMS):
         return f"All seeds kept, {kind.change}"
-    return f"{_listed(list(kind.fixed)).capitalize()} seed{'s' * (len(kind.fixed) > 1)} kept, {kind.change}"
+    return f"{listed(kind.fixed).capitalize()} seed{'s' * (len(kind.fixed) > 1)} kept, {kind.change}"
 
 
 def verdict(test: Test) -> str:
     """Return what the repeats say, as a clause."""
     result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
     kept = list(test.kind.fixed)
-    streams = "the seed's streams" if not test.free else f"the {_listed(kept)} seed{'s' * (len(kept) > 1)}"
+    streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
     if result.verdict is Verdict.MOST:
         return f"being {hit} is a property of {streams}"
     if result.verdict is Verdict.MORE:

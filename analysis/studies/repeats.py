@@ -23,13 +23,13 @@ from analysis.observations import (
     Observations,
     differing_settings,
     floats,
-    is_random_seed,
+    is_derived,
     varying_columns,
 )
+from analysis.populations import STREAMS, Population, drawn, listed
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.replication import Counts
 
-STREAMS: Final = ("split", "init", "order")
 SEEDS: Final = [f"seed_{stream}" for stream in STREAMS]
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
 """Streams that are kept while the others are redrawn."""
@@ -169,26 +169,25 @@ class _Condition:
         return rows.sort_values(["seed_perturb", "started_at"], kind="stable").drop_duplicates(SEEDS)
 
     @cached_property
-    def random(self) -> pd.DataFrame:
-        """The own runs of random seeds, all streams derived from the master seed."""
-        return self.own[is_random_seed(self.own.assign(**{"config.perturb.ulps": 0}))]
+    def drawn(self) -> list[Population]:
+        """The populations among the own runs."""
+        return drawn(self.own) if len(self.own) else []
 
     @cached_property
-    def scans(self) -> list[tuple[str, str, pd.DataFrame]]:
-        """Each scan of one stream: the stream, its name, its own runs."""
-        scans: list[tuple[str, str, pd.DataFrame]]
-        scans = []
-        for stream in STREAMS:
-            others = [s for s in SEEDS if s != f"seed_{stream}"]
-            large = self.own[self.own.groupby(others)["seed"].transform("size") >= FEWEST_OTHERS]
-            name = f"seeds of the {stream} scan"
-            scans += [(stream, name, group) for _, group in large.groupby(others, sort=True)]
-        return scans
+    def random(self) -> pd.DataFrame:
+        """The own runs of random seeds, all streams derived from the master seed."""
+        groups = [p.rows for p in self.drawn if p.varies == STREAMS]
+        return groups[0] if groups else self.own[:0]
+
+    @cached_property
+    def scans(self) -> list[Population]:
+        """The populations that hold one stream or two, large enough to compare with."""
+        return [p for p in self.drawn if p.varies != STREAMS and len(p) >= FEWEST_OTHERS]
 
     @cached_property
     def population(self) -> pd.DataFrame:
         """The own runs that say what is rare: random seeds, else the largest scan, else all there are."""
-        groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [group for _, _, group in self.scans]
+        groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [scan.rows for scan in self.scans]
         return max(groups, key=len, default=self.own if len(self.own) else self._first(self.rows[self.usual]))
 
     @cached_property
@@ -268,18 +267,21 @@ class _Condition:
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
         if own in self.random.index or (own is None and len(seeds) == len(STREAMS) and self._is_random(row)):
             return f"seed {int(row['seed'])}"
-        drawn = [stream for stream, _, group in self.scans if own in group.index and stream in seeds]
-        return ", ".join(f"{stream} {_short(seeds[stream])}" for stream in drawn[:1] or seeds)
+        scan = next((scan for scan in self.scans if own in scan.rows.index), None)
+        if scan is not None and scan.from_masters:
+            return f"seed {int(row['seed'])}"
+        named = [stream for stream in scan.varies if stream in seeds] if scan is not None else []
+        return ", ".join(f"{stream} {_short(seeds[stream])}" for stream in named or seeds)
 
     @staticmethod
     def _is_random(row: pd.Series) -> bool:
-        return bool(is_random_seed(row.to_frame().T.assign(**{"config.perturb.ulps": 0})).iloc[0])
+        return all(bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in STREAMS)
 
     def _others(
         self, name: str, fixed: tuple[str, ...], own: str | None, control_runs: list[str]
     ) -> tuple[list[str], str]:
         """Return one run of each seed that a candidate is to be compared with, and what they are."""
-        from_scan = next(((group, words) for _, words, group in self.scans if own in group.index), None)
+        from_scan = next((scan for scan in self.scans if own in scan.rows.index), None)
         random = (list(self.random.index), "random seeds") if len(self.random) >= FEWEST_OTHERS else ([], "")
         controls = (control_runs, "ordinary controls") if len(control_runs) >= FEWEST_CONTROLS else ([], "")
         if name == "precision":  # another precision may have another rate
@@ -287,7 +289,7 @@ class _Condition:
         if from_scan is None or own in self.random.index:
             return random
         if len(fixed) == len(STREAMS):
-            return list(from_scan[0].index), from_scan[1]
+            return list(from_scan.rows.index), f"seeds of the {listed(from_scan.varies)} scan"
         return controls if controls[0] else random
 
     def _one_each(self, controls: list[Repeated], fixed: tuple[str, ...]) -> list[str]:
@@ -344,7 +346,7 @@ class _Condition:
         runs = self.rows[self.usual].assign(_kicked=self.kicked[self.usual])
         runs = runs.sort_values(["_kicked", "started_at"], kind="stable").drop_duplicates(SEEDS)
         runs = runs[runs.groupby(columns)["seed"].transform("size") > 1]
-        scanned = self.own.index[:0].append([group.index for _, _, group in self.scans])
+        scanned = self.own.index[:0].append([scan.rows.index for scan in self.scans])
         repeated = []
         for _, group in runs.groupby(columns, sort=True):
             own = group.index.intersection(self.random.index)

@@ -259,6 +259,17 @@ def test_candidates_by_name_one_candidate_and_the_run_that_chose_it() -> None:
     assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
 
 
+def test_a_candidate_of_seeds_at_one_order_is_compared_with_them() -> None:
+    """Split and weights drawn, the order fixed: neither random seeds nor a scan of one stream."""
+    rng = np.random.default_rng(12)
+    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
+    fixed = [Truth({**t.overrides, "seeds.order": 8}, t.time, t.fast) for t in seeds]
+    (found,) = ask("repeatability", simulate(fixed + again(fixed[-1:], 8, 0.01, rng))).tests
+    assert [(u.name, len(u.others)) for u in found.kind.candidates] == [("seed 60", 61)]
+    assert [u.others_words for u in found.kind.candidates] == ["seeds of the split and init scan"]
+    assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
+
+
 def test_equal_bits_are_no_repeat_and_another_processor_is_one() -> None:
     rng = np.random.default_rng(13)
     seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
