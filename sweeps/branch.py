@@ -3,11 +3,14 @@
 Asks   Which pair of streams carries a fast seed: split and init, split and order, or init and order?
 How    Takes parents from the seeds of a store: the best by validation loss at an early step, and as
        many random ones. Keeps all streams of a parent but one, redraws that one, and trains the
-       children; then redraws two. Keeping what looks promising and redrawing the rest is importance
-       splitting (Kahn and Harris 1951): rare events need not be waited for.
+       children; then redraws two. ``--redraw layers.head`` redraws one layer's initial weights instead
+       and keeps the others; ``layers.blocks.0+layers.blocks.1`` redraws those of two.
+       Keeping what looks promising and redrawing the rest is importance splitting (Kahn and Harris
+       1951): rare events need not be waited for.
        A parent is never judged itself: only its children are, which played no part in the choice.
 Costs  parents x streams redrawn x times. The plan is printed first; dry_run=true prints nothing else.
-Read   The branching section of the report: super seeds among the children of each kept pair.
+Read   The branching section of the report: super seeds among the children of each kept pair, or of all
+       layers but the redrawn one.
 
 Example: grok branch --store results/store --seeds 0:100 --best 2 --random 2 --at 1500
 """
@@ -36,6 +39,8 @@ from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
 from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
+LAYER: Final = "layers."
+"""Prefix of what redraws one layer's initial weights: ``layers.head``, as in ``seeds.layers.head``."""
 ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
 
 
@@ -106,24 +111,31 @@ def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], time
     for redrawn in redraws:
         for count in range(times):
             fresh = Stream("sweep", address).at("branch", redrawn, count)
-            new = {f"seeds__{s}": int(fresh.at(s).integers(1, 2**31)[0]) for s in redrawn.split("+")}
-            yield arithmetic(settings, seed=int(parent["seed"]), seeds__layers=layers, **{**kept, **new})
+            new = {s: int(fresh.at(s).integers(1, 2**31)[0]) for s in redrawn.split("+")}
+            streams = {f"seeds__{s}": seed for s, seed in new.items() if not s.startswith(LAYER)}
+            redrawn_layers = {s.removeprefix(LAYER): seed for s, seed in new.items() if s.startswith(LAYER)}
+            seeds = {**kept, **streams, "seeds__layers": layers | redrawn_layers}
+            yield arithmetic(settings, seed=int(parent["seed"]), **seeds)
 
 
 def redraws_of(text: str) -> list[str]:
-    """Return the sets of streams that ``--redraw`` names.
+    """Return the sets of streams, or of layers, that ``--redraw`` names.
 
     Raises:
-        ConfigError: an unknown stream, the same one twice, or all three.
+        ConfigError: an unknown stream, the same one twice, all three, or streams and layers together.
 
-    >>> redraws_of("order,split+init")
-    ['order', 'split+init']
+    >>> redraws_of("order,split+init,layers.head")
+    ['order', 'split+init', 'layers.head']
     """
     redraws = list(dict.fromkeys(text.split(",")))
     for redrawn in redraws:
         streams = redrawn.split("+")
-        if not set(streams) <= set(REDRAWABLE) or len(set(streams)) < len(streams) or len(streams) > 2:
-            raise ConfigError(f"--redraw {text}: {redrawn!r} is not one or two of split, init, order joined by +")
+        few = set(streams) <= set(REDRAWABLE) and len(streams) <= 2
+        layers = all(len(stream) > len(LAYER) and stream.startswith(LAYER) for stream in streams)
+        if not (few or layers) or len(set(streams)) < len(streams):
+            raise ConfigError(
+                f"--redraw {text}: {redrawn!r} is not one or two of split, init, order joined by +, nor layers.NAME"
+            )
     return redraws
 
 
@@ -154,7 +166,9 @@ def parser() -> Parser:
     parser.add_argument("--best", type=int, default=2, help="parents by lowest validation loss (default 2)")
     parser.add_argument("--random", type=int, default=2, help="random parents beside them (default 2)")
     parser.add_argument("--at", type=int, default=1500, help="step at which the best are chosen (default 1500)")
-    parser.add_argument("--redraw", default=ALL_REDRAWS, help=f"streams to redraw (default {ALL_REDRAWS})")
+    parser.add_argument(
+        "--redraw", default=ALL_REDRAWS, help=f"streams to redraw, or layers.NAME (default {ALL_REDRAWS})"
+    )
     parser.add_argument("--times", type=int, default=4, help="children for each (default 4)")
     parser.add_argument(
         "overrides", nargs="*", metavar="NAME=VALUE", help="settings of the parents and children, as for `grok run`"
@@ -188,8 +202,8 @@ def main(argv: list[str]) -> int:
     refuse_too_many_runs(len(parents) * len(redraws) * arguments.times, f"--times {arguments.times}")
     runs_planned = [run for _, row in parents.iterrows() for run in children(row, settings, redraws, arguments.times)]
     print(
-        f"{len(parents)} parents (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
-        f"{len(redraws)} redraws, {arguments.times} times: {len(runs_planned)} children"
+        f"parents: {len(parents)} (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
+        f"redraws: {len(redraws)}, times: {arguments.times}, children: {len(runs_planned)}"
     )
     return execute(runs_planned, argv=["python", "-m", "sweeps.branch", *argv]).exit_status
 

@@ -1,12 +1,14 @@
-"""Branching: two streams of a run kept and the third redrawn, or one kept and two redrawn.
+"""Branching: two streams of a run kept and the third redrawn, one kept and two redrawn, or single layers redrawn.
 
 A family is a parent and its children. The parent's streams all derive from its master seed, or it is a
-child that was branched again; a child differs from its parent in exactly the redrawn streams. Only
-children are judged. Parents may have been chosen for any property of their own.
+child that was branched again; a child differs from its parent in exactly the redrawn streams, or in the
+initial weights of the redrawn layers. Only children are judged. Parents may have been chosen for any property of
+their own.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +18,7 @@ import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import Observations, describe_task, floats, is_random_seed
-from analysis.populations import settings_in_words
+from analysis.populations import LAYERS, STREAMS, settings_in_words
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.offspring import related_share, slope
 from analysis.statistics.proportions import share
@@ -25,7 +27,6 @@ from analysis.studies.by_condition import Condition, by_condition, conditions_of
 from analysis.studies.census import judged
 from analysis.studies.side_by_side import Beside
 
-STREAMS: Final = ("split", "init", "order")
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
 FEWEST: Final = 4
 """Children below which a set of redrawn streams is not reported."""
@@ -34,7 +35,7 @@ MODULE: Final = "sweeps.branch"
 
 @dataclass(frozen=True)
 class Families:
-    """Children of one set of redrawn streams under one condition: one row a child."""
+    """Children of one set of redrawn streams or layers under one condition: one row a child."""
 
     redrawn: tuple[str, ...]
     rows: pd.DataFrame
@@ -47,7 +48,9 @@ class Families:
 
     @property
     def kept(self) -> str:
-        """The streams that children share with their parent, in words."""
+        """What children share with their parent, in words."""
+        if self.redrawn[0].startswith(LAYERS):
+            return "split, order and the other layers"
         return " and ".join(s for s in STREAMS if s not in self.redrawn)
 
 
@@ -79,12 +82,15 @@ def logit_accuracy(accuracy: pd.Series, rows: pd.DataFrame) -> np.ndarray:
 
 
 def plain(observations: Observations) -> pd.DataFrame:
-    """Return the runs that can be in a family: no layer's seed given, no weight moved, no coupled order."""
+    """Return the runs that can be in a family: no weight moved, no coupled order, no layer of another run."""
     rows = observations.arithmetic
     if rows.empty:
         return rows
-    kept = (rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)
-    return rows[kept & ~rows["config.eval.couple_order"].fillna(False).astype(bool)]
+    rows = rows[rows["config.perturb.ulps"].fillna(0) == 0]
+    rows = rows[~rows["config.eval.couple_order"].fillna(False).astype(bool)]
+    initial = set(rows["seed_init"])
+    transplanted = [bool(initial & set(json.loads(layers).values())) for layers in rows["layers"]]
+    return rows[~np.array(transplanted, dtype=bool)]
 
 
 def pairs(observations: Observations) -> pd.DataFrame:
@@ -99,7 +105,9 @@ def pairs(observations: Observations) -> pd.DataFrame:
     if rows.empty:
         return pd.DataFrame(related, columns=names)
     rows = rows.assign(_condition=observations.conditions(rows), _random=is_random_seed(rows))
-    for _, condition in rows.groupby("_condition"):
+    whole = rows["layers"] == "{}"
+    for number, condition in rows[whole].groupby("_condition"):
+        related += _by_layers(rows[~whole & (rows["_condition"] == number)], condition)
         children = condition[~condition["_random"]]
         for generation, parents in ((1, condition[condition["_random"]]), (2, children)):
             for redrawn in REDRAWS:
@@ -110,6 +118,15 @@ def pairs(observations: Observations) -> pd.DataFrame:
     frame = frame.assign(distance=frame["redrawn"].map(len))
     frame = frame.sort_values(["distance", "generation", "child", "parent"], kind="stable")
     return frame.drop_duplicates("child").drop(columns="distance").reset_index(drop=True)
+
+
+def _by_layers(children: pd.DataFrame, parents: pd.DataFrame) -> Iterator[tuple[str, str, tuple[str, ...], int]]:
+    """Yield (child, parent, redrawn layers, generation) of runs that differ in the initial weights of layers alone."""
+    seeds = [f"seed_{s}" for s in STREAMS]
+    both = children[[*seeds, "layers"]].rename_axis("child").reset_index()
+    both = both.merge(parents[[*seeds, "_random"]].rename_axis("parent").reset_index(), on=seeds)
+    for child, layers, parent, random in both[["child", "layers", "parent", "_random"]].itertuples(index=False):
+        yield str(child), str(parent), tuple(f"{LAYERS}{name}" for name in sorted(json.loads(layers))), 2 - bool(random)
 
 
 def _matches(
@@ -170,7 +187,7 @@ def analyse(observations: Observations, question: Question) -> Study:
     """
     related = observations.once(pairs)
     if related.empty:
-        raise NotEnoughData("runs that keep two streams of a stored seed and redraw the third")
+        raise NotEnoughData("runs that keep two streams of a stored seed and redraw the third, or redraw one layer")
     rows = plain(observations)
     number = observations.conditions(rows)
     with_children = rows[number.isin(number[related["child"]])]
@@ -219,9 +236,10 @@ def one(observations: Observations, condition: Condition, question: Question) ->
             "super": is_super.reindex(related["child"]).to_numpy(),
         }
     )
+    by_layer = sorted({redrawn for redrawn in table["redrawn"] if redrawn[0].startswith(LAYERS)})
     families = [
         Families(redrawn, group.drop(columns="redrawn").reset_index(drop=True))
-        for redrawn in REDRAWS
+        for redrawn in (*REDRAWS, *by_layer)
         if len(group := table[table["redrawn"] == redrawn]) >= FEWEST
     ]
     if not families:

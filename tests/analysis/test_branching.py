@@ -10,6 +10,7 @@ import pytest
 from analysis.statistics.offspring import likeness, related_share, slope
 from analysis.studies import ask
 from analysis.studies.branching import pairs
+from grok.streams import derive_seed
 from tests.analysis.simulate import Truth, simulate
 
 STREAMS = ("split", "init", "order")
@@ -70,6 +71,30 @@ def test_children_of_a_child_are_a_second_generation() -> None:
     assert sorted(zip(related["redrawn"], related["generation"], strict=True)) == [
         (("init",), 2), (("order",), 1), (("order",), 1)
     ]  # fmt: skip
+
+
+def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
+    shared = {"train.steps": 3000, "eval.every": 500}
+    parents = [Truth({"seed": s, **shared}, 5000 + 100 * s) for s in range(12)]
+    init = {s: derive_seed(s, "init") for s in range(12)}
+    children = [
+        Truth({"seed": s, "seeds.layers": {"head": 1000 + 10 * s + k}, **shared}, 2000)
+        for s in (3, 4)
+        for k in range(3)
+    ]
+    two = [Truth({"seed": 3, "seeds.layers": {"head": 50 + k, "blocks.0": 60 + k}, **shared}, 7000) for k in range(4)]
+    moved = [Truth({"seed": 3, "seeds.layers": {"head": init[k]}, **shared}, 2000) for k in (5, 6)]
+    store = with_sweep([*parents, *children, *two, *moved])
+    related = pairs(store)
+    assert related["redrawn"].value_counts().to_dict() == {("layers.head",): 6, ("layers.blocks.0", "layers.head"): 4}
+    assert related["generation"].eq(1).all()
+    study = ask("branching", store)
+    head, both = study.families[::-1]
+    assert (head.name, len(head.rows)) == ("layers.head", 6) and head.rows["super"].all()
+    assert (both.name, both.rows["super"].any()) == ("layers.blocks.0 and layers.head", False)
+    assert head.kept == "split, order and the other layers"
+    shares = study.tables[0].frame
+    assert shares["redrawn"].tolist() == ["layers.blocks.0 and layers.head", "layers.head"]
 
 
 def test_what_a_pair_carries_is_recovered() -> None:

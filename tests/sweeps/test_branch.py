@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,27 @@ def test_children_keep_all_streams_but_the_redrawn_ones(store: Path, capfd: pyte
     assert len(open_store(store).runs()) == len(after) + 1
 
 
+def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = open_store(store).runs().set_index("run_id")
+    parent = before[before["layers"] == "{}"].iloc[0]
+    words = ["--store", str(store), "--parents", str(parent.name), "--times", "2"]
+    assert branch([*words, "--redraw", "layers.head,layers.head+layers.blocks.0", *TINY]) == 0
+    new = open_store(store).runs().set_index("run_id").drop(before.index)
+    assert sorted(tuple(json.loads(layers)) for layers in new["layers"]) == [("blocks.0", "head")] * 2 + [("head",)] * 2
+    assert all((new[f"seed_{s}"] == parent[f"seed_{s}"]).all() for s in STREAMS)
+    assert new["weights_hash"].nunique() == 4 and parent["weights_hash"] not in set(new["weights_hash"])
+    assert branch([*words, "--redraw", "layers.tail", *TINY]) == 2
+    assert "'tail' names no tensor" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--at", "4"], "not evaluated at that step"),
         (["--best", "40"], "finished seeds of these settings"),
         (["--redraw", "dropout"], "one or two of split, init, order"),
+        (["--redraw", "init+layers.head"], "one or two of split, init, order"),
+        (["--redraw", "layers."], "nor layers.NAME"),
         (["--redraw", "split+split"], "one or two of split, init, order"),
         (["--seeds", "7"], "FIRST:END"),
         (["--seeds", "0:7"], "6 of 7 are finished"),
