@@ -17,7 +17,6 @@ import json
 import math
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.commit import commit
 from benchmarks.counts import Counts, counts_of, update_bytes
 from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.stacked.engine import Seat, Stack
@@ -222,10 +222,10 @@ def measure(widths: list[int]) -> dict[str, Any]:
     return found
 
 
-def whole_sweep(width: int, precision: str, steps: int) -> dict[str, float]:
+def whole_sweep(width: int, precision: str, steps: int, **over: Any) -> dict[str, float]:
     """Return seconds and seeds of a small sweep with everything in it: set-up, refilling, evaluation, results."""
     torch.cuda.reset_peak_memory_stats()
-    configs = [default_config(seed=s, precision=precision, train={"steps": steps}) for s in range(2 * width)]
+    configs = [default_config(seed=s, precision=precision, train={"steps": steps}, **over) for s in range(2 * width)]
     began = time.perf_counter()
     marks: list[float] = []
     for event in train_stacked([Job(run_id=str(c.seed), config=c) for c in configs], lanes=width, stop=never):
@@ -241,13 +241,13 @@ def whole_sweep(width: int, precision: str, steps: int) -> dict[str, float]:
     }
 
 
-def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], commit: str) -> str:
+def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: str) -> str:
     """Return the benchmark page as Markdown."""
     name, width, left_out = torch.cuda.get_device_name(0), found["table width"], found.get("left out", [])
     lines = [
         f"# Stacked lanes on {name}",
         "",
-        f"{datetime.date.today()}, commit {commit}, {name}, CUDA {torch.version.cuda}, torch {torch.__version__}, "
+        f"{datetime.date.today()}, commit {measured}, {name}, CUDA {torch.version.cuda}, torch {torch.__version__}, "
         f"Python {platform.python_version()}. Command: `python -m benchmarks.device`.",
         "",
         f"The default regime; medians of {ROUNDS} rounds of {PER_ROUND} steps in which all take turns. The floor is "
@@ -295,15 +295,6 @@ def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], commit: str
         estimate(width),
     ]
     return "\n".join(lines)
-
-
-def commit() -> str:
-    """Return the commit's short name, ``unknown`` where there is no git."""
-    try:
-        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
 
 
 def main() -> int:

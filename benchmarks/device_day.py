@@ -10,22 +10,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
+
+from benchmarks.confined import Run, run_confined
 
 DAY: Final = 540.0
 """Seconds for all stages."""
 TAIL: Final = 4000
 """Characters of a stage's output that are kept."""
+RESERVE: Final = 2**20
+"""Bytes held from the start on, for the file of a day on which a stage fills the disk."""
+MARGIN: Final = 8.0
+"""Seconds that are kept for killing the last stage and writing the file."""
 ROOT: Final = Path(__file__).resolve().parent.parent
 NAMES: Final = (
     ("environment", 40),
@@ -54,9 +60,11 @@ class Outcome:
 
     name: str
     state: str
-    """``done``, ``failed``, ``out of time`` or ``not begun``."""
+    """``done``, ``failed``, ``out of time``, ``out of memory``, ``interrupted`` or ``not begun``."""
     seconds: float
     limit: float
+    status: int | None = None
+    """The process's exit status; minus the number of the signal that ended it."""
     result: Any = None
     tail: str = ""
 
@@ -68,49 +76,66 @@ def stages(*, fake: bool, only: Sequence[str] = ()) -> list[Stage]:
     return [Stage(name, limit, (*module, name, *how)) for name, limit in NAMES if not only or name in only]
 
 
-def run_day(day: Sequence[Stage], out: Path, *, seconds: float = DAY) -> list[Outcome]:
+def run_day(day: Sequence[Stage], out: Path, *, seconds: float = DAY, margin: float = MARGIN) -> list[Outcome]:
     """Run the stages and return their outcomes; ``device-day.json`` is whole after every one.
 
-    ``seconds`` is for all of them: a stage gets its limit or what is left, whichever is less.
+    ``seconds`` is for all of them: a stage gets its limit or what is left before the ``margin``, whichever is less. An
+    interruption ends the stage and the day.
     """
     end = time.monotonic() + seconds
-    out.mkdir(parents=True, exist_ok=True)
     cache = out / "compile-cache"
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", ""), stand_ins()])),
     }
+    record = Record(out)
     outcomes: list[Outcome] = []
-    write(outcomes, out)
-    for stage in day:
-        limit = min(stage.limit, end - time.monotonic() - 2)
-        outcomes.append(run_stage(stage, limit, environment))
-        write(outcomes, out)
+    record.write(outcomes)
+    with interruptions() as interrupted:
+        for stage in day:
+            limit = min(stage.limit, end - time.monotonic() - margin)
+            outcomes.append(run_stage(stage, limit, environment, interrupted))
+            record.write(outcomes)
+    record.close(outcomes)
     return outcomes
 
 
-def run_stage(stage: Stage, limit: float, environment: dict[str, str]) -> Outcome:
+def stand_ins() -> str:
+    """Return the folder of what stands in for a missing package, or nothing."""
+    return "" if importlib.util.find_spec("scipy") else str(ROOT / "benchmarks" / "stand_ins")
+
+
+def run_stage(
+    stage: Stage, limit: float, environment: dict[str, str], interrupted: Callable[[], bool] = lambda: False
+) -> Outcome:
     """Run one stage; at its limit it is killed with every process that it started."""
-    if limit < 1:
+    if limit < 1 or interrupted():
         return Outcome(stage.name, "not begun", 0.0, stage.limit)
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+", errors="replace") as printed:
-        process = subprocess.Popen(
-            stage.command, stdout=printed, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True
-        )
-        try:
-            state = "done" if process.wait(timeout=limit) == 0 else "failed"
-        except subprocess.TimeoutExpired:
-            state = "out of time"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        printed.seek(0)
-        text = printed.read()
-    return Outcome(stage.name, state, round(time.monotonic() - began, 2), stage.limit, last_json(text), text[-TAIL:])
+    try:
+        run = run_confined(stage.command, limit, cwd=ROOT, environment=environment, interrupted=interrupted)
+    except OSError as error:  # no memory for another process, no such program
+        run = Run("failed", None, f"{type(error).__name__}: {error}")
+    seconds = round(time.monotonic() - began, 2)
+    return Outcome(stage.name, run.state, seconds, stage.limit, run.status, last_json(run.text), run.text[-TAIL:])
+
+
+@contextlib.contextmanager
+def interruptions() -> Iterator[Callable[[], bool]]:
+    """Note Ctrl-C, SIGTERM and a lost terminal instead of dying of them: a function says whether one came."""
+    came: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    held = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
 
 
 def last_json(text: str) -> Any:
@@ -123,13 +148,61 @@ def last_json(text: str) -> Any:
     return None
 
 
-def write(outcomes: Sequence[Outcome], out: Path) -> None:
-    """Write the day's file, whole or not at all."""
+class Record:
+    """The day's file: whole or not there, and as new as the disk allows."""
+
+    def __init__(self, out: Path) -> None:
+        self.target = out / "device-day.json"
+        self.reserve = out / "device-day.reserve"
+        self.problem = ""
+        with self.noted():
+            out.mkdir(parents=True, exist_ok=True)
+            self.reserve.write_bytes(bytes(RESERVE))
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Write what is known; on a full disk in the space that was held for it."""
+        self.problem = ""
+        with self.noted():
+            self._write(outcomes)
+        if self.problem:
+            with self.noted():
+                self.reserve.unlink(missing_ok=True)
+                self._write(outcomes)
+                self.problem = ""
+
+    def _write(self, outcomes: Sequence[Outcome]) -> None:
+        unfinished = self.target.with_suffix(".tmp")
+        try:
+            with unfinished.open("w") as file:
+                file.write(text_of(outcomes))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self.target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise
+
+    def close(self, outcomes: Sequence[Outcome]) -> None:
+        """Give the reserve back; what could not be written is printed."""
+        with contextlib.suppress(OSError):
+            self.reserve.unlink(missing_ok=True)
+        if self.problem:
+            print(f"{self.target} could not be written ({self.problem}); the day in one line:")
+            print(json.dumps(json.loads(text_of(outcomes))))
+
+
+def text_of(outcomes: Sequence[Outcome]) -> str:
+    """Return the day's file."""
     day = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "stages": [asdict(o) for o in outcomes]}
-    target = out / "device-day.json"
-    unfinished = target.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(day, indent=1))
-    unfinished.replace(target)
+    return json.dumps(day, indent=1)
 
 
 def main() -> int:
@@ -143,7 +216,7 @@ def main() -> int:
     outcomes = run_day(day, arguments.out.resolve(), seconds=arguments.seconds)
     for outcome in outcomes:
         print(f"{outcome.name:12} {outcome.state:12} {outcome.seconds:6.1f} s of {outcome.limit:g}")
-    print(f"written: {arguments.out / 'device-day.json'}")
+    print(f"the day's file: {arguments.out / 'device-day.json'}")
     return 0 if all(outcome.state == "done" for outcome in outcomes) else 1
 
 

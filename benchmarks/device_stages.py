@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,10 +32,20 @@ TINY: dict[str, Any] = {
 
 def settings(fake: bool, **over: Any) -> dict[str, Any]:
     """Return a run's settings: the default regime's on a device, tiny ones else, with groups overridden."""
-    base: dict[str, Any] = {"mode": "arithmetic", **(TINY if fake else {})}
+    base: dict[str, Any] = {"mode": "arithmetic", **(TINY if fake else uncompiled_if_it_must())}
     for name, value in over.items():
         base[name] = {**base.get(name, {}), **value} if isinstance(value, dict) else value
     return base
+
+
+def compiler() -> str | None:
+    """Return the C compiler, without which Triton launches nothing."""
+    return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")))), None)
+
+
+def uncompiled_if_it_must() -> dict[str, Any]:
+    """Return settings: none, or those of an uncompiled step where there is no C compiler."""
+    return {} if compiler() else {"numerics": {"compile": False}}
 
 
 def trained(configs: list[dict[str, Any]], *, lanes: int | None, fake: bool, graphs: bool = True) -> list[Any]:
@@ -55,11 +66,15 @@ def environment(fake: bool) -> dict[str, Any]:
     """Say what the machine is, and do one product on it."""
     import torch
 
+    from benchmarks.commit import commit
+
     result: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cores": os.cpu_count(),
+        "compiler": compiler(),
+        "commit": commit(),
         "packages": {name: importlib.util.find_spec(name) is not None for name in PACKAGES},
     }
     if not fake:
@@ -87,6 +102,8 @@ def capture(fake: bool) -> dict[str, Any]:
 
 def tests(fake: bool) -> dict[str, Any]:
     """Run the tests marked cuda."""
+    if importlib.util.find_spec("pytest") is None:
+        return {"skipped": "pytest is not installed"}
     command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-x", "-n", "0", "tests/arithmetic", "tests/gpt"]
     if importlib.util.find_spec("xdist") is None:
         command = [word for word in command if word not in ("-n", "0")]
@@ -134,11 +151,12 @@ def step(fake: bool, widths: tuple[int, ...] = ()) -> dict[str, Any]:
     from benchmarks.counts import counts_of
     from benchmarks.device import Contender, default_config, product_seconds, seconds_of
 
-    result: dict[str, Any] = {}
+    how = uncompiled_if_it_must()
+    result: dict[str, Any] = {"compiled": not how}
     for width in widths or (table_width(),):
         counts, _, _ = counts_of(default_config(), width)
         for precision in ("tf32",) if widths else PRECISIONS:
-            contender = Contender(width, precision=precision)
+            contender = Contender(width, precision=precision, **how)
             times = [seconds_of(contender.step, 20) for _ in range(5)]
             floor = min(product_seconds(counts, precision) for _ in range(3))
             result[f"{precision}, {width} lanes"] = {
@@ -160,7 +178,7 @@ def profile(fake: bool) -> dict[str, Any]:
 
     from benchmarks.device import Contender
 
-    contender = Contender(table_width(), precision="tf32")
+    contender = Contender(table_width(), precision="tf32", **uncompiled_if_it_must())
     contender.step()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as taken:
@@ -179,7 +197,7 @@ def sweep(fake: bool) -> dict[str, Any]:
         began = time.perf_counter()
         results = trained([settings(True, seed=seed) for seed in range(8)], lanes=4, fake=True)
         return {"seeds": len(results), "seconds": round(time.perf_counter() - began, 2)}
-    return whole_sweep(table_width(), "tf32", 300)
+    return whole_sweep(table_width(), "tf32", 300, **uncompiled_if_it_must())
 
 
 def widths(fake: bool) -> dict[str, Any]:
@@ -194,12 +212,14 @@ def gpt(fake: bool) -> dict[str, Any]:
         text.write_text("\n".join(f"{n} and {n * n} are a number and its square." for n in range(60_000)))
         prepared = [sys.executable, "-m", "grok.prepare", "text", "--input", str(text), "--tokenizer", "byte"]
         subprocess.run([*prepared, "--out", str(data)], check=True)
-        if fake:
-            return {"prepared": data.is_dir()}
+        if fake or not compiler():
+            return {"prepared": data.is_dir(), "skipped": "measures a device, by a C compiler"}
         measured = [sys.executable, "-m", "benchmarks.gpt", "--data", str(data), "--model", "gpt2", "--device", "cuda"]
         done = subprocess.run(
-            [*measured, "--batch", "8", "--steps", "20", "--out", folder], check=True, capture_output=True, text=True
+            [*measured, "--batch", "8", "--steps", "40", "--out", folder], check=False, capture_output=True, text=True
         )
+        print(done.stderr[-3000:])
+        done.check_returncode()
         return {"page": done.stdout[-3500:]}
 
 

@@ -26,7 +26,6 @@ import json
 import multiprocessing
 import platform
 import resource
-import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -37,6 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.commit import commit
 from benchmarks.plain_gpt import SHAPES, PlainLoop, Shape
 from grok.checkpoint import save_checkpoint
 from grok.config import load_config
@@ -234,7 +234,6 @@ def measure(given: argparse.Namespace) -> list[Contender]:
 def page(contenders: list[Contender], given: argparse.Namespace) -> str:
     """Return the benchmark as Markdown."""
     device = device_model(torch.device(given.device))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
     corpus, shape = open_corpus(given.data), shape_of(given)
     config = our_config(shape, corpus, given.threads, given.steps, "float32", False)
     tokens = shape.batch * shape.tokens
@@ -242,7 +241,7 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
     lines = [
         "# A GPT step against a plain loop",
         "",
-        f"{datetime.date.today()}, commit {commit.strip()}, {device}, {given.threads} thread(s), "
+        f"{datetime.date.today()}, commit {commit()}, {device}, {given.threads} thread(s), "
         f"Python {platform.python_version()}, torch {torch.__version__}. {shape.words}, "
         f"{given.steps} steps, {given.clock} time. Command: `python -m benchmarks.gpt --data DIR "
         f"--model {given.model} --device {given.device} --batch {shape.batch} "

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.commit import commit
 from benchmarks.contenders import OurLanes, PlainLoop, VmapLanes, default_config
 from benchmarks.seeds_page import page
 from benchmarks.seeds_profile import profiled
@@ -294,8 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found["scaling"] = scaling(given.steps, given.regime, given.cores)
     found["run lengths"] = run_lengths([2, *given.lengths], given.regime)
     found["start-up"] = start_up(given.regime)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    text = page(found, given.regime, commit.stdout.strip() or "unknown")
+    text = page(found, given.regime, commit())
     given.out.mkdir(parents=True, exist_ok=True)
     stem = given.out / f"{datetime.date.today()}-seeds"
     stem.with_suffix(".md").write_text(text)

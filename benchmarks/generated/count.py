@@ -31,6 +31,7 @@ def counted(graph: Graph) -> dict[str, Any]:
     return {
         "kernels": sum(launches.values()),
         "distinct kernels": len(launches),
+        "kinds": graph.kinds(),
         "products": len(products),
         "row operations": len(rows),
         "other calls": sorted(others(graph)),

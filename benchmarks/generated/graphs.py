@@ -55,6 +55,17 @@ class Graph:
         """Return how often each Triton kernel is launched in one call."""
         return Counter(re.findall(r"^\s+(triton_\w+)\.run\(", self.code, re.MULTILINE))
 
+    def kinds(self) -> dict[str, int]:
+        """Return how many distinct kernels sum nothing, sum rows held whole, and sum rows part after part."""
+        kinds = Counter(map(kind_of, self.kernels.values()))
+        return {kind: kinds[kind] for kind in ("no sums", "whole rows", "parts of rows")}
+
+
+def kind_of(kernel: str) -> str:
+    if "for r0_offset in" in kernel:
+        return "parts of rows"
+    return "whole rows" if "r0_numel" in kernel else "no sums"
+
 
 def graphs_of(config: ArithmeticConfig, width: int, **options: Any) -> dict[str, Graph]:
     """Return the graphs ``step`` (loss and gradients), ``update`` and ``evaluation``; ``options``: over the step's."""

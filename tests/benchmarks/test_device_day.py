@@ -2,47 +2,142 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.device_day import NAMES, Stage, last_json, run_day, stages
-from benchmarks.device_stages import STAGES, equal_lanes
+from benchmarks import confined, device_day
+from benchmarks.commit import commit
+from benchmarks.confined import Run, run_confined
+from benchmarks.device_day import NAMES, Record, Stage, last_json, run_day, stages
+from benchmarks.device_stages import STAGES, equal_lanes, uncompiled_if_it_must
 
 
 def script(code: str) -> tuple[str, ...]:
     return (sys.executable, "-S", "-c", code)
 
 
+def written(out: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((out / "device-day.json").read_text())["stages"]
+    return found
+
+
+def run(code: str, limit: float = 20.0, memory: int | None = None) -> Run:
+    return run_confined(script(code), limit, cwd=Path.cwd(), environment=dict(os.environ), memory=memory)
+
+
 def test_whatever_a_stage_does_the_day_goes_on_and_ends_in_time(tmp_path: Path) -> None:
-    mark = tmp_path / "outlived"
-    child = f"import time; time.sleep(3); open({str(mark)!r}, 'w')"
     day = [
         Stage("good", 20, script("print('a word'); print('{\"x\": 1}'); print('and more')")),
         Stage("dies", 20, script("import os; print('{\"half\": 1}', flush=True); os.kill(os.getpid(), 9)")),
-        Stage("hangs", 1.5, script(f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {child!r}])")),
+        Stage("is not there", 20, ("/no/such/program",)),
+        Stage("hangs", 1, script("import time; time.sleep(60)")),
         Stage("long", 60, script("import time; time.sleep(60)")),
         Stage("late", 60, script("print(1)")),
     ]
     began = time.monotonic()
-    outcomes = run_day(day, tmp_path, seconds=7)
-    assert time.monotonic() - began < 9
-    assert [o.state for o in outcomes] == ["done", "failed", "out of time", "out of time", "not begun"]
-    assert outcomes[0].result == {"x": 1} and outcomes[1].result == {"half": 1}
-    written = json.loads((tmp_path / "device-day.json").read_text())["stages"]
-    assert [stage["name"] for stage in written] == ["good", "dies", "hangs", "long", "late"]
-    time.sleep(0.5)
-    assert not mark.exists()  # the child of the stage that hung went with it
+    outcomes = run_day(day, tmp_path, seconds=3.6, margin=0.5)
+    assert time.monotonic() - began < 3.6
+    assert [o.state for o in outcomes] == ["done", "failed", "failed", "out of time", "out of time", "not begun"]
+    assert outcomes[0].result == {"x": 1} and outcomes[1].result == {"half": 1} and outcomes[1].status == -9
+    assert [stage["name"] for stage in written(tmp_path)] == [stage.name for stage in day]
 
 
 def test_the_file_is_whole_after_every_stage(tmp_path: Path) -> None:
     seen = f"import json; print(len(json.load(open({str(tmp_path / 'device-day.json')!r}))['stages']))"
     outcomes = run_day([Stage(str(n), 20, script(seen)) for n in range(3)], tmp_path)
     assert [o.tail.strip() for o in outcomes] == ["0", "1", "2"]
+    assert [file.name for file in tmp_path.iterdir()] == ["device-day.json"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_the_stage_and_the_day_with_what_is_known(tmp_path: Path, number: int) -> None:
+    stop = (
+        f"import os, time; print('{{\"half\": 1}}', flush=True); os.kill(os.getppid(), {int(number)}); time.sleep(60)"
+    )
+    outcomes = run_day([Stage("one", 20, script(stop)), Stage("two", 20, script("print(1)"))], tmp_path)
+    assert [(stage["state"], stage["result"]) for stage in written(tmp_path)] == [
+        ("interrupted", {"half": 1}),
+        ("not begun", None),
+    ]
+    assert outcomes[0].seconds < 10
+
+
+def test_a_full_disk_costs_the_space_that_was_held_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = tmp_path / "device-day.reserve"
+
+    def fsync(_: int) -> None:
+        if reserve.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(device_day.os, "fsync", fsync)
+    run_day([Stage("one", 20, script("print('{\"x\": 1}')"))], tmp_path)
+    assert written(tmp_path)[0]["result"] == {"x": 1}
+
+
+def test_what_cannot_be_written_is_printed_and_the_file_before_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = Record(tmp_path)
+    record.write([])
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(device_day.os, "fsync", fsync)
+    outcomes = [device_day.Outcome("one", "done", 1.0, 2.0)]
+    record.write(outcomes)
+    record.close(outcomes)
+    assert written(tmp_path) == []
+    said, day = capsys.readouterr().out.splitlines()
+    assert "No space left" in said and json.loads(day)["stages"][0]["name"] == "one"
+
+
+def test_a_stage_that_eats_the_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confined, "MEMORY_POLL", 0.1)
+    eats = "import time; print('begun', flush=True); x = b'x' * 2**28; time.sleep(60)"
+    assert run(eats, memory=2**27) == Run("out of memory", -9, "begun\n")
+
+
+def test_no_process_of_a_stage_outlives_it(tmp_path: Path) -> None:
+    mark = tmp_path / "outlived"
+    child = f"import time; time.sleep(0.8); open({str(mark)!r}, 'w')"
+    leaves = f"""import subprocess, sys
+for own in (True, False):
+    subprocess.Popen([sys.executable, '-S', '-c', {child!r}], start_new_session=own)"""
+    assert run(leaves).state == "done"
+    time.sleep(1.2)
+    assert not mark.exists()
+
+
+def test_output_without_end_is_read_and_its_end_is_kept() -> None:
+    told = run(f"print('x' * {4 * confined.KEPT}); print('last')")
+    assert told.state == "done" and told.text.endswith("x\nlast\n") and len(told.text) == confined.KEPT
+
+
+def test_no_git_and_no_compiler_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert commit() == "unknown"
+    assert uncompiled_if_it_must() == {"numerics": {"compile": False}}
+
+
+def test_what_stands_in_for_scipy_draws_the_same_numbers() -> None:
+    import numpy as np
+    from scipy.special import ndtri
+
+    from benchmarks.stand_ins.scipy.special import ndtri as standing_in
+
+    p = np.linspace(0, 1, 1001)[1:-1]
+    assert standing_in(p) == pytest.approx(ndtri(p), rel=1e-13, abs=1e-15)
 
 
 def test_every_stage_has_a_limit_and_a_function() -> None:

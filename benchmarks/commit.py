@@ -1,0 +1,14 @@
+"""The commit that was measured."""
+
+from __future__ import annotations
+
+import subprocess
+
+
+def commit() -> str:
+    """Return the commit's short name, ``unknown`` where there is no git or no repository."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
