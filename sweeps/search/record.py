@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from grok.config.fields import canonical_json
@@ -82,16 +84,12 @@ class StudyRecord:
     def _open_storage(self, study: StudyConfig, folder: Path) -> BaseStorage:
         try:
             if study.storage is None:
-                from optuna.storages import JournalStorage
-                from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
-
                 # Absolute: Optuna makes its lock a link to the path, cannot see the age of one that leads nowhere, and
                 # would wait without end for whoever was killed while it wrote.
                 journal = folder.resolve() / f"{study.name}.journal"
                 drop_lost_lock(journal)
                 drop_torn_record(journal)
-                lock = JournalFileSymlinkLock(str(journal), grace_period=LOST_LOCK_SECONDS)
-                return JournalStorage(JournalFileBackend(str(journal), lock))
+                return JournalStorage(JournalFileBackend(str(journal), JournalLock(journal)))
             return open_url(study.storage)
         except ValueError as error:
             raise StoreError(f"{self.where} cannot be read ({error}): move it away to begin the study anew") from error
@@ -166,6 +164,35 @@ class StudyRecord:
 
     def _trial(self, number: int) -> Trial:
         return Trial(self._study, self._frozen(number)._trial_id)
+
+
+class JournalLock(JournalFileSymlinkLock):
+    """Optuna's lock, which an interruption leaves as one: Optuna's own clean-up ends in an error of the file system."""
+
+    def __init__(self, journal: Path) -> None:
+        super().__init__(str(journal), grace_period=LOST_LOCK_SECONDS)
+
+    def acquire(self) -> bool:
+        with interruptions():
+            return super().acquire()
+
+    def release(self) -> None:
+        with interruptions():
+            super().release()
+
+
+@contextmanager
+def interruptions() -> Iterator[None]:
+    """Raise the interruption that an error was raised in the handling of."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
 
 
 def open_url(url: str) -> BaseStorage:

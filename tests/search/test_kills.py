@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.search.record import StudyRecord, open_url
+from sweeps.search.record import JournalLock, StudyRecord, open_url
 from tests.doors.conftest import environment
 from tests.search.world import Killed, World, trials
 
@@ -196,3 +196,28 @@ def test_a_killed_process(tmp_path: Path) -> None:
         summary = json.loads((tmp_path / store / "search" / "quickstart.json").read_text())
         results.append(summary["trials"])
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("moment", ["rename", "unlink"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_interruption_while_a_lock_is_given_back_stays_one(
+    moment: str, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optuna's own clean-up looks for a file that is gone by then, and would end in its error."""
+    lock, call, calls = JournalLock(tmp_path / "j"), getattr(os, moment), 0
+
+    def interrupted(*paths: str) -> None:
+        nonlocal calls
+        calls += 1
+        if after or calls > 1:
+            call(*paths)
+        if calls == 1:
+            raise KeyboardInterrupt
+
+    assert lock.acquire()
+    monkeypatch.setattr(os, moment, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock.release()
+    (tmp_path / "j.lock").unlink(missing_ok=True)  # the next process drops it where nobody gave it back
+    assert lock.acquire()
+    lock.release()
