@@ -8,7 +8,7 @@ from torch.profiler import profile
 
 from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
-from grok.arithmetic.stacked.width import lanes_in, memory_of, width_on
+from grok.arithmetic.stacked.width import idle_lanes, lanes_in, memory_of, width_on
 from grok.errors import ConfigError
 from tests.arithmetic.cases import VARIANTS, default_config, tiny
 
@@ -24,6 +24,14 @@ def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> 
     narrower = width_on(default_config(model={"d_model": 256, "d_ff": 1024}), "NVIDIA H200", h200)
     assert narrower < 264 < wider <= 1056
     assert width_on(default, "NVIDIA H200", h200, 3) == 3
+
+
+def test_a_small_sweep_hears_of_a_narrow_width_and_gets_the_tables() -> None:
+    """The width never follows from the number of runs: what is left of a sweep would have other bits."""
+    said = idle_lanes(35, 264)
+    assert said is not None and "229 of 264 lanes idle: lanes=40" in said
+    assert idle_lanes(1, 264) is not None and idle_lanes(132, 264) is not None
+    assert idle_lanes(133, 264) is None and idle_lanes(5000, 264) is None
 
 
 @pytest.mark.parametrize("memory", [2**20, 2**23])

@@ -26,7 +26,7 @@ from grok.arithmetic.stacked.captured import Captured
 from grok.arithmetic.stacked.interventions import variant
 from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
-from grok.arithmetic.stacked.width import lane_width
+from grok.arithmetic.stacked.width import idle_lanes, lane_width
 from grok.arithmetic.table import split
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, GrokError, TrainingError
@@ -104,6 +104,8 @@ class Stack:
         assert isinstance(config, ArithmeticConfig)
         self.config, self.device = config, device
         self.width = lane_width(config, device, requested=lanes)
+        if lanes is None and device.type == "cuda" and (idle := idle_lanes(len(jobs), self.width)):
+            warnings.warn(idle, stacklevel=2)
         self.waiting = deque(jobs)
         self.ready: deque[Seat] = deque()
         """Seats made ahead, at most one for each lane."""

@@ -6,6 +6,7 @@ alone, never from what is free or left to do.
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass
 from typing import Any, Final
@@ -58,6 +59,20 @@ def width_on(config: ArithmeticConfig, device_model: str, memory: int, requested
     wanted = STEP * round(base * step_flops(ArithmeticConfig()) / step_flops(config) / STEP)
     width = max(STEP, min(WIDEST, wanted))
     return width if width <= fitting else max(fitting // STEP * STEP, min(fitting, STEP))
+
+
+def idle_lanes(runs: int, width: int) -> str | None:
+    """Return what to say where ``runs`` fill at most half of a stack of the table's width, or None.
+
+    Said and not done: a width that followed from the number of runs would give a resumed sweep other bits.
+    """
+    if 2 * runs > width:
+        return None
+    narrow = STEP * math.ceil(runs / STEP)
+    return (
+        f"{runs} run{'s' if runs > 1 else ''} leave {width - runs} of {width} lanes idle: lanes={narrow} takes less "
+        "time (the width is part of the bits: keep it where the sweep has begun)"
+    )
 
 
 def step_flops(config: ArithmeticConfig) -> int:
