@@ -2,110 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import random
 import re
-import signal
-import subprocess
-import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from grok.store import open_store
-from tests.doors.conftest import command, environment
 from tests.gpt.conftest import prepare_text, text_of
+from tests.gpt.rank_kills import (
+    PAGE,
+    PARALLEL,
+    RUN,
+    TABLE,
+    VICTIMS,
+    Chain,
+    append,
+    main,
+    page,
+    ranks_of,
+    read_table,
+    sound,
+    start,
+)
 
-STEPS = 300
-RUN = (
-    "mode=gpt", "experiment=gpt/shakespeare_char", "model.layers=2", "model.d_model=24", "model.heads=3",
-    "model.context=16", "model.dropout=0.1", "optim.warmup_steps=50", f"train.steps={STEPS}", "train.batch_size=8",
-    "train.micro_batch=4", "train.threads=1", "eval.every=60", "eval.windows=8", "eval.sample_tokens=0", "save=final",
-    "checkpoint.every=10", "log.quiet=true", "numerics.compile=false", "store.path=S",
-)  # fmt: skip
-
-
-def saved(folder: Path) -> int:
-    """Return the number of the newest checkpoint: how many were written so far."""
-    return max((int(p.name.split("-")[0]) for p in folder.glob("S/checkpoints/*/[0-9]*-step-*")), default=0)
-
-
-def start(processes: int, words: list[str], folder: Path, *options: str) -> subprocess.Popen[str]:
-    """Start a run by ``processes`` processes; they and torchrun write into ``folder``/said."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *options]
-    if processes == 1:
-        launch = [sys.executable]
-    with (folder / "said").open("a") as said:
-        return subprocess.Popen(
-            [*launch, "-m", "grok.run", *words], cwd=folder, env=environment(), stdout=said, stderr=said, text=True
-        )
-
-
-def ranks_of(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the processes that torchrun started, or the one that was started without it."""
-    try:
-        own = psutil.Process(launcher.pid)
-        return [child for child in own.children() if "grok.run" in child.cmdline()] or [own]
-    except psutil.Error:
-        return []
-
-
-def kill(victim: str, launcher: subprocess.Popen[str], chance: random.Random) -> None:
-    """Kill one rank, all ranks at once, or torchrun alone; wait until none of them is left."""
-    ranks = ranks_of(launcher)
-    doomed = {"rank": [chance.choice(ranks)] if ranks else [], "all": ranks, "launcher": []}[victim]
-    for process in doomed:
-        try:
-            process.send_signal(signal.SIGKILL)
-        except psutil.Error:
-            continue
-    if victim == "launcher":
-        launcher.kill()
-    launcher.wait(timeout=120)
-    psutil.wait_procs(ranks, timeout=120)
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in ranks)
-
-
-def killed_until_through(
-    folder: Path, words: list[str], kills: int, seed: int, counts: tuple[int, ...]
-) -> dict[str, int]:
-    """Give the command until it is through, killed up to ``kills`` times; return how often what was killed.
-
-    A kill may cost no step before the newest checkpoint.
-    """
-    chance, done, victims = random.Random(seed), {}, ("rank", "all", "launcher")
-    while sum(done.values()) < kills:
-        processes = chance.choice(counts)
-        before = saved(folder)
-        launcher = start(processes, words, folder)
-        goal = before + chance.randint(1, 4)
-        while launcher.poll() is None and saved(folder) < goal:
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.2))
-        if launcher.poll() is not None:
-            assert launcher.returncode == 0, (folder / "said").read_text()[-4000:]
-            return done
-        victim = chance.choice(victims)
-        kill(victim, launcher, chance)
-        done[f"{victim} of {processes}"] = done.get(f"{victim} of {processes}", 0) + 1
-        assert saved(folder) >= goal
-    assert start(chance.choice(counts), words, folder).wait(timeout=600) == 0, (folder / "said").read_text()[-4000:]
-    return done
-
-
-def assert_same_run(killed: Path, whole: Path) -> None:
-    """Every step once, the same data at each, losses equal to rounding."""
-    steps = [open_store(store).steps().sort_values("step") for store in (killed, whole)]
-    assert steps[0].step.tolist() == steps[1].step.tolist() == list(range(1, STEPS + 1))
-    for name in ("consumed_samples", "consumed_tokens", "lr"):
-        assert steps[0][name].tolist() == steps[1][name].tolist()
-    assert steps[0].train_loss.tolist() == pytest.approx(steps[1].train_loss.tolist(), rel=1e-3)
-    curves = [open_store(store).curves().sort_values("step") for store in (killed, whole)]
-    assert curves[0].step.tolist() == curves[1].step.tolist()
-    assert curves[0].val_loss.tolist() == pytest.approx(curves[1].val_loss.tolist(), rel=1e-3)
-    assert open_store(killed).runs().status.tolist() == ["completed"]
+FAULTS = Path(__file__).parents[2] / "results" / "faults"
+CHAIN = Chain("ddp", 0, 3, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 2e-7, 1e-7, 9.5, "2026-11-22", "0123456789", "2.13")
 
 
 def words_for(folder: Path, *more: str) -> list[str]:
@@ -138,25 +61,36 @@ def test_a_process_that_dies_ends_all_and_the_step_before_is_kept(tmp_path: Path
     assert "1 run stored in S (1 new)." in text
 
 
-@pytest.mark.slow  # more than fifty launches of two to four processes
+def test_the_committed_page_is_what_its_table_gives() -> None:
+    chains = read_table(FAULTS / TABLE)
+    assert (FAULTS / PAGE).read_text(encoding="utf-8") == page(chains)
+    assert sound(chains)
+    for parallel in PARALLEL:
+        numbers = [chain.chain for chain in chains if chain.parallel == parallel]
+        assert numbers == list(range(len(numbers))), "a chain is missing or counted twice"
+    for victim in VICTIMS:
+        assert all(sum(getattr(c, f"{victim}_of_{n}") for c in chains if c.parallel == "fsdp") for n in (2, 4))
+
+
+def test_the_readme_tells_the_committed_counts() -> None:
+    chains = read_table(FAULTS / TABLE)
+    text = (FAULTS / "README.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"(\d+) kills in (\d+) runs of several processes", text)
+    assert told == (str(sum(chain.kills for chain in chains)), str(len(chains)))
+
+
+def test_a_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    chains = [CHAIN, replace(CHAIN, parallel="fsdp", final_difference=0.2)]
+    for chain in chains:
+        append(tmp_path / TABLE, chain)
+    assert read_table(tmp_path / TABLE) == chains
+    assert sound(chains[:1]) and not sound(chains)
+    assert not sound([replace(CHAIN, lost=1)]) and not sound([replace(CHAIN, steps_changed=1)])
+
+
+@pytest.mark.slow  # launches of two to four processes, again and again
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("parallel", "kills"), [("ddp", 30), ("fsdp", 20)], ids=["each has the whole", "in shares"])
-def test_killed_at_random_and_gone_on_with_by_another_number(tmp_path: Path, parallel: str, kills: int) -> None:
-    words = words_for(tmp_path, f"train.parallel={parallel}")
-    folders = [tmp_path / name for name in ("killed", "whole")]
-    for folder in folders:
-        folder.mkdir()
-    assert command(*words, folder=folders[1]).status == 0
-    done: dict[str, int] = {}
-    rounds = 0
-    while sum(done.values()) < kills:
-        folder = folders[0] / str(rounds)
-        folder.mkdir()
-        for what, n in killed_until_through(folder, words, kills - sum(done.values()), rounds, (2, 4, 1)).items():
-            done[what] = done.get(what, 0) + n
-        assert_same_run(folder / "S", folders[1] / "S")
-        rounds += 1
-    print(f"{parallel}: {sum(done.values())} kills in {rounds} runs: {done}", file=sys.stderr)
-    if out := os.environ.get("KILL_COUNTS"):
-        with Path(out).open("a") as file:
-            file.write(f"{parallel}: {sum(done.values())} kills in {rounds} runs: {dict(sorted(done.items()))}\n")
+def test_killed_at_random_and_gone_on_with_by_another_number(tmp_path: Path) -> None:
+    assert main(["--kills", "12", "--out", str(tmp_path)]) == 0
+    chains = read_table(tmp_path / TABLE)
+    assert {chain.parallel for chain in chains} == set(PARALLEL)

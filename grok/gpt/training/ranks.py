@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -31,6 +32,8 @@ from grok.records import Checkpoint, Job
 
 PATIENCE: Final = timedelta(minutes=30)
 """How long a process waits for the others: one of them may be writing a checkpoint."""
+CONNECTION: Final = timedelta(minutes=1)
+"""How long a process tries to reach ``torchrun``, which started it and may be gone."""
 LOST: Final = ("gloo", "Connection", "peer", "Socket", "ProcessGroup", "NCCL")
 """Words in the errors by which torch says that another process is gone."""
 
@@ -54,8 +57,14 @@ class Ranks:
 
     @classmethod
     def of_this_process(cls) -> Ranks:
-        """Return this process's place; under ``torchrun`` the first call waits until all processes have come."""
-        return _joined(Rank.of_this_process())
+        """Return this process's place; under ``torchrun`` the first call waits until all processes have come.
+
+        Raises:
+            RankLost: another process, or ``torchrun``, ended meanwhile.
+        """
+        rank = Rank.of_this_process()
+        with cls(rank).watched():
+            return _joined(rank)
 
     def jobs(self, own: Sequence[Job]) -> Iterator[Job]:
         """Yield the jobs of rank 0 on every process; there is no end to them but :meth:`end` on the other ranks."""
@@ -222,7 +231,10 @@ def _joined(rank: Rank) -> Ranks:
         if torch.cuda.is_available():
             torch.cuda.set_device(rank.local % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
+        # torchrun keeps the store, before it starts anybody; else rank 0 does, and comes when it comes
+        kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        store, _, _ = next(rendezvous("env://", timeout=CONNECTION if kept else PATIENCE))
+        store.set_timeout(PATIENCE)
         own = PrefixStore(_attempt(store, rank), store)
         dist.init_process_group(backend, store=own, rank=rank.index, world_size=rank.size, timeout=PATIENCE)
     return Ranks(rank)
