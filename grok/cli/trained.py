@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grok.config.common import StoreConfig
 from grok.config.fields import build, settings_of
-from grok.config.gpt import ModelConfig
+from grok.config.gpt_model import ModelConfig
 from grok.errors import CheckpointError, ConfigError, DataError, StoreError
 from grok.store import open_store
 from grok.text.corpus import Corpus, open_corpus

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.common import LARGEST_SIZE, RunConfig, refuse_odd_heads, refuse_too_many_evaluations
+from grok.config.common import LARGEST_SIZE, RunConfig, refuse_too_many_evaluations
 from grok.config.fields import section, setting
+from grok.config.gpt_model import ModelConfig
 from grok.config.stability import StabilityConfig
 from grok.errors import ConfigError
 
@@ -36,8 +36,6 @@ PRESETS: Final = (
 
 WARMUP_STEPS: Final = 100
 """Steps of warm-up where nothing else is said."""
-WIDE_RATIO: Final = 256
-"""Width over depth above which a warning is given; 150 to 200 is normal at scale, 512 is bad."""
 
 
 @dataclass(kw_only=True)
@@ -55,95 +53,21 @@ class DataConfig:
 
 
 @dataclass(kw_only=True)
-class ModelConfig:
-    """A GPT-2, and the options that later papers changed."""
-
-    layers: int = setting(12, "Number of blocks.", minimum=1, maximum=256)
-    d_model: int = setting(768, "Model width.", minimum=1, maximum=LARGEST_SIZE)
-    heads: int = setting(12, "Attention heads; must divide d_model.", minimum=1)
-    d_ff: int | None = setting(None, "Inner width of the MLP; null: 4 times d_model.", minimum=1, maximum=LARGEST_SIZE)
-    context: int = setting(
-        1024, "Tokens of one training sequence, and the rows of learned positions.", minimum=1, maximum=2**24
-    )
-    vocab_size: int | None = setting(
-        None, "Rows of the token embedding; null: the corpus's vocabulary.", minimum=2, maximum=2**24
-    )
-    vocab_multiple: int = setting(
-        1, "The embedding's rows are rounded up to a multiple of this.", minimum=1, maximum=LARGEST_SIZE
-    )
-    norm: str = setting("pre", "Where the norms stand in a block.", choices=("pre", "post"))
-    norm_type: str = setting("layernorm", "LayerNorm, or RMSNorm without bias.", choices=("layernorm", "rmsnorm"))
-    norm_eps: float = setting(1e-5, "What is added to the variance in a norm.", above=0, neutral=1e-5)
-    activation: str = setting(
-        "gelu_tanh", "Activation of the MLP; GPT-2's is the tanh form.", choices=("gelu_tanh", "gelu", "relu")
-    )
-    positions: str = setting("learned", "How positions enter.", choices=("learned", "rotary", "alibi"))
-    bias: bool = setting(True, "Biases in linear layers and norms.")
-    tied: bool = setting(True, "The head shares the token embedding's weights.")
-    qk_norm: bool = setting(False, "Normalise queries and keys per head before their product.")
-    qk_scaling: str = setting(
-        "product",
-        "Divide by sqrt(K) in the product, or scale queries and keys before it, which cannot overflow.",
-        choices=("product", "operands"),
-    )
-    softmax: str = setting(
-        "fused",
-        "Softmax of attention: inside the fused kernel, or written out in float32.",
-        choices=("fused", "float32"),
-    )
-    init: str = setting(
-        "0.02",
-        "Standard deviation of initial matrices: 0.02 (GPT-2), 0.006 (104B), 0.004 (530B), small = sqrt(2 / (5 D)).",
-        choices=("0.02", "0.006", "0.004", "small"),
-    )
-    init_residual: bool = setting(True, "Divide the deviation of projections into the residual by sqrt(2 layers).")
-    dropout: float = setting(0.0, "Dropout of the kinds below that are not given.", minimum=0, below=1)
-    dropout_embedding: float | None = setting(None, "Dropout on embeddings; null: `dropout`.", minimum=0, below=1)
-    dropout_residual: float | None = setting(None, "Dropout on block outputs; null: `dropout`.", minimum=0, below=1)
-    dropout_attention: float | None = setting(
-        None, "Dropout on attention weights; null: `dropout`.", minimum=0, below=1
-    )
-
-    def __post_init__(self) -> None:
-        if self.d_ff is None:
-            self.d_ff = 4 * self.d_model
-        for kind in ("dropout_embedding", "dropout_residual", "dropout_attention"):
-            if getattr(self, kind) is None:
-                setattr(self, kind, self.dropout)
-        refuse_odd_heads(self.heads, self.d_model)
-        if self.positions == "rotary" and (self.d_model // self.heads) % 2:
-            raise ConfigError(
-                f"model.positions=rotary turns pairs of columns, and model.d_model={self.d_model} over "
-                f"model.heads={self.heads} leaves an odd width of {self.d_model // self.heads}"
-            )
-        if self.d_model / self.layers > WIDE_RATIO:
-            warnings.warn(
-                f"model.d_model={self.d_model} over model.layers={self.layers} is {self.d_model / self.layers:.0f}: "
-                f"above {WIDE_RATIO} large models train badly, 150 to 200 is usual",
-                stacklevel=2,
-            )
-
-    def init_std(self) -> float:
-        """Return the standard deviation of initial matrices (before the residual's share)."""
-        return math.sqrt(2 / (5 * self.d_model)) if self.init == "small" else float(self.init)
-
-    def drops(self) -> bool:
-        """Return whether any kind of dropout is on."""
-        return any((self.dropout_embedding, self.dropout_residual, self.dropout_attention))
-
-
-@dataclass(kw_only=True)
 class OptimConfig:
     """AdamW and its learning-rate schedule."""
 
     kind: str = setting(
-        "adamw", "AdamW, or with 8-bit moments (extra `bitsandbytes`).", choices=("adamw", "adamw8bit"), neutral="adamw"
+        "adamw",
+        "AdamW, the same with 8-bit moments (extra `bitsandbytes`), or Muon for the blocks' matrices beside it.",
+        choices=("adamw", "adamw8bit", "muon"),
+        neutral="adamw",
     )
     lr: float = setting(6e-4, "Peak learning rate.", above=0)
     weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
     decay: str = setting("matrices", "Which parameters decay.", choices=("all", "matrices"))
     betas: list[float] = setting([0.9, 0.95], "Decay rates of AdamW's two moments.")
     eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
+    momentum: float = setting(0.95, "Muon's momentum.", minimum=0, below=1, neutral=0.95)
     clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
     warmup_steps: int = setting(
         WARMUP_STEPS, "Steps of linear warm-up; update k has k / warmup_steps of lr; one_cycle has none.", minimum=0
@@ -333,10 +257,10 @@ class GptConfig(RunConfig):
     def __post_init__(self) -> None:
         _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
         refuse_too_many_evaluations(self.train.steps, self.eval.every)
-        if self.model.d_ff != 4 * self.model.d_model and self.target.params is not None:
+        if self.model.d_ff != self.model.usual_d_ff() and self.target.params is not None:
             warnings.warn(
-                f"model.d_ff={self.model.d_ff} is not 4 x model.d_model = {4 * self.model.d_model}: "
-                "the parameter count moves away from the preset's",
+                f"model.d_ff={self.model.d_ff} is not {self.model.usual_d_ff()}, the usual one of model.d_model="
+                f"{self.model.d_model}: the parameter count moves away from the preset's",
                 stacklevel=2,
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grok.config.gpt import ModelConfig
+from grok.config.gpt_model import ModelConfig
 from grok.streams import Stream
 
 Mask = Tensor

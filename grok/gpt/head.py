@@ -2,7 +2,8 @@
 
 The gradients of a chunk are taken while its logits are at hand, as in Liger
 (Hsu et al. 2024) and Cut Cross-Entropy (Wijmans et al. 2024): peak memory is one chunk's
-logits, and the logits are computed once.
+logits, and the logits are computed once. The z-loss (Chowdhery et al. 2022, PaLM) holds the log of
+softmax's divisor near 0.
 """
 
 from __future__ import annotations
@@ -24,17 +25,25 @@ def chunk_rows(n: int, vocab_rows: int, device: str) -> int:
     return max(1, min(n, CHUNK_ELEMENTS.get(device, 2**24) // vocab_rows))
 
 
-def mean_loss(features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, path: str = "plain") -> Tensor:
+def mean_loss(
+    features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, path: str = "plain", z_loss: float = 0.0
+) -> Tensor:
     """Return the mean cross-entropy of ``targets`` [N] under ``features`` [N, D] and head ``weight`` [rows, D].
 
-    Rows of the head beyond ``vocab_size`` take no part. ``path``: of :mod:`grok.numerics.products`.
+    Rows of the head beyond ``vocab_size`` take no part. ``path``: of :mod:`grok.numerics.products`. The gradient is
+    that of the cross-entropy and ``z_loss`` times the mean squared log of softmax's divisor together.
     """
     rows = chunk_rows(len(features), len(weight), features.device.type)
     if rows >= len(features):
         logits = linear(features, weight, None, path)[:, :vocab_size]
-        return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
-    loss: Tensor = _ChunkedLoss.apply(features, weight, targets, vocab_size, rows, path)  # type: ignore[no-untyped-call]
-    return loss
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        loss = F.cross_entropy(logits, targets)
+        if z_loss:
+            penalty = z_loss * logits.logsumexp(1).square().mean()
+            loss = loss + (penalty - penalty.detach())
+        return loss
+    chunked: Tensor = _ChunkedLoss.apply(features, weight, targets, vocab_size, rows, path, z_loss)  # type: ignore[no-untyped-call]
+    return chunked
 
 
 def score(
@@ -53,7 +62,14 @@ def score(
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, rows: int, path: str
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        vocab_size: int,
+        rows: int,
+        path: str,
+        z_loss: float,
     ) -> Tensor:
         device = features.device.type
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
@@ -69,6 +85,8 @@ class _ChunkedLoss(torch.autograd.Function):
                 log_z = logits.logsumexp(1)
                 total += (log_z - logits.gather(1, y[:, None])[:, 0]).sum()
                 d_logits = (logits - log_z[:, None]).exp_()
+                if z_loss:
+                    d_logits *= 1 + 2 * z_loss * log_z[:, None]
                 d_logits[torch.arange(len(y), device=y.device), y] -= 1
                 d_low = (d_logits / len(features)).to(low)
                 d_features[start : start + rows] = linear(d_low, w.t(), None, path)
@@ -77,6 +95,6 @@ class _ChunkedLoss(torch.autograd.Function):
         return total / len(features)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         d_features, d_weight = ctx.saved_tensors
-        return d_features * grads[0], d_weight * grads[0], None, None, None, None
+        return d_features * grads[0], d_weight * grads[0], None, None, None, None, None

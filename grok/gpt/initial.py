@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from grok.config.gpt import GptConfig, ModelConfig
+from grok.config.gpt import GptConfig
+from grok.config.gpt_model import ModelConfig
 from grok.gpt.model import GPT
 from grok.streams import Stream, layer_seeds
 

@@ -1,7 +1,8 @@
 """GPT-2, and the options that later papers changed. B batch, T tokens, D width, H heads, K head width, V vocabulary.
 
 Sources: Radford et al. 2019 (GPT-2); Su et al. 2021 (rotary positions); Press et al. 2021
-(ALiBi); Zhang & Sennrich 2019 (RMSNorm); Dehghani et al. 2023 (norms on queries and keys).
+(ALiBi); Zhang & Sennrich 2019 (RMSNorm); Dehghani et al. 2023 (norms on queries and keys);
+Shazeer 2020 (SwiGLU); Ainslie et al. 2023 (grouped queries); Chowdhery et al. 2022 (z-loss).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from grok.config.gpt import ModelConfig
+from grok.config.gpt_model import ModelConfig
 from grok.gpt.attention import KVCache, alibi, attend, rotary, rotate
 from grok.gpt.dropout import Masks, drop
 from grok.gpt.head import mean_loss, score
@@ -25,6 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "gelu": F.gelu,
     "relu": F.relu,
+    "swiglu": F.silu,
 }
 
 
@@ -48,14 +50,15 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         d = config.d_model
         self.config, self.layer, self.width = config, layer, d // config.heads
-        self.qkv = Linear(d, 3 * d, bias=config.bias)
+        self.widths = [d, config.key_heads() * self.width, config.key_heads() * self.width]
+        self.qkv = Linear(d, sum(self.widths), bias=config.bias)
         self.out = Linear(d, d, bias=config.bias)
         if config.qk_norm:
             self.q_norm, self.k_norm = norm_of(config, self.width), norm_of(config, self.width)
 
     def forward(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:  # [B, T, D]
         b, t, d = x.shape
-        q, k, v = (y.view(b, t, -1, self.width).transpose(1, 2) for y in self.qkv(x).split(d, dim=2))  # [B, H, T, K]
+        q, k, v = (y.view(b, t, -1, self.width).transpose(1, 2) for y in self.qkv(x).split(self.widths, dim=2))
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         if self.config.positions == "rotary":
@@ -63,6 +66,8 @@ class CausalSelfAttention(nn.Module):
             q, k = rotate(q, places), rotate(k, places)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
+        if self.config.kv_heads is not None:  # [B, H, S, K] as the queries are
+            k, v = (y.repeat_interleave(self.config.heads // self.config.kv_heads, dim=1) for y in (k, v))
         bias = places if self.config.positions == "alibi" else None
         mask = masks.get(f"blocks.{self.layer}.attention")
         y = attend(q, k, v, bias=bias, scaling=self.config.qk_scaling, softmax=self.config.softmax, mask=mask)
@@ -71,15 +76,19 @@ class CausalSelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
+    """``down(activation(up(x)))``; of SwiGLU ``down(silu(gate(x)) * up(x))``."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         assert config.d_ff is not None
         self.up = Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.gate = Linear(config.d_model, config.d_ff, bias=config.bias) if config.activation == "swiglu" else None
         self.down = Linear(config.d_ff, config.d_model, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        projected: Tensor = self.down(self.activation(self.up(x)))
+        inner = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        projected: Tensor = self.down(inner)
         return projected
 
 
@@ -185,10 +194,12 @@ class GPT(nn.Module):
         return logits
 
     def loss(self, tokens: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
-        """Return the mean cross-entropy in nats of ``targets`` [B, T] after ``tokens`` [B, T]."""
-        features = self.features(tokens, masks)
-        head = self.head
-        return mean_loss(features.flatten(0, 1), head.weight, targets.flatten(), self.vocab_size, head.path)
+        """Return the mean cross-entropy in nats of ``targets`` [B, T] after ``tokens`` [B, T].
+
+        Its gradient has that of the z-loss in it, its value has not.
+        """
+        features, head, z_loss = self.features(tokens, masks), self.head, self.config.z_loss
+        return mean_loss(features.flatten(0, 1), head.weight, targets.flatten(), self.vocab_size, head.path, z_loss)
 
     def score(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return each target's cross-entropy [B T] in nats and whether the likeliest token was right [B T]."""
@@ -198,7 +209,8 @@ class GPT(nn.Module):
     def new_cache(self, batch: int, length: int) -> KVCache:
         """Return an empty cache for ``batch`` sequences of up to ``length`` tokens."""
         weight = self.token_embedding.weight
-        shape = (self.config.layers, batch, self.config.heads, length, self.config.d_model // self.config.heads)
+        c = self.config
+        shape = (c.layers, batch, c.key_heads(), length, c.d_model // c.heads)
         return KVCache(shape, weight.device, weight.dtype)
 
 

@@ -13,8 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok.config import load_config
-from grok.config.gpt import PRESETS, GptConfig, ModelConfig
+from grok.config import identify, load_config
+from grok.config.gpt import PRESETS, GptConfig
+from grok.config.gpt_model import ModelConfig
 from grok.errors import ConfigError
 from grok.gpt import head
 from grok.gpt.attention import alibi_slopes, attend
@@ -29,6 +30,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "alibi", "bias": False, "tied": False},
     {"norm": "post", "activation": "relu", "qk_scaling": "operands"},
     {"softmax": "float32", "positions": "alibi", "vocab_multiple": 64, "activation": "gelu"},
+    {"positions": "rotary", "norm_type": "rmsnorm", "activation": "swiglu", "kv_heads": 1, "bias": False},
 ]
 Build = Callable[..., GptConfig]
 
@@ -194,6 +196,56 @@ def test_chunked_head_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, voca
         grads.append((loss.detach(), x.grad, w.grad))
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("elements", [2**24, 29 * 7], ids=["whole", "in chunks"])
+def test_z_loss_is_in_the_gradient_and_not_in_the_value(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", elements)
+    stream = Stream("eval", 1)
+    y = torch.from_numpy(stream.at("y").integers(50, 20))
+    x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).requires_grad_()
+    w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).requires_grad_()
+    loss = head.mean_loss(x, w, y, 20, z_loss=0.3)
+    logits = (x @ w.T)[:, :20]
+    plain = torch.nn.functional.cross_entropy(logits, y)
+    expected = torch.autograd.grad(plain + 0.3 * logits.exp().sum(1).log().square().mean(), [x, w])
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-12)
+    for a, b in zip(torch.autograd.grad(loss, [x, w]), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_as_many_key_heads_as_heads_is_the_same_run(settings: Build) -> None:
+    """And settings of a later version leave the names of the runs of before as they were."""
+    plain, same, grouped = (settings(model__kv_heads=n) for n in (None, 3, 1))
+    assert identify(plain) == identify(same) != identify(grouped)
+    assert identify(settings()) == identify(settings(model__z_loss=0.0)) != identify(settings(model__z_loss=1e-4))
+
+
+def test_every_group_of_queries_reads_its_own_keys(settings: Build) -> None:
+    """A model whose keys and values are copied for each query of a group computes the same."""
+    grouped = model_of(settings, d_model=24, heads=6, kv_heads=2)
+    plain = model_of(settings, d_model=24, heads=6)
+    weights = dict(grouped.named_parameters())
+    with torch.no_grad():
+        for name, p in plain.named_parameters():
+            if ".qkv." in name:
+                q, k, v = weights[name].split([24, 8, 8])
+                k, v = (part.unflatten(0, (2, 4)).repeat_interleave(3, dim=0).flatten(0, 1) for part in (k, v))
+                p.copy_(torch.cat([q, k, v]))
+            else:
+                p.copy_(weights[name])
+        x = tokens(2, 16)
+        torch.testing.assert_close(plain(x), grouped(x), rtol=1e-10, atol=1e-12)
+
+
+def test_swiglu_is_its_formula(settings: Build) -> None:
+    """Shazeer 2020: (silu(x W) * x V) W2; without a width of its own it has as many weights as GPT-2's MLP."""
+    mlp = model_of(settings, activation="swiglu", bias=False).blocks[0].mlp
+    x = torch.from_numpy(Stream("eval", 1).at("x").normal(5 * 24).reshape(5, 24))
+    gated = x @ mlp.gate.weight.T
+    expected = (gated * torch.sigmoid(gated) * (x @ mlp.up.weight.T)) @ mlp.down.weight.T
+    torch.testing.assert_close(mlp(x), expected, rtol=1e-10, atol=1e-12)
+    assert sum(p.numel() for p in mlp.parameters()) == 8 * 24**2
 
 
 @pytest.mark.parametrize("rows", [7, 50])

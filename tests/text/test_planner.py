@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from grok import plan as door
 from grok.cli.presets import gpt_settings
-from grok.config.gpt import GptConfig, ModelConfig, TrainConfig
+from grok.config.gpt import GptConfig, TrainConfig
+from grok.config.gpt_model import ModelConfig
 from grok.errors import ConfigError
 from grok.gpt.dropout import draw_masks
 from grok.gpt.initial import build_model
@@ -35,6 +36,8 @@ models = st.builds(
     bias=st.booleans(),
     tied=st.booleans(),
     qk_norm=st.booleans(),
+    activation=st.sampled_from(["gelu", "swiglu"]),
+    kv_heads=st.sampled_from([None, 1]),
 )
 
 
@@ -93,6 +96,8 @@ def test_flops_are_those_of_the_matrix_products() -> None:
         ("float32", {"d_ff": 100}),
         ("float32", {"positions": "rotary"}),
         ("float32", {"softmax": "float32"}),
+        ("float32", {"activation": "swiglu"}),
+        ("float32", {"activation": "swiglu", "kv_heads": 1, "positions": "rotary"}),
         ("float32", {"norm": "post"}),
         # a CPU's fused attention keeps float32 copies that a GPU's does not, so half precision is measured without it
         ("bf16", {"softmax": "float32"}),

@@ -7,23 +7,30 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from grok.config.gpt import ModelConfig
+from grok.config.gpt_model import ModelConfig
 from grok.errors import ConfigError
-from grok.gpt.hf import gpt2, mpt, neox
+from grok.gpt.hf import gpt2, llama, mpt, neox
 from grok.gpt.model import GPT
 
-_EVERY: Final[dict[str, Any]] = {"norm": "pre", "norm_type": "layernorm", "qk_norm": False}
+_EVERY: Final[dict[str, Any]] = {"norm": "pre", "qk_norm": False}
+_LLAMA: Final[dict[str, Any]] = {"positions": "rotary", "norm_type": "rmsnorm", "activation": "swiglu"}
 _FORMS: Final = {"learned": "gpt2", "rotary": "neox", "alibi": "mpt"}
 
 
 def form_of(config: ModelConfig) -> str:
-    """Return ``gpt2`` (learned positions), ``neox`` (rotary) or ``mpt`` (ALiBi).
+    """Return ``gpt2`` (learned positions), ``neox`` (rotary), ``mpt`` (ALiBi) or ``llama`` (rotary and any of RMSNorm,
+    SwiGLU and grouped queries).
 
     Raises:
         ConfigError: an option that this form has no place for.
     """
-    form = _FORMS[config.positions]
-    needed = _EVERY | ({"bias": False, "d_ff": 4 * config.d_model} if form == "mpt" else {})
+    form, needed = _FORMS[config.positions], _EVERY | {"norm_type": "layernorm", "kv_heads": None}
+    if config.activation == "swiglu" or (
+        form == "neox" and (config.norm_type == "rmsnorm" or config.kv_heads is not None)
+    ):
+        form, needed = "llama", _EVERY | _LLAMA
+    if form == "mpt":
+        needed |= {"bias": False, "d_ff": 4 * config.d_model}
     other = [f"model.{n}={getattr(config, n)} (not {v})" for n, v in needed.items() if getattr(config, n) != v]
     if other:
         raise ConfigError(f"Hugging Face's {form} has no place for {', '.join(other)}")
@@ -45,6 +52,8 @@ def to_hf(model: GPT) -> dict[str, Tensor]:
         ours[name] = tensor[: model.vocab_size].clone() if name in ("token_embedding.weight", "head.weight") else tensor
     if form == "mpt":
         return mpt.weights(ours)
+    if form == "llama":
+        return llama.weights(ours, model.config)
     if not model.config.bias:
         ours |= _zero_biases(ours)
     return gpt2.weights(ours) if form == "gpt2" else neox.weights(ours, model.config.heads)
@@ -68,7 +77,7 @@ def hf_config(model: GPT, end: int | None = None) -> dict[str, Any]:
         ConfigError: an option that no form has.
     """
     c = model.config
-    own = {"gpt2": gpt2.config, "neox": neox.config, "mpt": mpt.config}[form_of(c)](c)
+    own = {"gpt2": gpt2.config, "neox": neox.config, "mpt": mpt.config, "llama": llama.config}[form_of(c)](c)
     return own | {
         "vocab_size": model.vocab_size,
         "initializer_range": c.init_std(),

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from grok.config import load_config
-from grok.config.gpt import GptConfig, ModelConfig
+from grok.config.gpt import GptConfig
+from grok.config.gpt_model import ModelConfig
 from grok.errors import CheckpointError, ConfigError
 from grok.gpt.hf.names import name_in_form
 from grok.gpt.model import GPT

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from grok.config.gpt import ModelConfig
+from grok.config.gpt_model import ModelConfig
 from grok.gpt.hf.names import name_in_form
 
 _OURS: Final = {

@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.gpt import GptConfig, ModelConfig
+from grok.config.gpt import GptConfig
+from grok.config.gpt_model import ModelConfig
 from grok.errors import ConfigError, nearest
 
 CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
@@ -95,8 +96,9 @@ def count_parameters(model: ModelConfig, vocab_size: int) -> Parameters:
     assert model.d_ff is not None
     per_column = 2 if model.norm_type == "layernorm" and model.bias else 1
     rows = -(-vocab_size // model.vocab_multiple) * model.vocab_multiple
-    attention = 4 * d * d + 4 * d * bias
-    mlp = 2 * d * model.d_ff + (model.d_ff + d) * bias
+    keys, matrices = model.key_heads() * (d // model.heads), mlp_matrices(model)
+    attention = 2 * d * (d + keys) + 2 * (d + keys) * bias
+    mlp = matrices * d * model.d_ff + ((matrices - 1) * model.d_ff + d) * bias
     qk_norms = 2 * per_column * (d // model.heads) if model.qk_norm else 0
     return Parameters(
         embedding=rows * d,
@@ -105,6 +107,11 @@ def count_parameters(model: ModelConfig, vocab_size: int) -> Parameters:
         final_norm=per_column * d,
         head=0 if model.tied else rows * d,
     )
+
+
+def mlp_matrices(model: ModelConfig) -> int:
+    """Return how many matrices an MLP has: SwiGLU's has a gate beside the usual two."""
+    return 3 if model.activation == "swiglu" else 2
 
 
 def gpt2_parameters(layers: int, d_model: int, vocab_size: int, context: int) -> int:
@@ -132,7 +139,8 @@ def activation_bytes(model: ModelConfig, sequences: int, precision: str, recompu
     """Return about how many bytes the backward pass of ``sequences`` at once keeps in the blocks and before the head.
 
     A block keeps for a token 9 rows of width d (the inputs of two norms, which stay in float32 in half precision;
-    those of three linear layers; queries, keys, values and what attention makes of them) and 2 of the MLP's width;
+    those of three linear layers; queries, keys, values and what attention makes of them) and 2 of the MLP's width, of
+    SwiGLU 4 (both products, silu of one, their product);
     rotary positions 3 more rows; a softmax written out (also for dropout on attention) the weights of all heads.
     Dropout keeps its masks, in float32 and drawn before the pass, and the dropped weights of attention.
 
@@ -142,10 +150,11 @@ def activation_bytes(model: ModelConfig, sequences: int, precision: str, recompu
     assert model.d_ff is not None and model.dropout_attention is not None
     d, full = model.d_model, 8 if precision == "float64" else 4
     size = 2 if precision in ("bf16", "fp16") else full
-    rest = 2 * d * full + (2 * d + 2 * model.d_ff) * size
-    attention = 5 * d * size
+    rest = 2 * d * full + (2 * d + (4 if model.activation == "swiglu" else 2) * model.d_ff) * size
+    share = model.key_heads() / model.heads
+    attention = (5 + 2 * share * (share < 1)) * d * size  # grouped queries: the copies for each query, too
     if model.positions == "rotary":
-        attention += 3 * d * full
+        attention += (3 if share == 1 else 1 - share) * d * full
     if model.softmax == "float32" or model.dropout_attention > 0:
         attention += model.heads * model.context * (full + (size if size < full else 0))
     if model.dropout_attention > 0:

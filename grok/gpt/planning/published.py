@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.gpt import ModelConfig
+from grok.config.gpt_model import ModelConfig
 from grok.gpt.planning.planner import (
     CHINCHILLA_TOKENS_PER_PARAMETER,
     MACHINES,

@@ -19,6 +19,7 @@ from grok.config.fields import canonical_json, walk
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.gpt.training.history import History
+from grok.gpt.training.optimizer import state_of, state_tensors
 from grok.gpt.training.parallel import in_shares, keep, like, read_shares, write_shares
 from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch
@@ -29,8 +30,8 @@ VERSION: Final = 1
 SHAPES: Final = frozenset(
     f"model.{name}"
     for name in (
-        "layers", "d_model", "heads", "d_ff", "context", "vocab_size", "vocab_multiple", "norm_type", "positions",
-        "bias", "tied", "qk_norm",
+        "layers", "d_model", "heads", "kv_heads", "d_ff", "context", "vocab_size", "vocab_multiple", "norm_type",
+        "positions", "bias", "tied", "qk_norm",
     )
 )  # fmt: skip
 """Settings that decide which tensors there are, and their shapes."""
@@ -51,9 +52,8 @@ def capture(trainer: Trainer, history: History) -> Moment:
     tensors = {}
     for name, p in trainer.model.named_parameters():
         tensors[f"model.{name}"] = keep(p)
-        for key, value in trainer.optimizer.state.get(p, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"optim.{key}.{name}"] = keep(value)
+        for key, value in state_tensors(trainer.optimizer, p).items():
+            tensors[f"optim.{key}.{name}"] = keep(value)
     state = {
         "counters": asdict(trainer.counters),
         "watch": trainer.watch.state(),
@@ -73,7 +73,7 @@ def put_back(trainer: Trainer, moment: Moment) -> History:
         saved = {key: moment.tensors.get(f"optim.{key}.{name}") for key in keys}
         state = {key: like(t, p) for key, t in saved.items() if t is not None}
         if state:
-            trainer.optimizer.state[p] = state
+            trainer.optimizer.state[p] = state_of(trainer.optimizer, state)
     trainer.counters = Counters(**moment.state["counters"])
     trainer.watch.load(moment.state["watch"])
     trainer.branch = Branch(**moment.state["branch"])
@@ -217,7 +217,8 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
             f"({'; '.join(silent)}): go on under the same ones, or start a new run from it with "
             f"resume.run={checkpoint.run_id} resume.step={checkpoint.step} resume.changes=[...] naming each"
         )
-    reshaped = [shown[n] for n in different if n in SHAPES]
+    gated = any("swiglu" in values for n, values in different.items() if n == "model.activation")
+    reshaped = [shown[n] for n in different if n in SHAPES or (gated and n == "model.activation")]
     if reshaped:
         raise CheckpointError(
             f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} has weights of other shapes "

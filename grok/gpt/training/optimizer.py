@@ -1,12 +1,14 @@
-"""AdamW with decay groups, its learning rate as a function of the step, and what is logged about it.
+"""AdamW with decay groups, also with 8-bit moments or beside Muon, its learning rate, and what is logged about it.
 
-Sources: Loshchilov & Hutter 2019 (AdamW); Radford et al. 2019 and Brown et al. 2020 (decay on matrices only).
+Sources: Loshchilov & Hutter 2019 (AdamW); Radford et al. 2019 and Brown et al. 2020 (decay on matrices only);
+Dettmers et al. 2022 (8-bit moments); Jordan et al. 2024 (Muon); Liu et al. 2025 (Muon's update scaled to AdamW's size,
+so that both share a rate and a decay).
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,9 @@ from grok.errors import ConfigError
 from grok.gpt.training import schedules
 from grok.gpt.training.schedules import Ramp
 
+BLOCK_OF_8_BITS: Final = 256
+"""Elements that share a scale in bitsandbytes' 8-bit moments."""
+
 
 def decay_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     """Return two groups of parameters: those that decay (matrices and embeddings, or all) and the rest."""
@@ -26,13 +31,43 @@ def decay_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     return [g for g in groups if g["params"]]
 
 
+class MuonBesideAdamW(torch.optim.Optimizer):
+    """Muon for the matrices of the blocks, AdamW for the rest: one optimiser with the groups and the state of both."""
+
+    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
+        matrices = {p for name, p in model.named_parameters() if name.startswith("blocks.") and p.dim() == 2}
+        groups = decay_groups(model, config)
+        rest = [g | {"params": own} for g in groups if (own := [p for p in g["params"] if p not in matrices])]
+        own = [p for g in groups for p in g["params"] if p in matrices]
+        self.parts: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                own,
+                lr=config.lr,
+                weight_decay=config.weight_decay,
+                momentum=config.momentum,
+                adjust_lr_fn="match_rms_adamw",
+            ),
+            torch.optim.AdamW(rest, lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps, fused=True),
+        ]
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
+        for part, groups_of_part in zip(self.parts, (self.param_groups[:1], self.param_groups[1:]), strict=True):
+            part.param_groups, part.state = groups_of_part, self.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make one update of all parameters."""
+        for part in self.parts:
+            part.step()
+
+
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Return AdamW over the decay groups, fused into one kernel for all tensors.
+    """Return AdamW over the decay groups, fused into one kernel for all tensors, or what ``optim.kind`` says.
 
     Raises:
         ConfigError: 8-bit moments without the `bitsandbytes` package.
     """
     groups, betas = decay_groups(model, config), (config.betas[0], config.betas[1])
+    if config.kind == "muon":
+        return MuonBesideAdamW(model, config)
     if config.kind == "adamw8bit":
         try:
             from bitsandbytes.optim import AdamW8bit
@@ -93,8 +128,33 @@ def nonzero(tensors: list[Tensor]) -> Tensor:
 
 
 def second_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return AdamW's second moments, empty before the first update."""
-    key = "exp_avg_sq" if isinstance(optimizer, torch.optim.AdamW) else "state2"
+    """Return AdamW's second moments as numbers, empty before the first update; Muon has none."""
     # in the groups' order, which a resume does not change
     states = [optimizer.state[p] for g in optimizer.param_groups for p in g["params"] if p in optimizer.state]
-    return [state[key] for state in states if key in state]
+    key = "state2" if any("state2" in state for state in states) else "exp_avg_sq"
+    return [_numbers(state, key) for state in states if key in state]
+
+
+def _numbers(state: dict[str, Any], key: str) -> Tensor:
+    """Return a moment, of 8 bits as what its codes stand for: a table's value times the largest of its block."""
+    moment: Tensor = state[key]
+    if moment.dtype != torch.uint8:
+        return moment
+    number = key.removeprefix("state")
+    values = state[f"qmap{number}"][moment.flatten().int()]
+    largest: Tensor = state[f"absmax{number}"]
+    block = BLOCK_OF_8_BITS
+    padded = nn.functional.pad(values, (0, len(largest) * block - len(values))).view(len(largest), block)
+    return (padded * largest[:, None]).flatten()[: moment.numel()].view_as(moment)
+
+
+def state_tensors(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """Return what ``optimizer`` remembers of ``parameter``, all as tensors: bitsandbytes counts steps in a number."""
+    state = optimizer.state.get(parameter, {})
+    return {key: value if isinstance(value, Tensor) else torch.tensor(value) for key, value in state.items()}
+
+
+def state_of(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the state of a parameter from its tensors, as ``optimizer`` keeps it."""
+    counts = type(optimizer).__module__.startswith("bitsandbytes")
+    return {key: int(value) if counts and key == "step" else value for key, value in tensors.items()}
