@@ -17,6 +17,7 @@ from grok.arithmetic.model import Transformer
 from grok.arithmetic.table import shapes_of
 from grok.config.arithmetic import ArithmeticConfig, ModelConfig
 from grok.errors import ConfigError
+from grok.numerics.unallocated import unallocated
 from grok.plugins import label, load
 from grok.streams import Stream, layer_seeds
 
@@ -37,7 +38,7 @@ def parameter_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
     if config.model.plugin:
         return own_shapes(config)
     needed = shapes_of(config.task)
-    with torch.device("meta"):
+    with unallocated():
         model = Transformer(config.model, vocab_size=needed.tokens, length=needed.length)
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
 

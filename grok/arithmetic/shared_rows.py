@@ -8,16 +8,22 @@ import torch
 from torch import Tensor
 
 _LIBRARY: Final = torch.library.Library("grok", "FRAGMENT")
-"""For operations registered bare: a custom_op's checks of its arguments cost ten microseconds a call."""
+"""For operations registered bare: a custom_op's checks of its arguments cost ten microseconds a call.
+
+Its first call also imports torch's compiler, which takes longer than importing torch.
+"""
+_LIBRARY.define("take_rows(Tensor x, Tensor index) -> Tensor")
 
 
-@torch.library.custom_op("grok::take_rows", mutates_args=())
 def _take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return rows ``index`` [B] of ``x`` [R, D]."""
     return x.index_select(0, index)
 
 
-@_take_rows.register_fake
+_LIBRARY.impl("take_rows", _take_rows, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("grok::take_rows", lib=_LIBRARY)  # type: ignore[untyped-decorator]
 def _(x: Tensor, index: Tensor) -> Tensor:
     return x.new_empty(index.shape[0], x.shape[1])
 
@@ -52,7 +58,7 @@ def _sum_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return sum_rows(grad.contiguous(), ctx.saved_tensors[0], ctx.rows), None
 
 
-_take_rows.register_autograd(_sum_back, setup_context=_save_index)
+torch.library.register_autograd("grok::take_rows", _sum_back, setup_context=_save_index, lib=_LIBRARY)
 
 
 def sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
@@ -66,4 +72,4 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
     A custom operation because a compiler would turn the gradient's sum into atomic
     additions, which cost more than the rest of the attention's backward pass.
     """
-    return _take_rows(x, index)  # type: ignore[no-any-return]
+    return torch.ops.grok.take_rows.default(x, index)  # type: ignore[no-any-return]

@@ -114,13 +114,12 @@ class TrainedRun:
         Raises:
             DataError: its embedding was made for another vocabulary.
         """
-        import torch
-
         from grok.gpt.model import GPT
+        from grok.numerics.unallocated import unallocated
 
         config = self.model_config
         vocab_size = config.vocab_size or vocab_size
-        with torch.device("meta"):
+        with unallocated():
             model = GPT(config, vocab_size=vocab_size)
         rows, expected = len(weights["token_embedding.weight"]), len(model.token_embedding.weight)
         if rows != expected:

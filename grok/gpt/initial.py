@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from grok.config.gpt import GptConfig
 from grok.config.gpt_model import ModelConfig
 from grok.gpt.model import GPT
+from grok.numerics.unallocated import unallocated
 from grok.streams import Stream, layer_seeds
 
 
@@ -35,7 +36,7 @@ def build_model(
     Raises:
         ConfigError: ``seeds.layers`` names a tensor that is not there.
     """
-    with torch.device("meta"):
+    with unallocated():
         model = GPT(config.model, vocab_size=vocab_size)
     model = model.to(dtype)
     if share is not None:

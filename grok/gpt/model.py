@@ -21,6 +21,7 @@ from grok.gpt.attention import KVCache, alibi, attend, rotary, rotate
 from grok.gpt.dropout import Masks, drop
 from grok.gpt.head import mean_loss, score
 from grok.numerics.products import linear
+from grok.numerics.unallocated import unallocated
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -216,7 +217,7 @@ class GPT(nn.Module):
 
 def parameter_count(config: ModelConfig, *, vocab_size: int) -> int:
     """Return the number of parameters, counted on the model itself, which is never allocated."""
-    with torch.device("meta"):
+    with unallocated():
         return sum(p.numel() for p in GPT(config, vocab_size=vocab_size).parameters())
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -16,6 +15,7 @@ from grok.gpt.hf import mpt
 from grok.gpt.hf.forms import hf_config, to_hf
 from grok.gpt.hf.gpt2 import fitted, load_hf, model_config
 from grok.gpt.model import GPT
+from grok.numerics.unallocated import unallocated
 from grok.text.export import tokenizer_files
 from grok.text.tokenizers import Tokenizer
 from grok.untrusted import is_plain, read_json_object
@@ -60,7 +60,7 @@ def load_hf_folder(folder: str | Path) -> GPT:
     weights = read_weights(folder)
     if config.layers > len(weights):
         raise CheckpointError(f"config.json says n_layer={config.layers}, but the weights are {len(weights)} tensors")
-    with torch.device("meta"):
+    with unallocated():
         model = GPT(config, vocab_size=vocab_size)
     fitted(model, weights)  # before memory is taken for what the settings say
     model = model.to_empty(device="cpu")
