@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev,docs,readers,gpt,hf,bitsandbytes,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
+# Bytecode is kept: each of the processes that tests start would else compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup sweep notebooks test fast test-slow check docs coverage golden cuda-environment bench results clean
 

@@ -164,15 +164,15 @@ def caught(made: Graph) -> Iterator[None]:
     def keep(code: str) -> None:
         made.code = code
 
-    AsyncCompile.triton = triton  # type: ignore[method-assign]
-    AsyncCompile.wait = lambda self, scope: None  # type: ignore[method-assign]
+    AsyncCompile.triton = triton
+    AsyncCompile.wait = lambda self, scope: None
     GraphLowering.save_output_code = staticmethod(keep)
-    SIMDKernel.estimate_kernel_num_bytes = bytes_of  # type: ignore[method-assign]
+    SIMDKernel.estimate_kernel_num_bytes = bytes_of
     try:
         yield
     finally:
-        AsyncCompile.triton, AsyncCompile.wait, GraphLowering.save_output_code = held[:3]  # type: ignore[method-assign]
-        SIMDKernel.estimate_kernel_num_bytes = held[3]  # type: ignore[method-assign]
+        AsyncCompile.triton, AsyncCompile.wait, GraphLowering.save_output_code = held[:3]
+        SIMDKernel.estimate_kernel_num_bytes = held[3]
 
 
 def bytes_of(kernel: SIMDKernel[Any]) -> int:

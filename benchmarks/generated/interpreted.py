@@ -129,12 +129,12 @@ def runnable(
     for device, processor in ON_THE_PROCESSOR:
         code = code.replace(device, processor)
     held = AsyncCompile.triton, AsyncCompile.wait
-    AsyncCompile.triton = interpreter  # type: ignore[method-assign]
-    AsyncCompile.wait = lambda self, scope: None  # type: ignore[method-assign]
+    AsyncCompile.triton = interpreter
+    AsyncCompile.wait = lambda self, scope: None
     try:
         module = PyCodeCache.load(code)
     finally:
-        AsyncCompile.triton, AsyncCompile.wait = held  # type: ignore[method-assign]
+        AsyncCompile.triton, AsyncCompile.wait = held
 
     def call(arguments: Any) -> Any:
         with guarded():

@@ -23,7 +23,7 @@ WIDE_COLUMNS: Final = 64
 """The same where there are 2**17 columns or more: blocks enough for every multiprocessor."""
 
 
-class FixedKernels(InductorChoices):
+class FixedKernels(InductorChoices):  # type: ignore[misc]
     """Inductor's choices, but for reductions."""
 
     def uuid(self) -> str:
@@ -35,7 +35,7 @@ class FixedKernels(InductorChoices):
         """Hold a row whole, so that it is read once, where it is short and lies in a row in memory."""
         if int(features.reduction_numel) <= LONGEST_ROW and along_rows(features):
             return True
-        return InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
+        return bool(InductorChoices.should_use_persistent_reduction(features, cooperative_reduction))
 
     def triton_kernel_kwargs(
         self, kernel_cls: Any, features: SIMDKernelFeatures, groups: list[Any], kernel_kwargs: dict[str, Any]
