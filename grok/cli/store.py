@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from grok.cli.command import Parser, add_store, command, store_of
+from grok.config.common import SinksConfig
 from grok.errors import ConfigError, StoreError
 from grok.files import disk_errors
+from grok.plugins import activate, code_of
+from grok.plugins.spec import TARGET
 from grok.store.compact import compact
 from grok.store.conflicts import conflict_files
 from grok.store.layout import Layout, is_current, orphans, read_marker, refuse_missing, strangers
@@ -75,6 +78,8 @@ def parser() -> Parser:
     exporting.add_argument("--wandb", metavar="PROJECT", help="offline unless --wandb-mode=online")
     exporting.add_argument("--wandb-mode", choices=("offline", "online"), default="offline")
     exporting.add_argument("--mlflow", metavar="ADDRESS", help="such as sqlite:///mlflow.db")
+    exporting.add_argument("--sink", metavar="MODULE.NAME", help="a log of your own (docs/plugins.md)")
+    exporting.add_argument("--plugin-path", metavar="DIR", default=".", help="the folder that it is in (default: .)")
     meaning = "merge stores; runs that should be equal and are not are reported, never chosen from"
     merging = commands.add_parser("merge", help=meaning, description=meaning)
     merging.add_argument("store", metavar="A", help="store that receives the others' runs (without --into)")
@@ -98,21 +103,27 @@ def _export(arguments: argparse.Namespace) -> int:
     from grok.execute.export import export, openers
 
     store = open_store(str(store_of(arguments)))
-    opened = openers(
-        store,
+    own = {TARGET: arguments.sink} if arguments.sink else {}
+    if own:
+        activate(code_of(arguments.plugin_path, [arguments.sink]))
+    log = SinksConfig(
         tensorboard=arguments.tensorboard,
         wandb=arguments.wandb,
         wandb_mode=arguments.wandb_mode,
         mlflow=arguments.mlflow,
+        plugin=own,
     )
+    opened = openers(store, log)
     if not opened:
-        raise ConfigError("export: expected at least one of --tensorboard DIR, --wandb PROJECT, --mlflow ADDRESS")
+        raise ConfigError(
+            "export: expected at least one of --tensorboard DIR, --wandb PROJECT, --mlflow ADDRESS, --sink MODULE.NAME"
+        )
 
     def tell(number: int, of: int) -> None:
         if number % 100 == 0 and number < of:
             print(f"{number:,} of {of:,} runs", flush=True)
 
-    print(f"{export(store, opened, tell):,} runs written")
+    print(f"{export(store, list(opened.values()), tell):,} runs written")
     return 0
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from grok.config.fields import section, setting
 from grok.errors import ConfigError
-from grok.plugins import Spec
+from grok.plugins import Spec, check_spec
 from grok.streams import MAX_SEED, STREAMS, StreamSeeds
 
 LARGEST_SWEEP: Final = 1_000_000
@@ -87,6 +87,22 @@ class CheckpointConfig:
     )
 
 
+@dataclass(kw_only=True)
+class SinksConfig:
+    """Logs beside the store; none of them can move a run."""
+
+    tensorboard: str | None = setting(None, "Folder for TensorBoard files.", role="none")
+    wandb: str | None = setting(None, "Weights & Biases project.", role="none")
+    wandb_mode: str = setting("offline", "Whether W&B may use the network.", role="none", choices=("offline", "online"))
+    mlflow: str | None = setting(None, "MLflow tracking address, such as sqlite:///mlflow.db.", role="none")
+    plugin: dict[str, Any] = setting(
+        {}, "A log of your own: `_target_` names a class that takes a run's numbers.", role="none", neutral={}
+    )
+
+    def __post_init__(self) -> None:
+        check_spec("log.plugin", self.plugin)
+
+
 def refuse_too_many_runs(count: int, what: str) -> None:
     """Refuse a plan that no machine could hold, before it is made.
 
@@ -157,6 +173,7 @@ class RunConfig:
     )
     store: StoreConfig = section(StoreConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
+    log: SinksConfig = section(SinksConfig)
     dry_run: bool = setting(False, "Print the plan and train nothing.", role="none")
     retry_failed: bool = setting(False, "Also run again what the store holds as failed.", role="none")
     force: bool = setting(False, "Run again what the store holds already, as the next replicate.", role="none")

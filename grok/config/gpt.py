@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.common import LARGEST_SIZE, RunConfig, refuse_too_many_evaluations
+from grok.config.common import LARGEST_SIZE, RunConfig, SinksConfig, refuse_too_many_evaluations
 from grok.config.fields import section, setting
 from grok.config.gpt_model import ModelConfig
 from grok.config.stability import StabilityConfig
@@ -203,13 +203,9 @@ class EvalConfig:
 
 
 @dataclass(kw_only=True)
-class LogConfig:
-    """Where the log goes beside the store; none of it can move a run."""
+class LogConfig(SinksConfig):
+    """What a language model logs beside the store; none of it can move a run."""
 
-    tensorboard: str | None = setting(None, "Folder for TensorBoard files.", role="none")
-    wandb: str | None = setting(None, "Weights & Biases project.", role="none")
-    wandb_mode: str = setting("offline", "Whether W&B may use the network.", role="none", choices=("offline", "online"))
-    mlflow: str | None = setting(None, "MLflow tracking address, such as sqlite:///mlflow.db.", role="none")
     profile: str | None = setting(None, "Folder for a trace and a table of a few steps.", role="none")
     profile_steps: int = setting(5, "Steps profiled, after three of warm-up.", role="none", minimum=1)
     quiet: bool = setting(

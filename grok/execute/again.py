@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from grok.config import GptConfig, RunConfig, identify
+from grok.config.common import SinksConfig
 from grok.config.fields import check, settings_of
 from grok.config.gpt import LogConfig
 from grok.errors import ConfigError, DataError, StoreError, TrainingError
@@ -228,9 +229,10 @@ def _without_files(config: RunConfig, store: Store) -> RunConfig:
         checkpoint=replace(config.checkpoint, every=0, minutes=0.0, keep=False),
         numerics=replace(config.numerics, strict=False),
         store=replace(config.store, path=str(store.layout.root)),
+        log=LogConfig(quiet=True) if isinstance(config, GptConfig) else SinksConfig(),
     )
     if isinstance(config, GptConfig):
-        config = replace(config, log=LogConfig(quiet=True), eval=replace(config.eval, sample_tokens=0))
+        config = replace(config, eval=replace(config.eval, sample_tokens=0))
     return config
 
 

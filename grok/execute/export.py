@@ -1,4 +1,4 @@
-"""A finished store in the logs that people use: one run of TensorBoard, Weights & Biases or MLflow for each of its own.
+"""Stored runs in the logs that people use: one run of TensorBoard, Weights & Biases or MLflow for each of its own.
 
 The store stays the only place that results are read from; a run there has the same id, and its settings name
 the store.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from grok.config.common import SinksConfig
 from grok.gpt.logging.sinks import EVALUATION_NAMES, MLflow, TensorBoard, WeightsAndBiases
+from grok.masking import without_secrets
+from grok.plugins import RunSink, build
 from grok.records import RunResult
 from grok.store import Store
 
@@ -28,31 +32,25 @@ OUTCOMES: Final = (
 NAMES: Final = {**EVALUATION_NAMES, "train_loss": "train/loss", "lr": "train/lr"}
 """Name of every number of an evaluation, by its column: those that language models' logs have, too."""
 
-
-class RunSink(Protocol):
-    """Where finished runs go."""
-
-    def write(self, values: dict[str, float], step: int) -> None: ...
-    def finish(self, result: RunResult) -> None: ...
-    def close(self) -> None: ...
-
+AT_ONCE: Final = 200
+"""Runs whose curves are read together."""
 
 Opened = Callable[[str, Mapping[str, Any]], RunSink]
 """Opens the sink of one run, by its ``run_id`` and its settings."""
 
 
-def openers(
-    store: Store, *, tensorboard: str | None, wandb: str | None, wandb_mode: str, mlflow: str | None
-) -> list[Opened]:
-    """Return what opens each of the sinks that are asked for."""
+def openers(store: Store, log: SinksConfig) -> dict[str, Opened]:
+    """Return what opens each of the sinks that ``log`` asks for, by the setting's name."""
     name = store.layout.root.resolve().name
-    made: list[Opened] = []
-    if tensorboard:
-        made.append(lambda run_id, settings: TensorBoard(Path(tensorboard) / run_id, 0))
-    if wandb:
-        made.append(lambda run_id, settings: WeightsAndBiases(run_id, wandb, wandb_mode, settings))
-    if mlflow:
-        made.append(lambda run_id, settings: MLflow(run_id, mlflow, name, settings, 0))
+    made: dict[str, Opened] = {}
+    if folder := log.tensorboard:
+        made["tensorboard"] = lambda run_id, settings: TensorBoard(Path(folder) / run_id, 0)
+    if project := log.wandb:
+        made["wandb"] = lambda run_id, settings: WeightsAndBiases(run_id, project, log.wandb_mode, settings)
+    if address := log.mlflow:
+        made["mlflow"] = lambda run_id, settings: MLflow(run_id, address, name, settings, 0)
+    if log.plugin:
+        made["plugin"] = lambda run_id, settings: build(log.plugin, run_id, without_secrets(dict(settings)))
     return made
 
 
@@ -64,16 +62,36 @@ def export(store: Store, opened: Sequence[Opened], tell: Callable[[int, int], No
     """
     rows = [row for row in store.table("runs", None, None).to_pylist() if row["status"] != "failed"]
     rows.sort(key=lambda row: (row["seed"], row["run_id"]))
-    for number, row in enumerate(rows, 1):
-        points = list(_curve(store, row["run_id"]))
+    for number, (row, points) in enumerate(with_curves(store, rows), 1):
         for open_sink in opened:
-            sink = open_sink(row["run_id"], _settings(row, store))
-            for step, numbers in points:
-                sink.write(numbers, step)
-            sink.finish(_result(row))
-            sink.close()
+            write_run(store, row, points, open_sink)
         tell(number, len(rows))
     return len(rows)
+
+
+Points = Sequence[tuple[int, dict[str, float]]]
+"""Each evaluation's step and its finite numbers by name."""
+
+
+def with_curves(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Points]]:
+    """Yield each row of ``runs`` with its curve."""
+    for start in range(0, len(rows), AT_ONCE):
+        part = rows[start : start + AT_ONCE]
+        curves: dict[str, list[tuple[int, dict[str, float]]]] = defaultdict(list)
+        table = store.table("curves", [row["run_id"] for row in part], ["step", *NAMES, "metrics"])
+        for point in table.to_pylist():  # in the order of steps
+            curves[point["run_id"]].append((point["step"], _numbers(point)))
+        yield from ((row, curves[row["run_id"]]) for row in part)
+
+
+def write_run(store: Store, row: Mapping[str, Any], points: Points, open_sink: Opened) -> None:
+    """Write one stored run into a sink of its own."""
+    sink = open_sink(row["run_id"], _settings(row, store))
+    for step, numbers in points:
+        sink.write(numbers, step)
+    result = RunResult(run_id=row["run_id"], status=row["status"], stop_reason=row["stop_reason"], steps=row["steps"])
+    sink.finish(result)
+    sink.close()
 
 
 def _settings(row: Mapping[str, Any], store: Store) -> dict[str, Any]:
@@ -85,14 +103,8 @@ def _settings(row: Mapping[str, Any], store: Store) -> dict[str, Any]:
     return {n: v for n, v in {**settings, **seeds, **outcome, **place}.items() if v is not None}
 
 
-def _curve(store: Store, run_id: str) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield each evaluation's step and its finite numbers by name."""
-    table = store.table("curves", [run_id], ["step", *NAMES, "metrics"])
-    for point in sorted(table.to_pylist(), key=lambda point: point["step"]):
-        named = {name: point[column] for column, name in NAMES.items()}
-        named |= {f"metrics/{name}": value for name, value in json.loads(point["metrics"] or "{}").items()}
-        yield point["step"], {n: float(v) for n, v in named.items() if v is not None and math.isfinite(v)}
-
-
-def _result(row: Mapping[str, Any]) -> RunResult:
-    return RunResult(run_id=row["run_id"], status=row["status"], stop_reason=row["stop_reason"], steps=row["steps"])
+def _numbers(point: Mapping[str, Any]) -> dict[str, float]:
+    """Return an evaluation's finite numbers by name."""
+    named = {name: point[column] for column, name in NAMES.items()}
+    named |= {f"metrics/{name}": value for name, value in json.loads(point["metrics"] or "{}").items()}
+    return {n: float(v) for n, v in named.items() if v is not None and math.isfinite(v)}

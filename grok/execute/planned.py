@@ -58,7 +58,8 @@ def own_code(configs: Sequence[RunConfig]) -> Code:
     Raises:
         ConfigError: it is not to be found.
     """
-    targets = dict.fromkeys(target_of(spec) for config in configs for spec in config.plugins().values())
+    named = (spec for config in configs for spec in (*config.plugins().values(), config.log.plugin) if spec)
+    targets = dict.fromkeys(map(target_of, named))
     return code_of(configs[0].plugin_path, targets) if targets else Code()
 
 

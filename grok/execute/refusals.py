@@ -3,8 +3,10 @@ but where a question needs the model's tensors or a checkpoint."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Final
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.fields import canonical_json, walk
@@ -13,8 +15,12 @@ from grok.execute.executors.base import refuse_unavailable
 from grok.execute.planned import PlannedRun
 from grok.execute.pool import visible_gpus
 from grok.execute.resume import refuse_unusable_parents
+from grok.plugins import label, load
 from grok.store import Store
 from grok.streams import layer_seeds
+
+SINK_PACKAGES: Final = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
+"""The package that each log beside the store needs."""
 
 
 def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store: Store | None) -> None:
@@ -29,6 +35,7 @@ def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store:
     refuse_missing_device(shared)
     refuse_unavailable(shared.executor, shared.plugin_path)
     refuse_unusable_code(configs)
+    refuse_unusable_logs(configs)
     refuse_unknown_tensors(configs)
     refuse_unusable_data(configs)
     refuse_unusable_parents(requested, store)
@@ -83,6 +90,20 @@ def refuse_unusable_code(configs: Sequence[RunConfig]) -> None:
 
                 refuse_unusable(config)
                 seen.add(key)
+
+
+def refuse_unusable_logs(configs: Sequence[RunConfig]) -> None:
+    """Refuse a log beside the store whose package is not installed, or whose code cannot be called.
+
+    Raises:
+        ConfigError: names the setting, and what would do.
+    """
+    for name, package in SINK_PACKAGES.items():
+        if any(getattr(config.log, name) for config in configs) and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"log.{name} needs the {package} package: pip install {package}, or log.{name}=null")
+    for spec in {canonical_json(config.log.plugin): config.log.plugin for config in configs}.values():
+        if spec and not callable(load(spec)):
+            raise ConfigError(f"log.plugin={label(spec)} cannot be called: expected a class")
 
 
 def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:

@@ -19,6 +19,7 @@ from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.executors.base import make_executor
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
+from grok.execute.logs import RunLogs
 from grok.execute.own_code import own_code_lines
 from grok.execute.plan import Plan, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, name_runs
@@ -170,7 +171,7 @@ class Sweep:
             raise
         interrupt = Interrupt(lambda name: self._on_interrupt(name, live, view.tell))
         try:
-            with interrupt, view:
+            with interrupt, view, RunLogs(self.store, self.plan.to_train, view.tell):
                 runner = GroupRunner(
                     executor=executor,
                     stored=self.store.statuses,

@@ -6,7 +6,7 @@ command did not name: neither what a store says nor a checkpoint.
 """
 
 from grok.plugins.code import Code, code_of, fingerprints
-from grok.plugins.contracts import Examples, Moment, Operation
+from grok.plugins.contracts import Examples, Moment, Operation, RunSink
 from grok.plugins.imports import activate, active, build, load
 from grok.plugins.spec import Spec, arguments_of, check_spec, label, target_of
 
@@ -15,6 +15,7 @@ __all__ = [
     "Examples",
     "Moment",
     "Operation",
+    "RunSink",
     "Spec",
     "activate",
     "active",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,3 +93,20 @@ class Moment:
     """Logits [n, V] of a set."""
     classes: Callable[[Any], Tensor]
     """Right classes [n] of a set, as places in the logits."""
+
+
+class RunSink(Protocol):
+    """A log beside the store, of one run. Its class is called with the run's ``run_id`` and its settings by name.
+
+    It is closed when the run has ended. What it raises is said once, and no more runs go there.
+    """
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Take the numbers of an evaluation (of a language model: of a step, too) by name."""
+        ...
+
+    def finish(self, result: Any) -> None:
+        """Take how the run ended: ``result.status``, ``result.stop_reason`` and ``result.steps``."""
+        ...
+
+    def close(self) -> None: ...

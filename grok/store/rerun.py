@@ -25,7 +25,7 @@ _WORDS: Final = frozenset({"null", "true", "false", "nan", "inf"})
 _ABOUT_THE_COMMAND: Final = frozenset(
     {"workers", "lanes", "executor", "dry_run", "retry_failed", "force", "require_clean"}
 )
-_ABOUT_THE_PLACE: Final = ("store.", "checkpoint.")
+_ABOUT_THE_PLACE: Final = ("store.", "checkpoint.", "log.")
 """Settings of one invocation, which say nothing of the run."""
 
 

@@ -17,6 +17,7 @@ from grok.config.gpt import GptConfig
 from grok.config.stability import EVENTS
 from grok.errors import ConfigError
 from grok.masking import without_secrets
+from grok.plugins import RunSink, Spec, build, label
 from grok.records import CurvePoint, RunResult, StepPoint
 
 STEP_NAMES: Final = {
@@ -48,6 +49,9 @@ EVALUATION_NAMES: Final = {
 MLFLOW_HOLDS: Final = 900
 """Numbers that are collected before MLflow's database is asked to write: a request takes 1,000 at most."""
 
+MLFLOW_PARAMS: Final = 100
+"""Settings that one request to MLflow takes."""
+
 
 class Sink(Protocol):
     """Where records go beside the store."""
@@ -72,6 +76,8 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
         ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, log.wandb_mode, flatten(config))),
         ("mlflow", log.mlflow, lambda address: MLflow(run_id, address, experiment, flatten(config), from_step)),
     ]
+    if log.plugin:
+        requested.append(("plugin", label(log.plugin), lambda name: OwnSink(run_id, log.plugin, flatten(config))))
     sinks: list[Sink] = []
     for name, value, opened in requested:
         if value:
@@ -133,6 +139,37 @@ class TensorBoard:
         """Write numbers by name at a step."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
+
+
+class OwnSink:
+    """A log of the user's own; what follows a rollback has names of its own."""
+
+    def __init__(self, run_id: str, spec: Spec, settings: Mapping[str, Any]) -> None:
+        self.sink: RunSink = build(spec, run_id, without_secrets(dict(settings)))
+        self.number = 0
+
+    def step(self, point: StepPoint) -> None:
+        self.write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self.write(numbers(point, EVALUATION_NAMES), point.step)
+
+    def branch(self, number: int) -> None:
+        self.number = number
+
+    def flush(self) -> None:
+        """Nothing is held here."""
+
+    def finish(self, result: RunResult) -> None:
+        self.sink.finish(result)
+
+    def close(self) -> None:
+        self.sink.close()
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+        prefix = f"branch-{self.number}/" if self.number else ""
+        self.sink.write({prefix + name: value for name, value in values.items()}, step)
 
 
 class WeightsAndBiases:
@@ -200,7 +237,9 @@ class MLflow:
             self.run = left or self._open(run_id, {})
             if left is None:
                 shown = without_secrets(dict(settings))
-                self.client.log_batch(self.run, params=[Param(k, str(v)) for k, v in shown.items()])
+                params = [Param(k, str(v)) for k, v in shown.items()]
+                for start in range(0, len(params), MLFLOW_PARAMS):
+                    self.client.log_batch(self.run, params=params[start : start + MLFLOW_PARAMS])
         except MlflowException as error:
             reason = (str(error).strip().splitlines() or [""])[0]
             raise ConfigError(
