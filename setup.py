@@ -1,4 +1,4 @@
-"""The one thing that pyproject.toml cannot say: an installed package carries conf/ inside, as grok.conf."""
+"""What pyproject.toml cannot say: an installed package carries conf/ and examples/ inside, in grok/."""
 
 import shutil
 from pathlib import Path
@@ -11,9 +11,10 @@ class BuildWithConf(build_py):
     def run(self) -> None:
         super().run()
         if not self.editable_mode:  # an editable install reads conf/ where it stands
-            target = Path(self.build_lib, "grok", "conf")
-            shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree("conf", target, ignore=shutil.ignore_patterns("__pycache__"))
+            for name in ("conf", "examples"):
+                target = Path(self.build_lib, "grok", name)
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(name, target, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 setup(cmdclass={"build_py": BuildWithConf})

@@ -64,6 +64,7 @@ COMMANDS: Final = {
     },
     "this program": {
         "bench": Command("benchmarks", "speed on this machine (in a checkout only)"),
+        "examples": Command("grok.cli.examples", "code of your own to start from, written into a folder"),
         "completion": Command("grok.__main__", "completion for bash, zsh and fish"),
     },
 }

@@ -7,15 +7,20 @@ which prints one candidate a line; where there is none the shell completes files
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from grok.cli import setups
 from grok.cli.words import chosen_mode
 from grok.config import MODES
-from grok.config.fields import settings_of
+from grok.config.fields import Rule, settings_of
 from grok.errors import GrokError
+from grok.plugins.spec import TARGET
 
 SCRIPTS: Final = {
     "bash": r"""# in ~/.bashrc: eval "$(grok completion bash)"
@@ -82,14 +87,32 @@ def _settings(before: Sequence[str], current: str) -> list[str]:
         settings |= settings_of(studied)
         groups.append("study")
     if not equals:
-        return _starting(current, [f"{name}=" for name in dict.fromkeys([*groups, *settings])])
+        targets = [f"{name}.{TARGET}" for name, (hint, rule) in settings.items() if _names_code(hint, rule)]
+        return _starting(current, [f"{name}=" for name in dict.fromkeys([*groups, *settings, *targets])])
     if name in groups:
-        return _starting(current, [f"{name}={value}" for value in setups.names(name)])
+        return _starting(current, [f"{name}={value}" for value in setups.names(name, setups.own_folders(before))])
+    if name.endswith(f".{TARGET}"):
+        folder = next((word.partition("=")[2] for word in before if word.startswith("plugin_path=")), ".")
+        return _starting(current, [f"{name}={target}" for target in _targets(Path(folder))])
     if name not in settings:
         return []
     hint, rule = settings[name]
     values = rule.choices or (("true", "false") if hint is bool else ())
     return _starting(current, [f"{name}={value}" for value in values])
+
+
+def _names_code(hint: Any, rule: Rule) -> bool:
+    """Return whether a setting takes one import path; ``eval.metric_plugins`` takes several, by name."""
+    return Any in typing.get_args(hint) and "by name" not in rule.doc
+
+
+def _targets(folder: Path) -> Iterator[str]:
+    """Yield ``MODULE.NAME`` of every public function and class of a folder's modules, which are not imported."""
+    for file in sorted(folder.glob("*.py")):
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                    yield f"{file.stem}.{node.name}"
 
 
 def _arguments(module: str, before: Sequence[str]) -> list[str]:

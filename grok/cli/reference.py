@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from grok.cli import setups
@@ -31,6 +32,7 @@ range(FIRST,END) or range(FIRST,END,STEP); quote them in a shell. --store S is s
 
 OPTIONS = """\
 Options
+  --config-dir DIR settings files of your own: DIR/experiment/NAME.yaml, DIR/sweep/NAME.yaml; listed by --help
   --cfg job        print the settings of this command and train nothing
   --help WORD      only settings whose name or meaning has WORD in it
   --hydra-help     Hydra's own options
@@ -41,7 +43,9 @@ Options
 def run_help(words: Sequence[str]) -> str:
     """Return the help of ``grok run`` for the mode that ``words`` choose; bare words among them narrow it down."""
     mode = chosen_mode(words)
-    narrowing = [word for word in words if "=" not in word and not word.startswith("-")]
+    own = setups.own_folders(words)
+    folders = {str(folder) for folder in own}
+    narrowing = [word for word in words if "=" not in word and not word.startswith("-") and word not in folders]
     settings = settings_of(MODES[mode])
     if narrowing:
         chosen = {
@@ -54,17 +58,17 @@ def run_help(words: Sequence[str]) -> str:
     other = next(name for name in MODES if name != mode)
     lines = [USAGE]
     for group, title in (("experiment", "Named set-ups"), ("sweep", "Named sweeps (grok sweep)")):
-        lines += [title, *named_lines(group, mode), ""]
+        lines += [title, *named_lines(group, mode, own), ""]
     lines += [f"Settings of mode={mode} (mode={other} --help shows those of the other mode)"]
     lines += [*setting_lines(settings, defaults(mode)), "", OPTIONS.rstrip()]
     return "\n".join(lines)
 
 
-def named_lines(group: str, mode: str | None = None) -> Iterator[str]:
-    """Yield a line for each set-up of ``group``; of experiments only those of ``mode``."""
-    for name in setups.names(group):
+def named_lines(group: str, mode: str | None = None, own: Sequence[Path] = ()) -> Iterator[str]:
+    """Yield a line for each set-up of ``group``, ``own`` folders' too; of experiments only those of ``mode``."""
+    for name in setups.names(group, own):
         if group != "experiment" or mode is None or name.startswith("gpt/") == (mode == "gpt"):
-            yield f"  {f'{group}={name}':<34}{setups.meaning(group, name, width=80)}"
+            yield f"  {f'{group}={name}':<34}{setups.meaning(group, name, 80, own)}".rstrip()
 
 
 def defaults(mode: str) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +22,30 @@ def folder() -> Path:
     return package / "conf" if (package / "conf").is_dir() else package.parent / "conf"
 
 
-def names(group: str) -> list[str]:
-    """Return the set-ups of ``group`` as they are given (``gpt/shakespeare_char``), those of subfolders last."""
-    files = sorted((folder() / group).rglob("*.yaml"), key=lambda file: (len(file.parts), file.parts))
-    every = [file.relative_to(folder() / group).with_suffix("").as_posix() for file in files]
-    return [name for name in every if name not in NOT_NAMED.get(group, ())]
+def own_folders(words: Sequence[str]) -> list[Path]:
+    """Return the folders of the user's own settings that a command line names.
+
+    >>> own_folders(["--config-dir", "mine", "seed=1", "hydra.searchpath=[file:///a,pkg://b,file://c]"])
+    [PosixPath('mine'), PosixPath('/a'), PosixPath('c')]
+    """
+    named = [word.partition("=")[2] for word in words if word.startswith("--config-dir=")]
+    named += [folder for option, folder in itertools.pairwise(words) if option in ("--config-dir", "-cd")]
+    for word in words:
+        if word.lstrip("+").startswith("hydra.searchpath="):
+            named += re.findall(r"file://([^,\]\s]+)", word)
+    return [Path(text) for text in named]
+
+
+def names(group: str, own: Sequence[Path] = ()) -> list[str]:
+    """Return the set-ups of ``group`` as they are given (``gpt/shakespeare_char``), those of subfolders last.
+
+    Behind them those of the user's ``own`` folders.
+    """
+    listed: dict[str, None] = {}
+    for root in (folder(), *own):
+        files = sorted((root / group).rglob("*.yaml"), key=lambda file: (len(file.parts), file.parts))
+        listed |= dict.fromkeys(file.relative_to(root / group).with_suffix("").as_posix() for file in files)
+    return [name for name in listed if name not in NOT_NAMED.get(group, ())]
 
 
 def swept(name: str) -> list[str]:
@@ -39,9 +59,13 @@ def swept(name: str) -> list[str]:
     return [f"{setting}={values}" for setting, values in params.items()]
 
 
-def meaning(group: str, name: str, width: int = 90) -> str:
-    """Return what a set-up is: the first sentence of its file's comment, behind the command that it opens with."""
-    lines = (folder() / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+def meaning(group: str, name: str, width: int = 90, own: Sequence[Path] = ()) -> str:
+    """Return what a set-up is: the first sentence of its file's comment, behind the command that it opens with.
+
+    Of two files of one name that of the user's ``own`` folder counts less, as for Hydra.
+    """
+    file = next(file for root in (folder(), *own) if (file := root / group / f"{name}.yaml").is_file())
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     comment = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     blocks = "\n".join(line for line in comment if not line.startswith("@package")).split("\n\n")
     block = next((block for block in blocks if block and not block.startswith(("grok ", "torchrun"))), "")

@@ -280,6 +280,21 @@ class TestCompletion:
     def test_of_a_line(self, line: str, expected: list[str]) -> None:
         assert of_line(line, TABLE) == expected
 
+    def test_of_the_users_own_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "conf/experiment").mkdir(parents=True)
+        (tmp_path / "conf/experiment/quick_mine.yaml").write_text("# @package _global_\n# Mine.\n")
+        (tmp_path / "mine.py").write_text("raise SystemExit\ndef task(): ...\ndef _hidden(): ...\nclass Model: ...\n")
+        (tmp_path / "broken.py").write_text("def (")
+        assert of_line("grok sweep --config-dir conf experiment=quick", TABLE) == [
+            "experiment=quickstart",
+            "experiment=quick_mine",
+        ]
+        assert of_line("grok sweep task.plug", TABLE) == ["task.plugin=", "task.plugin._target_="]
+        targets = ["task.plugin._target_=mine.task", "task.plugin._target_=mine.Model"]
+        assert of_line("grok sweep task.plugin._target_=", TABLE) == targets
+        assert of_line(f"grok run plugin_path={tmp_path / 'conf'} task.plugin._target_=", TABLE) == []
+
     @pytest.mark.parametrize("name", [n for n, entry in EVERY.items() if n not in ("bench", "completion")])
     def test_of_options(self, name: str) -> None:
         assert "--help" in of_line(f"grok {name} --h", TABLE)

@@ -40,4 +40,5 @@ def test_set_ups_of_a_folder_of_ones_own(door: Door, tmp_path: Path) -> None:
     (tmp_path / "conf/experiment/mine.yaml").write_text(MINE)
     assert "1 to train" in door("--config-dir", "conf", "experiment=mine", "dry_run=true").out
     assert "1 to train" in door(f"hydra.searchpath=[file://{tmp_path}/conf]", "experiment=mine", "dry_run=true").out
+    assert "experiment=mine\n" in door("--help", "--config-dir", "conf").out
     assert "mine, nanda" in door("--config-dir", "conf", "experiment=absent", "dry_run=true").err

@@ -29,11 +29,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_carries_every_setting_and_package(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tracked = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "grok", "analysis", "sweeps", "hydra_plugins", "conf"],
+        ["git", "-C", str(ROOT), "ls-files", "grok", "analysis", "sweeps", "hydra_plugins", "conf", "examples"],
         check=True, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
     expected = {
-        f"grok/{file}" if file.startswith("conf/") else file for file in tracked if file.endswith((".py", ".yaml"))
+        f"grok/{file}" if file.startswith(("conf/", "examples/")) else file
+        for file in tracked
+        if file.endswith((".py", ".yaml"))
     }
     assert expected <= names
     beside = {file for file in tracked if file.startswith(("analysis/page/templates/", "analysis/page/vendor/"))}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from grok.__main__ import main
 from grok.cli.compose import compose
 from grok.config import load_config
 from grok.execute.planned import name_runs
@@ -73,3 +74,14 @@ def test_muon_moves_matrices_along_orthogonal_directions() -> None:
     optimizer.step()
     assert torch.linalg.svdvals(hidden.detach()).max() < 0.13
     torch.testing.assert_close(head.detach().diagonal(), torch.full((4,), -0.01))
+
+
+def test_examples_are_written_into_a_folder_and_never_over_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "new")
+    assert main(["examples", out]) == 0
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {file.name for file in MODULES}
+    assert "margin.py: A metric of one's own" in capsys.readouterr().out
+    assert main(["examples", out]) == 2
+    assert "already: give a new folder" in capsys.readouterr().err

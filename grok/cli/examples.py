@@ -1,0 +1,44 @@
+"""``grok examples [DIR]``: the modules of ``examples/``, listed, or written into a folder to be changed there."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+from grok.cli.command import Parser, command
+from grok.errors import ConfigError
+from grok.files import disk_errors
+
+
+def folder() -> Path:
+    """Return the folder of the examples: inside an installed package, else beside it in the checkout."""
+    package = Path(__file__).parents[1]
+    return package / "examples" if (package / "examples").is_dir() else package.parent / "examples"
+
+
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog="grok examples",
+        description="Code of your own to start from: tasks, models, optimisers, metrics, figures (docs/plugins.md).",
+    )
+    parser.add_argument("out", nargs="?", type=Path, metavar="DIR", help="write them here; without it they are listed")
+    return parser
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """List the examples, or write them into a folder."""
+    out: Path | None = parser().parse_args(argv).out
+    files = sorted(folder().glob("*.py"))
+    if out is not None and (present := [file.name for file in files if (out / file.name).exists()]):
+        raise ConfigError(f"{out} has {', '.join(present)} already: give a new folder, or move them away")
+    with disk_errors(f"grok examples {out}"):
+        for file in files:
+            if out is not None:
+                out.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, out / file.name)
+            meaning = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
+            print(f"{file if out is None else out / file.name}: {meaning}")
+    return 0
