@@ -249,8 +249,18 @@ class GptConfig(RunConfig):
     log: LogConfig = section(LogConfig)
     resume: ResumeConfig = section(ResumeConfig)
     target: TargetConfig = section(TargetConfig)
+    init_from: str | None = setting(
+        None,
+        "Folder of a Hugging Face GPT-2 whose weights a run begins with; the model's settings are the folder's.",
+        role="none",
+    )
+    init_hash: str | None = setting(
+        None, "Hash of those weights, which name the run; null: whatever the folder holds.", neutral=None
+    )
 
     def __post_init__(self) -> None:
+        if self.init_hash is not None and self.init_from is None:
+            raise ConfigError(f"init_hash={self.init_hash[:12]} without init_from: no weights are read")
         _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
         refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.model.d_ff != self.model.usual_d_ff() and self.target.params is not None:
@@ -269,7 +279,8 @@ class GptConfig(RunConfig):
 
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can move training: no split (the corpus has its own), dropout where it is on."""
-        return frozenset({"init", "order"} | ({"dropout"} if self.model.drops() else set()))
+        drawn = {"init"} if self.init_from is None else set()
+        return frozenset({"order"} | drawn | ({"dropout"} if self.model.drops() else set()))
 
     def length_is_free(self) -> bool:
         """Return whether a shorter run is a prefix of a longer one: only if no schedule ends with the run."""
@@ -288,7 +299,7 @@ def require_preset(config: GptConfig) -> None:
     Raises:
         ConfigError: ``experiment`` is null.
     """
-    if config.experiment is None:
+    if config.experiment is None and config.init_from is None:
         raise ConfigError(
             "mode=gpt starts from a preset, so that no model is trained by accident: give experiment=gpt/NAME, "
             f"with NAME one of {', '.join(PRESETS)}"

@@ -1,4 +1,4 @@
-"""A run to train: its settings and its names. No torch."""
+"""A run to train: its settings and its names. No torch, but where ``init_from`` names weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from grok.config import GptConfig, Identity, RunConfig, identify
 from grok.errors import DataError
@@ -36,13 +37,14 @@ def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
 
     Raises:
         DataError: the data of a GPT run is missing.
-        ConfigError: code that a config names is not to be found.
+        ConfigError: code that a config names is not to be found, or its model is not that of ``init_from``.
+        CheckpointError: there is no model in ``init_from``.
     """
     own = own_code(configs)
     activate(own)
     hashes: dict[str | None, str | None] = {}
     named = []
-    for requested in configs:
+    for requested in with_initial_weights(configs):
         path = requested.data.path if isinstance(requested, GptConfig) else None
         if path not in hashes:
             hashes[path] = data_hash(requested)
@@ -50,6 +52,27 @@ def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
         code = fingerprints(own, map(target_of, config.plugins().values())) if own.targets else None
         named.append(PlannedRun(config, identify(config, hashes[path], code), hashes[path], code or None))
     return named
+
+
+def with_initial_weights(configs: Sequence[RunConfig]) -> list[RunConfig]:
+    """Return ``configs``, those with ``init_from`` with the model and the hash of the weights in it; reads each once.
+
+    Raises:
+        CheckpointError: there is no GPT-2 in the folder.
+        ConfigError: the settings are of another model.
+    """
+    sources: dict[str, Any] = {}
+    filled: list[RunConfig] = []
+    for config in configs:
+        if not isinstance(config, GptConfig) or config.init_from is None:
+            filled.append(config)
+            continue
+        from grok.gpt.hf.source import read_source, with_source
+
+        if config.init_from not in sources:
+            sources[config.init_from] = read_source(config.init_from)[0]
+        filled.append(with_source(config, sources[config.init_from]))
+    return filled
 
 
 def own_code(configs: Sequence[RunConfig]) -> Code:

@@ -31,10 +31,12 @@ def build_model(
     """Return the model of ``config`` with its initial weights.
 
     Draws are made in float64 and rounded once. ``share`` leaves this process a share of every tensor: then a process
-    draws one tensor after the other and keeps its share, so the whole model is never in its memory.
+    draws one tensor after the other and keeps its share, so the whole model is never in its memory. With
+    ``config.init_from`` nothing is drawn: the weights are that folder's.
 
     Raises:
         ConfigError: ``seeds.layers`` names a tensor that is not there.
+        CheckpointError: the weights of ``init_from`` are not there.
     """
     with unallocated():
         model = GPT(config.model, vocab_size=vocab_size)
@@ -44,12 +46,19 @@ def build_model(
     model = model.to_empty(device=device)
     if config.model.tied:  # `to_empty` makes two tensors of one
         model.head.weight = model.token_embedding.weight
+    given: dict[str, Tensor] = {}
+    if config.init_from is not None:
+        from grok.gpt.hf.source import initial_weights
+
+        given = initial_weights(config, model)
     seeds = layer_seeds([name for name, _ in model.named_parameters()], config.seeds.layers, config.stream_seeds().init)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            stream = Stream("init", seeds[name]).at(name)
             drawn = torch.empty(parameter.shape, dtype=dtype) if isinstance(parameter, DTensor) else parameter
-            fill(drawn, name, config.model, stream)
+            if given:
+                drawn.copy_(given[name])
+            else:
+                fill(drawn, name, config.model, Stream("init", seeds[name]).at(name))
             if name in ("token_embedding.weight", "head.weight"):
                 drawn[vocab_size:] = 0.0
             if isinstance(parameter, DTensor):

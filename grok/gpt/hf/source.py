@@ -1,0 +1,108 @@
+"""A folder of ``transformers`` as the initial weights of a run: ``init_from=FOLDER``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from grok.config.gpt import GptConfig
+from grok.config.gpt_model import ModelConfig
+from grok.errors import CheckpointError, ConfigError
+from grok.gpt.hf.folder import load_hf_folder
+from grok.gpt.model import GPT
+from grok.runs import weights_hash
+
+TRAINING: Final = frozenset(
+    {"dropout", "dropout_embedding", "dropout_residual", "dropout_attention", "init", "init_residual", "qk_scaling",
+     "softmax", "vocab_multiple"}
+)  # fmt: skip
+"""Settings of the model that its weights do not decide: they stay the command's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a folder holds: its model's settings, and the name of its weights."""
+
+    model: ModelConfig
+    sha256: str
+
+
+def read_source(folder: str) -> tuple[Source, GPT]:
+    """Return what ``folder`` holds, and the model itself, in float32 on the CPU.
+
+    Raises:
+        CheckpointError: there is no GPT-2 in it, or it is damaged.
+    """
+    model = load_hf_folder(folder)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    settings = replace(model.config, vocab_size=model.vocab_size)
+    return Source(settings, weights_hash(weights)), model
+
+
+def with_source(config: GptConfig, source: Source) -> GptConfig:
+    """Return ``config`` with the model of ``source``: what the command does not say is the folder's.
+
+    Raises:
+        ConfigError: a setting of the model has another value in the command, or a preset has.
+    """
+    usual, model = ModelConfig(), config.model
+    wrong, taken = [], {}
+    for name in (f.name for f in fields(ModelConfig) if f.name not in TRAINING):
+        asked, theirs = getattr(model, name), getattr(source.model, name)
+        shorter = name == "context" and asked < theirs and asked != usual.context
+        if asked == theirs or shorter:
+            continue
+        if config.experiment is None and asked == getattr(usual, name):
+            taken[name] = theirs
+        else:
+            wrong.append(f"model.{name}={_text(asked)} (the folder's: {_text(theirs)})")
+    if wrong:
+        whose = "" if config.experiment is None else f" and experiment={config.experiment}"
+        raise ConfigError(
+            f"init_from={config.init_from}{whose}: other models, {', '.join(wrong)}; leave out what the folder "
+            "says, experiment=... too (model.context may be shorter)"
+        )
+    if config.seeds.layers:
+        raise ConfigError(f"seeds.layers with init_from={config.init_from}: no tensor is drawn; leave one of them out")
+    if config.init_hash not in (None, source.sha256):
+        raise ConfigError(
+            f"init_from={config.init_from} holds weights {source.sha256[:12]}, and init_hash={config.init_hash[:12]} "
+            "is asked for: give the folder that has them"
+        )
+    return replace(
+        config,
+        experiment=config.experiment or "gpt/imported",
+        model=replace(model, **taken),
+        init_hash=source.sha256,
+    )
+
+
+def initial_weights(config: GptConfig, model: GPT) -> dict[str, Tensor]:
+    """Return the weights in the folder ``config.init_from`` by name, in the shapes of ``model``, which may be on meta.
+
+    Fewer positions are the first ones; rows that pad the vocabulary are zeros.
+
+    Raises:
+        CheckpointError: they are not there any more, or others are.
+    """
+    assert config.init_from is not None
+    source, theirs = read_source(config.init_from)
+    if source.sha256 != config.init_hash:
+        raise CheckpointError(
+            f"init_from={config.init_from} holds other weights ({source.sha256[:12]}) than when this run was named "
+            f"({str(config.init_hash)[:12]}): put the folder back, or give the command again"
+        )
+    weights, fitting = dict(theirs.named_parameters()), {}
+    for name, p in model.named_parameters():
+        own = weights[name].detach()
+        fitting[name] = torch.zeros(p.shape, dtype=own.dtype)
+        rows = min(len(own), len(p))
+        fitting[name][:rows] = own[:rows]
+    return fitting
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value).lower()
