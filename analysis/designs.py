@@ -14,6 +14,7 @@ import pandas as pd
 
 from analysis.observations import Observations, floats, is_random_seed
 from analysis.populations import populations
+from grok.streams import derive_seed
 
 CENSUS: Final = ("grok", "sweep", "seed=range(0,64)")
 MOST_CANDIDATES: Final = 12
@@ -37,7 +38,7 @@ def designed(words: list[str], observations: Observations, any_task: bool) -> Pr
     """Return a command with the choices filled in that depend on the store."""
     name = words[1] if words[:1] == ["grok"] else ""
     if name == "layers":
-        return Proposed([*_with(words, _transplant(observations)), *_background(observations)], any_task)
+        return Proposed(_transplant(words, observations), any_task)
     if name == "branch":
         options = _parents(observations)
         return Proposed(_with(words, options), any_task) if options else Proposed(list(CENSUS), True, streams=False)
@@ -64,19 +65,30 @@ def _best_first(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values(["grokked_step", "val_acc"], ascending=[True, False], na_position="last", kind="stable")
 
 
-def _transplant(observations: Observations) -> dict[str, str]:
-    """Return an ordinary seed as recipient and the best one as donor, of the store's first census."""
-    census = next((p for p in observations.once(populations).every if p.from_masters and len(p) >= FEWEST), None)
+def _transplant(words: Sequence[str], observations: Observations) -> list[str]:
+    """Return ``words`` with an ordinary seed as recipient and the best one as donor, of the store's first census.
+
+    The streams that the census holds stay at their seeds. Of a scan of init, where there is no census, the donor is
+    an init seed and so is the recipient's.
+    """
+    every = [p for p in observations.once(populations).every if len(p) >= FEWEST]
+    census = next((p for p in every if p.from_masters), next((p for p in every if p.varies == ("init",)), None))
     if census is None:
-        return {}
-    seeds = _best_first(census.rows)["seed"].astype(int).tolist()
-    return {"--recipient": str(seeds[len(seeds) // 2]), "--donor": str(seeds[0])}
-
-
-def _background(observations: Observations) -> list[str]:
-    """Return the streams that the store's first census holds, so that a transplant stands on what was run."""
-    census = next((p for p in observations.once(populations).every if p.from_masters and len(p) >= FEWEST), None)
-    return [] if census is None else [f"seeds.{stream}={seed}" for stream, seed in census.fixed.items()]
+        return list(words)
+    rows = _best_first(census.rows)
+    master = int(rows["seed"].iloc[0])
+    held = [
+        f"seeds.{stream}={seed}"
+        for stream, seed in census.fixed.items()
+        if census.from_masters or seed != derive_seed(master, stream)
+    ]
+    seeds = census.seeds[rows.index].astype(int).tolist()
+    ordinary, best = str(seeds[len(seeds) // 2]), str(seeds[0])
+    if census.from_masters:
+        return [*_with(words, {"--recipient": ordinary, "--donor": best}), *held]
+    named = ["--donor-init" if word == "--donor" else word for word in words]
+    options = {"--recipient": str(master), "--donor-init": best}
+    return [*_with(named, options), f"seeds.init={ordinary}", *held]
 
 
 def _parents(observations: Observations) -> dict[str, str]:

@@ -66,7 +66,14 @@ def store_words(path: Path | None) -> list[str]:
 
 def given_again(argv: Sequence[str], path: Path | None) -> str:
     """Return a stored sweep's command for the store where it lies now."""
-    return shlex.join([*(word for word in argv if not word.startswith("store.path=")), *store_words(path)])
+    words, rest = [], list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--store":
+            rest = rest[1:]
+        elif not word.startswith(("store.path=", "--store=")):
+            words.append(word)
+    return shlex.join([*words, *store_words(path)])
 
 
 def _needs_quotes(path: str) -> bool:

@@ -160,22 +160,27 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         if census.is_diary_regime and not census.population.fixed:
             text += " The diary: 0.86% super, 7% faster than normal, of 2,073 seeds."
         findings.append(Finding("faster than normal", quicker.percent(), text, quicker))
-        findings.append(_seeds_needed(census.shares["super"], "super share"))
+        findings += _seeds_needed(census.shares["super"], "super share")
     return findings
 
 
-def _seeds_needed(e: Estimate, name: str) -> Finding:
-    """Plan the next census: how many seeds make the interval as narrow as the share itself, or 10 points."""
+def _seeds_needed(e: Estimate, name: str) -> list[Finding]:
+    """Plan the next census: how many seeds make the interval as narrow as the share itself, or 10 points.
+
+    Nothing where this one has as many.
+    """
     # Nothing seen yet is planned for as one in all seeds so far.
     p = max(e.value, 1 / (e.n + 1))
     width = min(p, 0.1)
     n = seeds_for_width(p, width)
-    supposed = "" if e.value else " (one in all seeds so far)"
+    if n <= e.n:
+        return []
+    supposed = "" if e.value else f" (one in {e.n + 1:,}, for none was seen in {e.n:,})"
     text = (
         f"If the {name} is {p:.2%}{supposed}, an interval {100 * width:.2g} percentage points wide around it takes "
         f"{n:,} seeds."
     )
-    return Finding("seeds needed", f"{n:,}", text)
+    return [Finding("seeds needed", f"{n:,}", text)]
 
 
 def _time_findings(census: Census) -> list[Finding]:
@@ -209,7 +214,7 @@ def _time_findings(census: Census) -> list[Finding]:
     )
     by_time = Finding("super by time", estimate.percent(), text, estimate, headline=True)
     findings = [by_time, generalised]
-    return findings if census.has_diary_task else [*findings, _seeds_needed(estimate, "share that is super by time")]
+    return findings if census.has_diary_task else [*findings, *_seeds_needed(estimate, "share that is super by time")]
 
 
 def _ends(census: Census) -> tuple[Estimate, Estimate]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -58,6 +60,28 @@ def test_a_ratio_of_shares_covers() -> None:
         r = ratio(int(rng.binomial(150, 0.3)), 150, int(rng.binomial(120, 0.2)), 120)
         inside += r.low <= 1.5 <= r.high
     assert 0.935 < inside / draws < 0.97
+
+
+def held(rate: float, other: float, n: int, m: int) -> tuple[float, float, float]:
+    """Return how often the interval of the ratio holds it, is above it, and below, given a hit on either side."""
+    weight = np.outer(stats.binom.pmf(range(n + 1), n, rate), stats.binom.pmf(range(m + 1), m, other))
+    cells = [(a, b) for a, b in np.argwhere(weight > 1e-6).tolist() if a + b]
+    intervals = [ratio(a, n, b, m) for a, b in cells]
+    chance = np.array([weight[a, b] for a, b in cells])
+    above = chance[[e.low > rate / other for e in intervals]].sum() / chance.sum()
+    below = chance[[e.high < rate / other for e in intervals]].sum() / chance.sum()
+    return 1 - above - below, above, below
+
+
+@pytest.mark.slow
+def test_a_ratio_of_rates_covers_counted_exactly() -> None:
+    for rate, other, n, m in [
+        *itertools.product((0.001, 0.01, 0.1, 0.3), (0.001, 0.01, 0.1, 0.3), (150,), (150,)),
+        (0.01, 0.02, 40, 400), (0.1, 0.3, 20, 20), (0.009, 0.009, 2000, 2000), (0.001, 0.01, 2000, 2000),
+    ]:  # fmt: skip
+        inside, above, below = held(rate, other, n, m)
+        print(f"{rate:.1%} of {n} over {other:.1%} of {m}: held {inside:.3f}, above {above:.3f}, below {below:.3f}")
+        assert inside >= 0.94
 
 
 def test_ratio_without_hits() -> None:

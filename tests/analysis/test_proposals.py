@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.answers import compile_report
 from analysis.observations import Observations
-from analysis.proposals import proposal
+from analysis.proposals import given_again, proposal
 from analysis.studies import QUESTIONS
 from grok.__main__ import main as grok
 from tests.analysis.simulate import Truth, census, simulate, write
@@ -97,6 +97,20 @@ def test_streams_that_a_scan_holds_are_held_by_what_is_proposed() -> None:
     assert any(word.startswith("seeds.split=") for word in words), "the sweep draws master seeds"
     words = shlex.split(proposed("grok sweep sweep=order_alone", store))
     assert not any(word.startswith("seeds.order") for word in words)
+
+
+def test_a_scan_of_init_seeds_is_offered_a_transplant_among_them() -> None:
+    scan = [Truth({"seeds.init": i, "seeds.order": 8, "eval.every": 10}, 900 + 100 * abs(i - 5)) for i in range(9)]
+    words = shlex.split(proposed("grok layers --recipient 0 --donor 1", simulate(scan)))
+    assert words[2:6] == ["--recipient", "0", "--donor-init", "5"]
+    assert "seeds.order=8" in words and {"seeds.init=3", "seeds.init=7"} & set(words) and "--donor" not in words
+    assert not any(word.startswith("seeds.split") for word in words), "it is the recipient's own"
+
+
+def test_a_command_is_given_again_for_the_store_where_it_lies() -> None:
+    for named in (["--store", "old"], ["--store=old"], ["store.path=old"]):
+        argv = ["python", "-m", "grok.run", "-m", *named, "seed=range(0,4)"]
+        assert given_again(argv, Path("new")) == "python -m grok.run -m 'seed=range(0,4)' store.path=new"
 
 
 @pytest.mark.parametrize("path", ["my runs/it's here", "/data/a=b,c/store", "results/x", "/tmp/{odd}"])

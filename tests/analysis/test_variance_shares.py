@@ -46,13 +46,19 @@ def coverage(draws: int, sizes: tuple[int, int, int], keep: float, purpose: str)
     return {label: hits / draws for label, hits in inside.items()}
 
 
+def printed(found: dict[str, float], sizes: tuple[int, int, int], keep: float) -> dict[str, float]:
+    shares = "  ".join(f"{label} {held:.3f}" for label, held in found.items())
+    print(f"{' x '.join(map(str, sizes))} seeds, {keep:.0%} of the cells: {shares}")
+    return found
+
+
 def test_balanced_intervals_cover() -> None:
     assert min(coverage(150, (4, 8, 8), 1.0, "balanced").values()) >= 0.88  # 3 sd below 0.95 at 150 draws
 
 
 @pytest.mark.slow
 def test_balanced_intervals_cover_at_their_level() -> None:
-    found = coverage(1000, (4, 8, 8), 1.0, "balanced, many")
+    found = printed(coverage(1000, (4, 8, 8), 1.0, "balanced, many"), (4, 8, 8), 1.0)
     assert min(found.values()) >= 0.93, found
 
 
@@ -65,7 +71,7 @@ def test_sampled_intervals_cover(sizes: tuple[int, int, int], keep: float) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "keep"), [((4, 8, 8), 0.5), ((6, 6, 6), 0.9), ((6, 6, 6), 0.3), ((10, 10, 10), 0.2)])
 def test_sampled_intervals_cover_at_their_level(sizes: tuple[int, int, int], keep: float) -> None:
-    found = coverage(500, sizes, keep, f"sampled, many {keep}")
+    found = printed(coverage(500, sizes, keep, f"sampled, many {keep}"), sizes, keep)
     assert min(found.values()) >= 0.92, found
 
 
