@@ -35,12 +35,20 @@ class KVCache:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, scaling: str, softmax: str, mask: Mask | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None,
+    scaling: str,
+    softmax: str,
+    mask: Mask | None,
+    dropped: float = 0.0,
 ) -> Tensor:
     """Return the mix of ``v`` [B, H, S, K] by causal attention of ``q`` [B, H, T, K] on ``k`` [B, H, S, K].
 
-    ``bias`` [H, T, S] is added to the scores. The fused kernel runs unless dropout or an
-    explicit float32 softmax is asked for.
+    ``bias`` [H, T, S] is added to the scores. The fused kernel runs unless a dropout mask or an
+    explicit float32 softmax is asked for; ``dropped`` is the share of weights that it drops itself.
     """
     t, s, width = q.shape[2], k.shape[2], q.shape[3]
     scale = 1 / math.sqrt(width)
@@ -50,23 +58,28 @@ def attend(
         allowed = None
         if bias is not None or t != s:
             allowed = past_only(t, s, q.device) if bias is None else bias
-        return fused(q, k, v, allowed, scale)
+        return fused(q, k, v, allowed, scale, dropped)
     scores = (q @ k.transpose(-2, -1)) * scale  # [B, H, T, S]
     scores = scores.masked_fill(~past_only(t, s, q.device), -math.inf) if bias is None else scores + bias
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
     return drop(weights, mask) @ v
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
-    """Return attention by the fused kernel; ``allowed`` is a mask or a bias, None for the plain causal one."""
+def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float, dropped: float = 0.0) -> Tensor:
+    """Return attention by the fused kernel; ``allowed`` is a mask or a bias, None for the plain causal one.
+
+    What it drops follows from the seed of the device's generator (``grok.gpt.dropout.seed_kernels``).
+    """
     low = q.dtype
     if q.device.type == "cpu" and low in (torch.bfloat16, torch.float16):
         # on a CPU the fused backward pass takes ten times longer in half precision than in float32
         with torch.autocast("cpu", enabled=False):
-            return fused(q.float(), k.float(), v.float(), allowed, scale).to(low)
+            return fused(q.float(), k.float(), v.float(), allowed, scale, dropped).to(low)
     if allowed is not None and allowed.dtype != torch.bool:
         allowed = allowed.to(low)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=allowed is None, scale=scale)
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=allowed, dropout_p=dropped, is_causal=allowed is None, scale=scale
+    )
 
 
 def past_only(t: int, s: int, device: torch.device) -> Tensor:

@@ -1,4 +1,8 @@
-"""Dropout masks from the dropout stream: each at (step, micro-batch, place), never from a global generator."""
+"""Dropout from the dropout stream: masks at (step, micro-batch, place), never from a global generator.
+
+On one GPU the fused kernel drops attention's weights itself: a mask of them would take more memory than all else. It
+draws by the device's generator, which is seeded with (step, micro-batch) first, so that nothing before it counts.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +39,38 @@ def places(config: ModelConfig, b: int, t: int) -> dict[str, tuple[float, tuple[
 
 
 def draw_masks(
-    config: ModelConfig, b: int, t: int, *, stream: Stream, device: torch.device, rows: slice | None = None
+    config: ModelConfig,
+    b: int,
+    t: int,
+    *,
+    stream: Stream,
+    device: torch.device,
+    rows: slice | None = None,
+    fused: bool = False,
 ) -> Masks:
     """Return the masks of one micro-batch of ``b`` sequences of ``t`` tokens; ``stream`` is at its step and number.
 
     Each mask is drawn on ``device`` by a generator seeded with its own address, so the
     draws of one place never depend on whether another drops. ``rows``: only these of the ``b`` sequences are
-    returned, with the draws that they have among all of them.
+    returned, with the draws that they have among all of them. ``fused``: attention gets no mask, and its kernels are
+    seeded.
     """
     masks = {}
+    if fused:
+        seed_kernels(device, stream.at("attention").seed64())
     for name, (p, shape) in places(config, b, t).items():
+        if fused and name.endswith(".attention"):
+            continue
         generator = torch.Generator(device=device).manual_seed(stream.at(name).seed64())
         kept = torch.rand(shape, generator=generator, device=device)[rows or slice(None)] >= p
         masks[name] = kept.to(torch.float32).mul_(1 / (1 - p))
     return masks
+
+
+def seed_kernels(device: torch.device, seed: int) -> None:
+    """Seed what kernels on ``device`` draw by themselves."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)

@@ -47,6 +47,9 @@ def norm_of(config: ModelConfig, width: int) -> nn.Module:
 
 
 class CausalSelfAttention(nn.Module):
+    dropped = 0.0
+    """Share of its weights that the fused kernel drops while it trains."""
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         d = config.d_model
@@ -71,7 +74,9 @@ class CausalSelfAttention(nn.Module):
             k, v = (y.repeat_interleave(self.config.heads // self.config.kv_heads, dim=1) for y in (k, v))
         bias = places if self.config.positions == "alibi" else None
         mask = masks.get(f"blocks.{self.layer}.attention")
-        y = attend(q, k, v, bias=bias, scaling=self.config.qk_scaling, softmax=self.config.softmax, mask=mask)
+        how = {"scaling": self.config.qk_scaling, "softmax": self.config.softmax}
+        dropped = self.dropped if torch.is_grad_enabled() else 0.0
+        y = attend(q, k, v, bias=bias, mask=mask, dropped=dropped, **how)
         attended: Tensor = self.out(y.transpose(1, 2).reshape(b, t, d))
         return attended
 
@@ -159,6 +164,12 @@ class GPT(nn.Module):
         for module in self.modules():
             if isinstance(module, Block):
                 module.recompute = what
+
+    def use_fused_dropout(self) -> None:
+        """Let the fused kernel drop attention's weights, instead of a mask."""
+        for module in self.modules():
+            if isinstance(module, CausalSelfAttention):
+                module.dropped = self.config.dropout_attention or 0.0
 
     def use_products(self, path: str) -> None:
         """Send every matrix product with a weight through ``path``: plain (as built) or onednn."""

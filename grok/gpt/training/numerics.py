@@ -43,6 +43,8 @@ class Numerics:
     """Whether each of them keeps a share of weights and moments only."""
     products: str = "plain"
     """The path of products with a weight, of :mod:`grok.numerics.products`."""
+    fused_dropout: bool = False
+    """Whether the fused kernel drops attention's weights itself."""
 
     @classmethod
     def of(cls, config: GptConfig, device: str) -> Numerics:
@@ -74,6 +76,7 @@ class Numerics:
             devices=ranks,
             sharded=ranks > 1 and config.train.parallel == "fsdp",
             products=choose_path(config.numerics.path, config.precision) if device == "cpu" else "plain",
+            fused_dropout=device.startswith("cuda") and ranks == 1 and can_fuse_dropout(config),
         )
 
     @property
@@ -92,6 +95,7 @@ class Numerics:
         """Set threads, float32 products and deterministic kernels for a run, and put back what was there."""
         threads = torch.get_num_threads()
         deterministic = torch.are_deterministic_algorithms_enabled()
+        filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
         torch.set_num_threads(self.threads)
         if self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -103,6 +107,7 @@ class Numerics:
         finally:
             torch.set_num_threads(threads)
             torch.use_deterministic_algorithms(deterministic)
+            torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
     def tag(self, *, compiled: bool | None = None) -> str:
         """Return the numerics tag; ``compiled`` says what happened where a fallback was allowed."""
@@ -112,6 +117,8 @@ class Numerics:
             parts |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": self.threads}
         if self.products != "plain":  # what the tags of plain products never named
             parts["products"] = product_tag(self.products)
+        if self.fused_dropout:
+            parts["dropout"] = "fused"
         parts |= {
             "engine": "gpt",
             "compiled": ("blocks" if self.sharded else "whole" if self.device.type == "cpu" else "yes") if on else "no",
@@ -125,6 +132,12 @@ class Numerics:
             parts["parallel"] = "fsdp"
         parts["torch"] = torch.__version__
         return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+def can_fuse_dropout(config: GptConfig) -> bool:
+    """Return whether the fused kernel can drop attention's weights: what is computed again must draw nothing."""
+    model = config.model
+    return bool(model.dropout_attention) and model.softmax == "fused" and config.train.recompute == "none"
 
 
 class Compiled:

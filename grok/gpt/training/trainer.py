@@ -63,6 +63,8 @@ class Trainer:
         )
         self.model.use_products(numerics.products)
         self.model.use_recompute(config.train.recompute)
+        if numerics.fused_dropout:
+            self.model.use_fused_dropout()
         self.optimizer = build_optimizer(self.model, config.optim)
         self.gradient = Gradient(self.model, numerics, self.ranks)
         self.batches = Batches(config, corpus)
@@ -139,7 +141,15 @@ class Trainer:
             micro = piece.micro.stop - piece.micro.start
             stream = Stream("dropout", self.seeds.dropout).at(k, piece.number)
             rows = slice(piece.start - piece.micro.start, piece.stop - piece.micro.start)
-            masks = draw_masks(self.config.model, micro, x.shape[1], stream=stream, device=x.device, rows=rows)
+            masks = draw_masks(
+                self.config.model,
+                micro,
+                x.shape[1],
+                stream=stream,
+                device=x.device,
+                rows=rows,
+                fused=self.numerics.fused_dropout,
+            )
             xs, ys, share = x[piece.start : piece.stop], y[piece.start : piece.stop], counts * piece.rows / len(x)
             last = n == len(own) - 1
             total += self.gradient.add(xs, ys, masks, share=share, scale=self.counters.scale, last=last)
