@@ -62,6 +62,12 @@ def trained(configs: list[dict[str, Any]], *, lanes: int | None, fake: bool, gra
     return [results[str(i)] for i in range(len(jobs))]
 
 
+def installed(name: str) -> bool:
+    """Return whether a package is there itself."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and "stand_ins" not in Path(spec.origin or "").parts
+
+
 def environment(fake: bool) -> dict[str, Any]:
     """Say what the machine is, and do one product on it."""
     import torch
@@ -75,7 +81,7 @@ def environment(fake: bool) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "compiler": compiler(),
         "commit": commit(),
-        "packages": {name: importlib.util.find_spec(name) is not None for name in PACKAGES},
+        "packages": {name: installed(name) for name in PACKAGES},
     }
     if not fake:
         properties = torch.cuda.get_device_properties(0)

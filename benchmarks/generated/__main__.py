@@ -85,6 +85,7 @@ def paths() -> dict[str, Any]:
         for dropout in (0.0, 0.1)
         for chunked in (False, True)
     }
+    gpt["float32, dropout in the kernel"] = gpt_difference("float32", 0.1, chunked=True, fused=True)
     return {"failures": failing_paths(VARIANTS), "gpt": gpt}
 
 

@@ -37,13 +37,13 @@ def failing_paths(variants: dict[str, dict[str, Any]]) -> dict[str, str]:
     return failures
 
 
-def gpt_difference(precision: str, dropout: float, *, chunked: bool) -> float:
+def gpt_difference(precision: str, dropout: float, *, chunked: bool, fused: bool = False) -> float:
     """Return the largest difference between the gradients of the GPT's loss traced whole and run as it stands.
 
-    ``torch.compile`` with ``fullgraph`` raises at any break.
+    ``fused``: attention drops in its kernel, as on one GPU. ``torch.compile`` with ``fullgraph`` raises at any break.
     """
     from grok.gpt import head
-    from grok.gpt.dropout import draw_masks
+    from grok.gpt.dropout import draw_masks, seed_kernels
     from grok.gpt.initial import build_model
 
     settings = {
@@ -57,12 +57,15 @@ def gpt_difference(precision: str, dropout: float, *, chunked: bool) -> float:
     model = build_model(config, vocab_size=67, device=cpu, dtype=torch.float32)
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randint(67, (4, 16), generator=generator) for _ in range(2))
-    masks = draw_masks(config.model, 4, 16, stream=Stream("dropout", 1).at(1, 0), device=cpu)
+    masks = draw_masks(config.model, 4, 16, stream=Stream("dropout", 1).at(1, 0), device=cpu, fused=fused)
+    if fused:
+        model.use_fused_dropout()
     held, head.CHUNK_ELEMENTS["cpu"] = head.CHUNK_ELEMENTS["cpu"], 16 * 67 if chunked else 2**24
     try:
         gradients = []
         for loss_of in (model.loss, torch.compile(model.loss, dynamic=False, fullgraph=True, backend="aot_eager")):
             model.zero_grad(set_to_none=True)
+            seed_kernels(cpu, 1)
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
                 loss = loss_of(x, y, masks)
             loss.backward()

@@ -18,7 +18,6 @@ from benchmarks.roofline import COUNT, page
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("GROK_CUDA_PYTHON", ROOT / ".venv-cuda/bin/python"))
-GPT_PRECISIONS = {"float32": 1e-6, "bf16": 2e-3}
 
 needs_cuda_build = pytest.mark.skipif(
     not PYTHON.exists(),
@@ -75,8 +74,7 @@ def test_the_generated_step_has_the_numbers_of_the_plain_one() -> None:
 def test_what_is_not_compiled_runs_on_the_device_and_the_gpts_loss_is_one_graph() -> None:
     result = generated("paths")
     assert result["failures"] == {}
-    for case, difference in result["gpt"].items():
-        assert difference < GPT_PRECISIONS[case.split(",")[0]], case
+    assert set(result["gpt"].values()) == {0.0}  # the traced loss is the same operations: the same bits
 
 
 def test_nothing_in_the_count_adds_in_no_fixed_order() -> None:

@@ -49,6 +49,7 @@ class Log:
         self.from_step, self.began = from_step, 0.0
         self.profile = Profiler(config.log, device, from_step)
         self.sinks: list[Sink] = open_sinks(run_id, config, from_step)
+        self._untold: list[StepPoint] = []
 
     def say(self, line: str, *, always: bool = False) -> None:
         if not self.mute and (always or not self.config.log.quiet):
@@ -78,6 +79,17 @@ class Log:
         self.began = time.perf_counter()
 
     def step(self, point: StepPoint) -> None:
+        """Take the log of one step, with which that of the step before is whole, and pass on what is whole."""
+        self.tell_steps()
+        self._untold.append(point)
+
+    def tell_steps(self) -> None:
+        """Pass on the log of every step so far: all are whole."""
+        for point in self._untold:
+            self._step(point)
+        self._untold.clear()
+
+    def _step(self, point: StepPoint) -> None:
         """Pass on the log of one step; after the first few, say how long the run will take."""
         self._tell("step", point)
         done = point.step - self.from_step

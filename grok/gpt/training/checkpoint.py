@@ -21,7 +21,7 @@ from grok.errors import CheckpointError
 from grok.gpt.training.history import History
 from grok.gpt.training.optimizer import state_of, state_tensors
 from grok.gpt.training.parallel import in_shares, keep, like, read_shares, write_shares
-from grok.gpt.training.ranks import Ranks
+from grok.gpt.training.ranks import Ranks, one_line
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Counters, Trainer
 from grok.records import Checkpoint
@@ -168,11 +168,6 @@ def parameter_of(name: str) -> str:
     """
     own = name.split(".", 2)[2] if name.startswith("kept.") else name
     return own.split(".", 2)[2] if own.startswith("optim.") else own.removeprefix("model.")
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says as one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:

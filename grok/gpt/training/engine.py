@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from grok.config.gpt import GptConfig, LogConfig
-from grok.errors import CheckpointError, ConfigError, GrokError, TrainingError
+from grok.errors import CheckpointError, ConfigError
 from grok.gpt.initial import build_model
 from grok.gpt.logging.log import Log
 from grok.gpt.logging.samples import sample_text
@@ -23,14 +23,13 @@ from grok.gpt.training.checkpoint import (
     capture,
     check_settings,
     from_checkpoint,
-    one_line,
     put_back,
     read_checkpoint_shares,
     to_checkpoint,
 )
 from grok.gpt.training.history import History, Weights, average_steps, copy_weights
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.ranks import RankLost, Ranks
+from grok.gpt.training.ranks import RankLost, Ranks, fatally
 from grok.gpt.training.stability import abandoned_id, return_step
 from grok.gpt.training.trainer import Trainer, start_scale
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StepPoint, StopRequested
@@ -68,7 +67,7 @@ def train(
         return
     for job in ranks.jobs(jobs):
         events = _train(job, device, ranks, stop)
-        yield from events if ranks.size == 1 else _fatally(events)
+        yield from events if ranks.size == 1 else fatally(events)
         ranks.busy = False
         if ranks.index == 0 and stop():
             return
@@ -85,20 +84,6 @@ def _train(job: Job, device: str, ranks: Ranks, stop: StopRequested) -> Iterator
         with ranks.all_or_none():
             corpus = open_data(job.config)
         yield from GptRun(job, job.config, corpus, numerics, ranks).train(stop)
-
-
-def _fatally(events: Iterator[Event]) -> Iterator[Event]:
-    """Yield ``events``; an unforeseen error is one that nobody tries again, as the other processes wait elsewhere.
-
-    Raises:
-        TrainingError: in the place of an error that is not ours.
-    """
-    try:
-        yield from events
-    except (GrokError, OSError):
-        raise
-    except Exception as error:
-        raise TrainingError(f"{type(error).__name__}: {one_line(error)}") from error
 
 
 class GptRun(TrainingRun):
@@ -175,6 +160,8 @@ class GptRun(TrainingRun):
             point.event = "rolled_back"  # the first step of a new branch
         self.history.log.append(point)
         self.log.step(point)
+        if wrong is not None or k in self.due or self.trainer.late is None:
+            self._settle()
         if wrong is not None:
             return (yield from self._went_wrong(k, wrong))
         if k in self.averaged:
@@ -184,6 +171,11 @@ class GptRun(TrainingRun):
             yield self.checkpoint()
         yield from self._progress(point)
         return reason
+
+    def _settle(self) -> None:
+        """Complete the log of all steps so far, and pass it on."""
+        self.trainer.settle()
+        self.log.tell_steps()
 
     def _evaluate(self, point: StepPoint, train_acc: float) -> str | None:
         """Evaluate after an update; return ``early_stop`` once nothing gets better."""
@@ -261,6 +253,7 @@ class GptRun(TrainingRun):
         return None
 
     def _finish(self, reason: str) -> Iterator[Event]:
+        self._settle()
         self.corpus.refuse_changed(TRAINED_ON)
         status = "completed" if reason in ("steps", "early_stop") else "diverged"
         if self.config.checkpoint.keep and status == "completed":
@@ -310,6 +303,7 @@ class GptRun(TrainingRun):
 
     def checkpoint(self) -> Checkpoint:
         """Return the run as it is now."""
+        self._settle()
         self.log.flush()
         self.saved_at.append(self.step)
         rest = {
@@ -354,6 +348,7 @@ class GptRun(TrainingRun):
         stability = self.config.stability
         due = stability.rolls_back() and self.step % stability.snapshot_every == 0
         if due and all(m.step != self.step for m in self.moments):
+            self._settle()
             self.moments = [*self.moments, capture(self.trainer, self.history)][-stability.snapshots :]
 
     def _progress(self, point: StepPoint) -> Iterator[Progress]:

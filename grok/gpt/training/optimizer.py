@@ -124,7 +124,28 @@ def total_norm(tensors: list[Tensor]) -> Tensor:
 
 def nonzero(tensors: list[Tensor]) -> Tensor:
     """Return the number of elements of ``tensors`` that are not zero."""
+    if tensors[0].is_cuda:
+        return nonzero_by_norm(tensors)
     return torch.stack([torch.count_nonzero(t) for t in tensors]).sum()
+
+
+def nonzero_by_norm(tensors: list[Tensor]) -> Tensor:
+    """Return the same with one kernel for each tensor: the norm of order 0, exact in float64 up to 2**53."""
+    return torch.stack([torch.linalg.vector_norm(t, 0, dtype=torch.float64) for t in tensors]).sum()
+
+
+def sum_and_largest(moments: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the sum and the largest of all second moments."""
+    if moments[0].is_cuda and moments[0].is_floating_point():
+        return sum_and_largest_together(moments)
+    return torch.stack([v.sum() for v in moments]).sum(), torch.stack([v.max() for v in moments if v.numel()]).max()
+
+
+def sum_and_largest_together(moments: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the same with few kernels for all tensors: second moments are never negative, so sums are L1 norms."""
+    held = [v for v in moments if v.numel()]
+    totals, tops = (torch._foreach_norm(held, order) for order in (1, torch.inf))
+    return torch.stack(list(totals)).sum(), torch.stack(list(tops)).max()
 
 
 def second_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -28,7 +28,7 @@ from grok.config import load_config
 from grok.errors import GrokError, TrainingError
 from grok.files import unique
 from grok.processes import Rank
-from grok.records import Checkpoint, Job
+from grok.records import Checkpoint, Event, Job
 
 PATIENCE: Final = timedelta(minutes=30)
 """How long a process waits for the others: one of them may be writing a checkpoint."""
@@ -264,3 +264,22 @@ def _attempt(store: Store, rank: Rank) -> str:
                 missing.remove(other)
         time.sleep(0.02)
     return name
+
+
+def fatally(events: Iterator[Event]) -> Iterator[Event]:
+    """Yield ``events``; an unforeseen error is one that nobody tries again, as the other processes wait elsewhere.
+
+    Raises:
+        TrainingError: in the place of an error that is not ours.
+    """
+    try:
+        yield from events
+    except (GrokError, OSError):
+        raise
+    except Exception as error:
+        raise TrainingError(f"{type(error).__name__}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says as one line."""
+    return " ".join(str(error).split()) or type(error).__name__

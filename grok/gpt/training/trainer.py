@@ -20,7 +20,14 @@ from grok.gpt.model import GPT
 from grok.gpt.training.batches import Batches, Piece, pieces, validation_starts
 from grok.gpt.training.gradient import Gradient
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.optimizer import build_optimizer, learning_rate, nonzero, second_moments, total_norm
+from grok.gpt.training.optimizer import (
+    build_optimizer,
+    learning_rate,
+    nonzero,
+    second_moments,
+    sum_and_largest,
+    total_norm,
+)
 from grok.gpt.training.parallel import local, shard
 from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch, Watch
@@ -75,9 +82,13 @@ class Trainer:
         """Checksum of the last batch's tokens."""
         self.parameters = list(self.model.parameters())
         self.elements = sum(p.numel() for p in self.parameters)
+        self.late: tuple[StepPoint, Tensor] | None = None
+        """A step's log, and on the device the norms that it lacks: see ``logs_late``."""
 
     def update(self) -> tuple[StepPoint, str | None]:
         """Make the next update; return its log, and the event that ends the run or rolls it back, if there is one.
+
+        On a GPU the log is whole after the next update, or after ``settle``.
 
         Where the policy acts on an event (``StabilityConfig.acts_on``) the update is not made. A step whose fp16
         gradients overflowed is skipped; so is one under ``stability.policy=skip_step``, where that may be enough.
@@ -92,7 +103,7 @@ class Trainer:
         grads = self.unscale()
         norm = self._norm(grads)
         zeros = 1 - self._sum(nonzero(grads)) / self.elements
-        train_loss, grad_norm, zeros_in_grads = torch.stack([loss.double(), norm.double(), zeros.double()]).tolist()
+        train_loss, grad_norm, zeros_in_grads = self._fetch([loss.double(), norm.double(), zeros.double()])
 
         stability = self.config.stability
         scaled = self.config.precision == "fp16" and scale > stability.least_scale
@@ -112,12 +123,8 @@ class Trainer:
         if self.config.precision == "fp16":
             self._rescale(overflow)
         point = self._log(k, train_loss, rate, grad_norm, zeros_in_grads, scale)
-        self.watch.after(
-            param_norm=point.param_norm,
-            adam_v_l1=point.adam_v_l1,
-            adam_v_max=point.adam_v_max,
-            adam_steps=self.counters.adam_steps,
-        )
+        if not logs_late(self.numerics):
+            self.settle()
         point.event = wrong or event
         seconds = time.perf_counter() - began
         point.tokens_per_second, point.data_wait = x.numel() / seconds, waited / seconds
@@ -205,26 +212,46 @@ class Trainer:
         moments = [local(v) for v in second_moments(self.optimizer)]
         norms = [self._norm([local(p.detach()) for p in self.parameters])]
         if moments:
-            # second moments are never negative, so their L1 norm is their sum
-            total = torch.stack([v.sum() for v in moments]).sum()
-            top = torch.stack([v.max() for v in moments if v.numel()]).max()
+            total, top = sum_and_largest(moments)
             norms += [self._sum(total), self.ranks.largest(top) if self.numerics.sharded else top]
-        values = torch.stack(norms).tolist()
         c = self.counters
-        return StepPoint(
+        point = StepPoint(
             step=k,
             train_loss=loss,
             lr=rate,
             grad_norm=grad_norm,
-            param_norm=values[0],
-            adam_v_l1=values[1] if moments else math.nan,
-            adam_v_max=values[2] if moments else math.nan,
             loss_scale=scale,
             skipped_steps=c.skipped,
             nan_steps=c.not_finite,
             zeros_in_grads=zeros,
             consumed_samples=self.batches.batch.consumed(k),
             consumed_tokens=c.tokens,
+        )
+        self.late = point, torch.stack(norms)
+        return point
+
+    def _fetch(self, values: list[Tensor]) -> list[float]:
+        """Return numbers of the device, and complete the last step's log by the same wait."""
+        late = [] if self.late is None else list(self.late[1].double())
+        numbers: list[float] = torch.stack([*values, *late]).tolist()
+        if late:
+            self._complete(numbers[len(values) :])
+        return numbers[: len(values)]
+
+    def settle(self) -> None:
+        """Complete the last step's log, if it lacks anything; waits for the device."""
+        if self.late is not None:
+            self._complete(self.late[1].tolist())
+
+    def _complete(self, norms: list[float]) -> None:
+        assert self.late is not None
+        point, self.late = self.late[0], None
+        point.param_norm, point.adam_v_l1, point.adam_v_max = (*norms, math.nan, math.nan)[:3]
+        self.watch.after(
+            param_norm=point.param_norm,
+            adam_v_l1=point.adam_v_l1,
+            adam_v_max=point.adam_v_max,
+            adam_steps=self.counters.adam_steps,
         )
 
     def _to_device(self, x: Tensor) -> Tensor:
@@ -283,6 +310,11 @@ class Trainer:
                 if i < len(chunks):
                     scores[i, 0], scores[i, 1] = loss.double().sum(), hit.sum()
         return self.ranks.sum(scores)
+
+
+def logs_late(numerics: Numerics) -> bool:
+    """Return whether the next step's numbers bring what a step's log lacks: a GPU would idle at a wait of its own."""
+    return numerics.device.type == "cuda"
 
 
 def start_scale(config: GptConfig) -> float:
