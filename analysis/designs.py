@@ -71,7 +71,7 @@ def _transplant(words: Sequence[str], observations: Observations) -> list[str]:
     The streams that the census holds stay at their seeds. Of a scan of init, where there is no census, the donor is
     an init seed and so is the recipient's.
     """
-    every = [p for p in observations.once(populations).every if len(p) >= FEWEST]
+    every = [p for p in observations.once(populations).to_go_on if len(p) >= FEWEST]
     census = next((p for p in every if p.from_masters), next((p for p in every if p.varies == ("init",)), None))
     if census is None:
         return list(words)
@@ -93,7 +93,7 @@ def _transplant(words: Sequence[str], observations: Observations) -> list[str]:
 
 def _parents(observations: Observations) -> dict[str, str]:
     """Return how many parents to take, and the evaluation nearest to half of the steps; empty without a census."""
-    reference = next(iter(observations.once(populations).every), None)
+    reference = next(iter(observations.once(populations).to_go_on), None)
     if reference is None:
         return {}
     rows = reference.rows[is_random_seed(reference.rows) & (reference.rows["status"] == "completed")]

@@ -162,6 +162,11 @@ class Populations:
     def __len__(self) -> int:
         return len(self.every)
 
+    @property
+    def to_go_on(self) -> tuple[Population, ...]:
+        """All of them, those first in which a seed generalised: a command about one of them should find fast seeds."""
+        return tuple(sorted(self.every, key=lambda p: bool(p.rows["grokked_step"].isna().all())))
+
 
 def populations(observations: Observations) -> Populations:
     """Return the populations of the arithmetic runs of a store.

@@ -90,7 +90,7 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
     """
     grouped = observations.once(populations)
     rows = observations.arithmetic
-    row = grouped.every[0].rows.iloc[0] if grouped.every else rows.iloc[0]
+    row = grouped.to_go_on[0].rows.iloc[0] if grouped.every else rows.iloc[0]
     name = row.get("config.experiment")
     preset = _file("experiment", str(name)) if isinstance(name, str) else None
     words = [f"experiment={name}"] if preset is not None else []

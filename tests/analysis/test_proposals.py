@@ -107,6 +107,16 @@ def test_a_scan_of_init_seeds_is_offered_a_transplant_among_them() -> None:
     assert not any(word.startswith("seeds.split") for word in words), "it is the recipient's own"
 
 
+def test_a_command_about_one_condition_takes_one_in_which_seeds_generalised() -> None:
+    truths = [
+        Truth({"seed": i, "optim.weight_decay": wd, "eval.every": 250}, time)
+        for wd, time in ((0.0, 90_000.0), (1.0, 900.0), (2.0, 900.0))
+        for i in range(9)
+    ]
+    for command in ("grok layers --recipient 1 --donor 2", "grok branch --store STORE"):
+        assert "optim.weight_decay=1.0" in shlex.split(proposed(command, simulate(truths)))
+
+
 def test_a_command_is_given_again_for_the_store_where_it_lies() -> None:
     for named in (["--store", "old"], ["--store=old"], ["store.path=old"]):
         argv = ["python", "-m", "grok.run", "-m", *named, "seed=range(0,4)"]
