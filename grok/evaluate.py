@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grok.cli.command import Parser, command
 from grok.cli.output import refuse_unwritable, write_text
-from grok.cli.trained import MOMENTS, TrainedRun, device_of, find_run
+from grok.cli.trained import MOMENTS, TrainedRun, add_tokenizer, device_of, find_run, name_tokenizer
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError
 from grok.text.corpus import Corpus
@@ -35,7 +35,9 @@ examples:
 @command()
 def main(argv: list[str]) -> int:
     """Print the scores."""
-    print(_evaluate(parser().parse_args(argv)))
+    arguments = parser().parse_args(argv)
+    name_tokenizer(arguments)
+    print(_evaluate(arguments))
     return 0
 
 
@@ -50,6 +52,7 @@ def parser() -> Parser:
     parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     parser.add_argument("--data", metavar="DIR", help="prepared corpus (default: the one it was trained on)")
+    add_tokenizer(parser)
     parser.add_argument("--split", default="val", help="split to score: val (default), test, train")
     parser.add_argument(
         "--weights", default="all", choices=["all", *MOMENTS], help="which weights to score (default: all kept)"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from grok.cli.command import Parser, command
 from grok.cli.output import refuse_unwritable, write_text
-from grok.cli.trained import MOMENTS, device_of, find_run
+from grok.cli.trained import MOMENTS, add_tokenizer, device_of, find_run, name_tokenizer
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError, DataError
 from grok.streams import MAX_SEED
@@ -28,6 +28,7 @@ examples:
 def main(argv: list[str]) -> int:
     """Print or write the texts."""
     arguments = parser().parse_args(argv)
+    name_tokenizer(arguments)
     texts = _generate(arguments)
     if arguments.out_file is None:
         print(_plain(texts))
@@ -48,6 +49,7 @@ def parser() -> Parser:
     )
     parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
+    add_tokenizer(parser)
     parser.add_argument("--data", metavar="DIR", help="prepared corpus, for its tokeniser (default: the run's own)")
     parser.add_argument(
         "--weights", choices=list(MOMENTS), help="which weights (default: the best if they were kept, else the last)"

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from grok.cli.command import Parser, command
 from grok.errors import DataError
+from grok.plugins import activate, code_of
 from grok.text.corpus import Corpus
+from grok.text.own_tokenizer import is_import_path
 from grok.text.preparation import Request, prepare
 from grok.text.sources import FORMS
 from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV
@@ -22,17 +24,28 @@ examples:
   grok prepare wikitext --input wiki.train.tokens --split-file val=wiki.valid.tokens \\
       --split-file test=wiki.test.tokens --tokenizer gpt2 --out data/wikitext103
   grok prepare fables --input 2000:0 --tokenizer char --out data/fables
+  grok prepare verses.verses --input poems.txt --tokenizer words.Words --out data/poems
 """
 
 
 @command(interrupted="nothing was changed; the same command starts again")
 def main(argv: list[str]) -> int:
     """Prepare a corpus and print its report."""
-    request = _request(parser().parse_args(argv))
+    arguments = parser().parse_args(argv)
+    request = _request(arguments)
+    named = [name for name in (request.form, request.tokenizer) if is_import_path(name)]
+    activate(code_of(arguments.plugin_path, named))
     corpus, was_there = prepare(request, say=lambda line: print(line, file=sys.stderr, flush=True))
     print((corpus.path / "corpus.md").read_text(encoding="utf-8"))
     print(_summary(corpus, was_there))
     return 0
+
+
+class _Forms(list[str]):
+    """The known forms, which help and completion list; an import path is one, too."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or is_import_path(str(name))
 
 
 def parser() -> Parser:
@@ -44,7 +57,11 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "form", choices=list(FORMS), help="; ".join(f"{name}: {form.doc}" for name, form in FORMS.items())
+        "form",
+        choices=_Forms(FORMS),
+        metavar="FORM",
+        help="; ".join(f"{name}: {form.doc}" for name, form in FORMS.items())
+        + "; or MODULE.NAME: a function of your own, which gives the documents of one input",
     )
     parser.add_argument(
         "--input",
@@ -54,7 +71,11 @@ def parser() -> Parser:
         help="files or folders, in the order to read them; hf://owner/name[:config][@split] through the `datasets`"
         " package; for fables COUNT or COUNT:SEED",
     )
-    parser.add_argument("--tokenizer", required=True, help="char, byte, bpe (fitted here), gpt2, or a tokenizer.json")
+    parser.add_argument(
+        "--tokenizer",
+        required=True,
+        help="char, byte, bpe (fitted here), gpt2, a tokenizer.json, or MODULE.NAME of your own",
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the corpus folder to make")
     parser.add_argument(
         "--split-file",
@@ -81,6 +102,9 @@ def parser() -> Parser:
     parser.add_argument("--field", help="column or key that holds the text in parquet and JSON files")
     parser.add_argument(
         "--detokenize", action="store_true", help="undo WikiText's tokenisation: natural spacing and punctuation"
+    )
+    parser.add_argument(
+        "--plugin-path", metavar="DIR", default=".", help="the folder that code of your own is in (default: .)"
     )
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="number of processes (default: all cores)"

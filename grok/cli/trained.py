@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from grok.config.common import StoreConfig
 from grok.config.fields import build, settings_of
 from grok.config.gpt_model import ModelConfig
 from grok.errors import CheckpointError, ConfigError, DataError, StoreError
+from grok.plugins import activate, code_of
 from grok.store import open_store
 from grok.text.corpus import Corpus, open_corpus
 
@@ -199,3 +201,20 @@ def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:
     checkpoint = load_checkpoint(folder)
     state = checkpoint.state
     return TrainedRun(run_id, folder, state["settings"], state["data"], state.get("data_path"))
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which a command names the code of a tokeniser of the user's own."""
+    parser.add_argument(
+        "--tokenizer", metavar="MODULE.NAME", help="code of your own that made the corpus's tokens (docs/plugins.md)"
+    )
+    parser.add_argument("--plugin-path", metavar="DIR", default=".", help="the folder that it is in (default: .)")
+
+
+def name_tokenizer(arguments: argparse.Namespace) -> None:
+    """Let the code that :func:`add_tokenizer`'s options name be imported.
+
+    Raises:
+        ConfigError: it is not to be found.
+    """
+    activate(code_of(arguments.plugin_path, [arguments.tokenizer] if arguments.tokenizer else []))

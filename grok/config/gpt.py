@@ -45,6 +45,9 @@ class DataConfig:
     path: str | None = setting(
         None, "Folder that `grok prepare` wrote; a run is named by its manifest, not by it.", role="none"
     )
+    tokenizer: str | None = setting(
+        None, "Code of your own (MODULE.NAME) that made the corpus's tokens, for samples as text.", role="none"
+    )
     sampling: str = setting(
         "blocks",
         "Non-overlapping blocks, each once an epoch in a random order, or windows at random offsets.",

@@ -19,7 +19,7 @@ from grok.errors import DataError
 from grok.gpt.head import score
 from grok.gpt.model import GPT, longest_context
 from grok.text.corpus import Corpus, check_vocabulary
-from grok.text.sources import FORMS
+from grok.text.sources import form_of
 from grok.text.windows import EvaluationWindows, fixed_windows, sliding_windows
 
 
@@ -126,7 +126,7 @@ def _measure(corpus: Corpus, tokens: NDArray[np.unsignedinteger[Any]]) -> tuple[
     """Return words and bytes of the source text behind some tokens."""
     text = corpus.tokenizer.decode(int(i) for i in tokens if i != corpus.eot_id)
     rewritten = corpus.manifest["detokenizer"] is not None
-    return None if rewritten else FORMS[corpus.manifest["form"]].words(text), len(text.encode())
+    return None if rewritten else form_of(corpus.manifest["form"]).words(text), len(text.encode())
 
 
 @torch.no_grad()

@@ -25,6 +25,9 @@ _WORDS: Final = frozenset({"null", "true", "false", "nan", "inf"})
 _ABOUT_THE_COMMAND: Final = frozenset(
     {"workers", "lanes", "executor", "dry_run", "retry_failed", "force", "require_clean"}
 )
+_ONLY_BY_THE_USER: Final = frozenset({"log.plugin", "data.tokenizer"})
+"""Settings that name code and move no run: whoever wrote a store would choose what is imported."""
+
 _ABOUT_THE_PLACE: Final = ("store.", "checkpoint.", "log.")
 """Settings of one invocation, which say nothing of the run."""
 
@@ -70,7 +73,11 @@ def stored_config(row: Mapping[str, Any], named: Collection[str] = ()) -> RunCon
     nested: dict[str, Any] = {}
     for name, (hint, _) in settings_of(MODES[row["mode"]]).items():
         value = row.get(f"config.{name}")
-        if name.startswith("seeds.") or (value is None and type(None) not in typing.get_args(hint)):
+        if (
+            name.startswith("seeds.")
+            or name in _ONLY_BY_THE_USER
+            or (value is None and type(None) not in typing.get_args(hint))
+        ):
             continue
         *groups, last = name.split(".")
         inner = nested

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from grok.errors import DataError
 from grok.text.open_file import OpenFile
-from grok.text.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
+from grok.text.saved_tokenizer import load_tokenizer
+from grok.text.tokenizers import END_OF_TEXT, Tokenizer
 from grok.text.windows import check_length
 from grok.untrusted import has_shape, is_plain, read_json_object
 

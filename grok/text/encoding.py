@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grok.plugins import Code, activate, active
 from grok.text.corpus import SplitWriter, tokenizer_entry
 from grok.text.parallel import Say, Throughput, in_order, pooled
-from grok.text.sources import FORMS, Source
+from grok.text.saved_tokenizer import load_tokenizer
+from grok.text.sources import Source, form_of
 from grok.text.sources.wikitext import detokenize
 from grok.text.splitting import Cut, Job, jobs_of
-from grok.text.tokenizers import Tokenizer, load_tokenizer
+from grok.text.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def encode(
         form=form,
         written_apart=written_apart,
         one_thread=pooled(workers, total),
+        code=active(),
     )
     progress = Throughput("encoding", total, say)
     jobs = ((job,) for job in jobs_of(sources, cut, whole=not tokenizer.piecewise))
@@ -92,7 +95,9 @@ def _encode_chunk(
     form: str,
     written_apart: bool,
     one_thread: bool,
+    code: Code,
 ) -> Encoded:
+    activate(code)
     if one_thread:  # in a worker process of its own: the workers are the parallelism
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = _loaded_tokenizer(file, kind, eot, known_hash)
@@ -113,5 +118,5 @@ def _encode_chunk(
         ids=np.concatenate(parts),
         ends=np.array(ends, dtype=np.int64),
         bytes=sum(len(text.encode()) for text in job.texts),
-        words=sum(FORMS[form].words(text) for text in job.texts),
+        words=sum(form_of(form).words(text) for text in job.texts),
     )

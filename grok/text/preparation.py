@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,12 +17,16 @@ from typing import Any, Final
 
 from grok.errors import DataError
 from grok.files import clear_unfinished, disk_errors, staged_folder
+from grok.plugins import active, fingerprints, load
+from grok.plugins.spec import TARGET
 from grok.text import inspection
 from grok.text.corpus import MANIFEST_VERSION, Corpus, data_hash, fingerprint, open_corpus, tokenizer_entry
 from grok.text.encoding import encode
 from grok.text.inspection import TextScan
+from grok.text.own_tokenizer import OwnTokenizer, is_import_path
 from grok.text.parallel import Say, Throughput, in_order
-from grok.text.sources import FORMS, Piece, Source, open_source
+from grok.text.saved_tokenizer import load_tokenizer
+from grok.text.sources import Piece, Source, form_of, open_source
 from grok.text.sources.files import InputDigest
 from grok.text.sources.pieces import is_blank, without_blank_documents
 from grok.text.sources.wikitext import detokenize
@@ -33,7 +37,6 @@ from grok.text.tokenizers import (
     CharTokenizer,
     Tokenizer,
     gpt2_tokenizer,
-    load_tokenizer,
     train_bpe,
 )
 
@@ -55,7 +58,7 @@ class Request:
     inputs: tuple[str, ...]
     out: Path
     tokenizer: str
-    """``char``, ``byte``, ``bpe``, ``gpt2``, or the path of a ``tokenizer.json``."""
+    """``char``, ``byte``, ``bpe``, ``gpt2``, the path of a ``tokenizer.json``, or MODULE.NAME of the user's own."""
     split_files: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Inputs of splits that are given (``val``, ``test``); ``val`` is otherwise the last part of the input."""
     val_fraction: float = 0.1
@@ -81,7 +84,7 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
     given_tokenizer = _given_tokenizer(request)
     digests = {name: source.digests(request.workers) for name, source in sources.items()}
     key = _key(request, digests, given_tokenizer)
-    if (existing := _existing(request.out, key, say)) is not None:
+    if (existing := _existing(request.out, key, _own_code(request).get("own_code", {}), say)) is not None:
         return existing, True
 
     sizes = {name: sum(d.bytes for d in ds) for name, ds in digests.items()}
@@ -134,7 +137,7 @@ def _check(request: Request) -> None:
 
 def _given_tokenizer(request: Request) -> Tokenizer | None:
     """Return the tokeniser that does not depend on the text, or None for one that is yet to be made."""
-    if request.tokenizer in ("char", "bpe"):
+    if request.tokenizer in ("char", "bpe") or is_import_path(request.tokenizer):
         return None
     if request.tokenizer == "byte":
         return ByteTokenizer()
@@ -142,7 +145,8 @@ def _given_tokenizer(request: Request) -> Tokenizer | None:
         return gpt2_tokenizer(request.vocab)
     if not Path(request.tokenizer).is_file():
         raise DataError(
-            f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, or a tokenizer.json that exists"
+            f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, a tokenizer.json that exists, or "
+            "MODULE.NAME of your own"
         )
     return load_tokenizer(Path(request.tokenizer), eot=request.eot)
 
@@ -158,23 +162,45 @@ def _key(request: Request, digests: dict[str, list[InputDigest]], tokenizer: Tok
         "tokenizer": tokenizer.hash if tokenizer else made,
         "val_fraction": request.val_fraction,
         "detokenize": request.detokenize,
+        **_own_code(request),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _existing(out: Path, key: str, say: Say) -> Corpus | None:
+def _own_code(request: Request) -> dict[str, Any]:
+    """Return the code of the user's own that reads the text or makes the ids, by import path; nothing where none does.
+
+    Raises:
+        ConfigError: the command does not name it.
+    """
+    named = [name for name in (request.form, request.tokenizer) if is_import_path(name)]
+    for name in named:
+        load({TARGET: name})
+    return {"own_code": fingerprints(active(), named)} if named else {}
+
+
+def _existing(out: Path, key: str, own: Mapping[str, str], say: Say) -> Corpus | None:
     if not (out / "manifest.json").is_file():
         return None
     try:
         corpus = open_corpus(out)
         if corpus.manifest["key"] != key:
-            say(f"rebuilding {out}: its source, tokeniser or options have changed")
+            say(f"rebuilding {out}: {_what_changed(corpus.manifest, own)}")
             return None
         corpus.verify()
     except DataError as error:
         say(f"rebuilding: {error}")
         return None
     return corpus
+
+
+def _what_changed(manifest: Mapping[str, Any], own: Mapping[str, str]) -> str:
+    """Return why a corpus is made anew; ``own`` is the code that is named now."""
+    before = manifest.get("own_code") or {}
+    changed = [f"{name} ({before[name]}, now {code})" for name, code in own.items() if before.get(name, code) != code]
+    if changed:
+        return f"code of your own has changed: {', '.join(changed)}"
+    return "its source, tokeniser or options have changed"
 
 
 def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> TextScan:
@@ -205,7 +231,6 @@ def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[
         several = any(scan.documents > 1 for scan in scans.values())
         codes = sorted({code for scan in scans.values() for code in scan.character_counts})
         return CharTokenizer([chr(code) for code in codes], end_of_text=several)
-    say(f"fitting a BPE of {request.vocab_size:,} ids to the train split")
 
     def texts() -> Iterator[str]:
         left = BPE_CHARACTERS
@@ -216,6 +241,10 @@ def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[
                 left -= len(text)
                 yield detokenize(text) if request.detokenize else text
 
+    if is_import_path(request.tokenizer):
+        say(f"fitting {request.tokenizer} to the train split")
+        return OwnTokenizer.fit(request.tokenizer, texts())
+    say(f"fitting a BPE of {request.vocab_size:,} ids to the train split")
     tokenizer = train_bpe(texts(), request.vocab_size)
     if tokenizer.vocab_size < request.vocab_size:
         say(f"the text is too small for {request.vocab_size:,} ids: the BPE has {tokenizer.vocab_size:,}")
@@ -240,10 +269,11 @@ def _manifest(
         "val_fraction": None if "val" in request.split_files else request.val_fraction,
         "continuous": cut.train_characters is not None,
         "detokenizer": "wikitext" if request.detokenize else None,
-        "word_rule": FORMS[request.form].word_rule,
+        "word_rule": form_of(request.form).word_rule,
         "dtype": "uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
         "tokenizer": entry,
         "splits": splits,
+        **_own_code(request),
     }
     return {**manifest, "manifest_sha256": fingerprint(manifest)}
 

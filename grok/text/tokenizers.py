@@ -37,7 +37,8 @@ _GPT2_PATTERN: Final = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\
 
 _SPANS_A_CUT: Final = re.compile(r"\n|\S ")
 """In a token that is found before words are split: it may stand across a place where long texts are cut."""
-_OWN_FORMAT: Final = "grok-tokenizer"
+OWN_FORMAT: Final = "grok-tokenizer"
+"""The format of tokenisers that no library reads, in their files."""
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 
@@ -89,7 +90,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_json(self) -> str:
-        """Return the content of the file that :func:`load_tokenizer` reads."""
+        """Return the content of the file that :func:`grok.text.saved_tokenizer.load_tokenizer` reads."""
 
     @cached_property
     def hash(self) -> str:
@@ -136,7 +137,7 @@ class CharTokenizer(Tokenizer):
     def to_json(self) -> str:
         return json.dumps(
             {
-                "format": _OWN_FORMAT,
+                "format": OWN_FORMAT,
                 "kind": self.kind,
                 "characters": self.characters,
                 "end_of_text": self.eot_id is not None,
@@ -162,7 +163,7 @@ class ByteTokenizer(Tokenizer):
         return b"".join(parts).decode(errors="replace")
 
     def to_json(self) -> str:
-        return json.dumps({"format": _OWN_FORMAT, "kind": self.kind})
+        return json.dumps({"format": OWN_FORMAT, "kind": self.kind})
 
 
 class SubwordTokenizer(Tokenizer):
@@ -285,29 +286,6 @@ def gpt2_tokenizer(vocab: Path | None = None) -> SubwordTokenizer:
             " GPT-2's has 50257 and 50256; for another vocabulary give its tokenizer.json as --tokenizer"
         )
     return built
-
-
-def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> Tokenizer:
-    """Return the tokeniser saved at ``path``: one of this project's files or any ``tokenizer.json``.
-
-    Raises:
-        DataError: the file is missing or is no tokeniser.
-    """
-    try:
-        definition = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"tokeniser {path} cannot be read ({error}): expected a tokenizer.json") from error
-    try:
-        content = json.loads(definition)
-        if content.get("format") == _OWN_FORMAT and content["kind"] == "byte":
-            return ByteTokenizer()
-        if content.get("format") == _OWN_FORMAT and content["kind"] == "char":
-            return CharTokenizer(content["characters"], content["end_of_text"])
-        return SubwordTokenizer(definition, kind, eot)
-    except DataError:
-        raise
-    except Exception as error:  # `tokenizers` raises plain Exception for a file that is not its own
-        raise DataError(f"tokeniser {path} is not a tokenizer.json that can be read ({error})") from error
 
 
 def tokenizers_library() -> Any:

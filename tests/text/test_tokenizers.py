@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok.errors import DataError
+from grok.text.saved_tokenizer import load_tokenizer
 from grok.text.sources.fables import write
 from grok.text.sources.pieces import _SAFE_CUT
 from grok.text.tokenizers import (
@@ -26,7 +27,6 @@ from grok.text.tokenizers import (
     SubwordTokenizer,
     Tokenizer,
     gpt2_tokenizer,
-    load_tokenizer,
     token_dtype,
     train_bpe,
 )

@@ -5,7 +5,7 @@ a long one, so that memory stays bounded whatever the size of the text. The orde
 inputs as given, of the names inside a folder, and of the rows inside a file.
 """
 
-from grok.text.sources.forms import FORMS, Source, open_source
+from grok.text.sources.forms import FORMS, Source, form_of, open_source
 from grok.text.sources.pieces import Piece
 
-__all__ = ["FORMS", "Piece", "Source", "open_source"]
+__all__ = ["FORMS", "Piece", "Source", "form_of", "open_source"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from grok.errors import DataError, nearest
+from grok.errors import DataError, GrokError, nearest
+from grok.plugins import load
+from grok.plugins.spec import TARGET
 from grok.text.sources import fables, hub, wikitext
 from grok.text.sources.files import InputDigest, digest, files_below, is_table, rows, text_chunks
 from grok.text.sources.pieces import Piece, documents_of
@@ -31,6 +34,41 @@ class Form:
     word_rule: str = "white space"
 
 
+def own_documents(target: str, name: str) -> Iterator[str]:
+    """Yield the documents that code of the user's own gives for one ``--input``.
+
+    Raises:
+        ConfigError: the command does not name that code, or it cannot be imported.
+        DataError: it fails, or gives something else than text.
+    """
+    code = load({TARGET: target})
+    try:
+        for document in code(name):
+            if not isinstance(document, str):
+                raise DataError(f"{target} gave a {type(document).__name__} for {name}: expected texts")
+            yield document
+    except GrokError:
+        raise
+    except Exception as error:
+        raise DataError(f"{target} fails for --input {name} ({type(error).__name__}: {error})") from error
+
+
+def own_pieces(target: str, name: str) -> Iterator[Piece]:
+    """Yield those documents, long ones in pieces."""
+    for document in own_documents(target, name):
+        yield from documents_of([document])
+
+
+def own_digest(target: str, name: str) -> InputDigest:
+    """Return what they are, by a hash of all their text."""
+    hasher, size = hashlib.sha256(), 0
+    for document in own_documents(target, name):
+        data = document.encode()
+        hasher.update(len(data).to_bytes(8, "little") + data)
+        size += len(data)
+    return InputDigest(f"{target} {name}", 1, size, hasher.hexdigest())
+
+
 FORMS: Final[dict[str, Form]] = {
     "text": Form("any text, one document per file and per <|endoftext|>", ("text", "content", "document")),
     "tinystories": Form(
@@ -48,6 +86,13 @@ FORMS: Final[dict[str, Form]] = {
     "fables": Form("made here: small fables, written by rule from a seed", ("text",), strip=True),
 }
 
+OWN: Final = Form("text of the user's own code", ())
+
+
+def form_of(name: str) -> Form:
+    """Return the form of that name; every import path is text of the user's own code."""
+    return FORMS.get(name, OWN)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -59,13 +104,15 @@ class Source:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (self.field,) if self.field else FORMS[self.form].columns
+        return (self.field,) if self.field else form_of(self.form).columns
 
     def pieces(self) -> Iterator[Piece]:
         """Yield every document, long ones in pieces (see :mod:`grok.text.sources.pieces`)."""
         for name in self.inputs:
             if self.form == "fables":
                 yield from (Piece(text, True) for text in fables.write(*fables.parse(name)))
+            elif self.form not in FORMS:
+                yield from own_pieces(self.form, name)
             elif hub.is_hub(name):
                 yield from self._pieces_of_rows(hub.rows(name, self.columns))
             else:
@@ -83,6 +130,8 @@ class Source:
     def _digest(self, name: str, workers: int) -> InputDigest:
         if self.form == "fables":
             return fables.digest(name)
+        if self.form not in FORMS:
+            return own_digest(self.form, name)
         return hub.digest(name, self.columns) if hub.is_hub(name) else digest(Path(name), workers)
 
     def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
@@ -91,14 +140,14 @@ class Source:
         elif self.form == "wikitext":
             yield from wikitext.articles(wikitext.lines_of(text_chunks(file)))
         else:
-            yield from documents_of(text_chunks(file), strip=FORMS[self.form].strip)
+            yield from documents_of(text_chunks(file), strip=form_of(self.form).strip)
 
     def _pieces_of_rows(self, texts: Iterator[str]) -> Iterator[Piece]:
         if self.form == "wikitext":
             yield from wikitext.articles(wikitext.lines_of_rows(texts))
         else:
             for text in texts:
-                yield from documents_of([text], strip=FORMS[self.form].strip)
+                yield from documents_of([text], strip=form_of(self.form).strip)
 
 
 def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> Source:
@@ -107,11 +156,12 @@ def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> S
     Raises:
         DataError: an unknown form, no input, or one that is not there.
     """
-    if form not in FORMS:
-        raise DataError(f"{form!r} is no known form of text{nearest(form, FORMS)}: expected one of {', '.join(FORMS)}")
+    if form not in FORMS and "." not in form:
+        known = ", ".join(FORMS)
+        raise DataError(f"{form!r} is no known form of text{nearest(form, FORMS)}: expected one of {known}")
     if not inputs:
         raise DataError(f"{form}: --input FILE... is needed")
     for name in inputs:
-        if form != "fables" and not hub.is_hub(name):
+        if form in FORMS and form != "fables" and not hub.is_hub(name):
             files_below(Path(name))
     return Source(form, tuple(inputs), field)

@@ -1,0 +1,119 @@
+"""A tokeniser of the user's own, by import path: fitted to text once, kept as JSON, imported only where it is named.
+
+Its class gives ``vocab_size``, ``encode(text)``, ``decode(ids)``, ``state()`` (what JSON can hold), and makes itself
+by ``CLASS.fit(texts)`` and ``CLASS(state)``. The id behind its last one ends documents.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from grok.errors import DataError
+from grok.plugins import active, load
+from grok.plugins.spec import TARGET
+from grok.text.tokenizers import END_OF_TEXT, OWN_FORMAT, Tokenizer, Tokens
+
+_IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def is_import_path(name: str) -> bool:
+    """Return whether ``name`` is MODULE.NAME rather than a file.
+
+    >>> is_import_path("words.Words"), is_import_path("tokenizer.json"), is_import_path("char")
+    (True, False, False)
+    """
+    return bool(_IMPORT_PATH.fullmatch(name)) and not name.endswith(".json") and not Path(name).is_file()
+
+
+class OwnTokenizer(Tokenizer):
+    """A tokeniser whose file names code of the user's own.
+
+    Where the command does not name that code, nothing is imported: ids are then shown as numbers, and no text can be
+    encoded.
+    """
+
+    kind = "own"
+    piecewise = False
+
+    def __init__(self, definition: str) -> None:
+        """``definition`` is the content of its file.
+
+        Raises:
+            DataError: the command names the code, and it is not that which the ids were made with.
+        """
+        content = json.loads(definition)
+        self._definition = definition
+        self.target, self.vocab_size = str(content["target"]), int(content["vocab_size"])
+        self.eot_id = self.vocab_size - 1
+        self._made: Any = None
+        place = active().targets.get(self.target)
+        if place is None:
+            return
+        if place.fingerprint != content["code"]:
+            raise DataError(
+                f"the tokeniser {self.target} has changed since these tokens were made with it (its code was "
+                f"{content['code']} and is {place.fingerprint}): run `grok prepare` again"
+            )
+        self._made = load({TARGET: self.target})(content["state"])
+
+    @classmethod
+    def fit(cls, target: str, texts: Iterable[str]) -> OwnTokenizer:
+        """Return the tokeniser that the named code makes of ``texts``.
+
+        Raises:
+            ConfigError, DataError: it cannot be imported, or it has no such methods.
+        """
+        code = load({TARGET: target})
+        try:
+            made = code.fit(texts)
+            size, state = int(made.vocab_size), json.loads(json.dumps(made.state()))
+        except Exception as error:
+            raise DataError(f"--tokenizer {target}: fitting it fails ({type(error).__name__}: {error})") from error
+        content = {
+            "format": OWN_FORMAT,
+            "kind": cls.kind,
+            "target": target,
+            "code": active().targets[target].fingerprint,
+            "vocab_size": size + 1,
+            "state": state,
+        }
+        return cls(json.dumps(content))
+
+    def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
+        if self._made is None:
+            raise DataError(
+                f"the tokeniser is code of somebody's own, {self.target}, which a corpus may not choose: where it is "
+                f"yours, name it again, data.tokenizer={self.target} of a run, --tokenizer {self.target} of another "
+                "command"
+            )
+        return [self._encode_one(text) for text in texts]
+
+    def _encode_one(self, text: str) -> Tokens:
+        ids = np.array(list(self._made.encode(text)), dtype=np.int64)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self.eot_id):
+            raise DataError(
+                f"{self.target} gave ids from {ids.min()} to {ids.max()}: expected 0 to {self.eot_id - 1}, below its "
+                "vocab_size"
+            )
+        return ids.astype(self.dtype)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        parts: list[str] = []
+        run: list[int] = []
+        for i in [*ids, self.eot_id]:
+            if i != self.eot_id:
+                run.append(int(i))
+                continue
+            shown = self._made.decode(run) if self._made is not None else "".join(f"<{n}>" for n in run)
+            parts.append(str(shown))
+            run = []
+        return END_OF_TEXT.join(parts)
+
+    def to_json(self) -> str:
+        return self._definition

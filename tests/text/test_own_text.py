@@ -1,0 +1,126 @@
+"""A tokeniser and a text source of one's own: named by the command alone, its hash kept, changed code said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grok.__main__ import main
+from grok.errors import DataError
+from grok.plugins import Code, activate, code_of
+from grok.text.corpus import Corpus, open_corpus
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "words.py"
+POEMS = "\n\n".join(f"The moss grows, day {i}.\nSo does the owl's nest." for i in range(40))
+PREPARE = "prepare words.verses --input poems.txt --tokenizer words.Words --out C --workers 1".split()
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE, tmp_path)
+    Path("poems.txt").write_text(POEMS)
+    yield
+    activate(Code())
+
+
+def named() -> Corpus:
+    activate(code_of(".", ["words.Words"]))
+    return open_corpus("C")
+
+
+def test_a_corpus_of_ones_own_tokens_is_prepared_and_read() -> None:
+    assert main(PREPARE) == 0
+    corpus = named()
+    assert corpus.split("train")["documents"] + corpus.split("val")["documents"] == 40
+    documents = corpus.documents("train")
+    first = corpus.tokens("train")[documents[0] : documents[1]]
+    assert first[-1] == corpus.eot_id == corpus.vocab_size - 1
+    assert corpus.tokenizer.decode(first.tolist()) == "The moss grows, day 0.\nSo does the owl's nest.<|endoftext|>"
+    assert corpus.tokenizer.encode("moss?").tolist() == [corpus.tokenizer.encode("moss").tolist()[0], 0]
+    fingerprint = code_of(".", ["words.Words"]).targets["words.Words"].fingerprint
+    assert corpus.manifest["own_code"] == {"words.verses": fingerprint, "words.Words": fingerprint}
+
+
+def test_a_corpus_names_no_code_to_import() -> None:
+    """Opened by a command that names none: ids are there, no text is made, nothing is imported."""
+    assert main(PREPARE) == 0
+    Path("words.py").write_text("raise SystemExit('imported')")
+    activate(Code())
+    corpus = open_corpus("C")
+    assert corpus.sample("train", 2).startswith("<")
+    with pytest.raises(DataError, match=r"name it again, data.tokenizer=words.Words"):
+        corpus.tokenizer.encode("moss")
+    definition = json.loads(Path("C/tokenizer.json").read_text())
+    assert definition["target"] == "words.Words"
+
+
+def test_changed_code_prepares_anew_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(PREPARE) == 0
+    before = open_corpus("C").hash
+    capsys.readouterr()
+    assert main(PREPARE) == 0
+    assert "C is up to date" in capsys.readouterr().out
+    Path("words.py").write_text(EXAMPLE.read_text().replace("[:1000]", "[:3]"))
+    with pytest.raises(DataError, match=r"words.Words has changed since these tokens were made"):
+        named()
+    assert main(PREPARE) == 0
+    assert "words.Words has changed since" in capsys.readouterr().err
+    corpus = named()
+    assert corpus.vocab_size == 5 and corpus.hash != before
+    assert int(np.max(corpus.tokens("train"))) == 4
+
+
+def test_a_changed_source_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [word if word != "words.Words" else "byte" for word in PREPARE]
+    assert main(command) == 0
+    Path("words.py").write_text(EXAMPLE.read_text() + "\n# changed\n")
+    assert main(command) == 0
+    assert "rebuilding C: code of your own has changed: words.verses (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("class Words: pass\ndef verses(n): yield from ['moss'] * 20", "--tokenizer words.Words: fitting it fails"),
+        ("def verses(n): yield 3", "words.verses gave a int for poems.txt"),
+        ("def verses(n): return 1 / 0", "words.verses fails for --input poems.txt (ZeroDivisionError"),
+        ("def other(n): pass", "words has no 'verses'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(module: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words.py").write_text(module)
+    assert main(PREPARE) == 2
+    error = capsys.readouterr().err
+    assert said in error and len([line for line in error.splitlines() if line.startswith("error")]) == 1
+    assert not Path("C").exists()
+
+
+def test_ids_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words.py").write_text(EXAMPLE.read_text().replace("self.ids.get(piece, 0)", "-1"))
+    assert main(PREPARE) == 2
+    assert "words.Words gave ids from -1 to -1: expected 0 to" in capsys.readouterr().err
+
+
+def test_a_model_trains_on_it_and_writes_text(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(PREPARE) == 0
+    words = ["run", "mode=gpt", "experiment=gpt/shakespeare_char", "data.path=C", "store.path=S", "executor=inline"]
+    words += ["train.steps=2", "eval.every=2", "model.layers=1", "model.d_model=8", "model.heads=1", "model.context=8"]
+    words += ["train.batch_size=2", "numerics.compile=false", "save=final", "eval.sample_tokens=4", "eval.prompt=The"]
+    assert main([*words, "seed=1"]) == 0
+    assert "data sample: '<" in capfd.readouterr().err, "ids, where nobody names the code"
+    assert main([*words, "seed=2", "data.tokenizer=words.Words"]) == 0
+    assert 'data sample: "The moss grows, day' in capfd.readouterr().err
+    from grok.store import open_store
+
+    runs = open_store("S").runs()
+    run_id = runs.set_index("seed")["run_id"][2]
+    assert main(["generate", run_id, "--store", "S", "--prompt", "The moss", "--tokenizer", "words.Words"]) == 0
+    assert capfd.readouterr().out.startswith("The moss")
+    assert main(["generate", run_id, "--store", "S", "--prompt", "The moss"]) == 2
+    assert "name it again" in capfd.readouterr().err
