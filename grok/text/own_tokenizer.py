@@ -50,7 +50,8 @@ class OwnTokenizer(Tokenizer):
         content = json.loads(definition)
         self._definition = definition
         self.target, self.vocab_size = str(content["target"]), int(content["vocab_size"])
-        self.eot_id = self.vocab_size - 1
+        self._end = self.vocab_size - 1
+        self.eot_id = self._end
         self._made: Any = None
         place = active().targets.get(self.target)
         if place is None:
@@ -96,9 +97,9 @@ class OwnTokenizer(Tokenizer):
 
     def _encode_one(self, text: str) -> Tokens:
         ids = np.array(list(self._made.encode(text)), dtype=np.int64)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < self.eot_id):
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._end):
             raise DataError(
-                f"{self.target} gave ids from {ids.min()} to {ids.max()}: expected 0 to {self.eot_id - 1}, below its "
+                f"{self.target} gave ids from {ids.min()} to {ids.max()}: expected 0 to {self._end - 1}, below its "
                 "vocab_size"
             )
         return ids.astype(self.dtype)
@@ -106,8 +107,8 @@ class OwnTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         parts: list[str] = []
         run: list[int] = []
-        for i in [*ids, self.eot_id]:
-            if i != self.eot_id:
+        for i in [*ids, self._end]:
+            if i != self._end:
                 run.append(int(i))
                 continue
             shown = self._made.decode(run) if self._made is not None else "".join(f"<{n}>" for n in run)

@@ -1,0 +1,136 @@
+"""What code of the user's own costs: ``python -m benchmarks.own_code [--steps 40]``.
+
+A built-in operation, the same one as code of the user's own, and what else may stand beside it, each a lane of the
+same regime. All take turns in one process on one thread, and what counts is the ratio of processor seconds to the
+built-in one's, pair by pair: a busy machine treats them alike. Prints the page that results/benchmarks/ keeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.contenders import default_config
+from grok.arithmetic.engine import seat
+from grok.arithmetic.lane import Lane
+from grok.arithmetic.program import dropout_noise
+from grok.arithmetic.run import ArithmeticRun
+from grok.execute.allocation import keep_freed_memory, use_large_pages
+from grok.execute.planned import name_runs
+from grok.numerics.products import processor_model
+from grok.records import Job
+
+CODE: Final = """
+import numpy as np
+import torch
+from grok.arithmetic.initial import parameter_shapes
+from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.model import Transformer
+from grok.config.arithmetic import ModelConfig
+from grok.plugins import Operation
+from dataclasses import replace
+
+def addition(n):
+    return Operation((np.arange(n)[:, None] + np.arange(n)) % n)
+
+class Nothing:
+    def gradients(self, step, parameters, gradients):
+        return gradients
+
+class Same(LaneModel):
+    @staticmethod
+    def parameter_shapes(config):
+        return parameter_shapes(replace(config, model=replace(config.model, plugin={})))
+
+class Module(Transformer):
+    def __init__(self, vocab_size, length):
+        super().__init__(ModelConfig(), vocab_size=vocab_size, length=length)
+"""
+ADDITION: Final[dict[str, Any]] = {"operation": "x+y", "sequence": "a op b ="}
+CONTENDERS: Final[dict[str, dict[str, Any]]] = {
+    "built-in operation": {},
+    "the same as a plugin": {"task": {"plugin": {"_target_": "own.addition", "n": 223}}},
+    "an intervention that does nothing": {"optim": {"intervention": {"_target_": "own.Nothing"}}},
+    "torch's AdamW as optim.plugin": {"optim": {"plugin": {"_target_": "torch.optim.AdamW"}}},
+    "a lane model (uncompiled)": {"model": {"plugin": {"_target_": "own.Same"}}},
+    "a torch module (plain path)": {"model": {"plugin": {"_target_": "own.Module"}}},
+}
+"""What each lays over addition modulo 223 in the default regime."""
+
+
+def lane_of(over: dict[str, Any], folder: str) -> Lane:
+    """Return a lane of the default regime with ``over`` laid over it."""
+    keep_freed_memory()
+    use_large_pages()
+    config = default_config(**{"task": ADDITION, **over, "plugin_path": folder})
+    name_runs([config])
+    return seat(ArithmeticRun(Job(run_id="0", config=config)), {})
+
+
+def stepper(lane: Lane) -> Callable[[], float]:
+    """Return what makes one update and returns its processor seconds."""
+
+    def step() -> float:
+        start = time.process_time()
+        k = lane.run.step + 1
+        noise = dropout_noise(lane.run.config, lane.run.streams.dropout, k)
+        _, _, gradients = lane.program.gradients(lane.parameters, lane.batch(k), noise)
+        lane.optimizer.update(lane.changed(gradients, k), k)
+        lane.run.step = k
+        return time.process_time() - start
+
+    return step
+
+
+def measure(steps: int, folder: Path) -> dict[str, list[float]]:
+    """Return each contender's processor seconds of ``steps`` updates, taken in turns."""
+    torch.set_num_threads(1)
+    (folder / "own.py").write_text(CODE)
+    steppers: dict[str, Callable[[], float]] = {}
+    for name, over in CONTENDERS.items():
+        steppers[name] = stepper(lane_of(over, str(folder)))
+        for _ in range(3):  # the first step compiles
+            steppers[name]()
+    seconds: dict[str, list[float]] = {name: [] for name in steppers}
+    for _ in range(steps):
+        for name, step in steppers.items():
+            seconds[name].append(step())
+    return seconds
+
+
+def page(seconds: dict[str, list[float]]) -> str:
+    """Return the table: median milliseconds of a step, and the quartiles of the ratio, pair by pair."""
+    first = next(iter(seconds.values()))
+    lines = [
+        f"{len(first)} rounds, one thread, {processor_model()}, torch {torch.__version__}. Processor time of a step.",
+        "",
+        "| contender | ms a step (median) | times the built-in one (median, quartiles) |",
+        "|---|---|---|",
+    ]
+    for name, taken in seconds.items():
+        low, middle, high = statistics.quantiles([b / a for a, b in zip(first, taken, strict=True)], n=4)
+        lines.append(f"| {name} | {1e3 * statistics.median(taken):.1f} | {middle:.2f} ({low:.2f} to {high:.2f}) |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, and print the page."""
+    import tempfile
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.own_code", description=__doc__)
+    parser.add_argument("--steps", type=int, default=40, help="rounds (default 40)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        print(page(measure(arguments.steps, Path(folder))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
