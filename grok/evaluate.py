@@ -29,6 +29,7 @@ examples:
   grok evaluate 3f2a --store results/store
   grok evaluate 3f2a --store results/store --split test --windows sliding --stride 256
   grok evaluate results/store/checkpoints/3f2a... --data data/wikitext103 --out scores.json
+  grok evaluate 3f2a --store results/store --tasks tasks/lambada.yaml,piqa --out tasks.json
 """
 
 
@@ -74,6 +75,11 @@ def parser() -> Parser:
         "--precision", default="float32", choices=list(_AUTOCAST), help="precision of the matrix products"
     )
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="file for the scores, too")
+    parser.add_argument(
+        "--tasks", metavar="TASK,...", help="tasks of lm-evaluation-harness instead of a split: names, or YAML files"
+    )
+    parser.add_argument("--shots", type=int, help="solved examples before each question (default: the task's)")
+    parser.add_argument("--documents", type=int, help="documents of each task (default: all)")
     return parser
 
 
@@ -86,6 +92,11 @@ def _evaluate(arguments: argparse.Namespace) -> str:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: expected a whole number, at least 1")
+    if arguments.tasks is not None:
+        return _tasks(arguments)
+    for name in ("shots", "documents"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name} {getattr(arguments, name)} goes with --tasks")
     if arguments.stride is not None and arguments.windows == "fixed":
         raise ConfigError(f"--stride {arguments.stride} goes with --windows sliding")
     if arguments.out is not None:
@@ -115,6 +126,37 @@ def _evaluate(arguments: argparse.Namespace) -> str:
         content = _record(run, corpus, arguments.split, context, stride, scores)
         write_text("--out", arguments.out, json.dumps(content, indent=1) + "\n")
     return _page(run, corpus, arguments.split, context, stride, scores)
+
+
+def _tasks(arguments: argparse.Namespace) -> str:
+    from grok.cli.task_scores import page, record, score_run
+
+    usual = parser().parse_args([arguments.run])
+    for name in ("split", "windows", "stride", "context", "batch_size", "limit", "precision"):
+        if getattr(arguments, name) != getattr(usual, name):
+            raise ConfigError(f"--{name.replace('_', '-')} does not go with --tasks, which has windows of its own")
+    for name, least in (("shots", 0), ("documents", 1)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name} {value}: expected a whole number, at least {least}")
+    tasks = [task for task in arguments.tasks.split(",") if task]
+    if not tasks:
+        raise ConfigError(f"--tasks {arguments.tasks!r}: expected names of tasks, or YAML files")
+    if arguments.out is not None:
+        refuse_unwritable("--out", arguments.out)
+    run = find_run(arguments.run, arguments.store)
+    scores = score_run(
+        run,
+        run.corpus(arguments.data),
+        tasks,
+        which=None if arguments.weights == "all" else arguments.weights,
+        device=arguments.device,
+        shots=arguments.shots,
+        limit=arguments.documents,
+    )
+    if arguments.out is not None:
+        write_text("--out", arguments.out, json.dumps(record(run, scores), indent=1) + "\n")
+    return page(run, scores)
 
 
 def _record(

@@ -1,0 +1,240 @@
+"""Tasks of lm-evaluation-harness (extra ``tasks``), scored offline by a model of this project.
+
+The harness asks for log-likelihoods of texts and for greedy continuations; windows, prefix and truncation are those of
+its own Hugging Face model, so that an exported model gets the same figures there.
+Source: github.com/EleutherAI/lm-evaluation-harness.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from grok.errors import ConfigError, DataError, GrokError
+from grok.gpt.model import GPT
+from grok.text.tokenizers import Tokenizer
+
+TOKENS_AT_ONCE: Final = 8192
+BOOTSTRAP: Final = 100
+"""Resamplings behind the standard error of a metric that has no formula for it."""
+OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DISABLE_MULTIPROC": "1",
+                  "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScore:
+    """One metric of one task."""
+
+    task: str
+    metric: str
+    value: float
+    stderr: float | None
+    documents: int
+    shots: int
+
+
+class Predictions:
+    """What the harness asks of a model, by ids: sums of log-likelihoods, and greedy continuations."""
+
+    def __init__(self, model: GPT, tokenizer: Tokenizer) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.context, self.device = model.config.context, model.head.weight.device
+
+    def prefix(self) -> int:
+        """Return the token before a text that has nothing before it: end of text, else a line's end.
+
+        Raises:
+            DataError: the tokeniser has neither.
+        """
+        return self.tokenizer.eot_id if self.tokenizer.eot_id is not None else self.encode("\n")[0]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of ``text``.
+
+        Raises:
+            DataError: it has characters that the tokeniser lacks.
+        """
+        return [int(i) for i in self.tokenizer.encode(text)]
+
+    @torch.no_grad()
+    def score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
+        """Return for each (context, continuation) the continuation's log-likelihood, and whether it is the likeliest.
+
+        What does not fit is cut off the context's beginning.
+        """
+        cut = [((context + own)[-(self.context + 1) :], min(len(own), self.context)) for context, own in pairs]
+        order = sorted(range(len(cut)), key=lambda i: -len(cut[i][0]))
+        results: list[tuple[float, bool]] = [(0.0, True)] * len(cut)
+        while order:
+            width = len(cut[order[0]][0]) - 1
+            chosen, order = order[: max(1, TOKENS_AT_ONCE // width)], order[max(1, TOKENS_AT_ONCE // width) :]
+            padded = [cut[i][0] + [0] * (width + 1 - len(cut[i][0])) for i in chosen]  # nothing looks ahead
+            tokens = torch.tensor(padded, device=self.device)
+            logits = self.model(tokens[:, :-1])[..., : self.model.vocab_size].float()
+            for row, i in enumerate(chosen):
+                ids, scored = cut[i]
+                last = slice(len(ids) - 1 - scored, len(ids) - 1)
+                targets = tokens[row, 1:][last]
+                nats = cross_entropy(logits[row, last].double(), targets, reduction="sum")
+                results[i] = (-float(nats), bool((logits[row, last].argmax(-1) == targets).all()))
+        return results
+
+    @torch.no_grad()
+    def go_on(self, prompt: str, until: Sequence[str], most: int) -> str:
+        """Return up to ``most`` likeliest tokens after ``prompt`` as text, up to the first of ``until``."""
+        ids, said = self.encode(prompt) or [self.prefix()], ""
+        new: list[int] = []
+        for _ in range(most):
+            window = torch.tensor([(ids + new)[-self.context :]], device=self.device)
+            token = int(self.model(window)[0, -1, : self.model.vocab_size].argmax())
+            if token == self.tokenizer.eot_id:
+                break
+            new.append(token)
+            said = self.tokenizer.decode(new)
+            if any(stop in said for stop in until):
+                break
+        return said[: min((said.find(stop) for stop in until if stop in said), default=len(said))]
+
+
+def score_tasks(
+    model: GPT, tokenizer: Tokenizer, tasks: Sequence[str], *, shots: int | None = None, limit: int | None = None
+) -> list[TaskScore]:
+    """Return every metric of ``tasks``, names that the harness knows or YAML files of one's own; no network is used.
+
+    Raises:
+        ConfigError: the harness is not installed, or a task is not known to it, or its data is not on this machine.
+        DataError: a text has characters that the tokeniser lacks.
+    """
+    with _harness():
+        from lm_eval import simple_evaluate
+        from lm_eval.tasks import TaskManager
+
+        files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
+        for file in files:
+            if not file.is_file():
+                raise ConfigError(f"--tasks {file}: there is no such file")
+        manager = TaskManager(
+            include_path=[str(file.parent) for file in files] or None, include_defaults=len(files) < len(tasks)
+        )
+        names = [_name_in(Path(task)) if Path(task) in files else task for task in tasks]
+        try:
+            results = simple_evaluate(
+                _adapter(Predictions(model, tokenizer)), tasks=names, num_fewshot=shots, limit=limit,
+                bootstrap_iters=BOOTSTRAP, task_manager=manager, log_samples=False, random_seed=None,
+                numpy_random_seed=None, torch_random_seed=None,
+            )  # fmt: skip
+        except GrokError:
+            raise
+        except Exception as error:  # the harness and `datasets` raise whatever is at hand
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(
+                f"--tasks {','.join(tasks)}: the harness cannot run it ({type(error).__name__}: {text[:300]}); a task "
+                "needs its data on this machine, docs/gpt.md shows how a task names local files"
+            ) from error
+    return list(_scores(results))
+
+
+def _scores(results: dict[str, Any]) -> Iterator[TaskScore]:
+    for task, metrics in results["results"].items():
+        documents = results.get("n-samples", {}).get(task, {}).get("effective", 0)
+        shots = results.get("n-shot", {}).get(task, 0)
+        for name, value in metrics.items():
+            metric, _, kind = name.partition(",")
+            if not kind or metric.endswith("_stderr") or not isinstance(value, int | float):
+                continue
+            stderr = metrics.get(f"{metric}_stderr,{kind}")
+            known = stderr if isinstance(stderr, int | float) else None
+            yield TaskScore(task, metric, float(value), known, documents, shots)
+
+
+def _name_in(file: Path) -> str:
+    """Return the name of the task that a file describes; what else is in it is the harness's business.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    for line in file.read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key == "task" and value.strip():
+            return value.strip().strip("'\"")
+    raise ConfigError(f"--tasks {file}: expected a line `task: NAME`")
+
+
+@contextmanager
+def _harness() -> Iterator[None]:
+    """Let the harness work without a network, and without its own words on the screen.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    silent = StringIO()
+    with (
+        mock.patch.dict(os.environ, OFFLINE),
+        warnings.catch_warnings(),
+        redirect_stdout(silent),
+        redirect_stderr(silent),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            import datasets
+            import lm_eval  # noqa: F401
+        except ImportError as error:
+            raise ConfigError("--tasks needs lm-evaluation-harness: pip install 'grok-lab[tasks]'") from error
+        datasets.disable_progress_bars()
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+def _adapter(predictions: Predictions) -> Any:
+    """Return ``predictions`` as a model of the harness."""
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+    class Adapter(TemplateLM):  # type: ignore[misc]
+        tokenizer_name = "grok"
+
+        @property
+        def eot_token_id(self) -> int:
+            return predictions.prefix()
+
+        def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+            return predictions.encode(string)
+
+        def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
+            return predictions.score([(context, own) for _, context, own in requests])
+
+        def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
+            totals = []
+            for (text,) in (request.args for request in requests):
+                ids = predictions.encode(text)
+                windows = get_rolling_token_windows(ids, self.prefix_token_id, predictions.context, 1)
+                scores = predictions.score([make_disjoint_window(window) for window in windows])
+                totals.append(sum(score for score, _ in scores))
+            return totals
+
+        def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
+            said = []
+            for prompt, how in (request.args for request in requests):
+                if how.get("do_sample") and how.get("temperature", 0):
+                    raise DataError("a task that samples is not scored: expected greedy generation (do_sample: false)")
+                until = how.get("until", [])
+                stops = [until] if isinstance(until, str) else until
+                said.append(predictions.go_on(prompt, stops, how.get("max_gen_toks", 256)))
+            return said
+
+    return Adapter()
