@@ -104,6 +104,14 @@ def test_a_run_can_be_planned(
     place = ["dry_run=true", "store.path=S"] + (["data.path=" + str(corpus)] if "mode=gpt" in words else [])
     if any("_target_=" in word for word in words):
         place.append(f"plugin_path={ROOT / 'examples'}")
+    for word in words:
+        if word.startswith("init_from="):
+            from grok.config.gpt_model import ModelConfig
+            from grok.gpt.hf import save_hf_folder
+            from grok.gpt.model import GPT
+
+            model = GPT(ModelConfig(layers=1, d_model=16, heads=2, context=32), vocab_size=256)
+            save_hf_folder(tmp_path / word.removeprefix("init_from="), model)
     assert run.main([*words, *place]) == 0, capfd.readouterr().err
 
 
