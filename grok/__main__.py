@@ -60,6 +60,7 @@ COMMANDS: Final = {
         "find": Command("grok.find", "learning rate and batch size, by trying", True),
         "evaluate": Command("grok.evaluate", "loss, perplexity and bits per byte of a trained model"),
         "generate": Command("grok.generate", "text from a trained model"),
+        "average": Command("grok.average", "the mean weights of a run's kept checkpoints"),
         "hf": Command("grok.hf", "weights to and from Hugging Face's form"),
     },
     "this program": {

@@ -87,8 +87,9 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("FLOPs", f"{planned.flops:.3g} ({planned.flops_per_token:.3g} a token, a third of it forward)"),
         ("  by 6 N tokens", f"{planned.six_n:.3g}"),
         ("memory of a device", f"{_size(planned.bytes_per_device)} of {_size(planned.machine.memory)}"),
-        ("  weights, gradients, Adam", _size(planned.layout.state)),
-        ("  activations", _size(planned.layout.activations)),
+        ("  weights, moments", _size(planned.layout.state)),
+        ("  gradients", f"{_size(planned.layout.gradients)}{_room(planned)}"),
+        ("  activations, logits", _size(planned.layout.activations)),
         ("  fits", _fits(planned)),
         ("traffic of a device", f"{_size(planned.layout.traffic)} a step" if planned.devices > 1 else "none"),
         ("time", f"{_duration(planned.seconds)} on {planned.devices} x {planned.machine.name} at {planned.mfu:.0%} of"
@@ -116,6 +117,11 @@ def _fits(planned: Plan) -> str:
         )
     best = planned.fitting[0]
     return f"no: {_size(best.bytes)} with {best}, {_size(best.traffic)} of traffic a step"
+
+
+def _room(planned: Plan) -> str:
+    one = planned.layout
+    return "" if one.accumulated or one.gradients > one.activations else ", where activations were"
 
 
 def _share(planned: Plan) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from grok.config import ArithmeticConfig, GptConfig
 from grok.execute.planned import PlannedRun
-from grok.gpt.planning.planner import activation_bytes, count_parameters, logits_bytes, state_bytes
+from grok.gpt.planning.planner import count_parameters, layout
 from grok.store import Store
 from grok.text.corpus import read_manifest
 
@@ -75,12 +75,8 @@ def _language_model_bytes(config: GptConfig) -> float:
     kept = (2 if "final" in config.save else 0) + (
         3 * config.stability.snapshots if config.stability.rolls_back() else 0
     )
-    return (
-        state_bytes(parameters, config.precision)
-        + activation_bytes(model, at_once, config.precision)
-        + logits_bytes(model, at_once, vocab_size)
-        + 4.0 * kept * parameters.total
-    )
+    step = layout(config, parameters, 1, "ddp", train.recompute, at_once, on_cpu=config.device != "cuda")
+    return step.bytes + 4.0 * kept * parameters.total
 
 
 def _vocabulary(config: GptConfig) -> int:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import psutil
 import torch
 
+from grok.gpt.planning.memory import moment_bytes
 from grok.gpt.training.trainer import Trainer
+from grok.numerics.memory import peak_on_cpu
 
 PAYS = 1.03
 """A larger size is worth its memory when it is this much faster."""
@@ -29,7 +31,9 @@ class Size:
     sequences: int
     tokens_per_second: float
     memory: int
-    """Peak bytes on the device while computing it (the whole process on a CPU)."""
+    """Peak bytes of a step of several such micro-batches: weights, moments, gradients, activations, masks, logits."""
+    process: int = 0
+    """Peak bytes of the whole process so far, on a CPU."""
 
 
 def measure(trainer: Trainer, *, largest: int, repeats: int = 3) -> Iterator[Size]:
@@ -69,23 +73,33 @@ def _measured(trainer: Trainer, sequences: int, context: int, repeats: int) -> S
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - began)
+        memory = _peak(trainer, lambda: trainer.micro_gradients(x, y))
     except torch.OutOfMemoryError:
         return None
     finally:
         trainer.optimizer.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    return Size(sequences, x.numel() / min(seconds[1:]), _peak(device))
+    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Size(sequences, x.numel() / min(seconds[1:]), memory, process)
 
 
-def _peak(device: torch.device) -> int:
+def _peak(trainer: Trainer, again: Callable[[], None]) -> int:
+    """Return the peak bytes of a step after its first micro-batch; ``again`` computes one more.
+
+    Moments that a fresh run has not made yet are counted.
+    """
+    config, elements, device = trainer.config, trainer.elements, trainer.numerics.device
+    matrices = sum(p.numel() for p in trainer.model.blocks.parameters())
+    moments = moment_bytes(config.optim.kind, config.precision, matrices=matrices, others=elements - matrices)
     if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return int(torch.cuda.max_memory_allocated(device)) + int(moments if not trainer.optimizer.state else 0)
+    weights = sum(p.numel() * p.element_size() for p in trainer.parameters)
+    return int(2 * weights + moments) + peak_on_cpu(again)
 
 
 def _next_fits(device: torch.device, size: Size) -> bool:
     """Return whether twice the memory is free; on a GPU trying is the better answer."""
     if device.type == "cuda":
         return True
-    return 2 * size.memory < FULL * (psutil.virtual_memory().available + size.memory)
+    return 2 * size.process < FULL * (psutil.virtual_memory().available + size.process)

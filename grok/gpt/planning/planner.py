@@ -1,7 +1,7 @@
 """What a training run will take, before it is started: parameters, FLOPs, memory, time, and how much text it wants.
 
 Plain arithmetic over the settings; no torch, nothing measured. Sources: Kaplan et al. 2020
-(6 N); Chowdhery et al. 2022, PaLM, appendix B (attention's share, MFU); Korthikanti et al. 2022 (activations);
+(6 N); Chowdhery et al. 2022, PaLM, appendix B (attention's share, MFU);
 Hoffmann et al. 2022, Chinchilla (tokens per parameter, loss of a size and its tokens).
 """
 
@@ -14,10 +14,17 @@ from typing import Final
 from grok.config.gpt import GptConfig
 from grok.config.gpt_model import ModelConfig
 from grok.errors import ConfigError, nearest
+from grok.gpt.planning.memory import (
+    activation_bytes,
+    gradient_bytes,
+    logits_bytes,
+    moment_bytes,
+    peak_bytes,
+    weight_bytes,
+)
 
 CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
-LOGITS_AT_ONCE: Final = 2**24
-"""Logits that exist at once on a CPU; ``grok.gpt.head`` has the same number."""
+CPU_CORE: Final = "cpu-core"
 FITTED_FROM: Final = 44e6
 """Parameters of the smallest model that Chinchilla's fit of the loss was made from."""
 
@@ -39,7 +46,7 @@ class Machine:
 MACHINES: Final[dict[str, Machine]] = {
     m.name: m
     for m in (  # makers' data sheets; of a CPU's core, what plain float32 products reached on one server
-        Machine("cpu-core", {"float32": 110e9, "float64": 55e9}, 4e9),
+        Machine(CPU_CORE, {"float32": 110e9, "float64": 55e9}, 4e9),
         Machine("V100", {"float32": 15.7e12, "fp16": 125e12}, 16e9),
         Machine("A100", {"float32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}, 40e9),
         Machine("RTX4090", {"float32": 82.6e12, "tf32": 82.6e12, "bf16": 165.2e12, "fp16": 165.2e12}, 24e9),
@@ -129,55 +136,11 @@ def train_flops_per_token(model: ModelConfig, parameters: Parameters) -> float:
     return 6.0 * parameters.multiplied + 12.0 * model.layers * model.context * model.d_model
 
 
-def state_bytes(parameters: Parameters, precision: str) -> float:
-    """Return bytes of weights, gradients and AdamW's two moments: 16 a parameter in float32, and 2 for a half copy."""
-    each = {"float64": 32, "bf16": 18, "fp16": 18}.get(precision, 16)
-    return float(each * parameters.total)
-
-
-def activation_bytes(model: ModelConfig, sequences: int, precision: str, recompute: str = "none") -> float:
-    """Return about how many bytes the backward pass of ``sequences`` at once keeps in the blocks and before the head.
-
-    A block keeps for a token 9 rows of width d (the inputs of two norms, which stay in float32 in half precision;
-    those of three linear layers; queries, keys, values and what attention makes of them) and 2 of the MLP's width, of
-    SwiGLU 4 (both products, silu of one, their product);
-    rotary positions 3 more rows; a softmax written out (also for dropout on attention) the weights of all heads.
-    Dropout keeps its masks, in float32 and drawn before the pass, and the dropped weights of attention.
-
-    ``recompute``: with ``blocks`` a block keeps its input only, with ``attention`` attention does; one of them at a
-    time is computed again. Masks stay.
-    """
-    assert model.d_ff is not None and model.dropout_attention is not None
-    d, full = model.d_model, 8 if precision == "float64" else 4
-    size = 2 if precision in ("bf16", "fp16") else full
-    rest = 2 * d * full + (2 * d + (4 if model.activation == "swiglu" else 2) * model.d_ff) * size
-    share = model.key_heads() / model.heads
-    attention = (5 + 2 * share * (share < 1)) * d * size  # grouped queries: the copies for each query, too
-    if model.positions == "rotary":
-        attention += (3 if share == 1 else 1 - share) * d * full
-    if model.softmax == "float32" or model.dropout_attention > 0:
-        attention += model.heads * model.context * (full + (size if size < full else 0))
-    if model.dropout_attention > 0:
-        attention += model.heads * model.context * size
-    kept = {"none": rest + attention, "attention": rest + d * size, "blocks": d * full}[recompute]
-    at_once = {"none": 0, "attention": attention, "blocks": rest + attention}[recompute]
-    rows = model.layers * kept + at_once + 2 * d * full
-    return float(sequences * model.context * rows) + mask_bytes(model, sequences)
-
-
-def mask_bytes(model: ModelConfig, sequences: int) -> float:
-    """Return the bytes of the dropout masks of ``sequences`` at once: float32, all drawn before the forward pass."""
-    d = model.d_model
-    block = 2 * d * bool(model.dropout_residual) + model.heads * model.context * bool(model.dropout_attention)
-    return 4.0 * sequences * model.context * (model.layers * block + d * bool(model.dropout_embedding))
-
-
-def logits_bytes(model: ModelConfig, sequences: int, vocab_size: int) -> float:
-    """Return about how many bytes the loss of ``sequences`` at once takes: logits, their softmax and their gradient.
-
-    The loss runs in chunks of rows (``grok.gpt.head``), so the logits of a large vocabulary never exist at once.
-    """
-    return 3.0 * 4 * min(sequences * model.context * vocab_size, LOGITS_AT_ONCE)
+def state_bytes(config: GptConfig, parameters: Parameters) -> float:
+    """Return bytes of the weights and of the optimiser's state."""
+    n = parameters
+    moments = moment_bytes(config.optim.kind, config.precision, matrices=n.blocks, others=n.total - n.blocks)
+    return weight_bytes(config.precision) * n.total + moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,22 +216,33 @@ class Layout:
     """As ``train.recompute``."""
     micro_batch: int
     state: float
-    """Bytes of weights, gradients and moments."""
+    """Bytes of weights and moments."""
+    gradients: float
     activations: float
+    """Bytes of activations, masks and logits of a micro-batch."""
+    accumulated: bool
+    """Whether gradients are there while a micro-batch is computed: of earlier ones, or in DDP's buckets."""
     traffic: float
     """Bytes that a device sends in a step."""
 
     @property
     def bytes(self) -> float:
-        """All bytes of a device."""
-        return self.state + self.activations
+        """All bytes of a device at the peak of a step."""
+        return peak_bytes(self.state, self.gradients, self.activations, accumulated=self.accumulated)
 
     def __str__(self) -> str:
         return f"train.parallel={self.parallel} train.recompute={self.recompute} train.micro_batch={self.micro_batch}"
 
 
 def layout(
-    config: GptConfig, parameters: Parameters, devices: int, parallel: str, recompute: str, micro_batch: int
+    config: GptConfig,
+    parameters: Parameters,
+    devices: int,
+    parallel: str,
+    recompute: str,
+    micro_batch: int,
+    *,
+    on_cpu: bool = False,
 ) -> Layout:
     """Return what holding a model so costs each of ``devices``.
 
@@ -276,24 +250,28 @@ def layout(
     forward and its backward pass and scatters the sums of its gradients, for every micro-batch; beside its share a
     device holds two gathered blocks, and embedding and head whole with their gradients.
     """
-    n, low = parameters, config.precision in ("bf16", "fp16")
-    state, travels, others = state_bytes(n, config.precision), 2 if low else 4, (devices - 1) / devices
-    activations = activation_bytes(config.model, micro_batch, config.precision, recompute)
-    if devices == 1 or parallel == "ddp":
-        return Layout(parallel, recompute, micro_batch, state, activations, 2 * others * 4.0 * n.total)
-    block = n.blocks / config.model.layers
-    held = 2 * block * travels + 2 * 4.0 * (n.total - n.blocks)
+    model, n, low = config.model, parameters, config.precision in ("bf16", "fp16")
+    travels, others = 2 if low else 4, (devices - 1) / devices
+    state, gradients = state_bytes(config, n), gradient_bytes(config.precision) * n.total
+    kept = activation_bytes(model, micro_batch, config.precision, recompute, on_cpu=on_cpu)
+    kept += logits_bytes(model, micro_batch, n.embedding // model.d_model, on_cpu=on_cpu)
     rounds = -(-config.train.batch_size // (devices * micro_batch))
+    if devices == 1 or parallel == "ddp":
+        traffic = 2 * others * 4.0 * n.total
+        return Layout(parallel, recompute, micro_batch, state, gradients, kept, rounds > 1 or devices > 1, traffic)
+    held = 2 * n.blocks / model.layers * travels + 2 * 4.0 * (n.total - n.blocks)
     traffic = rounds * others * (n.blocks * (2 * travels + 4.0) + 8.0 * (n.total - n.blocks))
-    return Layout(parallel, recompute, micro_batch, state / devices + held, activations, traffic)
+    return Layout(parallel, recompute, micro_batch, state / devices + held, gradients / devices, kept, True, traffic)
 
 
-def layouts(config: GptConfig, parameters: Parameters, devices: int, micro_batch: int) -> list[Layout]:
+def layouts(
+    config: GptConfig, parameters: Parameters, devices: int, micro_batch: int, *, on_cpu: bool = False
+) -> list[Layout]:
     """Return the ways to hold a model on ``devices``, those with the least work and traffic first."""
     kinds = ("ddp", "fsdp") if devices > 1 else ("ddp",)
     sizes = [micro_batch] if micro_batch == 1 else [micro_batch, 1]
     return [
-        layout(config, parameters, devices, kind, recompute, size)
+        layout(config, parameters, devices, kind, recompute, size, on_cpu=on_cpu)
         for size in sizes
         for recompute in ("none", "attention", "blocks")
         for kind in kinds
@@ -322,6 +300,7 @@ def plan(
         raise ConfigError(f"--devices {devices}: expected a whole number, at least 1")
     parameters = count_parameters(config.model, vocab_size)
     tokens_per_step = config.train.batch_size * config.model.context
+    on_cpu = device == CPU_CORE
     at_once = min(config.train.micro_batch or config.train.batch_size, -(-config.train.batch_size // devices))
     return Plan(
         parameters=parameters,
@@ -333,8 +312,10 @@ def plan(
         devices=devices,
         mfu=mfu,
         precision=config.precision,
-        layout=layout(config, parameters, devices, config.train.parallel, config.train.recompute, at_once),
-        layouts=layouts(config, parameters, devices, at_once),
+        layout=layout(
+            config, parameters, devices, config.train.parallel, config.train.recompute, at_once, on_cpu=on_cpu
+        ),
+        layouts=layouts(config, parameters, devices, at_once, on_cpu=on_cpu),
         corpus_tokens=corpus_tokens,
     )
 

@@ -185,9 +185,11 @@ class Trainer:
         return self._to_device(x), self._to_device(y)
 
     def micro_gradients(self, x: Tensor, y: Tensor) -> None:
-        """Compute the gradient of ``x`` [B, T] at once, uncompiled and without dropout: what a micro-batch costs."""
+        """Compute the gradient of ``x`` [B, T] at once and uncompiled: what a micro-batch costs."""
+        stream = Stream("dropout", self.seeds.dropout).at(0, 0)
+        masks = draw_masks(self.config.model, len(x), x.shape[1], stream=stream, device=x.device)
         with self.numerics.autocast():
-            loss = self.model.loss(x, y)
+            loss = self.model.loss(x, y, masks)
         loss.backward()
 
     def apply(self, norm: Tensor, rate: float) -> None:

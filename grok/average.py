@@ -1,0 +1,95 @@
+"""``grok average RUN``: one model whose weights are the mean of a run's kept checkpoints.
+
+It becomes a checkpoint of its own in the store, with a run_id that ``grok evaluate``, ``grok generate`` and
+``grok hf export`` take. The mean of the last ones of a run is often better than each (Izmailov et al. 2018).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+from typing import Final
+
+from grok.cli.command import Parser, command
+from grok.config.common import StoreConfig
+from grok.errors import CheckpointError, ConfigError
+
+_EXAMPLES: Final = """\
+examples:
+  grok average 3f2a --store results/store --last 5
+  grok average 3f2a --store results/store --steps 6000,8000,10000
+"""
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Print the name of the average."""
+    print(_average(parser().parse_args(argv)))
+    return 0
+
+
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog="grok average",
+        description="The mean of the weights of a run's kept checkpoints, as a checkpoint of its own.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", help="the beginning of a run_id")
+    parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--steps", metavar="STEP,STEP,...", help="steps of the checkpoints (default: all there are)")
+    which.add_argument("--last", type=int, metavar="N", help="the checkpoints of the N largest steps")
+    return parser
+
+
+def _average(arguments: argparse.Namespace) -> str:
+    from grok.checkpoint import checkpoint_steps, run_folder, save_checkpoint
+    from grok.cli.trained import find_run
+    from grok.gpt.training.average import average
+
+    store = arguments.store or StoreConfig().path
+    if Path(arguments.run).is_dir():
+        raise ConfigError(f"RUN {arguments.run} is a folder: give a run_id and --store STORE, where the average goes")
+    run = find_run(arguments.run, store)
+    steps = _chosen(arguments, sorted(set(checkpoint_steps(run.folder))))
+    run_id = hashlib.sha256(f"{run.run_id}/average/{steps}".encode()).hexdigest()[: len(run.run_id)]
+    save_checkpoint(run_folder(store, run_id), average(run.folder, run_id, steps))
+    return (
+        f"run {run_id} in {store}/checkpoints: the mean of run {run.run_id} at {len(steps)} steps, "
+        f"{', '.join(map(str, steps))}"
+    )
+
+
+def _chosen(arguments: argparse.Namespace, kept: list[int]) -> list[int]:
+    """Return the steps to average, of those that are ``kept``.
+
+    Raises:
+        ConfigError: a step is no number, or a number of checkpoints that cannot be.
+        CheckpointError: fewer than two checkpoints, or one that is not there.
+    """
+    there = f"checkpoints of run {arguments.run} are kept at steps {', '.join(map(str, kept)) or 'none'}"
+    steps = kept
+    if arguments.last is not None:
+        if arguments.last < 2:
+            raise ConfigError(f"--last {arguments.last}: expected a whole number, at least 2")
+        steps = kept[-arguments.last :]
+        if len(steps) < arguments.last:
+            raise CheckpointError(f"--last {arguments.last}: {there}; train with checkpoint.keep_every=N to keep more")
+    elif arguments.steps is not None:
+        words = arguments.steps.split(",")
+        if not all(word.strip().isdecimal() and len(word) < 20 for word in words):
+            raise ConfigError(f"--steps {arguments.steps}: expected whole numbers with commas, such as 6000,8000")
+        steps = sorted({int(word) for word in words})
+        if missing := [step for step in steps if step not in kept]:
+            raise CheckpointError(f"--steps {arguments.steps}: no checkpoint of step {missing[0]}; {there}")
+    if len(steps) < 2:
+        raise CheckpointError(f"an average needs two checkpoints; {there}: train with checkpoint.keep_every=N")
+    return steps
+
+
+if __name__ == "__main__":
+    sys.exit(main())

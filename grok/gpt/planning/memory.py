@@ -1,0 +1,101 @@
+"""What a training step keeps in memory: weights and moments, gradients, activations, masks, logits.
+
+Plain arithmetic over the settings; no torch, nothing measured. Source: Korthikanti et al. 2022 (activations); the
+factors are those of our own step, which a test holds against the peak of torch's allocator.
+"""
+
+from __future__ import annotations
+
+from grok.config.gpt_model import ModelConfig
+
+LOGITS_ON_CPU, LOGITS_ON_GPU = 2**24, 2**28
+"""Logits that exist at once; ``grok.gpt.head`` has the same numbers, and a test holds them together."""
+
+
+def weight_bytes(precision: str) -> float:
+    """Return bytes of a parameter and its gradient apart: 4, in half precision a copy of 2 beside it, 8 in float64."""
+    return {"float64": 8.0, "bf16": 6.0, "fp16": 6.0}.get(precision, 4.0)
+
+
+def gradient_bytes(precision: str) -> float:
+    """Return bytes of a parameter's gradient: those of its own form."""
+    return 8.0 if precision == "float64" else 4.0
+
+
+def moment_bytes(kind: str, precision: str, *, matrices: float, others: float) -> float:
+    """Return bytes of an optimiser's state for ``matrices`` parameters in the blocks and ``others`` elsewhere.
+
+    AdamW has two moments, Muon one for matrices; of 8 bits a moment has a byte, and a scale for 256 of them.
+    """
+    each = gradient_bytes(precision)
+    if kind == "adamw8bit":
+        return 2 * (1 + 4 / 256) * (matrices + others)
+    return each * ((1 if kind == "muon" else 2) * matrices + 2 * others)
+
+
+def activation_bytes(
+    model: ModelConfig, sequences: int, precision: str, recompute: str = "none", *, on_cpu: bool = False
+) -> float:
+    """Return about how many bytes the backward pass of ``sequences`` at once keeps in the blocks and before the head.
+
+    A block keeps for a token 9 rows of width d (the inputs of two norms, which stay in float32 in half precision;
+    those of three linear layers; queries, keys, values and what attention makes of them) and 2 of the MLP's width, of
+    SwiGLU 4 (both products, silu of one, their product); rotary positions 3 more rows, RMSNorm 2, norms on queries and
+    keys 3; a softmax written out (also for dropout on attention, and ALiBi's on a CPU) the weights of all heads.
+    Dropout keeps its masks, in float32 and drawn before the pass, and the dropped weights of attention.
+
+    ``recompute``: with ``blocks`` a block keeps its input only, with ``attention`` attention does; one of them at a
+    time is computed again. Masks stay. ``on_cpu``: fused attention in half precision keeps copies in float32 there.
+    """
+    assert model.d_ff is not None and model.dropout_attention is not None
+    d, full = model.d_model, 8 if precision == "float64" else 4
+    size = 2 if precision in ("bf16", "fp16") else full
+    norms = 2 * d * full * (2 if model.norm_type == "rmsnorm" else 1)
+    rest = norms + (2 * d + (4 if model.activation == "swiglu" else 2) * model.d_ff) * size
+    attention = _attention_bytes(model, full, size, on_cpu=on_cpu)
+    kept = {"none": rest + attention, "attention": rest, "blocks": d * full}[recompute]
+    at_once = {"none": 0.0, "attention": attention, "blocks": rest + attention}[recompute]
+    rows = model.layers * kept + at_once + 2 * d * full
+    return float(sequences * model.context * rows) + mask_bytes(model, sequences)
+
+
+def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool) -> float:
+    """Return the bytes that attention keeps for a token; values take ``size`` bytes, in full precision ``full``."""
+    d, share = model.d_model, model.key_heads() / model.heads
+    written_out = model.softmax == "float32" or bool(model.dropout_attention)
+    rows = (5 + 2 * share * (share < 1)) * d * size  # grouped queries: the copies for each query, too
+    if model.positions == "rotary":
+        rows += (3 if share == 1 else 1 - share) * d * full
+    if model.qk_norm:
+        rows += 3 * d * full
+    if on_cpu and size < full and not written_out:
+        rows += 4 * d * full
+    if written_out or (on_cpu and model.positions == "alibi"):
+        rows += model.heads * model.context * (full + (size if size < full else 0))
+    if model.dropout_attention:
+        rows += model.heads * model.context * size
+    return rows
+
+
+def mask_bytes(model: ModelConfig, sequences: int) -> float:
+    """Return the bytes of the dropout masks of ``sequences`` at once: float32, all drawn before the forward pass."""
+    d = model.d_model
+    block = 2 * d * bool(model.dropout_residual) + model.heads * model.context * bool(model.dropout_attention)
+    return 4.0 * sequences * model.context * (model.layers * block + d * bool(model.dropout_embedding))
+
+
+def logits_bytes(model: ModelConfig, sequences: int, vocab_size: int, *, on_cpu: bool = False) -> float:
+    """Return about how many bytes the loss of ``sequences`` at once takes: logits, their softmax and their gradient.
+
+    The loss runs in chunks of rows (``grok.gpt.head``), so the logits of a large vocabulary never exist at once.
+    """
+    return 3.0 * 4 * min(sequences * model.context * vocab_size, LOGITS_ON_CPU if on_cpu else LOGITS_ON_GPU)
+
+
+def peak_bytes(state: float, gradients: float, activations: float, *, accumulated: bool) -> float:
+    """Return the bytes of a step at its peak.
+
+    Gradients take the place of activations while the backward pass goes on, unless those of earlier micro-batches are
+    there from the start (``accumulated``).
+    """
+    return state + (gradients + activations if accumulated else max(gradients, activations))

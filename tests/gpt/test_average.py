@@ -1,0 +1,86 @@
+"""The mean of kept checkpoints is a checkpoint that evaluation, sampling and export read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from grok import average, evaluate, generate
+from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
+from grok.cli.trained import find_run
+from grok.config.gpt import GptConfig
+from grok.records import Checkpoint
+from grok.store import StoreWriter
+from tests.gpt.conftest import RUN, result_of, run
+
+Build = Callable[..., GptConfig]
+
+
+@pytest.fixture
+def store(settings: Build, tmp_path: Path) -> Path:
+    """A store with a run's checkpoints of steps 3, 6 and 9; its states to roll back to are inside them."""
+    path = tmp_path / "store"
+    StoreWriter(path).close()
+    config = settings(checkpoint__keep_every=3, checkpoint__minutes=0, stability__policy="cut_lr",
+                      stability__snapshot_every=2)  # fmt: skip
+    for event in run(config):
+        if isinstance(event, Checkpoint):
+            save_checkpoint(run_folder(path, RUN), event, keep=1, keep_every=3)
+    return path
+
+
+def averaged(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert average.main([RUN[:6], *words]) == 0
+    return capsys.readouterr().out.split()[1]
+
+
+@pytest.mark.parametrize(("words", "steps"), [((), (3, 6, 9)), (("--last", "2"), (6, 9)), (("--steps", "9,3"), (3, 9))])
+def test_it_is_the_mean(
+    store: Path, words: tuple[str, ...], steps: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = averaged(capsys, "--store", str(store), *words)
+    weights = find_run(name, str(store)).weights("last")["last"]
+    parts = [load_checkpoint(run_folder(store, RUN), step).tensors for step in steps]
+    for n, mean in weights.items():
+        expected = torch.stack([part[f"model.{n}"].double() for part in parts]).mean(0)
+        torch.testing.assert_close(mean.double(), expected, rtol=0, atol=1e-7)
+    assert all(f"model.{n}" in parts[0] for n in weights) and weights
+    assert not any(n.startswith(("kept.", "optim.")) for n in load_checkpoint(run_folder(store, name)).tensors)
+
+
+def test_the_commands_read_it(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = averaged(capsys, "--store", str(store))
+    assert evaluate.main([name, "--store", str(store), "--limit", "100"]) == 0
+    assert generate.main([name, "--store", str(store), "--prompt", "a", "--tokens", "3"]) == 0
+    assert averaged(capsys, "--store", str(store)) == name  # given again it is the same one
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--last", "1"), "--last 1: expected"),
+        (("--last", "4"), "kept at steps 3, 6, 9; train with checkpoint.keep_every"),
+        (("--steps", "3,5"), "no checkpoint of step 5"),
+        (("--steps", "3"), "needs two checkpoints"),
+        (("--steps", "three"), "expected whole numbers with commas"),
+    ],
+)
+def test_what_cannot_be_averaged_is_refused(
+    store: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert average.main([RUN, "--store", str(store), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_going_back_to_any_kept_checkpoint_repeats_the_run(settings: Build, store: Path) -> None:
+    """``resume.run`` and ``resume.step`` name it; from there the same steps have the same bits."""
+    changes = {"checkpoint__minutes": 0, "stability__policy": "cut_lr", "stability__snapshot_every": 2}
+    whole = result_of(run(settings(**changes)))
+    for step in (3, 6):
+        config = settings(**changes, resume__run=RUN, resume__step=step)
+        again = result_of(run(config, load_checkpoint(run_folder(store, RUN), step)))
+        assert again.weights_hash == whole.weights_hash
+        assert (again.parent_run_id, again.branch_step) == (RUN, step)

@@ -1,0 +1,97 @@
+"""The planner's bytes are the peak of torch's allocator in a real step, within a tenth; so are the batch finder's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from grok.config.gpt import GptConfig
+from grok.gpt import head
+from grok.gpt.planning import memory
+from grok.gpt.planning.batch_finder import measure
+from grok.gpt.planning.planner import count_parameters, layout
+from grok.gpt.training.numerics import Numerics
+from grok.gpt.training.trainer import Trainer
+from grok.numerics.memory import peak_on_cpu
+from grok.text.corpus import Corpus
+
+Build = Callable[..., GptConfig]
+SHAPE = {"model__layers": 3, "model__d_model": 64, "model__heads": 4, "model__context": 64, "train__batch_size": 4}
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "another width of the MLP": {"model__d_ff": 100},
+    "dropout": {"model__dropout": 0.1},
+    "dropout of the residual": {"model__dropout_residual": 0.1},
+    "attention again": {"train__recompute": "attention"},
+    "blocks again": {"train__recompute": "blocks"},
+    "dropout, attention again": {"model__dropout": 0.1, "train__recompute": "attention"},
+    "dropout, blocks again": {"model__dropout": 0.1, "train__recompute": "blocks"},
+    "rotary": {"model__positions": "rotary"},
+    "ALiBi": {"model__positions": "alibi"},
+    "SwiGLU": {"model__activation": "swiglu"},
+    "grouped queries": {"model__kv_heads": 1},
+    "Llama": {"model__positions": "rotary", "model__norm_type": "rmsnorm", "model__activation": "swiglu",
+              "model__kv_heads": 2},
+    "norms on queries and keys": {"model__qk_norm": True},
+    "softmax written out": {"model__softmax": "float32"},
+    "post-norm": {"model__norm": "post"},
+    "bf16": {"precision": "bf16"},
+    "bf16, dropout": {"precision": "bf16", "model__dropout": 0.1},
+    "bf16, attention again": {"precision": "bf16", "train__recompute": "attention"},
+    "micro-batches": {"train__micro_batch": 2},
+    "mostly weights": {"model__d_model": 256, "train__batch_size": 1},
+    "Muon": {"optim__kind": "muon"},
+}  # fmt: skip
+
+
+def trainer_of(config: GptConfig, corpus: Corpus) -> Trainer:
+    return Trainer(config, corpus, Numerics.of(config, "cpu"))
+
+
+def planned(config: GptConfig, corpus: Corpus, sequences: int) -> float:
+    one = layout(
+        config,
+        count_parameters(config.model, corpus.vocab_size),
+        1,
+        config.train.parallel,
+        config.train.recompute,
+        sequences,
+        on_cpu=True,
+    )
+    return one.bytes
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_the_planner_knows_the_peak_of_a_step(settings: Build, corpus: Corpus, changes: dict[str, Any]) -> None:
+    config = settings(**{**SHAPE, "eval__windows": 1, "numerics__path": "plain"} | changes)
+    trainer = trainer_of(config, corpus)
+    with trainer.numerics.active():
+        trainer.update()
+        trainer.optimizer.zero_grad(set_to_none=True)
+        state = [t for p in trainer.parameters for t in (p, *trainer.optimizer.state[p].values())]
+        held = sum(t.numel() * t.element_size() for t in state if isinstance(t, torch.Tensor))
+        measured = held + peak_on_cpu(trainer.update)
+    assert planned(config, corpus, trainer.numerics.micro_batch) == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_batch_finder_measures_what_the_planner_says(settings: Build, corpus: Corpus, dropout: float) -> None:
+    config = settings(**{**SHAPE, "train__batch_size": 16}, model__dropout=dropout, train__micro_batch=1)
+    for size in measure(trainer_of(config, corpus), largest=8, repeats=1):
+        assert planned(config, corpus, size.sequences) == pytest.approx(size.memory, rel=0.1)
+
+
+def test_the_planner_knows_how_many_logits_exist_at_once() -> None:
+    assert head.CHUNK_ELEMENTS == {"cpu": memory.LOGITS_ON_CPU, "cuda": memory.LOGITS_ON_GPU}
+
+
+def test_a_peak_is_what_was_there_at_once() -> None:
+    def two_and_one() -> None:
+        pair = (torch.zeros(1000), torch.zeros(1000))
+        del pair
+        torch.zeros(1000)
+
+    assert peak_on_cpu(two_and_one) == 8000
