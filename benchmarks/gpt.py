@@ -1,12 +1,14 @@
 """Our GPT step against a plain nanoGPT-style loop, in turns, each in a process of its own, at equal threads.
 
     python -m benchmarks.gpt --data DIR [--threads 1] [--steps 400] [--out results/benchmarks]
+    python -m benchmarks.gpt --data DIR --processes 2 [--only "plain loop, compiled" "ours, float32, compiled"]
     python -m benchmarks.gpt --data DIR --model gpt2 --device cuda [--batch 16] [--steps 200] [--out ...]
 
 DIR is what ``python -m grok.prepare`` wrote: for the first command of Shakespeare's characters, for the second of
 any text with GPT-2's tokeniser. The plain loop is the usual one: an ``nn.Module`` with
 ``scaled_dot_product_attention``, windows at random offsets, clipping, a cosine schedule, AdamW as PyTorch gives it
-by default; on a GPU also bf16 autocast, the model compiled, AdamW fused. Both train the same model for the same
+by default (fused on a GPU), in bf16 autocast and compiled where ours is; several processes share a batch by DDP. Both
+train the same model for the same
 number of steps; the table gives milliseconds a step (median, and the quartiles over rounds), and each
 one's validation loss on the same windows, so that no speed is bought with it. Our step also makes the
 whole log of the step (norms, moments, zeros, data wait), which the plain one does not, and runs as a
@@ -24,8 +26,10 @@ import contextlib
 import datetime
 import json
 import multiprocessing
+import os
 import platform
 import resource
+import socket
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -47,7 +51,9 @@ from grok.gpt.training.batches import validation_starts
 from grok.gpt.training.checkpoint import capture, to_checkpoint
 from grok.gpt.training.history import History
 from grok.gpt.training.numerics import Numerics, device_model
+from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.trainer import Trainer
+from grok.processes import Rank
 from grok.text.corpus import Corpus, open_corpus
 from grok.text.windows import gather
 
@@ -91,7 +97,7 @@ class OurLoop:
         keep_freed_memory()
         use_large_pages()
         self.config = our_config(shape, corpus, threads, steps, precision, compiled)
-        self.trainer = Trainer(self.config, corpus, Numerics.of(self.config, device))
+        self.trainer = Trainer(self.config, corpus, Numerics.of(self.config, device), Ranks.of_this_process())
         self.model = self.trainer.model.loss
         self.waits: list[float] = []
         self.history = History()
@@ -113,13 +119,14 @@ class OurLoop:
         return min(seconds)
 
 
-def serve(pipe: Connection, kind: tuple[str, str, bool], given: argparse.Namespace) -> None:
-    """Build one contender in this process, then do what the pipe asks for."""
+def serve(pipe: Connection, kind: tuple[str, str, bool], given: argparse.Namespace, place: dict[str, str]) -> None:
+    """Build one contender (or, of several processes, its part at ``place``), then do what the pipe asks for."""
+    os.environ.update(place)
     torch.set_num_threads(given.threads)
     name, precision, compiled = kind
     corpus, shape = open_corpus(given.data), shape_of(given)
     loop: Any = (
-        PlainLoop(shape, corpus, given.device, given.steps, precision, compiled)
+        PlainLoop(shape, corpus, given.device, given.steps, precision, compiled, Rank.of_this_process())
         if name == "plain"
         else OurLoop(shape, corpus, given.device, given.threads, given.steps, precision, compiled)
     )
@@ -138,7 +145,8 @@ def _serve(pipe: Connection, loop: Any, corpus: Corpus, given: argparse.Namespac
         pipe.send((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults))
     on_cuda = given.device == "cuda"
     memory = torch.cuda.max_memory_allocated() if on_cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    loss = validation_loss(loop.model, corpus, shape_of(given), given.device)
+    shape = replace(shape_of(given), batch=shape_of(given).batch // given.processes)  # as it was compiled
+    loss = validation_loss(loop.model, corpus, shape, given.device)
     more = (
         {}
         if isinstance(loop, PlainLoop)
@@ -178,7 +186,8 @@ class Contender:
     """One process and what it took, round by round."""
 
     name: str
-    pipe: Connection
+    pipes: list[Connection]
+    """To each of its processes."""
     rounds: list[float] = field(default_factory=list)
     """Milliseconds a step."""
     faults: list[float] = field(default_factory=list)
@@ -187,26 +196,42 @@ class Contender:
 
     @classmethod
     def start(cls, name: str, kind: tuple[str, str, bool], given: argparse.Namespace) -> Contender:
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        context.Process(target=serve, args=(there, kind, given), daemon=True).start()
-        assert here.recv() == "ready"
-        return cls(name, here)
+        context, pipes = multiprocessing.get_context("spawn"), []
+        size, port = given.processes, _free_port()
+        for rank in range(size):
+            here, there = context.Pipe()
+            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+            place = {n: str(v) for n, v in places.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            context.Process(target=serve, args=(there, kind, given, place if size > 1 else {}), daemon=True).start()
+            pipes.append(here)
+        assert all(pipe.recv() == "ready" for pipe in pipes)
+        return cls(name, pipes)
 
     def round(self) -> None:
-        self.pipe.send(ROUND)
-        seconds, faults = self.pipe.recv()
+        for pipe in self.pipes:
+            pipe.send(ROUND)
+        seconds, faults = max(pipe.recv() for pipe in self.pipes)
         self.rounds.append(1000 * seconds / ROUND)
         self.faults.append(faults / ROUND)
 
     def finish(self) -> None:
-        self.pipe.send(None)
-        self.end = self.pipe.recv()
+        for pipe in self.pipes:
+            pipe.send(None)
+        self.end, *_ = [pipe.recv() for pipe in self.pipes]
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
 
 
 KINDS = {
     "cpu": {
         "plain loop": ("plain", "float32", False),
+        "plain loop, compiled": ("plain", "float32", True),
+        "plain loop, bf16, compiled": ("plain", "bf16", True),
         "ours, float32": ("ours", "float32", False),
         "ours, float32, compiled": ("ours", "float32", True),
         "ours, bf16, compiled": ("ours", "bf16", True),
@@ -217,12 +242,13 @@ KINDS = {
         "ours, bf16, compiled": ("ours", "bf16", True),
     },
 }
-"""Who is measured, by kind of device: the plain loop first, as people run it there."""
+"""Who is measured, by kind of device; each of ours is set beside the plain loop of the same form."""
 
 
 def measure(given: argparse.Namespace) -> list[Contender]:
     """Run all contenders in turns and return them."""
-    contenders = [Contender.start(name, kind, given) for name, kind in KINDS[given.device].items()]
+    kinds = {name: kind for name, kind in KINDS[given.device].items() if not given.only or name in given.only}
+    contenders = [Contender.start(name, kind, given) for name, kind in kinds.items()]
     for _ in range(given.steps // ROUND):
         for contender in contenders:
             contender.round()
@@ -241,11 +267,11 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
     lines = [
         "# A GPT step against a plain loop",
         "",
-        f"{datetime.date.today()}, commit {commit()}, {device}, {given.threads} thread(s), "
-        f"Python {platform.python_version()}, torch {torch.__version__}. {shape.words}, "
+        f"{datetime.date.today()}, commit {commit()}, {device}, {given.processes} process(es) of {given.threads} "
+        f"thread(s), Python {platform.python_version()}, torch {torch.__version__}. {shape.words}, "
         f"{given.steps} steps, {given.clock} time. Command: `python -m benchmarks.gpt --data DIR "
         f"--model {given.model} --device {given.device} --batch {shape.batch} "
-        f"--threads {given.threads} --steps {given.steps} --clock {given.clock}`.",
+        f"--threads {given.threads} --processes {given.processes} --steps {given.steps} --clock {given.clock}`.",
         "",
         f"Medians over rounds of {ROUND} steps in which all take turns, each in a process of its own; ratios round by "
         "round, with quartiles. Ours makes its whole log of the step.",
@@ -253,15 +279,15 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
         "| | ms a step | tokens/s | GFLOP/s | val loss | times the plain loop | pages mapped a step | MiB |",
         "|---|--:|--:|--:|--:|---|--:|--:|",
     ]
-    base = np.array(contenders[0].rounds[1:])  # the first round compiles
     for c in contenders:
+        base = np.array(_counterpart(c, contenders, given.device).rounds[1:])  # the first round compiles
         ms = float(np.median(c.rounds[1:]))
         low, middle, high = np.quantile(base / np.array(c.rounds[1:]), [0.25, 0.5, 0.75])
         lines.append(
             f"| {c.name} | {ms:.1f} | {tokens / ms * 1000:,.0f} | {flops / ms / 1e6:,.0f} | {c.end['val_loss']:.3f} | "
             f"{middle:.2f} ({low:.2f} to {high:.2f}) | {np.median(c.faults[1:]):,.0f} | {c.end['memory']:,.0f} |"
         )
-    ours = contenders[1]
+    ours = next(c for c in contenders if "data_wait" in c.end)
     seconds, minutes = ours.end["checkpoint_seconds"], config.checkpoint.minutes
     lines += [
         "",
@@ -278,10 +304,19 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _counterpart(one: Contender, contenders: list[Contender], device: str) -> Contender:
+    """Return the plain loop of the same precision, compiled alike; else the first contender."""
+    form = KINDS[device][one.name][1:]
+    plain = (c for c in contenders if KINDS[device][c.name] == ("plain", *form))
+    return next(plain, contenders[0])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1, help="processes that share each batch (default 1)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders, by their names in the table")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--device", default="cpu", choices=tuple(KINDS))
     parser.add_argument("--model", default="char", choices=tuple(SHAPES), help="gpt2: 124M parameters, for a GPU")
@@ -300,7 +335,7 @@ def main() -> None:
     text = page(contenders, given)
     print(text)
     if given.out is not None:
-        name = f"{datetime.date.today()}-gpt"
+        name = f"{datetime.date.today()}-gpt" + (f"-{given.processes}-processes" if given.processes > 1 else "")
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / f"{name}.md").write_text(text, encoding="utf-8")
         figures = {c.name: {"ms a step": c.rounds, "pages a step": c.faults, **c.end} for c in contenders}

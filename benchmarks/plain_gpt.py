@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
+from grok.processes import Rank
 from grok.text.corpus import Corpus
+
+ALONE = Rank()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,21 @@ class PlainGPT(nn.Module):
 class PlainLoop:
     """The usual training loop."""
 
-    def __init__(self, shape: Shape, corpus: Corpus, device: str, steps: int, precision: str, compiled: bool) -> None:
+    def __init__(
+        self, shape: Shape, corpus: Corpus, device: str, steps: int, precision: str, compiled: bool, rank: Rank = ALONE
+    ) -> None:
+        """``rank``: of several processes that share a batch by DDP, as nanoGPT does it under ``torchrun``."""
         self.generator = torch.Generator().manual_seed(1337)
+        shape = replace(shape, batch=shape.batch // rank.size)
         self.shape, self.device, self.steps, self.k, self.data = shape, device, steps, 0, corpus.tokens("train")
         plain = PlainGPT(shape, corpus.vocab_size, self.generator).to(device)
         self.model: Any = torch.compile(plain) if compiled else plain
+        self.trained = self.model
+        if rank.size > 1:
+            if not dist.is_initialized():
+                dist.init_process_group("nccl" if device == "cuda" else "gloo")
+            self.trained = DistributedDataParallel(self.model)
+            self.generator.manual_seed(1337 + rank.index)
         self.half = precision == "bf16"
         decays = [p for p in plain.parameters() if p.dim() >= 2]
         rest = [p for p in plain.parameters() if p.dim() < 2]
@@ -108,7 +123,7 @@ class PlainLoop:
         if self.device == "cuda":
             x, y = (a.pin_memory().to(self.device, non_blocking=True) for a in (x, y))
         with torch.autocast(self.device, torch.bfloat16, enabled=self.half):
-            loss = self.model(x, y)
+            loss = self.trained(x, y)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
