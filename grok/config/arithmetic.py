@@ -47,11 +47,11 @@ class TaskConfig:
     )
     sequence: str = setting(
         "eos a op b =",
-        "Tokens of one example; the answer is read at the last one.",
+        "Tokens of one example; the model predicts the answer at the last one.",
         choices=("eos a op b =", "a op b =", "a b ="),
     )
     plugin: dict[str, Any] = setting(
-        {}, "A task of your own: `_target_` names what gives its table, the rest are its arguments.", neutral={}
+        {}, "Your own task: `_target_` names a function that returns its table, other keys are arguments.", neutral={}
     )
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class TaskConfig:
         """Return the number of equations in the table.
 
         Raises:
-            ConfigError: a task of the user's own that this command does not name.
+            ConfigError: The task is the user's own, and this command does not name its code.
         """
         if self.plugin:
             from grok.config.own_task import size_of
@@ -102,7 +102,7 @@ class TaskConfig:
         return self.modulus * (self.modulus - 1 if self.operation == "x/y" else self.modulus)
 
     def is_of_another_form(self) -> bool:
-        """Return whether this is a table of the user's own that is no operation of two numbers."""
+        """Return whether this is the user's own table and not an operation of two operands."""
         if not self.plugin:
             return False
         from grok.config.own_task import table_of
@@ -110,7 +110,7 @@ class TaskConfig:
         return not isinstance(table_of(self.plugin), Operation)
 
     def train_examples(self) -> int:
-        """Return how many of them are trained on: the fraction, rounded down."""
+        """Return the number of training examples: the fraction of the table, rounded down."""
         return int(self.train_fraction * self.examples())
 
 
@@ -122,7 +122,7 @@ class ModelConfig:
     d_model: int = setting(128, "Model width.", minimum=1, maximum=LARGEST_SIZE)
     heads: int = setting(4, "Attention heads; must divide d_model.", minimum=1)
     d_ff: int | None = setting(512, "Inner width of the MLP; null: 4 times d_model.", minimum=1, maximum=LARGEST_SIZE)
-    norm: str = setting("post", "Where LayerNorm stands in a block.", choices=("post", "pre", "none"))
+    norm: str = setting("post", "Position of LayerNorm in a block.", choices=("post", "pre", "none"))
     final_norm: bool = setting(True, "LayerNorm before the head.")
     activation: str = setting("gelu", "Activation of the MLP.", choices=("gelu", "relu"))
     positions: str = setting("learned", "Position embedding.", choices=("learned", "sinusoidal"))
@@ -136,7 +136,7 @@ class ModelConfig:
     init_scale: float = setting(1.0, "Factor on every initial weight matrix and embedding.", above=0, neutral=1.0)
     dropout: float = setting(0.0, "Dropout on embeddings, attention and MLP outputs.", minimum=0, below=1)
     plugin: dict[str, Any] = setting(
-        {}, "A model of your own: `_target_` names a torch module's class, the rest are its arguments.", neutral={}
+        {}, "Your own model: `_target_` names a torch module's class, other keys are arguments.", neutral={}
     )
 
     def __post_init__(self) -> None:
@@ -178,7 +178,7 @@ class OptimConfig:
         {}, "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.", neutral={}
     )
     intervention: dict[str, Any] = setting(
-        {}, "A change of your own to gradients or weights at every step: `_target_`, arguments.", neutral={}
+        {}, "Your own change of gradients or weights at every step: `_target_`, arguments.", neutral={}
     )
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class OptimConfig:
 class TrainConfig:
     """Length, batches and early stop."""
 
-    steps: int = setting(3000, "Updates to make.", role="length", minimum=1)
+    steps: int = setting(3000, "Number of updates.", role="length", minimum=1)
     batch_size: int = setting(512, "Examples of a mini-batch; the epoch's last one may be smaller.", minimum=1)
     loss: str = setting(
         "softmax",
@@ -201,11 +201,11 @@ class TrainConfig:
         neutral="softmax",
     )
     loss_plugin: dict[str, Any] = setting(
-        {}, "A loss of your own, of logits and right classes: `_target_`, arguments.", neutral={}
+        {}, "Your own loss, a function of logits and right classes: `_target_`, arguments.", neutral={}
     )
     stop_when_generalised: bool = setting(
         False,
-        "Stop a run once two decisions in a row see it generalised, never before `stop_horizon`.",
+        "Stop a run that is generalised at two early-stop decisions in a row, not before `stop_horizon`.",
         role="schedule",
     )
     stop_horizon: int = setting(
@@ -213,7 +213,7 @@ class TrainConfig:
     )
     stop_every: int = setting(
         100,
-        "Cadence in steps of the early-stop decision, whatever the evaluation schedule.",
+        "Steps between early-stop decisions, independent of the evaluation schedule.",
         role="schedule",
         minimum=1,
     )
@@ -224,7 +224,7 @@ class TrainConfig:
 
 @dataclass(kw_only=True)
 class EvalConfig:
-    """When a run is looked at; looking never changes it."""
+    """When a run is evaluated. Evaluations never change a run."""
 
     every: int = setting(
         100, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
@@ -237,21 +237,25 @@ class EvalConfig:
     )
     points: int = setting(100, "Evaluations of the log schedule.", role="schedule", minimum=2, maximum=MOST_EVALUATIONS)
     passes: int = setting(
-        1, "Passes over the validation set per evaluation; more change nothing.", role="none", minimum=1, maximum=1000
+        1,
+        "Passes over the validation set per evaluation; more do not change the result.",
+        role="none",
+        minimum=1,
+        maximum=1000,
     )
     shuffle: bool = setting(
-        False, "Visit the validation set's passes in a random order, drawn from the eval stream.", role="none"
+        False, "Read the validation set in a random order, drawn from the eval stream.", role="none"
     )
     couple_order: bool = setting(
         False,
-        "The diary's bug, on purpose: each pass over the validation set moves the order stream.",
+        "The bug of the diary's code: each pass over the validation set advances the order stream.",
         neutral=False,
     )
     metrics: list[str] = setting(
-        [], f"Further measurements at each evaluation: {', '.join(METRICS)}; they change nothing.", role="none"
+        [], f"Further measurements at each evaluation: {', '.join(METRICS)}; they do not change training.", role="none"
     )
     metric_plugins: dict[str, Any] = setting(
-        {}, "Measurements of your own, by name: `_target_` and arguments of each.", role="schedule", neutral={}
+        {}, "Your own measurements, by name: `_target_` and arguments of each.", role="schedule", neutral={}
     )
 
     def __post_init__(self) -> None:
@@ -271,11 +275,11 @@ class EvalConfig:
 
 @dataclass(kw_only=True)
 class PerturbConfig:
-    """A deliberate tiny change of the initial weights, to tell a seed's effect from chaos."""
+    """A deliberate tiny change of the initial weights, to distinguish a seed's effect from chaos."""
 
     ulps: int = setting(
         0,
-        "Move every drawn initial weight by up to this many units in the last place.",
+        "Change every drawn initial weight by up to this many units in the last place.",
         minimum=0,
         maximum=2**20,
         neutral=0,

@@ -11,13 +11,13 @@ from grok.plugins import Spec, check_spec
 from grok.streams import MAX_SEED, STREAMS, StreamSeeds
 
 LARGEST_SWEEP: Final = 1_000_000
-"""Runs of one command at most: more take hours to plan, and more memory than this project's machines have."""
+"""Most runs of one command. More would take hours to plan, and more memory than usual machines have."""
 
 LARGEST_SIZE: Final = 2**20
-"""Of a width, a batch and the like: far above any model of this kind, and small enough to be multiplied."""
+"""Largest width, batch and so on: far above any model of this kind, and products of two of them do not overflow."""
 
 MOST_EVALUATIONS: Final = 10_000_000
-"""Of one run: each is a row of its curve."""
+"""Most evaluations of one run. Each is a row of its curve."""
 
 _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
 # Seed settings have role "none" because identity holds the *resolved* streams instead:
@@ -28,11 +28,11 @@ _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
 class SeedsConfig:
     """One seed per source of randomness; null derives it from the master seed."""
 
-    split: int | None = setting(None, "Which examples train and which validate.", **_SEED)
-    init: int | None = setting(None, "Initial weights, drawn tensor by tensor by name.", **_SEED)
+    split: int | None = setting(None, "Which examples are for training and which for validation.", **_SEED)
+    init: int | None = setting(None, "Initial weights; each tensor is drawn separately, by its name.", **_SEED)
     order: int | None = setting(None, "Order of the training examples, a function of (seed, epoch).", **_SEED)
     dropout: int | None = setting(None, "Dropout masks and activation noise.", **_SEED)
-    eval: int | None = setting(None, "Anything an evaluation draws; it can never move training.", **_SEED)
+    eval: int | None = setting(None, "Random draws of evaluations; they cannot change training.", **_SEED)
     sample: int | None = setting(None, "Text sampled from a language model.", **_SEED)
     perturb: int | None = setting(None, "Signs of the deliberate ulp-sized change of the initial weights.", **_SEED)
     layers: dict[str, int] = setting(
@@ -46,7 +46,7 @@ class NumericsConfig:
 
     path: str = setting(
         "auto",
-        "Matrix product path: by a table of processor models (auto), torch's default, or oneDNN.",
+        "Matrix products: chosen by processor model (auto), torch's default (plain), or oneDNN.",
         role="none",
         choices=("auto", "plain", "onednn"),
     )
@@ -54,7 +54,7 @@ class NumericsConfig:
     graphs: bool = setting(
         True, "Replay captured CUDA graphs of stacked lanes; false: queue every kernel, slower.", role="none"
     )
-    auto_fallback: bool = setting(False, "Go on uncompiled, with a warning, where compilation fails.", role="none")
+    auto_fallback: bool = setting(False, "Continue uncompiled, with a warning, if compilation fails.", role="none")
     strict: bool = setting(False, "Refuse to resume or extend runs that have another numerics tag.", role="none")
 
 
@@ -74,16 +74,16 @@ class StoreConfig:
 
 @dataclass(kw_only=True)
 class CheckpointConfig:
-    """Checkpoints of runs in flight (finished runs keep theirs when asked)."""
+    """Checkpoints of runs in training (finished runs keep theirs with ``keep`` or ``keep_every``)."""
 
     every: int = setting(0, "Steps between checkpoints of a run; 0: by minutes only.", role="none", minimum=0)
     minutes: float = setting(10.0, "Minutes between checkpoints of a run; 0: by steps only.", role="none", minimum=0)
     keep: bool = setting(False, "Keep the last checkpoint of a finished run, so that it can be extended.", role="none")
     keep_last: int | None = setting(
-        None, "Checkpoints kept of a run in flight; null: 1, of a language model 2.", role="none", minimum=1
+        None, "Checkpoints kept while a run trains; null: 1, for a language model 2.", role="none", minimum=1
     )
     keep_every: int = setting(
-        0, "Steps between checkpoints that stay for good, also after the run; 0: none.", role="none", minimum=0
+        0, "Steps between checkpoints that are kept permanently, also after the run; 0: none.", role="none", minimum=0
     )
 
 
@@ -104,10 +104,10 @@ class SinksConfig:
 
 
 def refuse_too_many_runs(count: int, what: str) -> None:
-    """Refuse a plan that no machine could hold, before it is made.
+    """Refuse a plan of too many runs, before it is made.
 
     Raises:
-        ConfigError: ``count`` is above :data:`LARGEST_SWEEP`; ``what`` says which words give so many.
+        ConfigError: ``count`` is above :data:`LARGEST_SWEEP`. ``what`` names the words that give so many.
     """
     if count > LARGEST_SWEEP:
         shown = f"{count:,}" if count < 10**15 else f"about {float(count):.0e}" if count < 10**300 else "endlessly many"
@@ -129,13 +129,15 @@ def refuse_too_many_evaluations(steps: int, every: int) -> None:
 
 @dataclass(kw_only=True)
 class RunConfig:
-    """What every run has, whatever it trains."""
+    """Settings of every run, in each mode."""
 
     mode: str = setting("arithmetic", "What is trained.", choices=("arithmetic", "gpt"))
     experiment: str | None = setting(None, "Name of the experiment file these settings started from.", role="none")
-    seed: int = setting(0, "Master seed; every stream that is not given derives from it.", **_SEED)
+    seed: int = setting(0, "Master seed; streams without a seed of their own derive from it.", **_SEED)
     seeds: SeedsConfig = section(SeedsConfig)
-    replicate: int = setting(0, "Separates deliberate re-runs of one and the same run.", role="schedule", minimum=0)
+    replicate: int = setting(
+        0, "Number of a deliberate repetition of a run; 0: the run itself.", role="schedule", minimum=0
+    )
     save: str = setting(
         "none",
         "Which weights to keep as safetensors.",
@@ -159,7 +161,7 @@ class RunConfig:
         None, "Worker processes; null: one per core, as memory allows.", role="none", minimum=1, maximum=4096
     )
     lanes: int | None = setting(
-        None, "Runs side by side in one worker; null: by device.", role="none", minimum=1, maximum=2**16
+        None, "Runs computed side by side in one worker; null: chosen by device.", role="none", minimum=1, maximum=2**16
     )
     executor: str = setting(
         "loky",
@@ -169,14 +171,14 @@ class RunConfig:
         own=True,
     )
     plugin_path: str = setting(
-        ".", "Folder in which code of your own (`_target_: MODULE.NAME`) is looked for first.", role="none"
+        ".", "Folder that is searched first for your own code (`_target_: MODULE.NAME`).", role="none"
     )
     store: StoreConfig = section(StoreConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     log: SinksConfig = section(SinksConfig)
     dry_run: bool = setting(False, "Print the plan and train nothing.", role="none")
-    retry_failed: bool = setting(False, "Also run again what the store holds as failed.", role="none")
-    force: bool = setting(False, "Run again what the store holds already, as the next replicate.", role="none")
+    retry_failed: bool = setting(False, "Also train runs again that are stored as failed.", role="none")
+    force: bool = setting(False, "Train stored runs again, as their next replicate.", role="none")
     require_clean: bool = setting(False, "Refuse to train from uncommitted code.", role="none")
 
     def stream_seeds(self) -> StreamSeeds:
@@ -184,7 +186,7 @@ class RunConfig:
         return StreamSeeds.derive(self.seed, {name: getattr(self.seeds, name) for name in STREAMS})
 
     def live_streams(self) -> frozenset[str]:
-        """Return the streams that can move training under these settings."""
+        """Return the streams that can change training under these settings."""
         return frozenset({"split", "init", "order"})
 
     def length_is_free(self) -> bool:
@@ -196,15 +198,15 @@ class RunConfig:
         return {}
 
     def measuring_plugins(self) -> frozenset[str]:
-        """Return the settings among :meth:`plugins` whose code only measures: it moves no weight."""
+        """Return the settings among :meth:`plugins` whose code only measures and changes no weight."""
         return frozenset()
 
     def only_on_cpu(self) -> list[str]:
-        """Return the settings in force that only the CPU's engine carries."""
+        """Return the settings in use that only the CPU's engine supports."""
         return []
 
     def coupled_schedule(self) -> dict[str, object]:
-        """Return the evaluation settings that move training, which by design is none."""
+        """Return the evaluation settings that change training: none, unless a subclass says otherwise."""
         return {}
 
 
@@ -212,7 +214,7 @@ def refuse_odd_heads(heads: int, d_model: int) -> None:
     """Refuse a model whose width its heads do not divide.
 
     Raises:
-        ConfigError: they do not; names numbers of heads near it that do.
+        ConfigError: ``heads`` does not divide ``d_model``. The message names close numbers that do.
     """
     if d_model % heads:
         divisors = [h for h in range(1, d_model + 1) if d_model % h == 0]

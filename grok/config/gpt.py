@@ -1,4 +1,4 @@
-"""Settings of the GPT mode. Without a preset (``experiment=gpt/NAME``) nothing starts."""
+"""Settings of the GPT mode. A run needs a preset (``experiment=gpt/NAME``)."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ PRESETS: Final = (
     "wikitext103_353m",
     "wikitext_sample",
 )
-"""The presets of ``conf/experiment/gpt``; a test holds the two lists together."""
+"""The presets of ``conf/experiment/gpt``; a test compares both lists."""
 
 WARMUP_STEPS: Final = 100
-"""Steps of warm-up where nothing else is said."""
+"""Default steps of warm-up."""
 
 
 @dataclass(kw_only=True)
 class DataConfig:
-    """The token arrays that `grok prepare` made, and how batches are cut from them."""
+    """The corpus that `grok prepare` made, and how batches are taken from it."""
 
     path: str | None = setting(
-        None, "Folder that `grok prepare` wrote; a run is named by its manifest, not by it.", role="none"
+        None, "Folder that `grok prepare` wrote; run_id depends on its manifest, not on its path.", role="none"
     )
     tokenizer: str | None = setting(
         None, "Code of your own (MODULE.NAME) that made the corpus's tokens, for samples as text.", role="none"
     )
     sampling: str = setting(
         "blocks",
-        "Non-overlapping blocks, each once an epoch in a random order, or windows at random offsets.",
+        "Non-overlapping blocks, each once an epoch in random order, or windows at random offsets.",
         choices=("blocks", "random"),
     )
 
@@ -73,7 +73,9 @@ class OptimConfig:
     momentum: float = setting(0.95, "Muon's momentum.", minimum=0, below=1, neutral=0.95)
     clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
     warmup_steps: int = setting(
-        WARMUP_STEPS, "Steps of linear warm-up; update k has k / warmup_steps of lr; one_cycle has none.", minimum=0
+        WARMUP_STEPS,
+        "Steps of linear warm-up; update k has k / warmup_steps of lr; one_cycle does not use it.",
+        minimum=0,
     )
     warmup_samples: int | None = setting(None, "Warm-up counted in sequences instead of steps.", minimum=1)
     schedule: str = setting(
@@ -81,14 +83,18 @@ class OptimConfig:
         "What follows the warm-up.",
         choices=("constant", "linear", "cosine", "wsd", "one_cycle"),
     )
-    min_lr: float = setting(0.1, "Share of the peak that a decay ends at.", minimum=0, maximum=1)
+    min_lr: float = setting(0.1, "Learning rate at the end of a decay, as a share of the peak.", minimum=0, maximum=1)
     decay_steps: int | None = setting(None, "Step at which the decay ends; null: train.steps.", minimum=1)
     wsd_decay: float = setting(
-        0.2, "Share of the steps that the wsd schedule decays over, at the end.", above=0, maximum=1
+        0.2, "Share of the steps, at the end, in which the wsd schedule decays.", above=0, maximum=1
     )
     cycle_rise: float = setting(0.3, "Share of the steps in which one_cycle rises.", above=0, below=1)
-    cycle_start: float = setting(0.04, "Share of the peak that one_cycle starts at.", above=0, maximum=1)
-    cycle_end: float = setting(4e-6, "Share of the peak that one_cycle ends at.", minimum=0, maximum=1)
+    cycle_start: float = setting(
+        0.04, "Learning rate at the start of one_cycle, as a share of the peak.", above=0, maximum=1
+    )
+    cycle_end: float = setting(
+        4e-6, "Learning rate at the end of one_cycle, as a share of the peak.", minimum=0, maximum=1
+    )
 
     def __post_init__(self) -> None:
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
@@ -104,16 +110,14 @@ class OptimConfig:
 class TrainConfig:
     """Length, batches and early stop."""
 
-    steps: int = setting(2000, "Updates to make.", role="length", minimum=1)
+    steps: int = setting(2000, "Number of updates.", role="length", minimum=1)
     epochs: float | None = setting(
-        None, "Length in epochs of the data; `steps` then follows from it when a run is planned.", role="none", above=0
+        None, "Length in epochs of the data; the plan computes `steps` from it.", role="none", above=0
     )
-    tokens: float | None = setting(
-        None, "Length in tokens; `steps` then follows from it when a run is planned.", role="none", minimum=1
-    )
-    batch_size: int = setting(12, "Sequences of one update.", minimum=1, maximum=2**24)
+    tokens: float | None = setting(None, "Length in tokens; the plan computes `steps` from it.", role="none", minimum=1)
+    batch_size: int = setting(12, "Sequences per update.", minimum=1, maximum=2**24)
     micro_batch: int | None = setting(
-        None, "Sequences computed at once, gradients accumulated; null: all of them.", role="none", minimum=1
+        None, "Sequences computed at once, with accumulated gradients; null: the whole batch.", role="none", minimum=1
     )
     batch_ramp: list[int] = setting(
         [], "Ramp of the batch: first size, increment, and sequences over which it grows; empty: none.", neutral=[]
@@ -126,19 +130,19 @@ class TrainConfig:
     )
     devices: int = setting(
         1,
-        "Processes that must share each batch; 1: as many as torchrun starts. Their number is in the numerics tag.",
+        "Required number of processes; 1: as many as torchrun starts. The number is in the numerics tag.",
         role="none",
         minimum=1,
     )
     parallel: str = setting(
         "ddp",
-        "What several processes keep: all of weights and moments each (ddp), or a share of them (fsdp).",
+        "Each process holds all weights and moments (ddp), or a share of them (fsdp).",
         role="none",
         choices=("ddp", "fsdp"),
     )
     recompute: str = setting(
         "none",
-        "What the backward pass computes again instead of keeping it: nothing, attention, or whole blocks.",
+        "Activations that the backward pass recomputes instead of storing: none, attention, or whole blocks.",
         role="none",
         choices=("none", "attention", "blocks"),
     )
@@ -177,7 +181,7 @@ def _check_ramp(name: str, ramp: list[int], full_name: str, full: int) -> None:
 
 @dataclass(kw_only=True)
 class EvalConfig:
-    """When a run is looked at, on which text; looking never changes it."""
+    """When a run is evaluated, and on which text. Evaluations never change a run."""
 
     every: int = setting(
         250, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
@@ -190,19 +194,23 @@ class EvalConfig:
     sample_tokens: int = setting(
         120, "Tokens sampled at each evaluation; 0: none.", role="none", minimum=0, maximum=LARGEST_SIZE
     )
-    prompt: str = setting("\n", "Text that the samples go on from.", role="none")
-    temperature: float = setting(0.8, "Temperature of the samples; 0: the likeliest token.", role="none", minimum=0)
+    prompt: str = setting("\n", "Text that the samples continue.", role="none")
+    temperature: float = setting(
+        0.8, "Temperature of the samples; 0: always the most likely token.", role="none", minimum=0
+    )
     top_k: int | None = setting(
-        50, "Samples draw from this many likeliest tokens; null: from all.", role="none", minimum=1
+        50, "Samples draw from this many most likely tokens; null: from all.", role="none", minimum=1
     )
     average_share: float = setting(
         0.2,
-        "Share of the run, at its end, whose weights are averaged when `save` keeps weights.",
+        "Share of the steps, at the end, whose weights are averaged if `save` keeps weights.",
         role="none",
         minimum=0,
         below=1,
     )
-    average_points: int = setting(10, "Evenly spaced points of that average.", role="none", minimum=1, maximum=10_000)
+    average_points: int = setting(
+        10, "Number of evenly spaced points of that average.", role="none", minimum=1, maximum=10_000
+    )
 
 
 @dataclass(kw_only=True)
@@ -218,9 +226,11 @@ class LogConfig(SinksConfig):
 
 @dataclass(kw_only=True)
 class ResumeConfig:
-    """Going on from another run's checkpoint under changed settings, as a new run."""
+    """Continuation from another run's checkpoint under changed settings, as a new run."""
 
-    run: str | None = setting(None, "run_id whose checkpoint in store.path this run goes on from.", neutral=None)
+    run: str | None = setting(
+        None, "run_id of the run in store.path from whose checkpoint this run continues.", neutral=None
+    )
     step: int | None = setting(None, "Step of that checkpoint.", minimum=0, neutral=None)
     changes: list[str] = setting([], "Settings that may differ from the checkpoint's.", role="none")
 
@@ -233,10 +243,10 @@ class ResumeConfig:
 
 @dataclass(kw_only=True)
 class TargetConfig:
-    """What the preset is known by: its size is printed against these."""
+    """Published size of the preset; the run prints its own beside it."""
 
-    params: int | None = setting(None, "Number of parameters the preset is known by.", role="none", minimum=1)
-    vocab_size: int | None = setting(None, "Vocabulary at which they were counted.", role="none", minimum=2)
+    params: int | None = setting(None, "Published number of parameters of the preset.", role="none", minimum=1)
+    vocab_size: int | None = setting(None, "Vocabulary size of that count.", role="none", minimum=2)
 
 
 @dataclass(kw_only=True)
@@ -281,7 +291,7 @@ class GptConfig(RunConfig):
             )
 
     def live_streams(self) -> frozenset[str]:
-        """Return the streams that can move training: no split (the corpus has its own), dropout where it is on."""
+        """Return the streams that can change training: no split (the corpus has its own), dropout if it is used."""
         drawn = {"init"} if self.init_from is None else set()
         return frozenset({"order"} | drawn | ({"dropout"} if self.model.drops() else set()))
 

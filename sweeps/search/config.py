@@ -44,34 +44,34 @@ class SamplerConfig:
     """How the next settings are chosen."""
 
     name: str = setting("tpe", "Sampler.", choices=SAMPLERS)
-    seed: int = setting(0, "Seed of the sampler; the same seed asks the same trials.", minimum=0, maximum=MAX_SEED)
+    seed: int = setting(0, "Seed of the sampler; the same seed proposes the same trials.", minimum=0, maximum=MAX_SEED)
     startup: int = setting(
-        10, "Trials drawn at random before tpe, gp or cmaes begin to model.", minimum=1, maximum=LARGEST_SWEEP
+        10, "Random trials before tpe, gp or cmaes use their model.", minimum=1, maximum=LARGEST_SWEEP
     )
-    population: int = setting(16, "Settings of a generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
+    population: int = setting(16, "Settings per generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
     points: int = setting(5, "Values of each continuous setting on the grid.", minimum=2, maximum=100_000)
 
 
 @dataclass(kw_only=True)
 class PrunerConfig:
-    """When a hopeless trial is stopped, so that its lanes go to the next one."""
+    """When a trial that cannot win is stopped, so that its lanes are free for the next one."""
 
     name: str = setting(
         "none",
-        "none; wilcoxon: by the seeds so far against the best trial's; percentile: by its standing at a rung.",
+        "none; wilcoxon: compares a trial's seeds with the best trial's; percentile: compares trials at rungs.",
         choices=PRUNERS,
     )
-    first_seeds: int = setting(4, "wilcoxon: seeds of a trial before it is first judged.", minimum=2)
-    seeds: int = setting(2, "wilcoxon: seeds between two judgements.", minimum=1)
+    first_seeds: int = setting(4, "wilcoxon: seeds of a trial before its first test.", minimum=2)
+    seeds: int = setting(2, "wilcoxon: seeds between two tests.", minimum=1)
     p: float = setting(0.1, "wilcoxon: stop a trial that is worse at this level.", above=0, below=1)
-    rungs: list[int] = setting([], "percentile: steps at which trials are judged, before train.steps.")
+    rungs: list[int] = setting([], "percentile: steps at which trials are compared, before train.steps.")
     percentile: float = setting(50.0, "percentile: keep a trial within this share of the finished ones.", above=0)
     startup: int = setting(5, "percentile: finished trials before any is stopped.", minimum=1)
 
 
 @dataclass(kw_only=True)
 class ComparisonConfig:
-    """The best setting against the default, on seeds that the search never saw."""
+    """The best setting against the default, on seeds that the search did not use."""
 
     seeds: int = setting(32, "Fresh seeds; each trains both settings.", minimum=2, maximum=LARGEST_SWEEP)
     first_seed: int = setting(1_000_000, "The first of them.", minimum=0, maximum=MAX_SEED)
@@ -87,7 +87,7 @@ class StudyConfig:
     first_seed: int = setting(0, "The first of them.", minimum=0, maximum=MAX_SEED)
     parallel: int = setting(
         8,
-        "Trials side by side; part of the study, as the next ones are asked when these are told.",
+        "Trials in parallel; the sampler proposes the next ones when all of them are finished.",
         minimum=1,
         maximum=10_000,
     )
@@ -98,7 +98,7 @@ class StudyConfig:
     accuracy: float = setting(
         0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
     )
-    default_first: bool = setting(True, "Trial 0 is the default setting, where the space holds it.")
+    default_first: bool = setting(True, "Trial 0 is the default setting, if the space contains it.")
     storage: str | None = setting(None, "Optuna storage by URL; null: a journal file in the store.")
     compare: bool = setting(False, "Compare the finished study's best setting with the default on fresh seeds.")
     sampler: SamplerConfig = section(SamplerConfig)
@@ -157,7 +157,7 @@ class StudyConfig:
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
     def definition(self) -> dict[str, Any]:
-        """Return the settings that make it this study; those that may change while it goes on are left out."""
+        """Return the settings that make it this study; without those that may change during the study."""
         free = {"trials", "storage", "compare", "comparison"}
         return {name: value for name, value in asdict(self).items() if name not in free}
 
