@@ -12,7 +12,7 @@ from grok.config.fields import setting
 from grok.errors import ConfigError
 
 WIDE_RATIO: Final = 256
-"""Width over depth above which a warning is given; 150 to 200 is normal at scale, 512 is bad."""
+"""Width over depth above which a warning is shown. 150 to 200 is normal for large models, 512 is bad."""
 
 
 @dataclass(kw_only=True)
@@ -43,26 +43,26 @@ class ModelConfig:
     vocab_multiple: int = setting(
         1, "The embedding's rows are rounded up to a multiple of this.", minimum=1, maximum=LARGEST_SIZE
     )
-    norm: str = setting("pre", "Where the norms stand in a block.", choices=("pre", "post"))
+    norm: str = setting("pre", "Position of the norms in a block.", choices=("pre", "post"))
     norm_type: str = setting("layernorm", "LayerNorm, or RMSNorm without bias.", choices=("layernorm", "rmsnorm"))
-    norm_eps: float = setting(1e-5, "What is added to the variance in a norm.", above=0, neutral=1e-5)
+    norm_eps: float = setting(1e-5, "Number added to the variance in a norm.", above=0, neutral=1e-5)
     activation: str = setting(
         "gelu_tanh",
         "Activation of the MLP; GPT-2's is the tanh form, swiglu multiplies silu of a third matrix.",
         choices=("gelu_tanh", "gelu", "relu", "swiglu"),
     )
-    positions: str = setting("learned", "How positions enter.", choices=("learned", "rotary", "alibi"))
+    positions: str = setting("learned", "Position encoding.", choices=("learned", "rotary", "alibi"))
     bias: bool = setting(True, "Biases in linear layers and norms.")
     tied: bool = setting(True, "The head shares the token embedding's weights.")
     qk_norm: bool = setting(False, "Normalise queries and keys per head before their product.")
     qk_scaling: str = setting(
         "product",
-        "Divide by sqrt(K) in the product, or scale queries and keys before it, which cannot overflow.",
+        "Divide the product of queries and keys by sqrt(K), or scale both before it, which cannot overflow.",
         choices=("product", "operands"),
     )
     softmax: str = setting(
         "fused",
-        "Softmax of attention: inside the fused kernel, or written out in float32.",
+        "Softmax of attention: inside the fused kernel, or as a separate operation in float32.",
         choices=("fused", "float32"),
     )
     z_loss: float = setting(
@@ -73,8 +73,10 @@ class ModelConfig:
         "Standard deviation of initial matrices: 0.02 (GPT-2), 0.006 (104B), 0.004 (530B), small = sqrt(2 / (5 D)).",
         choices=("0.02", "0.006", "0.004", "small"),
     )
-    init_residual: bool = setting(True, "Divide the deviation of projections into the residual by sqrt(2 layers).")
-    dropout: float = setting(0.0, "Dropout of the kinds below that are not given.", minimum=0, below=1)
+    init_residual: bool = setting(
+        True, "Divide the standard deviation of projections to the residual by sqrt(2 layers)."
+    )
+    dropout: float = setting(0.0, "Dropout wherever one of the three settings below is null.", minimum=0, below=1)
     dropout_embedding: float | None = setting(None, "Dropout on embeddings; null: `dropout`.", minimum=0, below=1)
     dropout_residual: float | None = setting(None, "Dropout on block outputs; null: `dropout`.", minimum=0, below=1)
     dropout_attention: float | None = setting(
@@ -108,7 +110,7 @@ class ModelConfig:
             )
 
     def init_std(self) -> float:
-        """Return the standard deviation of initial matrices (before the residual's share)."""
+        """Return the standard deviation of initial matrices (before ``init_residual``)."""
         return math.sqrt(2 / (5 * self.d_model)) if self.init == "small" else float(self.init)
 
     def usual_d_ff(self) -> int:
