@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.doors.conftest import TINY, Door
 
 MINE = """# @package _global_
@@ -42,3 +44,28 @@ def test_set_ups_of_a_folder_of_ones_own(door: Door, tmp_path: Path) -> None:
     assert "1 to train" in door(f"hydra.searchpath=[file://{tmp_path}/conf]", "experiment=mine", "dry_run=true").out
     assert "experiment=mine\n" in door("--help", "--config-dir", "conf").out
     assert "mine, nanda" in door("--config-dir", "conf", "experiment=absent", "dry_run=true").err
+
+
+CALLBACK = """
+from hydra.experimental.callback import Callback
+
+class Tell(Callback):
+    def __getattribute__(self, name):
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+        return lambda config, **more: print("callback", name, config.hydra.job.name)
+"""
+
+
+def test_callbacks_and_job_names(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is a job; the runs of a sweep are trained together, so that none is a job of its own."""
+    (tmp_path / "tell.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(tmp_path)
+    told = ["+hydra.callbacks.tell._target_=tell.Tell", "hydra.job.name=mine", "dry_run=true"]
+    for words, expected in (
+        ([], ["on_run_start", "on_job_start", "on_job_end", "on_run_end"]),
+        (["-m", "seed=1,2"], ["on_multirun_start", "on_multirun_end"]),
+    ):
+        ended = door(*TINY, *words, *told)
+        calls = [line.split() for line in ended.out.splitlines() if line.startswith("callback")]
+        assert [(name, job) for _, name, job in calls] == [(name, "mine") for name in expected], ended
