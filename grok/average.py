@@ -71,23 +71,23 @@ def _chosen(arguments: argparse.Namespace, kept: list[int]) -> list[int]:
         ConfigError: a step is no number, or a number of checkpoints that cannot be.
         CheckpointError: fewer than two checkpoints, or one that is not there.
     """
-    there = f"checkpoints of run {arguments.run} are kept at steps {', '.join(map(str, kept)) or 'none'}"
+    available = f"checkpoints of run {arguments.run} are kept at steps {', '.join(map(str, kept)) or 'none'}"
     steps = kept
     if arguments.last is not None:
         if arguments.last < 2:
             raise ConfigError(f"--last {arguments.last}: expected a whole number, at least 2")
         steps = kept[-arguments.last :]
         if len(steps) < arguments.last:
-            raise CheckpointError(f"--last {arguments.last}: {there}; train with checkpoint.keep_every=N to keep more")
+            raise CheckpointError(f"--last {arguments.last}: {available}; train with checkpoint.keep_every=N")
     elif arguments.steps is not None:
         words = arguments.steps.split(",")
         if not all(word.strip().isdecimal() and len(word) < 20 for word in words):
             raise ConfigError(f"--steps {arguments.steps}: expected whole numbers with commas, such as 6000,8000")
         steps = sorted({int(word) for word in words})
         if missing := [step for step in steps if step not in kept]:
-            raise CheckpointError(f"--steps {arguments.steps}: no checkpoint of step {missing[0]}; {there}")
+            raise CheckpointError(f"--steps {arguments.steps}: no checkpoint of step {missing[0]}; {available}")
     if len(steps) < 2:
-        raise CheckpointError(f"an average needs two checkpoints; {there}: train with checkpoint.keep_every=N")
+        raise CheckpointError(f"an average needs two checkpoints; {available}: train with checkpoint.keep_every=N")
     return steps
 
 
