@@ -153,7 +153,7 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         )
         label = f"{name} seeds" if census.has_diary_task else f"{name} seeds by the diary's thresholds"
         findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
-    if "super" in census.shares and (census.has_diary_task or census.by_time is None):
+    if "super" in census.shares and census.has_diary_task:  # of another task "faster than normal" means nothing
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
         text = f"Super and fast together: {quicker.percent()}."

@@ -28,7 +28,7 @@ class Beside:
     meaning: str = ""
     """What p says, in words: ``the share of super seeds is the same (Fisher's exact test)``."""
     lead: Callable[[Any], Finding | None] | None = None
-    """What an answer's card says; None: its first headline."""
+    """What an answer's card says; None: the first headline that all answers can say."""
 
 
 def side_by_side(
@@ -76,7 +76,7 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
 
 def _leading(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
     """Return one card for each population, or their range where there are many; no population leads in silence."""
-    lead_of = beside.lead or (lambda part: next((f for f in part.findings if f.headline), None))
+    lead_of = beside.lead or _common_lead(parts)
     leading = [(part, lead) for part in parts if (lead := lead_of(part))]
     if len(leading) <= MOST_CARDS:
         return [
@@ -90,6 +90,20 @@ def _leading(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]
     shown = f"{low[1].shown.partition(' (')[0]} to {high[1].shown.partition(' (')[0]}"
     text = f"Lowest at {low[0].about}: {low[1].shown}. Highest at {high[0].about}: {high[1].shown}."
     return [Finding(f"{leading[0][1].label}, over {len(known)} {kind}s", shown, text, headline=True)]
+
+
+def _common_lead(parts: Sequence[Study]) -> Callable[[Any], Finding | None]:
+    """Return what gives an answer's card: cards of one row say the same of each, where the answers allow it."""
+    labels = [{finding.label for finding in part.findings} for part in parts]
+    headlines = [finding.label for part in parts for finding in part.findings if finding.headline]
+    label = next((label for label in headlines if all(label in known for known in labels)), None)
+
+    def lead(part: Study) -> Finding | None:
+        if label is None:
+            return next((finding for finding in part.findings if finding.headline), None)
+        return replace(next(finding for finding in part.findings if finding.label == label), headline=True)
+
+    return lead
 
 
 def _table(parts: Sequence[Study], sizes: Mapping[str, int], beside: Beside, kind: str) -> Table:

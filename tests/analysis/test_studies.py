@@ -71,6 +71,19 @@ def test_census_of_another_task_leads_with_time_and_says_why() -> None:
     assert "not the diary's regime" in notes
 
 
+def test_cards_of_conditions_say_the_same_of_each() -> None:
+    """Where seeds of one condition do not generalise, super by time is not known there: no card speaks of it then."""
+    truths = [
+        Truth({"seed": i, "task.modulus": 97, "optim.weight_decay": wd, "train.steps": 3000, "eval.every": 250}, time)
+        for wd, time in ((0.0, 90_000.0), (1.0, 2_000.0))
+        for i in range(9)
+    ]
+    study = ask("census", simulate(truths))
+    cards = [(f.label, f.shown) for f in study.findings if f.headline]
+    label = "super seeds by the diary's thresholds; optim.weight_decay"
+    assert cards == [(f"{label}=0", "0% (0 to 34)"), (f"{label}=1", "100% (66 to 100)")]
+
+
 def test_census_with_every_kind_of_ending() -> None:
     truths = census(30, np.random.default_rng(4))
     truths += [Truth({"seed": 100}, 900, status="diverged"), Truth({"seed": 101}, 900, status="failed")]
