@@ -16,6 +16,7 @@ from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
 from grok.gpt.logging.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard, numbers
 from grok.gpt.training.engine import train
+from grok.plugins import Code, activate, code_of, load
 from grok.records import Checkpoint, Job, StepPoint
 from grok.text.corpus import Corpus
 from tests.gpt.conftest import RUN, differences, result_of, run
@@ -195,3 +196,33 @@ def test_an_address_that_mlflow_does_not_know_is_refused(settings: Build) -> Non
     pytest.importorskip("mlflow", reason="the extra `sinks` is not installed")
     with pytest.raises(ConfigError, match=r"log\.mlflow=nonsense://x cannot be used .*sqlite:///mlflow\.db"):
         run(settings(log__mlflow="nonsense://x"))
+
+
+OWN = """
+class Kept:
+    numbers = []
+    def __init__(self, run_id, settings, tag=""):
+        self.tag = tag
+        assert settings["mode"] == "gpt"
+    def write(self, values, step):
+        Kept.numbers.append((self.tag, step, sorted(values)))
+    def finish(self, result):
+        Kept.numbers.append(result.status)
+    def close(self):
+        pass
+"""
+
+
+def test_a_log_of_ones_own_is_told_every_step_and_evaluation(settings: Build, tmp_path: Path) -> None:
+    (tmp_path / "kept.py").write_text(OWN)
+    activate(code_of(tmp_path, ["kept.Kept"]))
+    try:
+        result = result_of(run(settings(log__plugin={"_target_": "kept.Kept", "tag": "x"})))
+        *numbers, status = load({"_target_": "kept.Kept"}).numbers
+    finally:
+        activate(Code())
+    assert status == result.status == "completed"
+    steps = [step for tag, step, names in numbers if tag == "x" and "train/grad_norm" in names]
+    assert steps == [point.step for point in result.step_log]
+    evaluated = [step for _, step, names in numbers if "val/loss" in names]
+    assert evaluated == [point.step for point in result.curve]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -35,7 +36,10 @@ class DaskExecutor:
         address = dask_config.get("scheduler-address", None)
         if address is None:
             dask_config.set({"distributed.nanny.pre-spawn-environ": environment})
-            self._cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+            # that a worker ends slowly, or is restarted, is no news: the sweep says what it lost
+            self._cluster = LocalCluster(
+                n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR
+            )
         try:
             self._client = Client(self._cluster) if self._cluster is not None else Client(timeout=CONNECT)
         except (OSError, ValueError) as error:
