@@ -93,7 +93,7 @@ class Predictions:
     @torch.no_grad()
     def go_on(self, prompt: str, until: Sequence[str], most: int) -> str:
         """Return up to ``most`` likeliest tokens after ``prompt`` as text, up to the first of ``until``."""
-        ids, said = self.encode(prompt) or [self.prefix()], ""
+        ids, text = self.encode(prompt) or [self.prefix()], ""
         new: list[int] = []
         for _ in range(most):
             window = torch.tensor([(ids + new)[-self.context :]], device=self.device)
@@ -101,10 +101,10 @@ class Predictions:
             if token == self.tokenizer.eot_id:
                 break
             new.append(token)
-            said = self.tokenizer.decode(new)
-            if any(stop in said for stop in until):
+            text = self.tokenizer.decode(new)
+            if any(stop in text for stop in until):
                 break
-        return said[: min((said.find(stop) for stop in until if stop in said), default=len(said))]
+        return text[: min((text.find(stop) for stop in until if stop in text), default=len(text))]
 
 
 def score_tasks(
@@ -228,13 +228,13 @@ def _adapter(predictions: Predictions) -> Any:
             return totals
 
         def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-            said = []
+            answers = []
             for prompt, how in (request.args for request in requests):
                 if how.get("do_sample") and how.get("temperature", 0):
                     raise DataError("a task that samples is not scored: expected greedy generation (do_sample: false)")
                 until = how.get("until", [])
                 stops = [until] if isinstance(until, str) else until
-                said.append(predictions.go_on(prompt, stops, how.get("max_gen_toks", 256)))
-            return said
+                answers.append(predictions.go_on(prompt, stops, how.get("max_gen_toks", 256)))
+            return answers
 
     return Adapter()

@@ -46,17 +46,17 @@ def build_model(
     model = model.to_empty(device=device)
     if config.model.tied:  # `to_empty` makes two tensors of one
         model.head.weight = model.token_embedding.weight
-    given: dict[str, Tensor] = {}
+    imported: dict[str, Tensor] = {}
     if config.init_from is not None:
         from grok.gpt.hf.source import initial_weights
 
-        given = initial_weights(config, model)
+        imported = initial_weights(config, model)
     seeds = layer_seeds([name for name, _ in model.named_parameters()], config.seeds.layers, config.stream_seeds().init)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             drawn = torch.empty(parameter.shape, dtype=dtype) if isinstance(parameter, DTensor) else parameter
-            if given:
-                drawn.copy_(given[name])
+            if imported:
+                drawn.copy_(imported[name])
             else:
                 fill(drawn, name, config.model, Stream("init", seeds[name]).at(name))
             if name in ("token_embedding.weight", "head.weight"):
