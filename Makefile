@@ -63,8 +63,10 @@ $(CUDA_VENV)/.installed: constraints.txt
 		'torch===$(shell sed -n 's/^torch==\([0-9.]*\).*/\1/p' constraints.txt)' 'numpy<2.4' scipy pyyaml
 	touch $@
 
+# Hours of exhaustive tests; a part of them: make test-slow TESTS=tests/analysis
+TESTS ?= tests
 test-slow: setup
-	$(BIN)/pytest -m slow --timeout 3600
+	$(BIN)/pytest -m slow --timeout 3600 $(TESTS)
 
 # Only when results are meant to change: raise NUMERICS_VERSION first and say why in CHANGELOG.md.
 golden: setup

@@ -19,15 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.settings import TINY
+
 PRECISIONS = ("float32", "tf32", "bf16")
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "hydra", "pytest", "hypothesis", "safetensors", "triton")
-TINY: dict[str, Any] = {
-    "task": {"operation": "x+y", "modulus": 11},
-    "model": {"layers": 2, "d_model": 16, "heads": 2, "d_ff": 24},
-    "train": {"steps": 24, "batch_size": 25},
-    "eval": {"every": 8},
-    "numerics": {"compile": False},
-}
 
 
 def settings(fake: bool, **over: Any) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import os
 import random
 import signal
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +61,26 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def settings_files_are_parsed_once() -> Iterator[None]:
+    """Parse equal texts of settings once in a process: commands in it read the same twenty files again and again."""
+    if not importlib.util.find_spec("omegaconf"):
+        yield
+        return
+    import omegaconf.omegaconf
+    import yaml
+
+    @functools.cache
+    def parsed(text: str) -> Any:
+        return yaml.load(text, Loader=omegaconf._utils.get_yaml_loader())  # OmegaConf copies what it is given
+
+    once = types.SimpleNamespace(**vars(yaml))
+    once.load = lambda file, Loader: parsed(file if isinstance(file, str) else file.read())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(omegaconf.omegaconf, "yaml", once)
+        yield
+
+
 @pytest.fixture
 def no_global_randomness(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make every global generator raise, and check afterwards that torch's was not moved."""
@@ -89,3 +112,11 @@ def samples() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def no_png(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the PNG of each figure: drawing takes most of a report's time, and the page holds the SVG."""
+    from analysis.figures.style import Drawing
+
+    monkeypatch.setattr(Drawing, "png", lambda drawing: b"")

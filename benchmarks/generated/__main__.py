@@ -14,17 +14,7 @@ import sys
 from typing import Any
 
 from benchmarks.generated.pretence import pretend
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "pre-norm, tied, sines, relu": {
-        "model": {"norm": "pre", "tied": True, "positions": "sinusoidal", "activation": "relu"}
-    },
-    "no norm, no bias": {"model": {"norm": "none", "final_norm": False, "bias": False}},
-    "bf16": {"precision": "bf16"},
-    "division": {"task": {"operation": "x/y"}},
-    "dropout": {"model": {"dropout": 0.2}},
-}
+from benchmarks.settings import VARIANTS
 
 
 def main() -> int:

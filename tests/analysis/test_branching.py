@@ -135,6 +135,7 @@ def test_the_slope_covers_whoever_chose_the_parents(chosen: bool, handed_on: flo
     assert covered / draws > 0.92
 
 
+@pytest.mark.slow
 def test_a_share_among_siblings_is_wider_than_among_strangers_and_covers() -> None:
     rng = np.random.default_rng(8)
     for alike in (0.0, 0.8):

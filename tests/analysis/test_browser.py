@@ -10,9 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis import report
-from tests.analysis.test_report import store_of
-
 selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install selenium)")
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
@@ -35,10 +32,8 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("browser")
-    assert report.main([str(store_of(folder / "store")), "--out", str(folder / "out")]) == 0
-    return folder / "out" / "report.html"
+def page(reported: Path) -> Path:
+    return reported / "out" / "report.html"
 
 
 @pytest.fixture(scope="module")

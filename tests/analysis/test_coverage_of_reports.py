@@ -54,7 +54,7 @@ def shares(kind: str, rates: tuple[float, float], draws: int) -> tuple[float, fl
     return float(np.mean(inside)), float(np.mean(ratios)) if ratios else float("nan"), differs / draws
 
 
-@pytest.mark.parametrize("kind", ["scans", "conditions"])
+@pytest.mark.parametrize("kind", ["conditions", pytest.param("scans", marks=pytest.mark.slow)])
 def test_two_populations_of_one_rate_are_both_named_and_not_told_apart(kind: str) -> None:
     inside, _, differs = shares(kind, (0.1, 0.1), 1)
     assert inside == 1 and differs == 0

@@ -52,6 +52,7 @@ def test_layers_find_who_carries_the_speed() -> None:
     assert study.pooled.empty
 
 
+@pytest.mark.slow
 def test_a_short_run_of_the_recipient_does_not_cut_off_the_transplant() -> None:
     rng = np.random.default_rng(19)
     truths = transplant({"head": -1.0}, 0.02, rng)
@@ -82,6 +83,7 @@ def test_opposite_transplants_are_not_averaged() -> None:
     assert re.search(r"1\.[5-8] times faster", faster)
 
 
+@pytest.mark.slow
 def test_transplants_are_pooled_by_their_spread_and_only_where_the_total_is_clear() -> None:
     rng = np.random.default_rng(20)
     truths = []
@@ -100,6 +102,7 @@ def test_transplants_are_pooled_by_their_spread_and_only_where_the_total_is_clea
     assert any("no clear change" in f.text and "than with its own" not in f.text for f in study.findings)
 
 
+@pytest.mark.slow
 def test_a_pair_of_seeds_exchanged_both_ways_counts_once() -> None:
     rng = np.random.default_rng(24)
     truths = transplant({"head": 0.8}, 0.02, rng, 100, 200) + transplant({"head": -0.6}, 0.02, rng, 200, 100)

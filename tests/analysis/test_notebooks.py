@@ -37,7 +37,9 @@ def test_there_are_the_three_that_tell_the_story() -> None:
     assert [p.stem for p in NOTEBOOKS] == ["census", "crossed", "layers"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem == "crossed")) for p in NOTEBOOKS]
+)
 def test_runs_on_a_store_that_answers(path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROK_STORE", str(store))
     studies = runpy.run_path(str(path), run_name="__main__")["studies"]

@@ -60,16 +60,14 @@ def holes_in_the_grid() -> list[Truth]:
 
 STORES = [
     end_only,
-    all_diverged,
     all_failed,
-    all_at_once,
     none_ever,
     one_run,
-    one_step,
-    many_conditions,
     mixed_lengths,
-    equal_outcomes,
-    holes_in_the_grid,
+    *(
+        pytest.param(store, marks=pytest.mark.slow)
+        for store in (all_diverged, all_at_once, one_step, many_conditions, equal_outcomes, holes_in_the_grid)
+    ),
 ]
 
 

@@ -106,7 +106,7 @@ def test_an_empty_store_has_no_population() -> None:
     assert not populations(nothing).every
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 6), st.integers(0, 8), st.integers(0, 8), st.sampled_from([0.0, 0.1])),

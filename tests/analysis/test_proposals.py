@@ -171,7 +171,7 @@ def planned(command: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["scan", "few"])
+@pytest.mark.parametrize("kind", ["few", pytest.param("scan", marks=pytest.mark.slow)])
 def test_designs_start_from_what_the_store_has(kind: str, tmp_path: Path) -> None:
     store = Observations.read(write(stores()[kind], tmp_path / "store"))
     for question in QUESTIONS:

@@ -94,7 +94,7 @@ def test_the_mean_over_seeds_is_about_seeds_and_not_about_runs() -> None:
     assert mean_share([(8, 8)] * 6).low == pytest.approx(0.025 ** (1 / 6))
 
 
-@pytest.mark.parametrize("effect", [NONE, WEAK, STRONG])
+@pytest.mark.parametrize("effect", [NONE, STRONG, pytest.param(WEAK, marks=pytest.mark.slow)])
 def test_verdicts_of_a_simulated_census(effect: float) -> None:
     rng = generator(f"replication {effect}")
     found = [s for _ in range(40) if (s := study(6, 0.01, effect, rng))]

@@ -174,13 +174,14 @@ def test_paired_intervals_cover_and_the_null_holds() -> None:
         paired(np.zeros(10), np.r_[np.ones(5), np.zeros(5)])
 
 
-@pytest.mark.parametrize("n", [6, 8, 12])
+@pytest.mark.parametrize("n", [6, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 12))])
 def test_paired_intervals_of_few_seeds_cover(n: int) -> None:
     rng = generator(f"paired few {n}")
     found = [paired(a, a + 0.5 + rng.normal(size=n)).shift for a in rng.normal(size=(500, n))]
     assert np.mean([e.low <= 0.5 <= e.high for e in found]) >= 0.93  # exact: 0.95 or more
 
 
+@pytest.mark.slow
 def test_paired_share_intervals_cover() -> None:
     rng = generator("paired shares")
     inside = 0

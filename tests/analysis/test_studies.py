@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.observations import Observations
-from analysis.statistics.replication import Verdict
-from analysis.statistics.resampling import generator
 from analysis.studies import QUESTIONS, Missing
 from analysis.studies.regimes import clusters
-from analysis.studies.repeatability import verdict
-from analysis.studies.val_shuffle import shared_updates, variance_ratio
 from tests.analysis.questions import ask, needs
-from tests.analysis.simulate import Truth, census, crossed, mixture_times, simulate
+from tests.analysis.simulate import Truth, census, crossed, simulate
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +103,7 @@ def test_survival_without_a_median_says_what_would_give_one(short_census: Observ
     assert any("long census" in n for n in study.notes)
 
 
+@pytest.mark.slow
 def test_long_and_short_runs_of_one_condition_are_one_survival_curve() -> None:
     rng = np.random.default_rng(5)
     long = census(60, rng, steps=20_000, every=200)
@@ -147,6 +141,7 @@ def test_crossed_recovers_the_shares() -> None:
     assert study.rates is not None
 
 
+@pytest.mark.slow
 def test_runs_beside_the_grid_are_no_part_of_it() -> None:
     """Repeats under fresh orders have split and weights confounded: two questions must not share one table."""
     rng = np.random.default_rng(9)
@@ -217,167 +212,6 @@ def test_a_scan_of_another_task_is_judged_by_time_and_coupled_orders_are_none() 
     assert "10% " in finding.shown or "10.0%" in finding.shown
 
 
-def again(truths: list[Truth], times: int, spread: float, rng: np.random.Generator) -> list[Truth]:
-    """Repeats of ``truths`` with weights moved by an ulp, whose log times spread by ``spread``."""
-    return [
-        Truth(
-            {**t.overrides, "perturb.ulps": 1, "seeds.perturb": r},
-            t.time * float(np.exp(rng.normal(0, spread))),
-            t.fast,
-        )
-        for t in truths
-        for r in range(times)
-    ]
-
-
-def afresh(truths: list[Truth], times: int, rng: np.random.Generator, **redrawn: int) -> list[Truth]:
-    """Repeats of ``truths`` whose time is drawn as any seed's; ``redrawn`` stream: its first seed."""
-    return [
-        Truth({**t.overrides, **{f"seeds.{s}": first + r for s, first in redrawn.items()}}, time, bool(fast))
-        for t in truths
-        for r, (time, fast) in enumerate(zip(*mixture_times(times, rng), strict=True))
-    ]
-
-
-def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_are_not() -> None:
-    rng = np.random.default_rng(11)
-    seeds = census(300, rng)
-    winners, ordinary = [t for t in seeds if t.time < 2000][:6], [t for t in seeds if not t.fast][:6]
-    store = simulate(seeds + again(winners + ordinary, 8, 0.01, rng) + afresh(winners + ordinary, 8, rng, order=5000))
-    study = ask("repeatability", store)
-    ulp, order = study.tests
-    assert (ulp.name, order.name) == ("ulp", "split + init")
-    assert (ulp.result.pooled.value, ulp.result.pooled.n) == (1, 48)
-    assert "a property of the seed's streams" in study.findings[0].text
-    assert ulp.controls is not None and (ulp.controls.value, ulp.controls.n) == (0, 6)
-    assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
-    assert "no sign" in verdict(order)
-    assert ulp.agreement is None  # chosen seeds rank unlike all seeds
-
-
-def test_candidates_by_name_one_candidate_and_the_run_that_chose_it() -> None:
-    rng = np.random.default_rng(12)
-    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
-    winner = seeds[-1]
-    (one,) = ask("repeatability", simulate(seeds + again([winner], 8, 0.01, rng))).tests
-    assert (one.result.pooled.value, one.result.pooled.n) == (1, 8)
-    named = ask("repeatability", simulate(again([winner], 8, 0.01, rng)))
-    assert named.tests[0].result.candidates[0].base is None
-    assert "no census" in named.findings[0].text
-    # a candidate out of a scan is compared with its scan
-    scan = [Truth({"seed": 3, "seeds.order": 900 + i}, t.time, t.fast) for i, t in enumerate(seeds)]
-    best = min(scan, key=lambda t: t.time)
-    (found,) = ask("repeatability", simulate(scan + again([best], 8, 0.01, rng))).tests
-    assert [u.others_words for u in found.kind.candidates] == ["seeds of the order scan"]
-    assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
-
-
-def test_a_candidate_of_seeds_at_one_order_is_compared_with_them() -> None:
-    """Split and weights drawn, the order fixed: neither random seeds nor a scan of one stream."""
-    rng = np.random.default_rng(12)
-    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
-    fixed = [Truth({**t.overrides, "seeds.order": 8}, t.time, t.fast) for t in seeds]
-    (found,) = ask("repeatability", simulate(fixed + again(fixed[-1:], 8, 0.01, rng))).tests
-    assert [(u.name, len(u.others)) for u in found.kind.candidates] == [("seed 60", 61)]
-    assert [u.others_words for u in found.kind.candidates] == ["seeds of the split and init scan"]
-    assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
-
-
-def test_equal_bits_are_no_repeat_and_another_processor_is_one() -> None:
-    rng = np.random.default_rng(13)
-    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
-    winner = seeds[-1]
-    other = [Truth({**winner.overrides, "replicate": 1}, winner.time, True, numerics="device=cpu;model=other")]
-    shard = simulate([*seeds, *other])
-    (found,) = ask("repeatability", shard).tests
-    assert (found.name, found.result.pooled.n) == ("processor", 1)
-    runs = shard.all_runs.assign(weights_hash="equal")
-    assert "the store has none" in needs("repeatability", Observations(runs, shard.curves))
-
-
-def test_seeds_that_were_not_chosen_are_ranked_and_their_own_first_run_chooses() -> None:
-    rng = np.random.default_rng(14)
-
-    def repeats(share: float) -> Observations:
-        base = rng.normal(np.log(3000), 0.4 * np.sqrt(share), 40)
-        truths = [
-            Truth(
-                {"seed": i, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000},
-                float(np.exp(b + rng.normal(0, 0.4 * np.sqrt(1 - share)))),
-            )
-            for i, b in enumerate(base)
-            for r in range(4)
-        ]
-        return simulate(truths)
-
-    (real,) = ask("repeatability", repeats(0.95)).tests
-    assert real.agreement is not None and real.agreement.low > 0.6
-    assert all(len(u.repeats) == 3 for u in real.kind.candidates)
-    (chance,) = ask("repeatability", repeats(0.0)).tests
-    assert chance.agreement is not None and chance.agreement.low <= 0.05
-    assert chance.result.verdict is not Verdict.MOST
-
-
-def val_shuffle(early: float, late: float, shift: float, rng: np.random.Generator, ways: int = 2) -> list[Truth]:
-    """Order noise before the first look is shared by coupled and uncoupled runs, later noise is drawn afresh."""
-    truths = []
-    for seed, base in enumerate(rng.normal(np.log(4000), 0.3, 6)):
-        for order in range(8):
-            shared = base + rng.normal(0, early)
-            for way in range(ways + 1):
-                given = {"seed": seed, "seeds.order": order, "train.steps": 12_000, "eval.every": 150}
-                if way:
-                    given |= {"eval.couple_order": True, "eval.passes": way}
-                truths.append(Truth(given, float(np.exp(shared + rng.normal(0, late) + (shift if way else 0.0)))))
-    return truths
-
-
-def test_the_bug_is_order_noise_unless_it_is_more() -> None:
-    rng = np.random.default_rng(16)
-
-    def estimates(truths: list[Truth]) -> dict[str, Any]:
-        study = ask("val_shuffle", simulate(truths))
-        assert study.shared_steps == 196  # epochs of 49 updates, the first look at step 150
-        return {f.label: f.estimate for f in study.findings}
-
-    found = estimates(val_shuffle(0.3, 0.2, 0.0, rng))
-    assert found["effect of the coupling"].low <= 0 <= found["effect of the coupling"].high
-    assert found["size against order noise"].low <= 1 <= found["size against order noise"].high
-    assert found["size against order noise"].high < 2.5
-    # Against whole order seeds the change looks smaller: 0.2² of 0.2² + 0.3².
-    whole = found["size against a whole order seed"]
-    assert whole.low <= 0.04 / 0.13 <= whole.high < 1
-    found = estimates(val_shuffle(0.3, 0.2, -0.8, rng))
-    assert found["effect of the coupling"].high < -0.5
-    assert found["size against order noise"].low > 1
-    # without a second way of coupling there is nothing to hold the size against
-    study = ask("val_shuffle", simulate(val_shuffle(0.3, 0.2, 0.0, rng, ways=1)))
-    assert not any("size against order noise" in f.label for f in study.findings)
-    assert any("eval.passes=1,2" in note for note in study.notes)
-
-
-def test_other_settings_and_repeats_are_no_order_noise() -> None:
-    rng = np.random.default_rng(21)
-    truths = val_shuffle(0.3, 0.2, 0.0, rng)
-    alone = ask("val_shuffle", simulate(truths))
-    apart = [t for t in truths if "eval.passes" not in t.overrides]
-    other = [Truth({**t.overrides, "optim.weight_decay": 0.0}, t.time * 3) for t in apart]
-    again = [Truth({**t.overrides, "perturb.ulps": 1}, t.time) for t in apart]
-    beside = ask("val_shuffle", simulate(truths + other + again))
-    assert [f.text for f in beside.findings] == [f.text for f in alone.findings]
-
-
-@pytest.mark.slow
-def test_the_size_of_the_bug_covers() -> None:
-    rng = generator("bug size")
-    inside = 0
-    for _ in range(300):
-        off, one, two = rng.normal(0, 0.2, (3, 32))
-        e = variance_ratio(((one - off) ** 2)[:, None], ((one - two) ** 2)[:, None], "test")
-        inside += e.low <= 1 <= e.high
-    assert 0.92 < inside / 300 < 0.99
-
-
 def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     study = ask("prediction", short_census)
     # Slow seeds climb in validation loss from the start, so an honest predictor is nearly perfect here.
@@ -386,6 +220,7 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     assert "seeds of one population" in needs("prediction", few)
 
 
+@pytest.mark.slow
 def test_a_screen_is_paid_for_by_the_steps_that_runs_take() -> None:
     rng = np.random.default_rng(18)
     truths = census(200, rng)
@@ -406,6 +241,7 @@ def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
         assert answer.command == "" or answer.command.startswith("grok ")
 
 
+@pytest.mark.slow
 def test_every_condition_of_a_crossed_design_is_named_and_has_its_shares() -> None:
     rng = np.random.default_rng(4)
     plain = crossed((2, 3, 3), rng, {"init": 0.2, "chaos": 0.01})
@@ -419,17 +255,3 @@ def test_every_condition_of_a_crossed_design_is_named_and_has_its_shares() -> No
     assert table["runs"].tolist() == [36, 36]
     labels = [f.label for f in study.findings if f.headline]
     assert [label.partition(";")[0] for label in labels] == ["largest share: init", "largest share: order"]
-
-
-def test_a_users_own_table_has_no_epoch_that_the_report_knows() -> None:
-    class Evaluated:
-        def curves_of(self, index: pd.Index) -> pd.DataFrame:
-            return pd.DataFrame({"step": [0, 50, 100]})
-
-    row = {"config.task.operation": "x+y", "config.task.modulus": 31, "config.task.train_fraction": 0.5}
-    row |= {"config.train.batch_size": 256}
-    known = pd.DataFrame([row])
-    epoch = -(-480 // 256)
-    assert shared_updates(Evaluated(), known) == -(-50 // epoch) * epoch  # type: ignore[arg-type]
-    own = pd.DataFrame([row | {"config.task.plugin": '{"_target_": "mine.Parity"}', "config.task.operation": "Parity"}])
-    assert shared_updates(Evaluated(), own) == 50  # type: ignore[arg-type]

@@ -80,6 +80,7 @@ def test_neither_censoring_nor_spacing_biases_the_median(every: int, budget: int
     assert abs(np.mean(found) - 10_000) < 3 * error + (100 if every > 1000 else 20)
 
 
+@pytest.mark.slow
 def test_intervals_of_median_and_restricted_mean_cover() -> None:
     rng = generator("survival coverage")
     covered_median = covered_mean = covered_log = band = 0

@@ -52,6 +52,7 @@ def printed(found: dict[str, float], sizes: tuple[int, int, int], keep: float) -
     return found
 
 
+@pytest.mark.slow
 def test_balanced_intervals_cover() -> None:
     assert min(coverage(150, (4, 8, 8), 1.0, "balanced").values()) >= 0.88  # 3 sd below 0.95 at 150 draws
 
@@ -62,7 +63,7 @@ def test_balanced_intervals_cover_at_their_level() -> None:
     assert min(found.values()) >= 0.93, found
 
 
-@pytest.mark.parametrize(("sizes", "keep"), [((6, 6, 6), 0.5), ((8, 8, 8), 0.25)])
+@pytest.mark.parametrize(("sizes", "keep"), [((6, 6, 6), 0.5), pytest.param((8, 8, 8), 0.25, marks=pytest.mark.slow)])
 def test_sampled_intervals_cover(sizes: tuple[int, int, int], keep: float) -> None:
     found = coverage(60, sizes, keep, f"sampled {keep}")
     assert min(found.values()) >= 0.85, found  # 3 sd below 0.95 at 60 draws
@@ -95,6 +96,7 @@ def test_pure_chaos_is_called_chaos() -> None:
             assert np.mean([s[label].low > 1e-9 for s in found]) <= 0.15, label
 
 
+@pytest.mark.slow
 def test_cells_that_are_unequally_chaotic_do_not_narrow_the_chaos_share() -> None:
     """Some cells with four times the spread of others: the plain chi-square held the truth in 75% of the cases."""
     rng = generator("uneven chaos")

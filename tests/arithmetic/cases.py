@@ -4,37 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import settings
+from benchmarks.settings import TINY
 from grok.arithmetic.engine import train
 from grok.arithmetic.rows import Batch, shares
 from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config import ArithmeticConfig, load_config
 from grok.records import Checkpoint, Event, Job, RunResult
 
-TINY: dict[str, Any] = {
-    "task": {"operation": "x+y", "modulus": 11},
-    "model": {"layers": 2, "d_model": 16, "heads": 2, "d_ff": 24},
-    "train": {"steps": 24, "batch_size": 25},  # 60 examples: the last batch of an epoch has 10
-    "eval": {"every": 8},
-    "numerics": {"compile": False},
-}
-
 VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "pre-norm, tied, sines, relu": {
-        "model": {"norm": "pre", "tied": True, "positions": "sinusoidal", "activation": "relu"}
-    },
-    "no norm, no bias": {"model": {"norm": "none", "final_norm": False, "bias": False}},
-    "bf16": {"precision": "bf16"},
+    **settings.VARIANTS,
     "one layer, three tokens": {"model": {"layers": 1}, "task": {"sequence": "a b ="}},
-    "division": {"task": {"operation": "x/y"}},
-    "dropout": {"model": {"dropout": 0.2}},
     "stablemax": {"train": {"loss": "stablemax"}},
     "interventions": {"optim": {"grokfast": "ema", "orthogonal_gradient": True, "norm_clamp": 0.8}},
 }
 """Kinds of models and steps that stacked lanes carry."""
+
+FAST = ("default", "dropout", "division", "interventions")
+FEW = [pytest.param(variant, marks=[pytest.mark.slow] * (variant not in FAST)) for variant in VARIANTS]
+"""All variants, all but a few of them slow."""
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

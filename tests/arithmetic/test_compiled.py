@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 import torch._dynamo.exc
+from torch._inductor.exc import InvalidCxxCompiler
 from torch.nn import functional as F
 
 from grok.arithmetic import engine
@@ -70,27 +71,33 @@ def test_a_compiled_step_gives_the_gradients_of_the_readable_one_in_float64() ->
 
 
 def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*graph_and_options: object) -> None:
+        raise InvalidCxxCompiler  # what a machine without a compiler takes seconds to say
+
+    monkeypatch.setattr("grok.numerics.compiled._compiled", refuse)
+    config = tiny(numerics={"compile": True})
+    with pytest.raises(TrainingError, match=r"numerics\.compile=false"):
+        results(config)
+    with pytest.warns(RuntimeWarning, match="compiling failed, going on uncompiled"):
+        config.numerics.auto_fallback = True
+        (found,) = results(config)
+    assert "compiled=no" in found.numerics
+    (plain,) = results(tiny())
+    assert found.weights_hash == plain.weights_hash
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_compiler_is_told_the_setting_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/no/such/compiler")
     import torch._inductor.config as inductor
 
-    with inductor.patch({"force_disable_caches": True, "cpp.cxx": ("/no/such/compiler",)}):
-        # another shape than the test above, so that nothing compiled before can serve
-        config = tiny(model={"layers": 1, "d_ff": 20}, numerics={"compile": True})
-        with pytest.raises(TrainingError, match=r"numerics\.compile=false") as failure:
-            results(config)
-        refusal = failure.value.__cause__
-        assert refusal is not None
-
-        def refuse(*graph_and_options: object) -> None:
-            raise refusal  # what the real compiler said above takes seconds to say again
-
-        monkeypatch.setattr("grok.numerics.compiled._compiled", refuse)
-        with pytest.warns(RuntimeWarning, match="compiling failed, going on uncompiled"):
-            config.numerics.auto_fallback = True
-            (found,) = results(config)
-    assert "compiled=no" in found.numerics
-    (plain,) = results(tiny(model={"layers": 1, "d_ff": 20}))
-    assert found.weights_hash == plain.weights_hash
+    # another shape than the other tests', so that nothing compiled before can serve
+    config = tiny(model={"layers": 1, "d_ff": 20}, numerics={"compile": True})
+    with (
+        inductor.patch({"force_disable_caches": True, "cpp.cxx": ("/no/such/compiler",)}),
+        pytest.raises(TrainingError, match=r"numerics\.compile=false"),
+    ):
+        results(config)
 
 
 def test_no_run_changes_its_numerics_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ neighbours = st.lists(st.integers(0, 20), min_size=0, max_size=3)
     sample=st.integers(0, 5),
     place=st.integers(0, 3),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_nothing_beside_a_run_moves_its_bits(
     neighbours: list[int], lanes: int, every: int, schedule: str, passes: int, shuffle: bool, sample: int, place: int
 ) -> None:
@@ -149,7 +149,7 @@ def whole_and_stops(over: str) -> tuple[RunResult, dict[int, Checkpoint]]:
     return whole, {c.step: c for c in checkpoints(tiny(checkpoint={"every": 1}, **json.loads(over)))}
 
 
-@pytest.mark.parametrize("at", [1, 7, 16])
+@pytest.mark.parametrize("at", [7, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 16))])
 @pytest.mark.parametrize("over", RESUMED)
 def test_resuming_equals_never_having_stopped(over: dict[str, Any], at: int) -> None:
     whole, stops = whole_and_stops(json.dumps(over))
@@ -195,6 +195,7 @@ def test_a_run_that_is_not_finite_is_diverged_and_its_neighbours_go_on() -> None
     assert neighbour.weights_hash == alone.weights_hash
 
 
+@pytest.mark.slow
 def test_early_stop_is_for_good_and_never_before_the_horizon() -> None:
     easy: dict[str, Any] = {
         "seed": 2,

@@ -17,7 +17,13 @@ from grok.arithmetic.stacked.engine import Stack
 from grok.config import ArithmeticConfig, identify
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult
-from tests.arithmetic.cases import checkpoints, curve, jobs, merge, results, tiny
+from tests.arithmetic import cases
+from tests.arithmetic.cases import checkpoints, curve, jobs, merge, results
+
+
+def tiny(**over: Any) -> ArithmeticConfig:
+    """Return the tiny config with one layer: the second is the same code again."""
+    return cases.tiny(**merge({"model": {"layers": 1}}, over))
 
 
 def run_stacked(*configs: ArithmeticConfig, lanes: int) -> list[RunResult]:
@@ -28,7 +34,7 @@ def run_stacked(*configs: ArithmeticConfig, lanes: int) -> list[RunResult]:
 
 def test_stacked_lanes_equal_the_looped_ones_in_float64() -> None:
     configs = [
-        tiny(seed=s, precision="float64", save="final", train={"steps": 14 + s}, optim={"lr": 1e-3 * (1 + s)})
+        cases.tiny(seed=s, precision="float64", save="final", train={"steps": 14 + s}, optim={"lr": 1e-3 * (1 + s)})
         for s in range(5)
     ]
     for looped, stacked in zip(results(*configs), run_stacked(*configs, lanes=2), strict=True):
@@ -65,6 +71,7 @@ def test_stacks_serve_every_operation_with_lanes_to_spare() -> None:
         assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_where_a_stacked_lane_diverges_does_not_depend_on_its_neighbours() -> None:
     bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
     near = tiny(model={"norm": "none", "final_norm": False}, eval={"every": 3})
@@ -186,7 +193,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["all", *(pytest.param(c, marks=pytest.mark.slow) for c in CHANGES if c != "all")])
 def test_changes_to_the_training_rule_are_those_of_looped_lanes(change: str) -> None:
     configs = [tiny(seed=s, precision="float64", train={"steps": 9 + s}) for s in (0, 1)]
     changed = [
@@ -200,7 +207,7 @@ def test_changes_to_the_training_rule_are_those_of_looped_lanes(change: str) -> 
     assert curve(stacked[0]) != curve(stacked[2])
 
 
-@pytest.mark.parametrize("change", ["grokfast", "clamp"])
+@pytest.mark.parametrize("change", ["clamp", pytest.param("grokfast", marks=pytest.mark.slow)])
 def test_a_changed_rule_goes_on_from_its_checkpoint_on_either_path(change: str) -> None:
     over = merge({"precision": "float64", "checkpoint": {"every": 7}}, CHANGES[change])
     (whole,) = run_stacked(tiny(**over), lanes=2)

@@ -10,7 +10,7 @@ from grok.arithmetic.stacked.state import LaneState
 from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
 from grok.arithmetic.stacked.width import idle_lanes, lanes_in, memory_of, width_on
 from grok.errors import ConfigError
-from tests.arithmetic.cases import VARIANTS, default_config, tiny
+from tests.arithmetic.cases import FEW, VARIANTS, default_config, tiny
 
 
 def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
@@ -34,7 +34,7 @@ def test_a_small_sweep_hears_of_a_narrow_width_and_gets_the_tables() -> None:
     assert idle_lanes(133, 264) is None and idle_lanes(5000, 264) is None
 
 
-@pytest.mark.parametrize("memory", [2**20, 2**23])
+@pytest.mark.parametrize("memory", [2**20, pytest.param(2**23, marks=pytest.mark.slow)])
 def test_the_width_never_exceeds_the_memory(memory: int) -> None:
     config = tiny(model={"layers": 1})
     fitting = lanes_in(config, memory)
@@ -49,7 +49,7 @@ def test_a_device_too_small_for_one_lane_is_refused() -> None:
         width_on(default_config(), "NVIDIA H200", 2**20)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", FEW)
 def test_the_memory_estimate_is_what_a_step_takes(variant: str) -> None:
     config = tiny(**{**VARIANTS[variant], "precision": "float32"})
     expected = memory_of(config, 8)

@@ -145,6 +145,7 @@ def test_every_stage_has_a_limit_and_a_function() -> None:
     assert last_json("no json\n[1]\n") is None
 
 
+@pytest.mark.slow
 def test_one_seed_in_every_lane_ends_with_one_set_of_bits() -> None:
     """100 steps on the processor, float32 and bfloat16 products; on a device the day does it at full width."""
     for outcome in equal_lanes(True).values():

@@ -32,7 +32,7 @@ def test_both_loops_train_the_same_model(name: str, fables: Corpus) -> None:
         assert ours == 124_439_808 - (12 * (3 + 1 + 4 + 1 + 2) + 1) * 768  # GPT-2 without its biases
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_both_loops_learn_alike(fables: Corpus, precision: str) -> None:
     shape = replace(SHAPES["gpt2"], layers=2, heads=2, width=32, tokens=24, batch=4, lr=1e-2, warmup=5)
     plain = PlainLoop(shape, fables, "cpu", 60, precision, compiled=False)

@@ -77,7 +77,7 @@ def test_equal_runs_are_trained_once(door: Door, tmp_path: Path) -> None:
 
 def test_where_and_how_runs_are_trained_changes_nothing(door: Door, tmp_path: Path) -> None:
     sweep = ["-m", "seed=range(0,4)", *TINY]
-    assert command(*sweep, "workers=2", "store.path=two", folder=tmp_path).status == 0
+    assert door(*sweep, "workers=2", "store.path=two").status == 0
     assert door(*sweep, INLINE, "store.path=inline").status == 0
     assert door(*sweep, INLINE, "lanes=3", "store.path=lanes").status == 0
     assert rows(tmp_path / "two") == rows(tmp_path / "inline") == rows(tmp_path / "lanes")

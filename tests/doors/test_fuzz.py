@@ -11,7 +11,7 @@ import pytest
 from tests.doors.conftest import environment
 from tests.doors.fuzz import Case, World, fingerprint, problems, try_case
 
-FEW = 30
+FEW = 15
 MANY = 2000
 
 

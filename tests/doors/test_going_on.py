@@ -79,7 +79,7 @@ def test_weights_asked_for_too_late_are_not_promised(door: Door) -> None:
 
 
 def test_options_may_stand_behind_overrides(door: Door) -> None:
-    ended = door(*TINY, "store.path=S", "-m", "seed=range(0,2)")
+    ended = door(*TINY, "executor=inline", "store.path=S", "-m", "seed=range(0,2)")
     assert ended.status == 0
     assert ended.last.startswith("2 runs stored in S")
 

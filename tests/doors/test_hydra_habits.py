@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from tests.doors.conftest import TINY, Door
 
@@ -69,3 +71,27 @@ def test_callbacks_and_job_names(door: Door, tmp_path: Path, monkeypatch: pytest
         ended = door(*TINY, *words, *told)
         calls = [line.split() for line in ended.out.splitlines() if line.startswith("callback")]
         assert [(name, job) for _, name, job in calls] == [(name, "mine") for name in expected], ended
+
+
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [
+        (["seed=1"], 1),
+        (["-m", "seed=1,2"], 2),  # what all runs share, and the first run
+        (["seed=1,2", "hydra.mode=MULTIRUN"], 3),  # Hydra itself asks for its mode first
+    ],
+)
+def test_settings_are_composed_no_more_often_than_needed(
+    door: Door, monkeypatch: pytest.MonkeyPatch, words: list[str], times: int
+) -> None:
+    composed = []
+    load = ConfigLoaderImpl.load_configuration
+
+    def counted(self: ConfigLoaderImpl, *given: Any, **named: Any) -> Any:
+        composed.append(1)
+        return load(self, *given, **named)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
+    ended = door(*words, *TINY, "dry_run=true")
+    assert ended.status == 0 and f"{1 + (len(words) > 1)} planned" in ended.out
+    assert len(composed) == times

@@ -116,6 +116,7 @@ def test_data_that_cannot_be_used_is_refused_before_anything_is_written(
         refused(ended, says=[says], folder=tmp_path, before=frozenset({"data"}))
 
 
+@pytest.mark.slow
 def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
     door: Door, dirty: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

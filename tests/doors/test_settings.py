@@ -61,7 +61,7 @@ def test_nandas_batch_is_the_whole_training_set() -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_opens_with_its_own_command_which_runs(door: Door, tmp_path: Path, name: str) -> None:
+def test_an_experiment_opens_with_its_own_command_which_plans(door: Door, name: str) -> None:
     lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
     assert lines[0] == "# @package _global_"
     words = shlex.split(lines[1].removeprefix("#"))
@@ -69,6 +69,12 @@ def test_an_experiment_opens_with_its_own_command_which_runs(door: Door, tmp_pat
     assert f"experiment={name}" in words
     planned = door("-m", *words[2:], "dry_run=true", "store.path=S")
     assert planned.status == 0, planned
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("toy", "nanugpt"))) for name in EXPERIMENTS]
+)
+def test_an_experiment_runs(door: Door, tmp_path: Path, name: str) -> None:
     few_steps = ["train.steps=2", "eval.every=2", "eval.schedule=every", "numerics.compile=false", "store.path=S"]
     assert door(f"experiment={name}", *few_steps).status == 0
     (row,) = open_store(tmp_path / "S").runs().to_dict("records")

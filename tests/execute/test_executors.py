@@ -52,7 +52,9 @@ def test_a_worker_that_trains_is_not_waited_for() -> None:
     assert time.monotonic() - begun < 60
 
 
-@pytest.mark.parametrize("kind", sorted(EXTRAS))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "ray")) for kind in sorted(EXTRAS)]
+)
 def test_every_cluster_has_its_executor(kind: str) -> None:
     pytest.importorskip(EXTRAS[kind])
     assert executor_class(kind).__name__ == f"{kind.capitalize()}Executor"

@@ -75,8 +75,8 @@ def finish(door: Door) -> None:
 def test_a_killed_worker_costs_nothing(
     sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
 ) -> None:
-    process = sweep()
-    wait_for(training(tmp_path / "S", 2))
+    process = sweep("workers=1")  # with two, whose pool is lost as well, in `test_hundreds_of_random_kills`
+    wait_for(training(tmp_path / "S"))
     random.choice(workers_of(process)).kill()
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 0, out
@@ -88,7 +88,7 @@ def test_a_killed_worker_costs_nothing(
 def test_a_killed_parent_is_gone_on_from(
     sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
 ) -> None:
-    process = sweep()
+    process = sweep("workers=1")
     wait_for(training(tmp_path / "S"))
     workers = workers_of(process)
     process.kill()
@@ -98,7 +98,8 @@ def test_a_killed_parent_is_gone_on_from(
     assert content(tmp_path / "S") == undisturbed
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
+@pytest.mark.slow  # `test_odd_moments.py` ends a sweep by SIGTERM, too
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_leaves_everything_resumable(
     sweep: Callable[..., subprocess.Popen[str]],
     tmp_path: Path,

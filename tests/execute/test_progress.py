@@ -105,6 +105,7 @@ def test_a_request_to_stop_is_heard_where_the_folder_was_cleared(tmp_path: Path)
     assert live.stop_requested()
 
 
+@pytest.mark.slow  # the plan goes into a closed pipe in `doors/test_console.py`
 def test_a_reader_that_leaves_takes_no_run_along(tmp_path: Path) -> None:
     """``python -m grok.run ... | head -1``."""
     ours, theirs = os.pipe()

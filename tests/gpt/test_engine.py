@@ -192,7 +192,9 @@ def test_evaluations_end_with_the_run() -> None:
     assert evaluation_steps(12, every=100) == {12}
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "float64", "tf32"])
+@pytest.mark.parametrize(
+    "precision", ["bf16", "fp16", *(pytest.param(p, marks=pytest.mark.slow) for p in ("float64", "tf32"))]
+)
 def test_other_precisions_train(settings: Build, precision: str) -> None:
     result = result_of(run(settings(precision=precision, train__steps=30)))
     reference = result_of(run(settings(train__steps=30)))

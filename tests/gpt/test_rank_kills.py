@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from grok.store import open_store
+from tests.doors.conftest import Door
+from tests.doors.conftest import door as door  # a fixture
 from tests.gpt.conftest import prepare_text, text_of
 from tests.gpt.rank_kills import (
     PAGE,
@@ -36,12 +38,13 @@ def words_for(folder: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-def test_a_process_that_dies_ends_all_and_the_step_before_is_kept(tmp_path: Path) -> None:
-    """No checkpoint is due, so the one that is left is that of the end; torchrun goes on from it by itself."""
+@pytest.mark.parametrize("restarts", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_process_that_dies_ends_all_and_the_step_before_is_kept(tmp_path: Path, door: Door, restarts: int) -> None:
+    """No checkpoint is due, so the one that is left is that of the end; torchrun, or one process, goes on from it."""
     words = words_for(
         tmp_path, "checkpoint.every=0", "checkpoint.minutes=0", "log.quiet=false", "eval.every=20", "train.steps=100"
     )
-    launcher = start(2, words, tmp_path, "--max-restarts=1")
+    launcher = start(2, words, tmp_path, f"--max-restarts={restarts}")
     said = tmp_path / "said"
     deadline = time.monotonic() + 120
     while "step 20:" not in said.read_text() and time.monotonic() < deadline:
@@ -49,8 +52,12 @@ def test_a_process_that_dies_ends_all_and_the_step_before_is_kept(tmp_path: Path
     ranks = ranks_of(launcher)
     other = next(rank for rank in ranks if rank.environ()["RANK"] == "1")
     other.kill()
-    assert launcher.wait(timeout=200) == 0, said.read_text()[-4000:]
+    assert (launcher.wait(timeout=200) == 0) == bool(restarts), said.read_text()[-4000:]
     text = said.read_text()
+    if not restarts:
+        ended = door(*words)
+        assert ended.status == 0, ended
+        text += ended.out
     # torchrun's SIGTERM may come while rank 0 is at its last line
     assert len(re.findall(r"^(Stopped: another process of this run ended|Interrupted: ).* goes on", text, re.M)) == 1, (
         text

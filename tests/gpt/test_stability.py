@@ -67,7 +67,9 @@ def test_a_spike_is_caught_before_its_update(settings: Build, dirty: Corpus) -> 
     assert logged.status == "completed" and logged.steps == 80
 
 
-@pytest.mark.parametrize("policy", ["new_data_seed", "skip_data", "cut_lr"])
+@pytest.mark.parametrize(
+    "policy", ["new_data_seed", *(pytest.param(p, marks=pytest.mark.slow) for p in ("skip_data", "cut_lr"))]
+)
 def test_a_rollback_is_a_branch(settings: Build, dirty: Corpus, policy: str) -> None:
     config = settings(**of(dirty, stability__policy=policy, stability__tries=2, save="init,final"))
     events = run(config)

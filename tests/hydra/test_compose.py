@@ -129,7 +129,7 @@ OVERRIDES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("examples", [25, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [10, pytest.param(2000, marks=pytest.mark.slow)])
 def test_equals_hydra_for_anything(conf: Path, examples: int) -> None:
     with both_ways(conf) as both:
 

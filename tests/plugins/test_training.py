@@ -172,7 +172,9 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_bits(case: str) -> No
     assert (again[0].weights_hash, curve(again[0])) == (result.weights_hash, curve(result))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (i > 1)) for i, case in enumerate(CASES)]
+)
 def test_a_run_does_not_depend_on_its_neighbours(case: str) -> None:
     torch.manual_seed(1)
     first, second = (own(**CASES[case], seed=seed) for seed in (1, 2))

@@ -48,6 +48,7 @@ def test_stored_runs_are_used(tmp_path: Path) -> None:
     assert len(world.trained) == before
 
 
+@pytest.mark.slow
 def test_wilcoxon_saves_runs_and_refills(tmp_path: Path) -> None:
     world = World(tmp_path)
     pruner = {"name": "wilcoxon", "first_seeds": 4, "seeds": 2, "p": 0.05}
@@ -142,6 +143,7 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
         world.run({"trials": 3}, {"optim.lr": {"low": 1e-3, "high": 1e-1}})
 
 
+@pytest.mark.slow
 def test_sqlite(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     world = World(tmp_path / "store")

@@ -55,7 +55,12 @@ class Fuse:
         return guarded
 
 
-@pytest.mark.parametrize("kind", STUDIES)
+FAST = ("tpe", "grid", "percentile")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in FAST)) for kind in STUDIES]
+)
 def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fuse = Fuse(monkeypatch)
     study = {"trials": 9, **STUDIES[kind]}
@@ -78,6 +83,7 @@ def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, mon
     assert len(world.trained) == len(set(world.trained)), "a stored run was trained again"
 
 
+@pytest.mark.slow
 def test_gp_asks_the_same(tmp_path: Path) -> None:
     study = {"trials": 8, "parallel": 2, "seeds": 2, "sampler": {"name": "gp", "startup": 4}}
     whole = World(tmp_path / "a").run(study)
@@ -88,7 +94,7 @@ def test_gp_asks_the_same(tmp_path: Path) -> None:
 
 
 def test_a_longer_study_begins_with_the_shorter_one(tmp_path: Path) -> None:
-    short = World(tmp_path)
+    short = World(tmp_path / "short")
     first = short.run({"trials": 6})
     assert short.run({"trials": 12})[:6] == first
     assert short.run({"trials": 12}) == World(tmp_path / "other").run({"trials": 12})
@@ -113,9 +119,9 @@ def test_two_processes_on_one_study(tmp_path: Path) -> None:
 
 
 def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = World(tmp_path / "torn")
     first = world.run({"trials": 3})
-    journal = tmp_path / "search" / "test.journal"
+    journal = tmp_path / "torn" / "search" / "test.journal"
     with journal.open("ab") as file:
         file.write(b'{"op_code":8,"worker_id":"x","tri')
     assert world.run({"trials": 6})[:3] == first

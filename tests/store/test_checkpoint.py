@@ -240,7 +240,7 @@ dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.in
     state=st.dictionaries(names, json_values, max_size=3),
     shapes=st.dictionaries(names, st.tuples(dtypes, st.lists(st.integers(0, 3), max_size=3)), max_size=4),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_state_and_tensors_come_back(
     tmp_path: Path, state: dict[str, object], shapes: dict[str, tuple[torch.dtype, list[int]]]
 ) -> None:

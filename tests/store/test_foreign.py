@@ -23,15 +23,6 @@ from grok.store.testing import example_row, example_rows, with_other_bits
 from grok.store.verify import verify
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Six runs in two shards."""
-    with StoreWriter(tmp_path / "S") as writer:
-        for start in (0, 3):
-            writer.commit(example_rows(range(start, start + 3)))
-    return tmp_path / "S"
-
-
 def foreign_files(store: Path) -> dict[str, Path]:
     """Put into the tables what others might: return it by what it is."""
     runs = sorted((store / "runs").glob("*.parquet"))[0]

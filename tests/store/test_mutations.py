@@ -162,7 +162,7 @@ def cases(count: int, first: int = 0) -> Iterator[int]:
 
 
 def test_a_few_mutations(sound: Path, tmp_path: Path) -> None:
-    for seed in cases(12):
+    for seed in cases(5):
         mutated(sound, tmp_path / str(seed), seed, with_report=False)
 
 

@@ -22,15 +22,6 @@ from grok.store.testing import example_rows
 from grok.store.verify import verify
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Six runs in two shards."""
-    with StoreWriter(tmp_path / "S") as writer:
-        for start in (0, 3):
-            writer.commit(example_rows(range(start, start + 3)))
-    return tmp_path / "S"
-
-
 def shards(store: Path) -> dict[str, bytes]:
     return {str(p.relative_to(store)): p.read_bytes() for kind in ("runs", "curves") for p in (store / kind).iterdir()}
 

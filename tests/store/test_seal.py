@@ -14,15 +14,6 @@ from grok.store.testing import example_rows
 from grok.store.verify import verify
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Six runs in two shards."""
-    with StoreWriter(tmp_path / "S") as writer:
-        for start in (0, 3):
-            writer.commit(example_rows(range(start, start + 3)))
-    return tmp_path / "S"
-
-
 def footer_of(whole: bytes) -> int:
     """Return where the footer starts."""
     return len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")

@@ -301,6 +301,7 @@ def test_threads_and_processes_write_side_by_side(tmp_path: Path) -> None:
     assert open_store(path).run_ids() == ids(example_rows(range(40)))
 
 
+@pytest.mark.slow
 def test_many_small_shards_become_one_while_a_sweep_goes_on(tmp_path: Path) -> None:
     rows = example_rows(range(SMALL + 4), every=200)
     with StoreWriter(tmp_path / "S", thorough=False) as writer:

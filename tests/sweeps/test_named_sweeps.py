@@ -64,14 +64,20 @@ def test_the_bug_sweep_trains_at_small_scale(tmp_path: Path) -> None:
     assert runs["weights_hash"].nunique() == 6
 
 
-def test_layer_transplants_write_a_full_design_with_replicates(tmp_path: Path) -> None:
+ALL = ["token_embedding", "position_embedding", "blocks.0.attention", "blocks.0.mlp", "head", "final_norm"]
+THREE = ["position_embedding", "blocks.0.mlp", "final_norm"]
+
+
+def test_every_layer_is_a_factor() -> None:
+    assert list(factors(arithmetic(compose(TINY)))) == ALL
+
+
+@pytest.mark.parametrize("names", [THREE, pytest.param(ALL, marks=pytest.mark.slow)], ids=len)
+def test_layer_transplants_write_a_full_design_with_replicates(tmp_path: Path, names: list[str]) -> None:
     store = tmp_path / "S"
-    assert layers(["--recipient", "0", "--donor", "1", *TINY, f"store.path={store}"]) == 0
+    own = [] if names is ALL else ["--factors", ";".join(f"{name}={name}" for name in names)]
+    assert layers(["--recipient", "0", "--donor", "1", *own, *TINY, f"store.path={store}"]) == 0
     runs = open_store(store).runs()
-    names = factors(arithmetic(compose(TINY)))
-    assert names == [
-        "token_embedding", "position_embedding", "blocks.0.attention", "blocks.0.mlp", "head", "final_norm"
-    ]  # fmt: skip
     assert len(runs) == 2 * 2 ** len(names)
     assert runs["seed_init"].nunique() == runs["seed_order"].nunique() == runs["seed_split"].nunique() == 1
     # the final norm starts constant: exchanging it changes nothing

@@ -52,6 +52,17 @@ def test_a_missing_file_is_named(corpus: Corpus) -> None:
         open_corpus(corpus.path)
 
 
+def change(corpus: Corpus, path: tuple[str, ...], value: Any) -> None:
+    """Write ``value`` to one place of the manifest."""
+    file = corpus.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    place = manifest
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    file.write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -66,13 +77,7 @@ def test_a_missing_file_is_named(corpus: Corpus) -> None:
 def test_a_changed_manifest_is_refused_before_anything_is_named_after_it(
     corpus: Corpus, path: tuple[str, ...], value: Any
 ) -> None:
-    file = corpus.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    place = manifest
-    for name in path[:-1]:
-        place = place[name]
-    place[path[-1]] = value
-    file.write_text(json.dumps(manifest))
+    change(corpus, path, value)
     with pytest.raises(DataError, match=r"manifest\.json was changed after it was written: run `grok prepare` again"):
         open_corpus(corpus.path)
 
@@ -100,13 +105,7 @@ def test_a_manifest_of_before_is_held_against_the_hash_of_its_data(corpus: Corpu
     ],
 )
 def test_words_for_numbers_are_one_line(corpus: Corpus, path: tuple[str, ...], value: Any) -> None:
-    file = corpus.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    place = manifest
-    for name in path[:-1]:
-        place = place[name]
-    place[path[-1]] = value
-    file.write_text(json.dumps(manifest))
+    change(corpus, path, value)
     with pytest.raises(DataError, match=r"is not a corpus manifest .*: run `grok prepare` again"):
         open_corpus(corpus.path)
 

@@ -41,7 +41,7 @@ def test_a_block_needs_one_token_more_than_its_context(n: int, blocks: int) -> N
     assert y.max() <= n - 1 and x.min() >= 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     size=sizes,
     batch=st.integers(1, 70),

@@ -1,0 +1,115 @@
+"""Repeated runs of chosen seeds, and of seeds that nobody chose, where the truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.observations import Observations
+from analysis.statistics.replication import Verdict
+from analysis.studies.repeatability import verdict
+from tests.analysis.questions import ask, needs
+from tests.analysis.simulate import Truth, census, mixture_times, simulate
+
+
+def again(truths: list[Truth], times: int, spread: float, rng: np.random.Generator) -> list[Truth]:
+    """Repeats of ``truths`` with weights moved by an ulp, whose log times spread by ``spread``."""
+    return [
+        Truth(
+            {**t.overrides, "perturb.ulps": 1, "seeds.perturb": r},
+            t.time * float(np.exp(rng.normal(0, spread))),
+            t.fast,
+        )
+        for t in truths
+        for r in range(times)
+    ]
+
+
+def afresh(truths: list[Truth], times: int, rng: np.random.Generator, **redrawn: int) -> list[Truth]:
+    """Repeats of ``truths`` whose time is drawn as any seed's; ``redrawn`` stream: its first seed."""
+    return [
+        Truth({**t.overrides, **{f"seeds.{s}": first + r for s, first in redrawn.items()}}, time, bool(fast))
+        for t in truths
+        for r, (time, fast) in enumerate(zip(*mixture_times(times, rng), strict=True))
+    ]
+
+
+def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_are_not() -> None:
+    rng = np.random.default_rng(11)
+    seeds = census(300, rng)
+    winners, ordinary = [t for t in seeds if t.time < 2000][:6], [t for t in seeds if not t.fast][:6]
+    store = simulate(seeds + again(winners + ordinary, 8, 0.01, rng) + afresh(winners + ordinary, 8, rng, order=5000))
+    study = ask("repeatability", store)
+    ulp, order = study.tests
+    assert (ulp.name, order.name) == ("ulp", "split + init")
+    assert (ulp.result.pooled.value, ulp.result.pooled.n) == (1, 48)
+    assert "a property of the seed's streams" in study.findings[0].text
+    assert ulp.controls is not None and (ulp.controls.value, ulp.controls.n) == (0, 6)
+    assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
+    assert "no sign" in verdict(order)
+    assert ulp.agreement is None  # chosen seeds rank unlike all seeds
+
+
+@pytest.mark.slow
+def test_candidates_by_name_one_candidate_and_the_run_that_chose_it() -> None:
+    rng = np.random.default_rng(12)
+    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
+    winner = seeds[-1]
+    (one,) = ask("repeatability", simulate(seeds + again([winner], 8, 0.01, rng))).tests
+    assert (one.result.pooled.value, one.result.pooled.n) == (1, 8)
+    named = ask("repeatability", simulate(again([winner], 8, 0.01, rng)))
+    assert named.tests[0].result.candidates[0].base is None
+    assert "no census" in named.findings[0].text
+    # a candidate out of a scan is compared with its scan
+    scan = [Truth({"seed": 3, "seeds.order": 900 + i}, t.time, t.fast) for i, t in enumerate(seeds)]
+    best = min(scan, key=lambda t: t.time)
+    (found,) = ask("repeatability", simulate(scan + again([best], 8, 0.01, rng))).tests
+    assert [u.others_words for u in found.kind.candidates] == ["seeds of the order scan"]
+    assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
+
+
+def test_a_candidate_of_seeds_at_one_order_is_compared_with_them() -> None:
+    """Split and weights drawn, the order fixed: neither random seeds nor a scan of one stream."""
+    rng = np.random.default_rng(12)
+    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
+    fixed = [Truth({**t.overrides, "seeds.order": 8}, t.time, t.fast) for t in seeds]
+    (found,) = ask("repeatability", simulate(fixed + again(fixed[-1:], 8, 0.01, rng))).tests
+    assert [(u.name, len(u.others)) for u in found.kind.candidates] == [("seed 60", 61)]
+    assert [u.others_words for u in found.kind.candidates] == ["seeds of the split and init scan"]
+    assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
+
+
+def test_equal_bits_are_no_repeat_and_another_processor_is_one() -> None:
+    rng = np.random.default_rng(13)
+    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
+    winner = seeds[-1]
+    other = [Truth({**winner.overrides, "replicate": 1}, winner.time, True, numerics="device=cpu;model=other")]
+    shard = simulate([*seeds, *other])
+    (found,) = ask("repeatability", shard).tests
+    assert (found.name, found.result.pooled.n) == ("processor", 1)
+    runs = shard.all_runs.assign(weights_hash="equal")
+    assert "the store has none" in needs("repeatability", Observations(runs, shard.curves))
+
+
+@pytest.mark.slow
+def test_seeds_that_were_not_chosen_are_ranked_and_their_own_first_run_chooses() -> None:
+    rng = np.random.default_rng(14)
+
+    def repeats(share: float) -> Observations:
+        base = rng.normal(np.log(3000), 0.4 * np.sqrt(share), 40)
+        truths = [
+            Truth(
+                {"seed": i, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000},
+                float(np.exp(b + rng.normal(0, 0.4 * np.sqrt(1 - share)))),
+            )
+            for i, b in enumerate(base)
+            for r in range(4)
+        ]
+        return simulate(truths)
+
+    (real,) = ask("repeatability", repeats(0.95)).tests
+    assert real.agreement is not None and real.agreement.low > 0.6
+    assert all(len(u.repeats) == 3 for u in real.kind.candidates)
+    (chance,) = ask("repeatability", repeats(0.0)).tests
+    assert chance.agreement is not None and chance.agreement.low <= 0.05
+    assert chance.result.verdict is not Verdict.MOST
