@@ -47,12 +47,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     ", did you mean 'modulus'?"
     >>> nearest("lr", ["seed", "optim.lr"])
     ", did you mean 'optim.lr'?"
-    >>> nearest("zzz", ["modulus"])
-    ''
+    >>> nearest("zzz", ["modulus"]), nearest("model.contex", ["model.tied"])
+    ('', '')
     """
     names = list(known)
     inside = [dotted for dotted in names if dotted.endswith(f".{name}")]  # typed without its group
-    match = inside[:1] or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    leaf = name.rpartition(".")[2]
+    near = [known for known in names if difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio() >= 0.6]
+    match = inside[:1] or difflib.get_close_matches(name, near, n=1, cutoff=0.6)
     return f", did you mean '{match[0]}'?" if match else ""
 
 

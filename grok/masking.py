@@ -18,8 +18,8 @@ from urllib.parse import unquote
 HIDDEN: Final = "***"
 
 _AT: Final = r"(?:@|%40)"
-_URL: Final = r"(?::|%3[Aa])(?:/|%2[Ff]){2}"
-"""``://``, plain or percent-encoded."""
+_URL: Final = r"(?::|%3[Aa])(?:\\?/|%2[Ff])+"
+"""``://``, plain, percent-encoded, escaped as JSON may have it, or folded to ``:/`` as a path is."""
 
 _PASSWORD: Final = re.compile(rf"({_URL}(?:(?!%3[Aa]|%2[Ff]|%40)[^\s:/@?#'\"])*)(?::|%3[Aa])[^\s]*{_AT}")
 """``user:password@``, whatever characters the password has, up to the last ``@``."""
@@ -35,22 +35,37 @@ _NAMED: Final = r"pass|pwd|secret|token|key|credential|auth|sig(?:nature)?\b"
 _PARAMETER: Final = re.compile(r"([?&;#])([^=\s&;#?]{1,80})=([^\s&;#'\"]*)")
 """``?password=``, ``&api_key=``: the name is judged after its percent-codes are read."""
 
-_ASSIGNED: Final = re.compile(
-    r"(?i)\b([\w.-]*(?:passwords?|passwd|passphrase|pwd|secret|secret[_-]?key|api[_-]?key|access[_-]?key|"
-    r"(?:access|auth|api|refresh|bearer)[_-]?token|private[_-]?key))(\s*[=:]\s*)"
-    r"('[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)"
+_SECRET: Final = (
+    r"(?:passwords?|passwd|passphrase|pwd|secret|credentials?|(?:secret|api|access|private|account|storage|signing)"
+    r"[_-]?key|(?:access|auth|api|refresh|bearer)[_-]?token)"
 )
-"""``password=...`` of a connection string or a setting."""
+"""End of a name that names a secret, wherever it stands."""
+
+_VALUE: Final = r"('[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)"
+
+_ASSIGNED: Final = re.compile(rf"(?i)\b([\w.-]*(?:{_SECRET}|(?:\b|_)pass)['\"]?)(\s*[=:]\s*){_VALUE}")
+"""``password=...`` of a connection string or a setting, ``"password": "..."`` of JSON."""
+
+_TOKEN: Final = re.compile(r"(?i)((?:\b|_)token['\"]?)(\s*[=:]\s*)(['\"]?[\w.+/~-]{8,}['\"]?)")
+"""``token=...``: a short word is a token of a text."""
+
+_OPTION: Final = re.compile(rf"(?i)(--[\w-]*(?:{_SECRET}|\bpass|\btoken))(\s+){_VALUE}")
+"""``--password ...``"""
+
+_HEADER: Final = re.compile(r"(?i)\b((?:bearer|authorization:\s*\w+))(\s+)([\w.+/=~-]{8,})")
+"""``Authorization: Bearer ...``"""
+
+_NAME: Final = re.compile(rf"(?i)(?:^|[\W_])(?:{_SECRET}|pass|token)$")
+"""A setting whose value is a secret."""
 
 _FORMS: Final = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
-    r"|xox[abprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"|xox[abprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|npm_[A-Za-z0-9]{20,}|AIza[\w-]{20,}|pypi-[\w-]{20,}"
+    r"|ya29\.[\w-]{20,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
 )
-"""Tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack and AWS, and JSON web tokens."""
+"""Tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS, npm, Google and PyPI, and JSON web tokens."""
 
-_VARIABLE: Final = re.compile(
-    r"(?i)(?:^|_)(?:PASSWORD|PASSWD|PASSPHRASE|PWD|SECRET|TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$"
-)
+_VARIABLE: Final = re.compile(rf"(?i)(?:{_SECRET}|(?:^|_)PASS|TOKEN)$")
 _NOT_SECRET: Final = frozenset({"PWD", "OLDPWD"})
 """Variables that are named like a secret and hold the current folder."""
 
@@ -74,7 +89,10 @@ def without_passwords(text: str) -> str:
         text = _TOKEN_AS_USER.sub(rf"\1{HIDDEN}@", text)
         text = _PARAMETER.sub(_hide_parameter, text)
     if "=" in text or ":" in text:
-        text = _ASSIGNED.sub(rf"\1\2{HIDDEN}", text)
+        for form in (_ASSIGNED, _TOKEN):
+            text = form.sub(rf"\1\2{HIDDEN}", text)
+    for form in (_OPTION, _HEADER):
+        text = form.sub(rf"\1\2{HIDDEN}", text)
     return _FORMS.sub(HIDDEN, text)
 
 
@@ -83,14 +101,18 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, str):
         return without_passwords(value)
     if isinstance(value, Mapping):
-        return {key: without_secrets(item) for key, item in value.items()}
+        return {key: HIDDEN if _is_secret(key, item) else without_secrets(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [without_secrets(item) for item in value]
     return value
 
 
+def _is_secret(name: object, value: Any) -> bool:
+    return isinstance(value, str) and value != "" and _NAME.search(str(name)) is not None
+
+
 def _may_hold_url(text: str) -> bool:
-    return "://" in text or "%3A" in text or "%3a" in text or "%2F" in text or "%2f" in text
+    return ":/" in text or ":\\/" in text or "%3A" in text or "%3a" in text or "%2F" in text or "%2f" in text
 
 
 def _hide_password_of_a_value(match: re.Match[str]) -> str:
@@ -104,9 +126,9 @@ def _hide_parameter(match: re.Match[str]) -> str:
 
 @functools.cache
 def _of_environment() -> tuple[str, ...]:
-    """Return the values of variables that are named like a secret; short ones and paths are words like others."""
+    """Return the values of variables that are named like a secret; short ones, and files, are words like others."""
     return tuple(
         value
         for name, value in os.environ.items()
-        if len(value) >= 8 and name not in _NOT_SECRET and not value.startswith(("/", ".")) and _VARIABLE.search(name)
+        if len(value) >= 8 and name not in _NOT_SECRET and _VARIABLE.search(name) and not os.path.exists(value)  # noqa: PTH110  (a long value is no path, and no error)
     )

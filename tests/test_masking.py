@@ -70,6 +70,35 @@ def test_tokens_of_known_forms(token: str, around: str) -> None:
     assert token not in without_passwords(around.format(token))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql:/me:{}@host/db", "no store at https:/me:x/{}@host (not there)", r"postgresql:\/\/me:{}@host",
+        '{{"password": "{}"}}', "{{'password': '{}'}}", "--password {}", "--api-key {} --steps 3", "db_pass={}",
+        "pass={}", "token: {}", "--token={}", "Authorization: Bearer {}", "npm_{}abcdefgh", "AIza{}abcdefgh",
+        "pypi-{}abcdefgh", "ya29.{}abcdefgh",
+    ],
+)  # fmt: skip
+def test_other_forms(text: str) -> None:
+    assert SECRET not in without_passwords(text.format(SECRET))
+
+
+def test_a_setting_named_like_a_secret() -> None:
+    settings = {"log.plugin": {"_target_": "mine.Log", "password": SECRET, "api_key": SECRET, "tokens": "gpt2"}}
+    shown = without_secrets(settings)["log.plugin"]
+    assert shown == {"_target_": "mine.Log", "password": "***", "api_key": "***", "tokens": "gpt2"}
+
+
+@pytest.mark.parametrize("name", ["PGPASSWORD", "DATABASE_PASS", "AZURE_STORAGE_KEY", "HF_TOKEN"])
+def test_variables_named_like_a_secret(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, f"/{SECRET}")
+    masking._of_environment.cache_clear()
+    try:
+        assert SECRET not in without_passwords(f"refused: /{SECRET} is wrong")
+    finally:
+        masking._of_environment.cache_clear()
+
+
 def test_a_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     monkeypatch.setenv("SECRETS_FOLDER", "results/store")
@@ -90,6 +119,8 @@ def test_a_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "git@github.com:me/project.git",
         "postgresql://me@localhost/db",
         "sqlite:///results/study.db",
+        "eval.passes=1 data.tokenizer=gpt2: unknown token: 'x', expected train.tokens=5000",
+        "grok prepare text --tokenizer char --tokens 500",
         "error: unknown setting 'optim.lrr', did you mean 'optim.lr'?",
         "",
     ],

@@ -59,7 +59,7 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
         several = re.search(r"'([^']+=.*?)'(?: requires|\s)", text)
         remedy = "expected one value" if one_run else "several values are a sweep, give -m to run all of them"
         return f"{several[1] if several else 'several values'}: {remedy}"
-    cause = f": {error.__cause__}" if str(error) and error.__cause__ is not None else ""
+    cause = f": {error.__cause__}" if str(error) and str(error.__cause__ or "") not in text else ""
     return _joined(text + cause)
 
 

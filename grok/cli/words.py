@@ -14,7 +14,7 @@ from grok.config.fields import settings_of
 from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
 
-_NO_TEXT: Final = re.compile(r"(?i)\s*(null|true|false|[+-]?(inf|nan|[\d_.]+(e[+-]?\d+)?))\s*")
+_NO_TEXT: Final = re.compile(r"(?i)\s*(\[.*\]|null|true|false|[+-]?(inf|nan|[\d_.]+(e[+-]?\d+)?))\s*")
 """Values that are no text in Hydra's grammar."""
 
 GROUPS: Final = ("experiment", "sweep", "mode", "study")

@@ -70,6 +70,7 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
     refuse_without_threads(layout.root)
     with disk_errors(f"compacting {path}"), locked(layout.lock):
         refuse_older(layout)
+        _refuse_folders(layout)
         recovered = recover(layout, thorough=True)
         before = _own(layout)
         if not can_exchange(layout):
@@ -77,7 +78,6 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
                 f"{path}: this file system cannot exchange two folders in one step, so compacting here would show "
                 f"readers less or double for a moment: run `grok store merge {path} --into NEW` instead"
             )
-        _refuse_folders(layout)
         merge_shards(layout, before, shard_rows)
         return Compaction(len(before), len(_own(layout)), recovered)
 

@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from grok.errors import StoreError
 from grok.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
+from grok.masking import without_passwords
 from grok.store.schema import KINDS, SCHEMA_VERSION, columns_of, newer
 from grok.untrusted import is_folder, read_json_object, refuse_links
 
@@ -185,6 +187,8 @@ def refuse_unusable_name(path: Path) -> None:
         raise StoreError(
             f"store.path={os.fsencode(path)!r} is not UTF-8, which parquet files cannot be opened by: rename the folder"
         ) from None
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
+        raise StoreError(f"store.path={without_passwords(text)} is an address: a store is a folder, give its path")
     if "\0" in text:
         raise StoreError(f"store.path={text!r} holds a character that no path can have")
 

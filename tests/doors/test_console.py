@@ -214,6 +214,18 @@ class TestOutput:
         ended = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2 x 3 - gr\\xfcn\n", "")
 
+    @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+    def test_closed_streams_stop_no_command(self, closed: str, store: Path) -> None:
+        line = f"{sys.executable} -m grok store status {store} {closed}"
+        ended = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+    def test_nothing_steers_the_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A word of the command, or a text of somebody else's store."""
+        with readable_output():
+            print("a\x1b[31mb\tc", file=sys.stderr)
+        assert capsys.readouterr().err == "a\\x1b[31mb\tc\n"
+
     def test_is_put_back(self) -> None:
         before = sys.stdout, sys.stderr
         with readable_output(), readable_output():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from grok.cli.store import main as store_main
 from grok.cli.words import quoted
 from grok.cli.words import store_as_setting as store_words
 from grok.masking import HIDDEN
@@ -73,6 +74,8 @@ REFUSED = {
     "merge: into a folder of itself": ("grok.cli.store", ["merge", "S", "--into", "S/inner"], "inside the store"),
     "merge: into its runs": ("grok.cli.store", ["merge", "S", "T", "--into", "S/runs/x"], "inside the store"),
     "a sweep into a store's folder": ("grok.run", ["store.path=S/inner", "dry_run=true"], "inside the store"),
+    "a store that is an address": ("grok.run", ["store.path=s3://bucket/S", "dry_run=true"], "a store is a folder"),
+    "experiment: a list": ("grok.run", ["experiment=[]", "dry_run=true"], "experiment=[] is not known"),
     "merge: into itself": ("grok.cli.store", ["merge", "S", "--into", "S"], "cannot be merged into itself"),
 }  # fmt: skip
 
@@ -111,10 +114,14 @@ def test_what_may_be_meant_is_a_setting_of_this_mode(door: Door) -> None:
     assert "did you mean 'model.context'?" in door("mode=gpt", "experiment=gpt/shakespeare_char", "contextt=3").err
 
 
-def test_a_password_is_shown_nowhere(door: Door, tmp_path: Path) -> None:
+def test_a_password_is_shown_nowhere(door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for word in ("+model.layers={}", "store.path={}x", "data.path={}", "{}", "task.operation={}"):
         ended = door(word.format("postgresql://me:se/cret@host/db"), "dry_run=true")
         assert "se/cret" not in ended.err + ended.out, ended
+    for command in (["status"], ["verify"], ["compact"], ["migrate"], ["restore"]):
+        assert store_main([*command, "postgresql://me:se/cret@host/db"]) == 2
+        shown = capfd.readouterr().err
+        assert "se/cret" not in shown and HIDDEN in shown
     assert HIDDEN in door("model.layers=postgresql://me:se/cret@host/db").err
 
 

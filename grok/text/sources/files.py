@@ -47,7 +47,7 @@ def files_below(path: Path) -> list[Path]:
     if path.is_file():
         return [_unpacked(path)]
     if not path.is_dir():
-        raise DataError(f"--input {path}: no such file or folder")
+        raise DataError(f"--input {path}: {'not a file or folder' if path.exists() else 'no such file or folder'}")
     files = [
         file
         for file in path.rglob("*")
