@@ -8,6 +8,7 @@ in the provenance); diverged ones stay, as seeds that did not generalise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -53,6 +54,15 @@ def default_settings() -> dict[str, object]:
     return DEFAULTS
 
 
+@dataclass(frozen=True)
+class Flying:
+    """What is known of language models in flight."""
+
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    steps: pd.DataFrame
+
+
 class Observations:
     """The runs and curves of one store, read once."""
 
@@ -70,6 +80,7 @@ class Observations:
         self.steps = steps
         self.path = path
         self._known: dict[Any, Any] = {}
+        self.in_flight: Flying | None = None
         self.searches = searches
         """What ``grok search`` left in the store, one dict per file."""
         self.sweeps = sweeps
@@ -85,7 +96,9 @@ class Observations:
         from grok.store import open_store
 
         store = open_store(path)
-        return cls(store.runs(), store.curves(), store.steps(), Path(path), searches(Path(path)), sweeps(Path(path)))
+        read = cls(store.runs(), store.curves(), store.steps(), Path(path), searches(Path(path)), sweeps(Path(path)))
+        read.in_flight = Flying(store.in_flight("runs"), store.in_flight("curves"), store.in_flight("steps"))
+        return read
 
     @cached_property
     def arithmetic(self) -> pd.DataFrame:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 EVERY: Final = 10
 """Seconds between two looks at the store."""
-FOLDERS: Final = ("runs", "sweeps", "search")
-"""What changes when a store grows: a finished run, a planned sweep, a search's trials."""
+FOLDERS: Final = {"runs": "*.*", "sweeps": "*.*", "search": "*.*", "live": "*/*.run"}
+"""What changes when a store grows: a finished run, a planned sweep, a search's trials, the curve of a run in flight."""
 PATIENCE: Final = 3
 """Failed readings in a row after which the store is held to be damaged rather than being written."""
 
@@ -65,8 +65,8 @@ def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
 def state(store: Path) -> tuple[tuple[str, int, int], ...]:
     """Return name, size and time of every file that a new run, sweep or search adds or changes."""
     files = []
-    for folder in FOLDERS:
-        for file in sorted((store / folder).glob("*.*")):
+    for folder, pattern in FOLDERS.items():
+        for file in sorted((store / folder).glob(pattern)):
             try:
                 stat = file.stat()
             except FileNotFoundError:  # merged into another one meanwhile

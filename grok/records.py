@@ -11,7 +11,7 @@ Losses are mean natural-log cross-entropies, accuracies shares in [0, 1].
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -137,6 +137,10 @@ class Progress:
     steps: int
     train_loss: float = NAN
     val_acc: float = NAN
+    curve: Sequence[CurvePoint] = ()
+    """All evaluations so far, where the engine tells them (GPT)."""
+    step_log: Sequence[StepPoint] = ()
+    """All steps so far, likewise."""
 
 
 class KeptCheckpoints(Protocol):

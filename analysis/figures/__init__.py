@@ -43,6 +43,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
         search.fronts,
     ),
     "gpt": (language.loss_curves,),
+    "in_flight": (language.curves_in_flight,),
     "prediction": (causes.prediction_curve,),
     "mechanism": (inside.aligned,),
 }

@@ -8,6 +8,26 @@ from analysis.figures.chart import Axis, Chart, Lines
 from analysis.figures.curves import bounds, lines, spread
 from analysis.figures.style import SERIES, SMALL, SOFT, Drawing, canvas, steps_axis
 from analysis.studies.gpt import Gpt
+from analysis.studies.in_flight import InFlight
+
+
+def curves_in_flight(study: InFlight) -> Drawing:
+    """Draw training loss (thin) and validation loss (thick) so far, one colour per run."""
+    figure, axes = canvas(height=3.2)
+    val = study.curves.dropna(subset=["val_loss"])
+    for i, run_id in enumerate(study.steps["run_id"].unique()):
+        colour = SERIES[i % len(SERIES)]
+        train = study.steps[study.steps["run_id"] == run_id]
+        lines(axes, train, "step", "train_loss", colors=colour, alpha=0.4, linewidths=0.7)
+        lines(axes, val[val["run_id"] == run_id], "step", "val_loss", colors=colour, linewidths=1.6)
+    axes.autoscale_view()
+    axes.set_xlim(left=0)
+    axes.set_ylabel("loss (nats per token)")
+    steps_axis(axes)
+    data = pd.concat([val[["run_id", "step", "val_loss"]], study.steps[["run_id", "step", "train_loss"]]])
+    count = study.steps["run_id"].nunique()
+    caption = "Thick: validation, thin: training; of long runs every n-th step."
+    return Drawing("curves_in_flight", "Loss so far", caption, figure, data, f"{count:,} runs in flight")
 
 
 def loss_curves(study: Gpt) -> Drawing:

@@ -12,6 +12,7 @@ from analysis.studies import (
     conditions,
     crossed,
     gpt,
+    in_flight,
     layer_scans,
     layers,
     mechanism,
@@ -46,6 +47,7 @@ QUESTIONS: tuple[Question, ...] = (
     val_shuffle.QUESTION,
     mechanism.QUESTION,
     gpt.QUESTION,
+    in_flight.QUESTION,
     seeds.QUESTION,
 )
 """Every question of the report, in its order."""

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors
 from grok.store.damage import NotAShard, refuse_without_threads
+from grok.store.in_flight import read_in_flight
 from grok.store.layout import Layout, StoreGone, is_current, read_marker, refuse_missing, strangers
 from grok.store.rows import Shard, filter_runs
 from grok.store.schema import KINDS, schema
@@ -74,6 +75,13 @@ class Store:
     def steps(self, run_ids: Iterable[str] | None = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return one row per optimiser step (GPT), ordered by run and step; as :meth:`curves`."""
         return to_pandas("steps", self.table("steps", run_ids, columns))
+
+    def in_flight(self, kind: str = "runs") -> pd.DataFrame:
+        """Return what is known of language models in flight: ``runs``, their ``curves`` or their ``steps`` so far.
+
+        At most half a minute old; steps of long runs are thinned. Runs that have a row by now are left out.
+        """
+        return read_in_flight(self.layout.live, kind, self.run_ids())
 
     def statuses(self) -> dict[str, str]:
         """Return the status of every stored run; reads two columns."""

@@ -1,0 +1,89 @@
+"""Runs in flight: what their workers last wrote into ``live/``, until the runs are stored.
+
+A run has no row before it ends, so its evaluations and steps so far are kept apart from the tables: one file a run,
+replaced every few seconds, removed with its sweep's folder. Nothing relies on it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from grok.files import replace_text
+from grok.records import CurvePoint, Progress, StepPoint
+from grok.untrusted import is_plain, read_json_object
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUFFIX: Final = ".run"
+MOST_STEPS: Final = 1000
+"""Steps of a log that are written: of longer ones every n-th, and the last."""
+COLUMNS: Final = {
+    "runs": ("run_id", "step", "steps", "written"),
+    "curves": ("run_id", *(f.name for f in fields(CurvePoint))),
+    "steps": ("run_id", *(f.name for f in fields(StepPoint))),
+}
+
+
+def write_in_flight(folder: Path, progress: Progress) -> None:
+    """Replace what is known of a run in flight in a sweep's ``folder``; a disk that refuses costs nothing."""
+    log = progress.step_log
+    apart = -(-len(log) // MOST_STEPS) or 1
+    shown = [p for i, p in enumerate(log) if (len(log) - 1 - i) % apart == 0]
+    content = {
+        "run_id": progress.run_id,
+        "step": progress.step,
+        "steps": progress.steps,
+        "written": time.time(),
+        "curves": list(map(_plain, progress.curve)),
+        "steps_log": list(map(_plain, shown)),
+    }
+    with suppress(OSError):
+        replace_text(folder / f"{progress.run_id}{SUFFIX}", json.dumps(content))
+
+
+def remove_in_flight(folder: Path, run_ids: Iterable[str]) -> None:
+    """Remove what is known of runs that ended."""
+    for run_id in run_ids:
+        with suppress(OSError):
+            (folder / f"{run_id}{SUFFIX}").unlink()
+
+
+def read_in_flight(live: Path, kind: str, stored: Collection[str]) -> pd.DataFrame:
+    """Return ``runs`` in flight, or their ``curves`` or ``steps``; ``written`` is in seconds since 1970.
+
+    ``stored`` runs are left out: they have rows by now. So is a file that is not whole.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for known in _files(live):
+        run_id = str(known["run_id"])
+        if run_id in stored:
+            continue
+        points = [known] if kind == "runs" else known["curves" if kind == "curves" else "steps_log"]
+        rows += [{**point, "run_id": run_id} for point in points]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS[kind]))
+    texts = {"run_id", "sample", "event", "block_norms", "metrics"}
+    return frame.astype({name: "float64" for name in frame if name not in texts})
+
+
+def _files(live: Path) -> Iterator[dict[str, Any]]:
+    for file in sorted(live.glob(f"*/*{SUFFIX}")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            known = read_json_object(file)
+            names = {kind: set(COLUMNS[kind]) for kind in ("curves", "steps")}
+            whole = is_plain(known["run_id"]) and all(set(p) <= names["curves"] for p in known["curves"])
+            if whole and all(set(p) <= names["steps"] for p in known["steps_log"]):
+                yield known
+
+
+def _plain(point: CurvePoint | StepPoint) -> dict[str, Any]:
+    return {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in asdict(point).items()}
