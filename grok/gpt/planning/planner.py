@@ -7,6 +7,7 @@ Hoffmann et al. 2022, Chinchilla (tokens per parameter, loss of a size and its t
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Final
@@ -248,9 +249,13 @@ def layout(
 
     DDP sums gradients, twice (N - 1) / N of their float32 bytes a step. FSDP2 gathers the weights of a block for its
     forward and its backward pass and scatters the sums of its gradients, for every micro-batch; beside its share a
-    device holds two gathered blocks, and embedding and head whole with their gradients.
+    device holds two gathered blocks, and embedding and head whole with their gradients. On one GPU the fused kernel
+    drops attention's weights, without masks, unless something is computed again.
     """
     model, n, low = config.model, parameters, config.precision in ("bf16", "fp16")
+    if devices == 1 and not on_cpu and model.softmax == "fused" and recompute == "none":
+        model = copy.copy(model)
+        model.dropout_attention = 0.0
     travels, others = 2 if low else 4, (devices - 1) / devices
     state, gradients = state_bytes(config, n), gradient_bytes(config.precision) * n.total
     kept = activation_bytes(model, micro_batch, config.precision, recompute, on_cpu=on_cpu)

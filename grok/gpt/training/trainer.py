@@ -187,7 +187,8 @@ class Trainer:
     def micro_gradients(self, x: Tensor, y: Tensor) -> None:
         """Compute the gradient of ``x`` [B, T] at once and uncompiled: what a micro-batch costs."""
         stream = Stream("dropout", self.seeds.dropout).at(0, 0)
-        masks = draw_masks(self.config.model, len(x), x.shape[1], stream=stream, device=x.device)
+        fused = self.numerics.fused_dropout
+        masks = draw_masks(self.config.model, len(x), x.shape[1], stream=stream, device=x.device, fused=fused)
         with self.numerics.autocast():
             loss = self.model.loss(x, y, masks)
         loss.backward()
