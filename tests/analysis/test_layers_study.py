@@ -164,6 +164,7 @@ def scan(layer: str | None, sd: float, n: int, rng: np.random.Generator) -> list
     ]
 
 
+@pytest.mark.slow
 def test_a_layers_scan_says_how_much_that_layer_alone_moves() -> None:
     """True shares of the variance that the whole init seed gives: the head 0.64, the embedding 0.04."""
     rng = np.random.default_rng(5)

@@ -59,14 +59,15 @@ def holes_in_the_grid() -> list[Truth]:
 
 
 STORES = [
-    end_only,
     all_failed,
     none_ever,
     one_run,
-    mixed_lengths,
     *(
         pytest.param(store, marks=pytest.mark.slow)
-        for store in (all_diverged, all_at_once, one_step, many_conditions, equal_outcomes, holes_in_the_grid)
+        for store in (
+            *(end_only, mixed_lengths, all_diverged, all_at_once),
+            *(one_step, many_conditions, equal_outcomes, holes_in_the_grid),
+        )
     ),
 ]
 

@@ -95,28 +95,26 @@ def test_the_page_loads_nothing_and_runs_only_its_own_script(made: Path) -> None
     assert len(ids) == len(set(ids))
 
 
-def written_again(store: Path, made: Path, out: Path) -> None:
-    """Write the report ``made`` once more in a process of its own."""
+@pytest.mark.slow
+def test_another_process_writes_the_same_bytes_and_needs_no_torch(store: Path, made: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from analysis.report import main; "
-        f"status = main([{str(store)!r}, '--out', {str(out)!r}]); sys.exit(status or 'torch' in sys.modules)"
+        f"status = main([{str(store)!r}, '--out', {str(tmp_path)!r}]); sys.exit(status or 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "report: " in done.stdout
     for path in sorted(p.relative_to(made) for p in made.rglob("*") if p.is_file()):
-        assert (out / path).read_bytes() == (made / path).read_bytes(), path
+        assert (tmp_path / path).read_bytes() == (made / path).read_bytes(), path
 
 
-def test_another_process_writes_the_same_bytes_and_needs_no_torch(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_png")
+def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
     store = write(census(6, np.random.default_rng(25)), tmp_path / "store")
-    assert report.main([str(store), "--out", str(tmp_path / "out")]) == 0
-    written_again(store, tmp_path / "out", tmp_path / "again")
-
-
-@pytest.mark.slow
-def test_another_process_writes_the_same_bytes_of_every_figure(store: Path, made: Path, tmp_path: Path) -> None:
-    written_again(store, made, tmp_path)
+    for name in ("first", "second"):
+        assert report.main([str(store), "--out", str(tmp_path / name)]) == 0
+    for path in sorted(p.relative_to(tmp_path / "first") for p in (tmp_path / "first").rglob("*") if p.is_file()):
+        assert (tmp_path / "first" / path).read_bytes() == (tmp_path / "second" / path).read_bytes(), path
 
 
 @pytest.mark.usefixtures("no_png")
@@ -145,6 +143,7 @@ def test_a_store_of_failed_runs_says_that_they_failed(tmp_path: Path, capsys: py
     assert "all of its runs failed" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # `test_watch.py` follows a store that grows
 @pytest.mark.usefixtures("no_png")
 def test_a_growing_store(tmp_path: Path) -> None:
     truths = census(12, np.random.default_rng(22))

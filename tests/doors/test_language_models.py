@@ -142,6 +142,7 @@ def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
     assert {"rolled_back"} < set(open_store("S").statuses().values())
 
 
+@pytest.mark.slow
 def test_a_shorter_run_is_gone_on_from_only_where_that_leaves_no_trace(door: Door, fables: Path) -> None:
     """Kept weights are those of a run from its start: the best of its own evaluations, the average of its own steps."""
     words = (

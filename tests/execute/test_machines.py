@@ -67,6 +67,7 @@ def test_a_full_disk_is_refused(disk: Path, door: Door) -> None:
     assert raw_run_ids(disk / "S") == before
 
 
+@pytest.mark.slow  # a full disk is refused above
 def test_a_disk_that_fills_up_loses_nothing(disk: Path, door: Door, tmp_path: Path) -> None:
     words = [*SWEEP, "seed=range(0,24)", "store.flush_seconds=0.05", f"store.path={disk / 'S'}"]
     assert door(*SWEEP, "seed=range(0,2)", f"store.path={disk / 'S'}").status == 0
@@ -85,6 +86,7 @@ def test_a_disk_that_fills_up_loses_nothing(disk: Path, door: Door, tmp_path: Pa
     assert_contract(disk / "S")
 
 
+@pytest.mark.slow  # a full disk is refused above
 def test_a_store_that_turns_read_only_loses_nothing(disk: Path, door: Door, tmp_path: Path) -> None:
     words = [*SWEEP, f"store.path={disk / 'S'}"]
     assert door(*words, "seed=range(0,2)").status == 0

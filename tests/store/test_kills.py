@@ -65,7 +65,7 @@ def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
 SEEDS = {"make": range(0), "commit": range(8), "replace": range(4), "compact": range(4)}
 
 
-@pytest.mark.parametrize("action", ["commit", "compact"])
+@pytest.mark.parametrize("action", ["commit"])  # at every touch of every action: the slow test
 def test_a_few_kills(tmp_path: Path, action: str) -> None:
     touches = count_touches(tmp_path, action)
     reference = undisturbed(tmp_path / "reference", SEEDS[action])
