@@ -201,7 +201,7 @@ def test_the_report_sees_what_is_wrong(tmp_path: Path) -> None:
     [
         ({"val_fraction": 0.0}, "nothing to validate on"),
         ({"val_fraction": 1.0}, "--val-fraction 1.0"),
-        ({"tokenizer": "nope"}, "--tokenizer nope: expected char, byte, bpe, gpt2, or a tokenizer.json"),
+        ({"tokenizer": "nope"}, "--tokenizer nope: expected char, byte, bpe, gpt2, a tokenizer.json that exists"),
         ({"detokenize": True}, "--detokenize is for wikitext"),
         ({"tokenizer": "bpe", "vocab_size": 99}, "at least 257"),
         ({"form": "wiki"}, "expected one of text, tinystories"),
