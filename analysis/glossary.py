@@ -5,53 +5,56 @@ from __future__ import annotations
 from typing import Final
 
 TERMS: Final[dict[str, str]] = {
-    "censored": "A run whose event had not happened when it ended: we know only that it takes longer than that.",
+    "censored": "A run that ended before its event happened. Only a lower bound of its time is known.",
     "chaos share": "The part of the variance that remains between runs whose seeds are all equal and whose initial "
     "weights differ by a unit in the last place.",
-    "checkpoint": "The complete state of a run at one step. A run that goes on from it ends with the same bits.",
-    "condition": "All settings that can move a result, seeds aside. Only runs of one condition are counted together.",
+    "checkpoint": "The complete state of a run at one step. A run that continues from it ends with the same bits.",
+    "condition": "All settings that can change a result, except seeds. Only runs of one condition are counted "
+    "together.",
     "confidence interval": "A range that covers the true value in 95 of 100 repetitions of the whole experiment.",
     "diverged": "A run whose loss or weights stopped being finite numbers.",
     "epoch": "One pass over the training examples.",
     "fast seed": "A seed that is neither super nor normal at the horizon.",
-    "generalised": "Validation accuracy of at least 0.95 at two evaluations in a row, dated by the first of them "
-    "(grokked). A later fall under 0.95 does not undo it: it is counted as a dip.",
-    "generalised for good": "From this evaluation on, validation accuracy was at least 0.95 at every one up to the "
-    "run's last. A run that ends under 0.95 has reached it, but not for good.",
+    "generalised": "Validation accuracy was at least 0.95 at two evaluations in a row (grokked). The event has the "
+    "step of the first one. A later fall below 0.95 does not undo it and is counted as a dip.",
+    "generalised for good": "From this evaluation to the run's last one, validation accuracy was always at least "
+    "0.95. A run that ends below 0.95 generalised, but not for good.",
     "grokking": "Generalising long after the training examples have been memorised.",
     "horizon": "The step at which seeds are judged: 3,000 in the diary's regime.",
-    "lane": "One training run inside a batch of runs that are computed side by side.",
-    "memorised": "Accuracy on the training mini-batches of at least 0.95 at two evaluations in a row; by loss: a "
-    "training loss of at most 0.2.",
-    "negative control": "A factor that cannot have an effect; a method that finds one there is broken.",
+    "lane": "One run among several that are computed side by side.",
+    "memorised": "Accuracy on the training mini-batches was at least 0.95 at two evaluations in a row. By loss: the "
+    "training loss was at most 0.2.",
+    "negative control": "A factor that cannot have an effect. If a method reports an effect of it, the method is "
+    "wrong.",
+    "norm's fall": "The first evaluation after the peak of the weight norm at which the norm is 1% below the peak.",
     "normal seed": "A seed whose validation accuracy is below 0.25 at the horizon.",
-    "numerics tag": "What decides a run's bits besides its settings: device, product path, compilation, precision, "
-    "threads, torch version.",
-    "norm's fall": "The first evaluation after its peak at which the weight norm is 1% below the peak.",
-    "population": "Runs of one condition that draw some streams anew in each run and hold the others: master seeds, a "
-    "scan of init seeds at one order, or a scan of one layer's seed.",
-    "regime": "Slow: validation loss climbs and falls, and the weight norm falls before the run generalises. "
-    "Fast: validation loss stays flat, then drops, and the run generalises before the norm falls.",
-    "repeatability": "How often a seed that was super is super again when its run is repeated, against the rate of "
-    "other seeds.",
-    "restricted mean": "The mean time up to a fixed step; runs that take longer count with that step.",
+    "numerics tag": "A text that names everything besides settings that decides a run's bits: device, product path, "
+    "compilation, precision, threads, torch version.",
+    "onset": "The step at which a failure of a language model's training began, before it was noticed.",
+    "population": "Runs of one condition in which some streams differ from run to run and the others are fixed: "
+    "master seeds, a scan of init seeds at one order, or a scan of one layer's seed.",
+    "regime": "Slow: validation loss climbs and falls, and the weight norm falls before the run generalises. Fast: "
+    "validation loss stays flat, then drops, and the run generalises before the norm falls.",
+    "repeatability": "How often a super seed is super again when its run is repeated, compared with the rate of other "
+    "seeds.",
+    "restricted mean": "The mean time up to a fixed step. Runs that take longer count with that step.",
     "run": "One training of one model.",
     "seed": "The number that decides the random draws of a run.",
-    "shard": "One parquet file of a store's table: the runs of one commit, or of a compaction.",
     "Shapley share": "A layer's average contribution over all orders in which the layers could be exchanged.",
-    "split": "Which examples are trained on and which validate.",
-    "step": "One update of the weights. Step k is after k updates.",
+    "shard": "One parquet file of a table of the store. It has the runs of one commit, or of a compaction.",
+    "split": "The division of the examples into training and validation examples.",
+    "step": "One update of the weights. Step k is the state after k updates.",
     "store": "The folder of parquet files that holds every run.",
     "stream": "One named source of randomness (split, init, order ...), with a seed of its own.",
     "study": "One question of the report with its answer; in a search, all trials of one space.",
     "super seed": "A seed whose validation accuracy is above 0.98 at the horizon; by time, one that generalises at "
     "least three times faster than the median seed.",
     "sweep": "Many runs of one command that differ in a few settings.",
-    "trajectory": "The sequence of weights that a run walks through. Analyses count a trajectory once.",
+    "trajectory": "The sequence of a run's weights from step to step. Analyses count a trajectory once.",
     "trial": "One setting that a search tries, trained with several seeds.",
     "ulp": "Unit in the last place: the smallest change of a floating-point number.",
     "weight norm": "Euclidean length of all parameters except the token and position embeddings.",
-    "winner's curse": "What was picked for being best looks better than it is: measure it again on other data.",
+    "winner's curse": "The best of many measurements overestimates its true value. Measure it again on other data.",
 }
 
 
