@@ -142,7 +142,7 @@ def last_json(text: str) -> Any:
     """Return the last line that is a JSON object, None where there is none."""
     for line in reversed(text.splitlines()):
         with contextlib.suppress(ValueError):
-            value = json.loads(line)
+            value = json.loads(line, parse_constant=str)  # NaN and infinity are no JSON
             if isinstance(value, dict):
                 return value
     return None

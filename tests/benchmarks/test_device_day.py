@@ -143,6 +143,7 @@ def test_what_stands_in_for_scipy_draws_the_same_numbers() -> None:
 def test_every_stage_has_a_limit_and_a_function() -> None:
     assert [name for name, _ in NAMES] == list(STAGES) == [stage.name for stage in stages(fake=True)]
     assert last_json("no json\n[1]\n") is None
+    assert last_json('{"x": NaN, "y": -Infinity}') == {"x": "NaN", "y": "-Infinity"}
 
 
 @pytest.mark.slow
