@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
+from grok.arithmetic.backends import Backend
 from grok.arithmetic.interventions import stable_logits
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.program import evaluation_passes
@@ -100,9 +101,10 @@ def model_of(state: LaneState, *, noisy: bool, fused: bool = False) -> LaneModel
     return model
 
 
-def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor) -> Tensor:
+def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor, backend: Backend | None = None) -> Tensor:
     """Return each example's loss [L, B]."""
-    return StackedLanes().losses(stable_logits(logits) if config.train.loss == "stablemax" else logits, answer)
+    backend = backend or StackedLanes()
+    return backend.losses(stable_logits(logits) if config.train.loss == "stablemax" else logits, answer)
 
 
 class TrainingStep:
@@ -140,7 +142,7 @@ class TrainingStep:
         with torch.enable_grad(), reduced(state.config, state.device):
             noise = dropout(state.config.model, keys, step)
             logits = self.model.logits(dict(zip(state.names, leaves, strict=True)), batch, noise)
-            loss = (losses_of(state.config, logits, batch.answer) * batch.share).sum(-1)
+            loss = (losses_of(state.config, logits, batch.answer, self.model.ops) * batch.share).sum(-1)
         hits = (logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype)
         # a resting or diverged lane's infinities stay in its own lane: no product crosses lanes
         gradients = torch.autograd.grad(loss.sum(), leaves)
