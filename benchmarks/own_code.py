@@ -1,8 +1,9 @@
 """What code of the user's own costs: ``python -m benchmarks.own_code [--steps 40]``.
 
 A built-in operation, the same one as code of the user's own, and what else may stand beside it, each a lane of the
-same regime. All take turns in one process on one thread, and what counts is the ratio of processor seconds to the
-built-in one's, pair by pair: a busy machine treats them alike. Prints the page that results/benchmarks/ keeps.
+same regime. All take turns in one process on one thread, in an order that moves on each round, and what counts is the
+ratio of processor seconds to the built-in one's, pair by pair: a busy machine treats them alike. The built-in one
+stands there twice: the second says how far a ratio of equals is from 1. Prints a page in Markdown.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Module(Transformer):
 ADDITION: Final[dict[str, Any]] = {"operation": "x+y", "sequence": "a op b ="}
 CONTENDERS: Final[dict[str, dict[str, Any]]] = {
     "built-in operation": {},
+    "built-in operation again": {},
     "the same as a plugin": {"task": {"plugin": {"_target_": "own.addition", "n": 223}}},
     "an intervention that does nothing": {"optim": {"intervention": {"_target_": "own.Nothing"}}},
     "torch's AdamW as optim.plugin": {"optim": {"plugin": {"_target_": "torch.optim.AdamW"}}},
@@ -69,7 +71,7 @@ def lane_of(over: dict[str, Any], folder: str) -> Lane:
     """Return a lane of the default regime with ``over`` laid over it."""
     keep_freed_memory()
     use_large_pages()
-    config = default_config(**{"task": ADDITION, **over, "plugin_path": folder})
+    config = default_config(**{**over, "task": {**ADDITION, **over.get("task", {})}, "plugin_path": folder})
     name_runs([config])
     return seat(ArithmeticRun(Job(run_id="0", config=config)), {})
 
@@ -99,9 +101,11 @@ def measure(steps: int, folder: Path) -> dict[str, list[float]]:
         for _ in range(3):  # the first step compiles
             steppers[name]()
     seconds: dict[str, list[float]] = {name: [] for name in steppers}
-    for _ in range(steps):
-        for name, step in steppers.items():
-            seconds[name].append(step())
+    names = list(steppers)
+    for turn in range(steps):
+        first = turn % len(names)  # who goes first finds other memory in the caches
+        for name in names[first:] + names[:first]:
+            seconds[name].append(steppers[name]())
     return seconds
 
 
