@@ -81,7 +81,7 @@ def pending(observations: Observations) -> list[str]:
         if missing:
             text = f"{missing:,} of {len(runs):,} planned runs are not in the store yet: {command}."
             if stops_early[command]:
-                text += " Runs that generalise early end early, so until then the times of this sweep lean to the fast."
+                text += " Runs that generalise early end early, so until then the times of this sweep are biased low."
             lines.append(text)
     return lines
 

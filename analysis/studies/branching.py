@@ -293,7 +293,7 @@ def _fill(study: Branching) -> None:
                 fitted.plain(2),
                 f"{family.kept.capitalize()} kept, {family.name} redrawn: children keep {fitted.plain(2)} of their "
                 f"parent's distance from the mean in logit accuracy at step {study.horizon:,} ({len(first)} children "
-                f"of {first['parent'].nunique()} parents; 0: as any other seed, 1: all of it).",
+                f"of {first['parent'].nunique()} parents; 0: like any other seed, 1: as far as the parent).",
                 fitted,
                 headline=len(family.redrawn) == 1,
             )
@@ -317,8 +317,8 @@ def _fill(study: Branching) -> None:
     children = pd.concat([f.rows.assign(redrawn=f.name) for f in study.families], ignore_index=True)
     study.tables.append(Table("branching_children", "Every child", children, open=False, code=("run_id", "parent")))
     study.notes.append(
-        "Parents are never judged: the best were chosen for their own validation loss, so only their children count. "
-        "The families of the best parents say what promising seeds hand on, those of random parents what any seed does."
+        "Only children are judged, because the best parents were chosen by their own validation loss. The families of "
+        "the best parents show what promising seeds pass on, those of random parents what any seed passes on."
     )
 
 

@@ -84,10 +84,10 @@ def by_condition(
         return parts[0]
     varying = varying_columns(pd.concat([c.rows for c in conditions]))
     settings = listed([c.removeprefix("config.") for c in varying])
-    scope = f"{len(conditions)} conditions, each answered for by itself. What differs between them: {settings}."
+    scope = f"{len(conditions)} conditions, each with its own answer. They differ in {settings}."
     study = side_by_side(question, parts, {c.name: len(c) for c in conditions}, beside, scope, "condition")
     study.notes += [f"{name}: not enough data, needs {needs}." for name, needs in gaps.items()]
     if len(conditions) > MOST:
         left = "; ".join(c.name for c in conditions[MOST:])
-        study.notes.append(f"{len(conditions) - MOST} smaller conditions are not answered for here: {left}.")
+        study.notes.append(f"{len(conditions) - MOST} smaller conditions are left out: {left}.")
     return study

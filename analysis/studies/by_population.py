@@ -55,9 +55,7 @@ def by_population(
     study.notes += [f"{p.name}: not enough data, needs {needs}." for p, needs in gaps]
     left = len(grouped) - len(chosen)
     if left:
-        study.notes.append(
-            f"{left} smaller populations of the store are not answered for here (the {most} largest are)."
-        )
+        study.notes.append(f"{left} smaller populations of the store are left out (the {most} largest are shown).")
     study.notes += _beside_note(grouped)
     return study
 
@@ -71,16 +69,14 @@ def _largest(grouped: Populations, most: int) -> list[Population]:
 def _beside_note(grouped: Populations) -> list[str]:
     if not grouped.beside:
         return []
-    return [
-        f"{grouped.beside:,} more runs stand in groups too small to count (fewer than five seeds) and are left out."
-    ]
+    return [f"{grouped.beside:,} more runs are left out, because their groups have fewer than five seeds."]
 
 
 def _scope(grouped: Populations) -> str:
     """Say what the populations of a store are: what differs between them, then what they share."""
     names = [f"{p.name} (n = {len(p):,})" for p in grouped.every[:MOST]]
     more = f" and {len(grouped) - MOST} more" if len(grouped) > MOST else ""
-    text = f"{len(grouped)} populations, each answered for by itself: {'; '.join(names)}{more}."
+    text = f"{len(grouped)} populations, each with its own answer: {'; '.join(names)}{more}."
     if len({(p.varies, tuple(p.fixed.items())) for p in grouped.every}) == 1:
         first = grouped.every[0]
         drawn = f"{listed(first.varies)} drawn anew in each run" if first.from_masters else f"{first.unit}, one per run"

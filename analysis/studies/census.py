@@ -85,15 +85,15 @@ def one(observations: Observations, population: Population, question: Question) 
         )
     if not census.has_diary_task:
         census.notes.append(
-            "This is not the diary's regime: its accuracy thresholds were made for another task. The definition by "
-            "time carries over."
+            "This is not the diary's regime: its accuracy thresholds were made for another task. The definition "
+            "by time is valid for every task."
         )
     elif not census.is_diary_regime:
         census.notes.append(
-            "The task is the diary's, the other settings are not: its thresholds are those of the task."
+            "The task is the diary's, but other settings differ. The thresholds of accuracy belong to the task."
         )
     if population.fixed:
-        census.notes.append(f"These shares hold at {population.held}; at other fixed seeds they can be others.")
+        census.notes.append(f"These shares hold at {population.held}; other fixed seeds can give other shares.")
     return census
 
 
@@ -271,8 +271,8 @@ def _best_table(census: Census) -> Table:
     if not census.has_diary_task:
         frame = frame.drop(columns="class")  # the diary's classes belong to its task
     caption = (
-        "The best seeds of this census. They were picked for being best, so part of their lead is luck: "
-        "a super seed is a claim to be repeated"
+        "The best seeds of this census. They were chosen as the best, so part of their lead is luck: "
+        "repeat a super seed before you rely on it"
     )
     return Table("best_seeds", caption, frame, code=("run", "run it again"))
 

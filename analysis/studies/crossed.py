@@ -177,7 +177,9 @@ def one(observations: Observations, crossing: Design, question: Question) -> Cro
         end = "had not generalised by then and count with that step" if result.is_time else "guess, or are all right"
         note = f"{result.censored:.0%} of the runs {end}."
         if result.censored > FEW_CUT_OFF:
-            note += " So many at the end of the scale make seeds that add up look as if they interacted (up to 10%)."
+            note += (
+                " With so many runs at the end of the scale, additive effects can look like interactions (up to 10%)."
+            )
         study.notes.append(note)
     _shares(study)
     _rates(observations, study)
@@ -217,15 +219,15 @@ def _shares(study: Crossed) -> None:
         )
     if shares.sums:
         study.notes.append(
-            "An order permutes positions of a training set, so that an order seed means something inside one split "
-            "only: its share within a split is what all runs of one split can have in common. A model seed that draws "
-            "split and weights together, as the diary's did, decides the sum of both and of their interaction."
+            "An order permutes positions of a training set, so an order seed has a meaning inside one split only: read "
+            "its share within a split. A model seed that draws split and weights together, as the diary's did, decides "
+            "the sum of both and of their interaction."
         )
     if not shares.balanced:
         study.notes.append(
             "Not every cell has equally many runs, so the intervals are approximate: on simulated grids with 8 to 90% "
-            "of the cells they held the truth in 93% of the cases or more (nominal 95%), and are wide where few cells "
-            "were run."
+            "of the cells they contained the true value in 93% of the cases or more (nominal 95%), and are wide if few "
+            "cells were run."
         )
     records = [
         {
@@ -268,7 +270,7 @@ def _rates(observations: Observations, study: Crossed) -> None:
                 f"p = {test.p:.3g}",
                 f"Does the {factor} seed by itself decide how many {rest} seeds are good ({meaning})? Permutation test "
                 f"over {test.groups} {factor} seeds: p = {test.p:.2g}. The best of them has {best['share']} good ones "
-                f"(q = {best['q']:.2g}; picked for being best).",
+                f"(q = {best['q']:.2g}; chosen as the best).",
             )
         )
         confirmed = _confirmed_ratio(hit, levels, others, factor)

@@ -203,15 +203,15 @@ def _notes(study: Layers, left_out: int) -> None:
     )
     if len(study.results) > 1:
         study.notes.append(
-            "Each transplant stands by itself: its interval speaks about these two seeds (repeated with weights moved "
-            "by a unit in the last place), not about other pairs."
+            "Each transplant has its own interval, which is about these two seeds (repeated with weights moved by a "
+            "unit in the last place), not about other pairs."
         )
     if len(study.pooled):
         n = sum(r.clear for r in study.results)
         study.notes.append(
-            f"The mean over transplants takes the {n} with a clear total, each turned towards the weights that make "
-            "its run faster (so the total is above zero by choice, the shares are what is learnt). Its interval comes "
-            "from the spread between pairs of seeds, so it speaks about other pairs, too."
+            f"The mean is over the {n} transplants with a clear total. Each is taken in the direction that makes its "
+            "run faster, so the total is positive by construction; only the shares are informative. The interval comes "
+            "from the spread between pairs of seeds, so it is about other pairs, too."
         )
     elif len(study.results) > 1:
         study.notes.append(
@@ -258,7 +258,7 @@ def _findings(study: Layers, result: Result) -> None:
         alone = additive_share(t.design, result.outcome.values, rng, result.outcome.rounding)
         text = (
             f"Taken one by one, the layers explain {alone.percent(0)} of the variance between combinations ({t.name})"
-            + ("; the rest depends on which others came along." if alone.value < 0.8 else ".")
+            + ("; the rest depends on which other layers are exchanged." if alone.value < 0.8 else ".")
         )
         if result.null.additive is not None and result.null.additive_p is not None:
             null = result.null.additive

@@ -183,8 +183,8 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
         if leads.low > 0.5 or leads.high < 0.5:
             when = "before" if leads.low > 0.5 else "after"
             text = (
-                f"{name} ({meaning}) has gone half of its way {when} generalising in most runs: before it in "
-                f"{leads.percent(0)} of {leads.n}, in the median at {over.median():.2f} of the time."
+                f"{name} ({meaning}) makes half of its total change {when} generalisation in most runs: before it in "
+                f"{leads.percent(0)} of {leads.n}, in the median at {over.median():.2f} of the time to generalise."
             )
             study.findings.append(Finding(f"{name} leads", leads.percent(0), text, leads, headline=leads.low > 0.5))
     early = known[event["memorised_step"]].set_index("run_id")[name]

@@ -176,7 +176,7 @@ def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarra
                 "training saved": f"{1 - s.cost:.0%}",
             }
         )
-    caption = "Two-stage search: train all to a step, go on with the most promising share"
+    caption = "Two-stage search: train all to a step, continue the most promising share"
     study.tables.append(Table("screen", caption, pd.DataFrame(records), open=False))
     # The cheapest screen that misses few is the luckiest of many: chosen on one half, measured on the other.
     half = folds(hit, 2, generator("screen halves")) == 0
@@ -198,9 +198,9 @@ def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarra
         Finding(
             f"of the seeds sought missed by a two-stage search that saves {part} of the training",
             e.percent(0),
-            f"Training all seeds for a while and going on with the most promising saves {part} of the training and "
-            f"misses {e.percent(0)} of the seeds sought (screen chosen on one half of the seeds to miss at most "
-            f"{MOST_MISSED:.0%}, measured on the other, both ways round).",
+            f"To train all seeds for a while and continue only the most promising saves {part} of the training and "
+            f"misses {e.percent(0)} of the seeds sought. (The screen is chosen on half of the seeds to miss at most "
+            f"{MOST_MISSED:.0%} and measured on the other half, then the halves are exchanged.)",
             e,
             headline=True,
         )

@@ -174,8 +174,8 @@ def one(observations: Observations, population: Population, question: Question) 
     waiting = len(events) - n
     if waiting:
         study.notes.append(
-            f"{waiting} of {len(events)} seeds had not generalised when they ended and carry no label yet, "
-            "so the shares lean towards the quick ones."
+            f"{waiting} of {len(events)} seeds had not generalised when they ended and have no label, "
+            "so the shares are biased towards early seeds."
         )
     _check_by_clustering(study, done)
     _timing(study, done)
@@ -208,7 +208,9 @@ def _check_by_clustering(study: Regimes, done: pd.DataFrame) -> None:
         return
     clear = done["regime"].isin(["slow", "fast"]).to_numpy()
     if min((done["regime"] == kind).sum() for kind in ("slow", "fast")) < FEWEST / 2:
-        study.notes.append("Clustering: the rule sees one kind of seed only, so there are no two groups to find again.")
+        study.notes.append(
+            "Clustering: the rule labels (nearly) all seeds alike, so there are no two groups to compare."
+        )
         return
     label = clusters(done)
     study.events.loc[done.index, "cluster"] = label
@@ -218,8 +220,8 @@ def _check_by_clustering(study: Regimes, done: pd.DataFrame) -> None:
         Finding(
             "rule and clustering agree",
             e.percent(),
-            f"A clustering that knows no rule (k-means on climb and lag) puts {e.percent()} of the {e.n} clearly "
-            "labelled seeds where the rule does.",
+            f"A clustering without the rule (k-means on climb and lag) puts {e.percent()} of the {e.n} clearly "
+            "labelled seeds into the same group as the rule.",
             e,
         )
     )
@@ -296,7 +298,7 @@ def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:
 QUESTION = Question(
     "regimes",
     "Slow and fast regimes",
-    "Do fast seeds take another road, or the same road faster?",
+    "Do fast seeds generalise in a different way, or in the same way but sooner?",
     "grok sweep sweep=long_census",
     analyse,
     has_populations,

@@ -69,14 +69,12 @@ def analyse(observations: Observations, question: Question) -> Repeats:
     hits = dict.fromkeys(f"{t.kind.hit.words}: {t.kind.hit.definition}" for t in tests)
     study.notes.append(f"Task: {describe_task(observations.arithmetic.iloc[0])}. Sought: {'; '.join(hits)}.")
     study.notes.append(
-        "The run that made a seed a candidate is never counted among its repeats. A candidate is called likelier than "
-        "other seeds by Fisher's exact test of its repeats against theirs, and said to come back in most repeats by "
-        "the exact binomial test against one half, both at a false-discovery rate of 5% over the candidates."
+        "The run that made a seed a candidate is never counted among its repeats. Two tests judge candidates: Fisher's "
+        "exact test of its repeats against other seeds (more often than others), and the exact binomial test against "
+        "one half (in most repeats). Both use a false-discovery rate of 5% over the candidates."
     )
     if any(len(test.free) > 1 for test in tests):
-        study.notes.append(
-            "Where two streams are redrawn, no two repeats that are counted have a seed of them in common."
-        )
+        study.notes.append("If two streams are redrawn, the counted repeats share no seed of either stream.")
     for i, test in enumerate(tests):
         _findings(study, test, headline=i < MOST_KINDS)
     return study
@@ -193,7 +191,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
                 f"rank correlation, {test.name}",
                 value,
                 f"{what_repeats(kind)}: rank correlation of speed between two runs of a seed {value}, over {a.n} seeds "
-                "(1: who is fast is fast again; 0: running a seed again is like drawing another one).",
+                "(1: fast seeds are fast again; 0: a repeat is like a new seed).",
                 a,
             )
         )

@@ -141,9 +141,8 @@ def _best(study: Searches, result: SearchResult) -> None:
     best = ranked.iloc[0]
     if result.objective == "median_time" and result.steps is not None and best["value"] > result.steps:
         study.notes.append(
-            f"{result.name}: with no setting did half of the seeds generalise within {result.steps:,} steps. A value "
-            "above that only counts the seeds that were late, so none of them is a time; longer runs (train.steps) "
-            "give times."
+            f"{result.name}: under every setting fewer than half of the seeds generalised within {result.steps:,} "
+            "steps. Values above that count late seeds and are no times. Longer runs (train.steps) give times."
         )
     setting = ", ".join(f"{s}={_short(best[s])}" for s in result.settings)
     pruned = len(result.trials) - len(done)
@@ -153,8 +152,8 @@ def _best(study: Searches, result: SearchResult) -> None:
             _short(best["value"]),
             f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']} with "
             f"{result.objective} {_short(best['value'])} ({_short(best['low'])} to {_short(best['high'])}) over "
-            f"{best['seeds']} seeds ({setting}). It was picked for being best on these seeds, so this number flatters "
-            "it.",
+            f"{best['seeds']} seeds ({setting}). It was chosen as the best on these seeds, so this number is too "
+            "optimistic.",
             Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),
             headline=True,
         )
@@ -235,8 +234,8 @@ def _sides(result: SearchResult, pinned: dict[str, Any], scores: dict[str, Float
             }
         )
     caption = (
-        f"{result.name}: both settings of the comparison with 95% intervals over the fresh seeds, and what the "
-        "search's own seeds had said, which flatters whatever was chosen by them"
+        f"{result.name}: both settings of the comparison with 95% intervals over the fresh seeds, and their values on "
+        "the search's own seeds, which are too optimistic for the chosen setting"
     )
     return Table(f"comparison_{result.name}", caption, pd.DataFrame(rows))
 

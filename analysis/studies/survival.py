@@ -146,8 +146,8 @@ def _events(study: Survival, observations: Observations) -> None:
             "generalised for good",
             f"{good} of {reached}",
             f"Of the {reached} seeds that generalised, {fell} fell under {GENERALISED_VAL_ACC:.0%} again at some later "
-            f"evaluation and {reached - good} ended under it; {good} generalised for good. The times above are of "
-            "reaching it; how many falls are seen depends on how often a run is evaluated.",
+            f"evaluation and {reached - good} ended under it; {good} generalised for good. The times above are those of "
+            "the first event. More frequent evaluations would see more falls.",
             share(good, reached),
         )
     )
@@ -230,8 +230,8 @@ def _one_lognormal(study: Survival, rows: pd.DataFrame) -> None:
         Finding("early seeds that one population predicts", predicted.percent(), f"{text}.", predicted)
     )
     study.notes.append(
-        "One kind of seeds or two: no test at this size tells, so none is given. The quantile plot shows how far the "
-        "times lie from one log-normal population."
+        "One population or two: no test can decide this at such a size, so none is shown. The quantile plot shows how "
+        "far the times are from one log-normal population."
     )
 
 

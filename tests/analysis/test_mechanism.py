@@ -38,8 +38,8 @@ def test_what_leads_and_what_lags(measured: Observations) -> None:
     table = study.tables[0].frame.set_index("metric")
     assert table.loc["early", "at (of the time)"] == pytest.approx(0.5, abs=0.1)
     text = " ".join(f.text for f in study.findings)
-    assert "early (early) has gone half of its way before generalising in most runs" in text
-    assert "late (late) has gone half of its way after generalising in most runs" in text
+    assert "early (early) makes half of its total change before generalisation in most runs" in text
+    assert "late (late) makes half of its total change after generalisation in most runs" in text
     assert "flat leads" not in {f.label for f in study.findings}
     assert "Slingshots: in 100%" in text
     drawn = {d.name: d for d in drawings(study)}

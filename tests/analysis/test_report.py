@@ -170,7 +170,7 @@ def test_a_sweep_that_is_not_done_says_so(tmp_path: Path) -> None:
     (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["provenance"]["pending"]
     again = f"python -m grok.run -m 'seed=range(0,12)' store.path={path}"
     assert note.startswith(f"3 of 12 planned runs are not in the store yet: {again}."), "it can be pasted"
-    assert "lean to the fast" in note
+    assert "biased low" in note
     page = (tmp_path / "out" / "report.html").read_text()
     assert "3 of 12 planned runs" in page
     write(truths, path)
