@@ -146,8 +146,8 @@ def _events(study: Survival, observations: Observations) -> None:
             "generalised for good",
             f"{good} of {reached}",
             f"Of the {reached} seeds that generalised, {fell} fell under {GENERALISED_VAL_ACC:.0%} again at some later "
-            f"evaluation and {reached - good} ended under it; {good} generalised for good. The times above are those of "
-            "the first event. More frequent evaluations would see more falls.",
+            f"evaluation and {reached - good} ended under it; {good} generalised for good. The times above are those "
+            "of the first event. More frequent evaluations would see more falls.",
             share(good, reached),
         )
     )
