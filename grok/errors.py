@@ -53,7 +53,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     inside = [dotted for dotted in names if dotted.endswith(f".{name}")]  # typed without its group
     leaf = name.rpartition(".")[2]
-    near = [known for known in names if difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio() >= 0.6]
+    near = [
+        dotted
+        for dotted in names
+        if len(leaf) < 3 or difflib.SequenceMatcher(None, leaf, dotted.rpartition(".")[2]).ratio() >= 0.6
+    ]
     match = inside[:1] or difflib.get_close_matches(name, near, n=1, cutoff=0.6)
     return f", did you mean '{match[0]}'?" if match else ""
 

@@ -43,10 +43,13 @@ _SECRET: Final = (
 
 _VALUE: Final = r"('[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)"
 
-_ASSIGNED: Final = re.compile(rf"(?i)\b([\w.-]*(?:{_SECRET}|(?:\b|_)pass)['\"]?)(\s*[=:]\s*){_VALUE}")
-"""``password=...`` of a connection string or a setting, ``"password": "..."`` of JSON."""
+_ASSIGNED: Final = re.compile(rf"(?i)\b([\w.-]*(?:{_SECRET}|(?:\b|_)pass))(\s*[=:]\s*){_VALUE}")
+"""``password=...`` of a connection string or a setting."""
 
-_TOKEN: Final = re.compile(r"(?i)((?:\b|_)token['\"]?)(\s*[=:]\s*)(['\"]?[\w.+/~-]{8,}['\"]?)")
+_MEMBER: Final = re.compile(rf"(?i)((?:{_SECRET}|(?:\b|_)(?:pass|token))['\"])(\s*:\s*)('[^']*'|\"[^\"]*\")")
+"""``"password": "..."`` of JSON or of a dictionary."""
+
+_TOKEN: Final = re.compile(r"(?i)((?:\b|_)token)(\s*[=:]\s*)(['\"]?[\w.+/~-]{8,}['\"]?)")
 """``token=...``: a short word is a token of a text."""
 
 _OPTION: Final = re.compile(rf"(?i)(--[\w-]*(?:{_SECRET}|\bpass|\btoken))(\s+){_VALUE}")
@@ -89,7 +92,7 @@ def without_passwords(text: str) -> str:
         text = _TOKEN_AS_USER.sub(rf"\1{HIDDEN}@", text)
         text = _PARAMETER.sub(_hide_parameter, text)
     if "=" in text or ":" in text:
-        for form in (_ASSIGNED, _TOKEN):
+        for form in (_ASSIGNED, _TOKEN, _MEMBER):
             text = form.sub(rf"\1\2{HIDDEN}", text)
     for form in (_OPTION, _HEADER):
         text = form.sub(rf"\1\2{HIDDEN}", text)

@@ -121,6 +121,7 @@ def test_a_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "sqlite:///results/study.db",
         "eval.passes=1 data.tokenizer=gpt2: unknown token: 'x', expected train.tokens=5000",
         "grok prepare text --tokenizer char --tokens 500",
+        "run_id='../../outside/secret': expected a name of letters",
         "error: unknown setting 'optim.lrr', did you mean 'optim.lr'?",
         "",
     ],
