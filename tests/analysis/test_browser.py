@@ -15,9 +15,10 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="no browser: install Debian's chromium and chromium-driver"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BROWSER and DRIVER), reason="no browser: install Debian's chromium and chromium-driver"),
+]
 FLAGS = (
     "--headless=new",
     "--no-sandbox",

@@ -242,6 +242,7 @@ def test_bfloat16_rounds_the_products_operands_and_results_and_nothing_else(fuse
         assert name == "accuracy" or (other - right).abs().median() > rounding.terms * 2**-24 * unit  # it can fail
 
 
+@pytest.mark.slow
 def test_one_process_compiles_any_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler's own limit is eight functions from one place in the source; here it is two."""
     eager = torch.compile

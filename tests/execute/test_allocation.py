@@ -25,6 +25,7 @@ print(page_faults(), keep_freed_memory(), page_faults())
 """
 
 
+@pytest.mark.slow
 def test_what_is_freed_is_not_mapped_again() -> None:
     done = subprocess.run([sys.executable, "-c", COUNT], check=True, capture_output=True, text=True)
     plain, agreed, kept = done.stdout.split()

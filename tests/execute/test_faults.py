@@ -85,6 +85,7 @@ def test_a_killed_worker_costs_nothing(
     assert content(tmp_path / "S") == undisturbed
 
 
+@pytest.mark.slow
 def test_a_killed_parent_is_gone_on_from(
     sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_store_that_turns_read_only_loses_nothing(disk: Path, door: Door, tmp_
     assert content(disk / "S") == undisturbed(door, tmp_path, "range(0,4)")
 
 
+@pytest.mark.slow
 def test_two_sweeps_into_one_store_share_the_work(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes at once, their runs partly the same: nothing twice, nothing missing, neither waits for ever."""
     words = ["-m", *TINY, "train.steps=100", "executor=inline", "store.flush_seconds=0.5", "store.path=S"]

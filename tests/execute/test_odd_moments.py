@@ -65,6 +65,7 @@ def test_a_signal_while_planning_is_said(
     assert "Traceback" not in out
 
 
+@pytest.mark.slow
 def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(
     command: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

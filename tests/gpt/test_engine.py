@@ -354,7 +354,13 @@ def test_a_run_that_could_not_be_compiled_has_the_bits_of_one_that_was_not_asked
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"train__micro_batch": 3, "model__dropout": 0.1}, {"numerics__compile": True}], ids=str
+    "change",
+    [
+        {},
+        {"train__micro_batch": 3, "model__dropout": 0.1},
+        pytest.param({"numerics__compile": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_the_path_of_products_moves_rounding_only_and_is_in_the_tag(settings: Build, change: dict[str, Any]) -> None:
     numerics = {"compile": change.get("numerics__compile", False)}

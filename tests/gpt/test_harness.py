@@ -96,6 +96,7 @@ def test_bits_per_byte_and_word_perplexity_are_the_products_own(model: GPT, corp
     assert harness["bits_per_byte"] < 4, "it has learned something"
 
 
+@pytest.mark.slow
 def test_an_exported_model_gets_the_same_figures_from_the_harness_itself(
     model: GPT, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

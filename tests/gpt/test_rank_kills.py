@@ -38,7 +38,8 @@ def words_for(folder: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("restarts", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.slow
 def test_a_process_that_dies_ends_all_and_the_step_before_is_kept(tmp_path: Path, door: Door, restarts: int) -> None:
     """No checkpoint is due, so the one that is left is that of the end; torchrun, or one process, goes on from it."""
     words = words_for(

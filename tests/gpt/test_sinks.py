@@ -122,6 +122,7 @@ def test_tensorboard_keeps_both_branches(settings: Build, dirty: Corpus, tmp_pat
     assert survivor[0][0] < abandoned[-1][0] and survivor[-1][0] == 80
 
 
+@pytest.mark.slow
 def test_wandb_offline(settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra `sinks` is not installed")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))

@@ -55,7 +55,7 @@ class Fuse:
         return guarded
 
 
-FAST = ("tpe", "grid", "percentile")
+FAST = ("tpe", "grid")
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,7 @@ def test_a_lock_that_a_kill_left_is_taken_over(tmp_path: Path, monkeypatch: pyte
     assert not os.path.lexists(lock)
 
 
+@pytest.mark.slow
 def test_a_lock_that_another_process_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two processes on one study one is killed while it writes; the other one goes on."""
     monkeypatch.chdir(tmp_path)
