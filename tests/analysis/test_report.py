@@ -189,7 +189,12 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("no_png")
 @pytest.mark.parametrize(
-    "module", [histogram, super_seeds, regimes, factorial, layers, pytest.param(repeatability, marks=pytest.mark.slow)]
+    "module",
+    [
+        histogram,
+        layers,
+        *(pytest.param(m, marks=pytest.mark.slow) for m in (super_seeds, regimes, factorial, repeatability)),
+    ],
 )
 def test_single_study_commands(module, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert module.main([str(store), "--out", str(tmp_path)]) == 0

@@ -160,6 +160,7 @@ def test_a_best_that_is_the_default_needs_no_comparison(tmp_path: Path) -> None:
     assert "study.compare" not in notes
 
 
+@pytest.mark.slow
 def test_paired_intervals_cover_and_the_null_holds() -> None:
     rng = generator("paired coverage")
     inside = alarms = 0

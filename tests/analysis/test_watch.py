@@ -51,6 +51,7 @@ def test_a_page_follows_its_store(
     assert sorted(p.name for p in (tmp_path / "out").iterdir() if p.name.startswith(".")) == []
 
 
+@pytest.mark.slow
 def test_nothing_new_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = write(census(2, np.random.default_rng(0)), tmp_path / "store")
     page = tmp_path / "out" / "report.html"

@@ -13,6 +13,7 @@ from grok.errors import ConfigError
 from tests.arithmetic.cases import FEW, VARIANTS, default_config, tiny
 
 
+@pytest.mark.slow
 def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
     h200 = 141 * 10**9
     default = default_config()

@@ -62,6 +62,7 @@ def test_where_things_are_is_no_part_of_a_preset(door: Door, fables: Path) -> No
     assert "optim.lr=5" not in said
 
 
+@pytest.mark.slow
 def test_a_parent_that_cannot_be_gone_on_from_is_refused(door: Door, tmp_path: Path, fables: Path) -> None:
     """Not only once it trains: nothing is begun that can never go on."""
     small = ("model.layers=1", "model.d_model=16", "model.heads=2", "train.steps=4", "train.batch_size=2")

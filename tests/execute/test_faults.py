@@ -72,6 +72,7 @@ def finish(door: Door) -> None:
     assert ended.last.startswith(f"{RUNS} runs stored in S")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_nothing(
     sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
 ) -> None:
@@ -85,7 +86,6 @@ def test_a_killed_worker_costs_nothing(
     assert content(tmp_path / "S") == undisturbed
 
 
-@pytest.mark.slow
 def test_a_killed_parent_is_gone_on_from(
     sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
 ) -> None:

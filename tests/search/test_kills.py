@@ -128,6 +128,7 @@ def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
     assert world.run({"trials": 6}) == World(tmp_path / "other").run({"trials": 6})
 
 
+@pytest.mark.slow
 def test_a_lock_that_a_kill_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed while it wrote to the journal; the store's path is relative, as it is by default."""
     monkeypatch.chdir(tmp_path)
@@ -158,6 +159,7 @@ def test_a_lock_that_another_process_left_is_taken_over(tmp_path: Path, monkeypa
     assert not os.path.lexists(lock)
 
 
+@pytest.mark.slow
 def test_a_database_that_a_kill_left_half_made(tmp_path: Path) -> None:
     """Its tables are there, the index that keeps names unique is not: it stays one study."""
     url = f"sqlite:///{tmp_path}/study.db"

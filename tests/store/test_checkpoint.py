@@ -151,6 +151,7 @@ for step in range(1, 60):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_train_one_run_do_not_end_each_other(folder: Path) -> None:
     """Where a lease was lost, say because a machine slept: the later row is compared and dropped, nothing more."""
     both = [

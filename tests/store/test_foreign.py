@@ -195,7 +195,10 @@ def test_a_store_that_is_gone_is_said_and_not_begun_again(tmp_path: Path) -> Non
     assert_contract(tmp_path / "S")
 
 
-def test_a_table_that_is_gone_is_said(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_that_is_gone_is_said(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grok.store.reader._TRIES", 3)
     (store / "runs").rename(store / "elsewhere")
     for command in ("status", "compact", "restore", "migrate"):
         assert main([command, str(store)]) == 2

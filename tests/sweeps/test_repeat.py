@@ -53,6 +53,7 @@ def test_candidates_by_name(store: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert "2 candidates (seeds 2, 4) of " in said and "1 ordinary controls; ulp: 24 repeats" in said
 
 
+@pytest.mark.slow
 def test_all_runs_above_an_accuracy_and_a_changed_setting(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kinds = "path,float64,optim.weight_decay=0.0"
     words = ["--kinds", kinds, "--controls", "0", *HOW, f"store.path={store}", "dry_run=true"]
