@@ -1,4 +1,4 @@
-"""Nothing that comes from a disk or a setting is ever executed: read off the code itself."""
+"""Nothing that comes from a disk or a setting is executed, and no port is opened: read off the code itself."""
 
 import ast
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ FILES = sorted(
 
 UNPICKLING = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib.load"}
 EXECUTING = {"eval", "exec", "compile", "__import__"}
+LISTENING = {"socketserver", "http.server", "xmlrpc", "asyncio", "multiprocessing.connection"}
 LOADING = {("torch", "load"), ("joblib", "load"), ("yaml", "load"), ("yaml", "unsafe_load"), ("yaml", "full_load")}
 
 
@@ -53,3 +54,21 @@ def test_the_search_finds_it(code: str) -> None:
 def test_nothing_does() -> None:
     assert len(FILES) > 100
     assert {str(p.relative_to(ROOT)): doing for p in FILES if (doing := list(found(p.read_text())))} == {}
+
+
+def listening(code: str) -> Iterator[str]:
+    """Yield what ``code`` does that could wait for somebody to connect."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            yield from (f"imports {name}" for name in names if name in LISTENING)
+        elif isinstance(node, ast.Attribute) and node.attr in ("bind", "listen", "accept", "create_server"):
+            yield f"uses {ast.unparse(node)}"
+
+
+def test_no_port_is_opened() -> None:
+    """``torchrun``, Dask and Ray have theirs: ``SECURITY.md``."""
+    assert (
+        list(listening("import socketserver")) and list(listening("s.bind(('', 0))")) and list(listening("s.listen()"))
+    )
+    assert {str(p.relative_to(ROOT)): doing for p in FILES if (doing := list(listening(p.read_text())))} == {}
