@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grok.cli.command import Parser
 from grok.cli.words import refuse_bare_words
 from grok.errors import ConfigError
+from grok.terminal import drawing_console, escape_beside_drawing
 
 if TYPE_CHECKING:
     from grok.execute.again import Repetition, StoredRun
@@ -85,14 +86,15 @@ class _Progress:
     """A bar on a terminal, nothing elsewhere."""
 
     def __enter__(self) -> _Progress:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("step {task.completed:,.0f} of {task.total:,.0f}"), BarColumn(), TimeRemainingColumn())
-        console = Console(stderr=True)
+        console = drawing_console(sys.stderr)
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("training", total=None)
         self._bar.start()
+        if console.is_terminal:
+            escape_beside_drawing()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
-from grok.cli.terminal import readable_output
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError, GrokError
 from grok.processes import Rank
+from grok.terminal import readable_output
 
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
 """Environment variable: ``1`` shows tracebacks."""

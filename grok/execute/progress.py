@@ -15,6 +15,7 @@ from grok.execute.live import LiveFolder
 from grok.execute.retry import Totals
 from grok.files import discard_output
 from grok.masking import without_passwords
+from grok.terminal import drawing_console, escape_beside_drawing
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderable
@@ -100,8 +101,10 @@ class ProgressView:
         if sys.stdout.isatty():
             from rich.live import Live
 
-            self._screen = Live(get_renderable=self._render, refresh_per_second=2, transient=True)
+            console = drawing_console(sys.stdout)
+            self._screen = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=True)
             self._screen.start()
+            escape_beside_drawing()
         else:
             self._thread = threading.Thread(target=self._print_lines, name="progress", daemon=True)
             self._thread.start()
@@ -115,13 +118,6 @@ class ProgressView:
             self._screen.stop()
         if self._thread is not None:
             self._thread.join()
-
-    def tell(self, text: str) -> None:
-        """Show one line beside the view."""
-        if self._screen is not None:
-            self._screen.console.print(text, highlight=False, markup=False)
-        else:
-            say(text)
 
     def standing(self) -> Standing:
         """Return the sweep's progress, from finished groups' results and the last reports of those in flight."""

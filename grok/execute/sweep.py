@@ -169,16 +169,16 @@ class Sweep:
         except BaseException:  # a cluster that is not to be reached, or Ctrl-C meanwhile
             live.remove()
             raise
-        interrupt = Interrupt(lambda name: self._on_interrupt(name, live, view.tell))
+        interrupt = Interrupt(lambda name: self._on_interrupt(name, live, say))
         try:
-            with interrupt, view, RunLogs(self.store, self.plan.to_train, view.tell):
+            with interrupt, view, RunLogs(self.store, self.plan.to_train, say):
                 runner = GroupRunner(
                     executor=executor,
                     stored=self.store.statuses,
                     record_failure=self._record_failure,
                     live=live,
                     stop=interrupt,
-                    tell=view.tell,
+                    tell=say,
                     totals=totals,
                 )
                 runner.run(self.plan.groups())

@@ -16,12 +16,12 @@ import pytest
 from grok.__main__ import COMMANDS, main
 from grok.cli.command import command
 from grok.cli.completion import SCRIPTS, of_line
-from grok.cli.terminal import readable_output
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.errors import ConfigError, TrainingError
 from grok.store import StoreWriter
 from grok.store.testing import example_rows
+from grok.terminal import readable_output
 from tests.doors.conftest import TINY, Ended, environment
 
 EVERY = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
@@ -223,8 +223,8 @@ class TestOutput:
     def test_nothing_steers_the_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
         """A word of the command, or a text of somebody else's store."""
         with readable_output():
-            print("a\x1b[31mb\tc", file=sys.stderr)
-        assert capsys.readouterr().err == "a\\x1b[31mb\tc\n"
+            print("a\x1b[2J\x1b]0;b\x07\x1b[31mred\x1b[0m\tc\u202e", file=sys.stderr)
+        assert capsys.readouterr().err == "a\\x1b[2J\\x1b]0;b\\x07\x1b[31mred\x1b[0m\tc\\u202e\n"
 
     def test_is_put_back(self) -> None:
         before = sys.stdout, sys.stderr

@@ -132,10 +132,13 @@ from pathlib import Path
 from grok.execute.live import LiveFolder
 from grok.execute.progress import ProgressView
 from grok.execute.retry import Totals
+from grok.terminal import readable_output
 totals = Totals(finished={f"r{i}": "completed" for i in range(20)}, grokked=7, failed={"x": "boom"})
 for columns in map(int, sys.argv[2:]):
     fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with ProgressView(LiveFolder(Path(sys.argv[1])), totals, 2000, labels={"abcdefgh17": "seed 17"}):
+    with readable_output(), ProgressView(LiveFolder(Path(sys.argv[1])), totals, 2000, labels={"abcdefgh17": "seed 17"}):
+        print("a line beside the view \\x1b[2J", flush=True)
+        print("postgresql://me:secret@host/db", file=sys.stderr, flush=True)
         sys.stdin.readline()
     print("\\x1bc", end="", flush=True)
 """
@@ -155,12 +158,13 @@ def test_the_whole_status_is_on_the_screen_at_every_width(tmp_path: Path) -> Non
         for width in widths:
             screen = pyte.Screen(width, 24)
             stream = pyte.ByteStream(screen)
-            while "val acc" not in "".join(screen.display):
+            while "val acc" not in "".join(screen.display) or "host/db" not in "".join(screen.display):
                 stream.feed(os.read(ours, 65536))
             shown = " ".join(" ".join(screen.display).split())
             assert "23/2000 runs, 8 generalised, 1 failed, 1 in flight, " in shown
             assert re.search(r"runs/h, (about .* left|time left not known yet)", shown)
             assert re.search(r"seed 17 \S+ 250/1000 val acc 0\.125", shown)
+            assert "a line beside the view \\x1b[2J postgresql://me:***@host/db " in shown
             process.stdin.write(b"\n")
             process.stdin.flush()
             while "val acc" in "".join(screen.display):  # the view takes its lines back

@@ -1,7 +1,7 @@
 """Output that no terminal and no pipe can stop: characters it cannot show are replaced, and its reader may leave.
 
-What goes to stderr is about the command, and has no secrets in it. Characters that steer a terminal
-are shown instead of obeyed: they may come from a store or a text of somebody else.
+Secrets in what goes to stderr are masked. Control characters are escaped, because they may come from a
+store or a text of somebody else. A program that draws (a bar, a live view) takes its console from here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from grok.files import discard_output
 from grok.masking import without_passwords
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PLAIN: Final = str.maketrans(
     {"×": "x", "–": "-", "—": "-", "…": "...", "²": "^2", "≤": "<=", "≥": ">=", "→": "->", "·": "*", "±": "+-"}
@@ -23,22 +26,29 @@ PLAIN: Final = str.maketrans(
 """How a terminal without these characters shows them."""
 
 
-STEERING: Final = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but for tab, line end, return and backspace, and those that turn the direction of text."""
+CONTROL: Final = re.compile(
+    "\x1b(?!\\[[0-9;]*m)|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+"""Control characters that are escaped: all but tab, line end, return, backspace and colours.
+
+Colours pass because argparse and log handlers write them. Characters that turn the direction of text count, too.
+"""
 
 
-class _Output:
+class Output:
     """A text stream whose writes do not fail where a character or a reader is missing."""
 
-    def __init__(self, stream: TextIO, *, masked: bool) -> None:
+    def __init__(self, stream: TextIO, *, masked: bool, escaped: bool) -> None:
+        """``masked``: secrets are hidden; ``escaped``: control characters are shown and have no effect."""
         self._stream = stream
         self._masked = masked
+        self._escaped = escaped
 
     def write(self, text: str) -> int:
         if self._masked:
             text = without_passwords(text)
-        if self._masked or self._stream.isatty():
-            text = STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+        if self._escaped:
+            text = CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
         try:
             return self._stream.write(text)
         except UnicodeEncodeError:
@@ -53,6 +63,10 @@ class _Output:
         except BrokenPipeError:
             discard_output(self._stream)
 
+    def unescaped(self) -> Output:
+        """Return the same stream for a program that draws with control characters."""
+        return Output(self._stream, masked=self._masked, escaped=False)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
@@ -61,19 +75,32 @@ class _Output:
 def readable_output() -> Iterator[None]:
     """Make stdout and stderr such streams while entered, and flush them on leaving; closed ones lead nowhere."""
     before = sys.stdout, sys.stderr
-    if isinstance(before[0], _Output):  # a command inside a command
+    if isinstance(before[0], Output):  # a command inside a command
         yield
         return
     with ExitStack() as stack:
         streams = [stack.enter_context(Path(os.devnull).open("w")) if stream is None else stream for stream in before]
-        sys.stdout = cast(TextIO, _Output(streams[0], masked=False))
-        sys.stderr = cast(TextIO, _Output(streams[1], masked=True))
+        sys.stdout = cast(TextIO, Output(streams[0], masked=False, escaped=streams[0].isatty()))
+        sys.stderr = cast(TextIO, Output(streams[1], masked=True, escaped=True))
         try:
             yield
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             sys.stdout, sys.stderr = before
+
+
+def drawing_console(stream: TextIO) -> Console:
+    """Return a console of rich on ``stream`` whose own control characters reach the terminal."""
+    from rich.console import Console
+
+    return Console(file=cast(TextIO, stream.unescaped()) if isinstance(stream, Output) else stream)
+
+
+def escape_beside_drawing() -> None:
+    """Escape what is printed while a live view of rich has put its own streams in the place of stdout and stderr."""
+    sys.stdout = cast(TextIO, Output(sys.stdout, masked=False, escaped=True))
+    sys.stderr = cast(TextIO, Output(sys.stderr, masked=True, escaped=True))
 
 
 def readable(text: str, encoding: str) -> str:
