@@ -73,7 +73,7 @@ def test_tokens_of_known_forms(token: str, around: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "mysql:/me:{}@host/db", "no store at https:/me:x/{}@host (not there)", r"postgresql:\/\/me:{}@host",
+        "mysql:/me:{}@host/db", "no store at https:/me:x/{}@host (it does not exist)", r"postgresql:\/\/me:{}@host",
         '{{"password": "{}"}}', "{{'password': '{}'}}", "--password {}", "--api-key {} --steps 3", "db_pass={}",
         "pass={}", "token: {}", "--token={}", "Authorization: Bearer {}", "npm_{}abcdefgh", "AIza{}abcdefgh",
         "pypi-{}abcdefgh", "ya29.{}abcdefgh",

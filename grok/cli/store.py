@@ -91,7 +91,9 @@ def parser() -> Parser:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "merge":
         if arguments.into is None and arguments.others and not Path(arguments.store).exists():
-            raise StoreError(f"no store at {arguments.store} (not there): for a new one give --into {arguments.store}")
+            raise StoreError(
+                f"no store at {arguments.store} (it does not exist): for a new one give --into {arguments.store}"
+            )
         return _merge(arguments.store, arguments.others, arguments.into)
     if arguments.command == "export":
         return _export(arguments)
@@ -149,7 +151,7 @@ def _status(path: str) -> int:
     if not is_current(marker):
         attention.append(f"columns of an older version: run `grok store migrate {path}`")
     if unfinished_compaction(layout) is not None:
-        attention.append("a compaction was cut short: the next command that writes finishes it")
+        attention.append("a compaction was interrupted: the next command that writes finishes it")
     if unfinished := len(orphans(layout)):
         attention.append(f"{unfinished} unfinished commits: the next command that writes retires them")
     if kept := _entries(layout.quarantine, ".json"):

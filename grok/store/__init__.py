@@ -1,6 +1,6 @@
-"""The store: every run that was ever finished, in open parquet, whatever happened to the process that ran it.
+"""The store: every finished run in open parquet files; a kill or a crash loses no committed run.
 
-Nothing here imports torch. The promises and how they are kept: ``docs/store.md``.
+Nothing here imports torch. ``docs/store.md`` lists the guarantees and how they are kept.
 """
 
 from grok.store.compare import Conflict

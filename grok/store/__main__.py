@@ -1,4 +1,4 @@
-"""``grok store``: the command is ``grok.cli.store``, above this floor."""
+"""``python -m grok.store``: runs the command in ``grok.cli.store``."""
 
 import sys
 

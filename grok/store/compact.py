@@ -1,12 +1,11 @@
-"""Few large shards in place of many small ones, without a moment in which a reader sees less or double.
+"""Compaction: merges many small shards into few large ones; a reader sees every row exactly once at any moment.
 
-The compacted tables are made ready in ``tmp/``: whole folders, with the large shards
-that need no work linked into them. Then each table's folder is exchanged with its
-successor in one step of the kernel's. Whoever lists a table sees all of its old shards
-or all of its new ones; both hold the same rows. What no file system can promise is that
-files stay under the names a reader listed before: a raw reader that is in the middle
-of its shards may be told that one is gone (an error, never wrong numbers), and asks
-again. :class:`grok.store.reader.Store` does so by itself.
+The compacted tables are built in ``tmp/`` as whole folders; large shards that need no
+work are linked into them. Then one system call per table exchanges its folder with the
+new one. A process that lists a table sees all old shards or all new ones; both hold the
+same rows. A raw reader that listed the folder before the exchange may find a file
+missing: it gets an error, never wrong numbers, and must list again.
+:class:`grok.store.reader.Store` does so by itself.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from grok.store.unfinished import COMPACTION, READY, exchange_tables
 from grok.untrusted import is_folder
 
 SHARD_ROWS: Final = 1_000_000
-"""Rows after which a compacted shard is closed: bounds memory, and the loss when one is damaged."""
+"""Rows after which a compacted shard is closed: limits memory, and the loss when a shard is damaged."""
 
 SMALL: Final = 64
-"""A shard of fewer runs is small, and this many small shards are merged by the writer that notices."""
+"""A shard with fewer runs is small. A writer that finds this many small shards merges them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Shards of runs before and after."""
+    """The number of shards of runs before and after."""
 
     before: int
     after: int
     recovered: list[Recovered]
-    """What was put right first."""
+    """The repairs that were made first."""
 
     def __str__(self) -> str:
         if self.after < self.before:
@@ -55,10 +54,10 @@ class Compaction:
 
 
 def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
-    """Merge the shards of the store at ``path``; returns how many there were and are.
+    """Merge the shards of the store at ``path`` and return their number before and after.
 
-    Commits wait meanwhile; reading goes on. A kill at any moment leaves the old or the
-    new shards, or the exchange to be finished by the next writer.
+    Commits wait meanwhile; readers do not. A kill leaves the old shards, the new ones, or
+    a partial exchange, which the next writer finishes.
 
     Raises:
         StoreError: no store, an older or newer schema, a full disk, or a file system
@@ -83,7 +82,7 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
 
 
 def _refuse_folders(layout: Layout) -> None:
-    """Refuse to exchange tables that hold folders, which cannot be carried over."""
+    """Raise StoreError where a table holds a folder: a folder cannot be linked into the new table."""
     for kind in KINDS:
         for path in strangers(layout.table(kind)):
             if is_folder(path):
@@ -91,10 +90,10 @@ def _refuse_folders(layout: Layout) -> None:
 
 
 def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD_ROWS) -> None:
-    """Merge these shards of an intact store, as far as ``shard_rows`` allows. The caller holds the lock.
+    """Merge these shards of an intact store into shards of up to ``shard_rows`` rows. The caller holds the lock.
 
     Raises:
-        ShardDamaged: one of them; nothing has changed.
+        ShardDamaged: one of them is damaged; nothing has changed.
         OSError: the disk refuses; nothing has changed.
     """
     groups = [group for group in _groups(layout, names, shard_rows) if len(group) > 1]
@@ -110,7 +109,7 @@ def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD
 
 
 def _own(layout: Layout) -> set[str]:
-    """Return the names of the table's shards, without those of foreign files, which stay as they are."""
+    """Return the names of the store's own shards; foreign files are left out and not touched."""
     own = set()
     for name in layout.names("runs"):
         with suppress(ForeignFile):
@@ -167,7 +166,7 @@ def _make_ready(layout: Layout, folder: Path, groups: list[list[str]]) -> None:
 
 
 def _link_others(table: Path, folder: Path, merged: Collection[str]) -> None:
-    """Link what stays as it is into the new table: large shards, and whatever else lies there."""
+    """Link every unmerged entry into the new table: large shards and foreign files."""
     with os.scandir(table) as entries:
         for entry in entries:
             if entry.name.removesuffix(".parquet") not in merged or not entry.name.endswith(".parquet"):
@@ -183,7 +182,7 @@ def _write(folder: Path, name: str, shard: Shard) -> None:
 
 
 def can_exchange(layout: Layout) -> bool:
-    """Try the exchange on two empty folders. The caller holds the lock."""
+    """Return whether the file system can exchange two folders; tries it on empty ones. The caller holds the lock."""
     a, b = layout.tmp / f"try.{unique()}", layout.tmp / f"try.{unique()}"
     a.mkdir()
     b.mkdir()

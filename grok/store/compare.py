@@ -1,7 +1,8 @@
-"""Whether two runs that must have the same bits have them.
+"""Compares two runs that must have equal bits.
 
-Equal trajectory and equal numerics tag: equal bits at common steps, equal weights at
-equal ends. What differs is a conflict: reported with both sides, never chosen from.
+Runs of equal trajectory and equal numerics tag must have equal bits at common steps, and
+equal weights after equally many steps. A difference is a conflict: it is reported with
+both sides, and neither side is preferred.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 MEASUREMENTS: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all", "lr")
-"""Columns of ``curves`` that a trajectory decides, however and whenever it is looked at."""
+"""Columns of ``curves`` that depend on the trajectory alone, not on the evaluation schedule."""
 
 FACTS: Final = ("run_id", "trajectory_id", "numerics", "status", "steps", "weights_hash")
 """Columns of ``runs`` that a comparison needs."""
@@ -24,7 +25,7 @@ FACTS: Final = ("run_id", "trajectory_id", "numerics", "status", "steps", "weigh
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What is known of one run's bits."""
+    """One run's measurements at full precision."""
 
     run_id: str
     trajectory_id: str
@@ -33,12 +34,12 @@ class Trace:
     steps: int
     weights_hash: str | None
     at: NDArray[np.int64]
-    """Steps of its evaluations, ascending."""
+    """Steps of its evaluations, ascending; shape (evaluations,)."""
     values: NDArray[np.float64]
-    """Measurements, one row a step."""
+    """Shape (evaluations, len(MEASUREMENTS)); NaN: null in the store."""
 
     def comparable(self, other: Trace) -> bool:
-        """Whether the two must agree: one trajectory, one numerics tag, and neither failed nor was abandoned."""
+        """Return whether the two must agree: one trajectory, one numerics tag, neither failed nor rolled back."""
         return (
             self.trajectory_id == other.trajectory_id
             and self.numerics == other.numerics
@@ -48,7 +49,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two runs that must have equal bits and have not."""
+    """Two runs that must have equal bits and differ."""
 
     run_id: str
     other_run_id: str
@@ -109,14 +110,14 @@ def difference(a: Trace, b: Trace) -> Conflict | None:
 
 
 def bits(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the bit patterns; all NaN are one, because a store keeps them as null."""
+    """Return the bit patterns of ``values``; every NaN gets one pattern, because a store keeps NaN as null."""
     whole = np.array(values, dtype=np.float64, copy=True)
     whole[np.isnan(whole)] = np.nan
     return whole.view(np.int64)
 
 
 def as_json(conflict: Conflict, sides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the conflict's record: what differs, in decimal and in bits, and where each side comes from."""
+    """Return the conflict as JSON values: the difference in decimal and hexadecimal, and each side's origin."""
 
     def exact(value: float | str | None) -> Any:
         return {"value": repr(value), "hex": value.hex()} if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Runs that must have equal bits and have not, on record in ``conflicts/`` until somebody has settled them."""
+"""Records of conflicts: a file in ``conflicts/`` for each, until the user removes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grok.untrusted import is_plain
 
 
 def record_conflict(layout: Layout, conflict: Conflict, sides: dict[str, Any]) -> Path:
-    """Keep a conflict as JSON in ``conflicts/``; the same one twice is one file."""
+    """Write a conflict as JSON to ``conflicts/`` and return the file; an equal conflict replaces its file."""
     other = "" if conflict.run_id == conflict.other_run_id else f"-{conflict.other_run_id}"
     name = f"{conflict.run_id}{other}-{conflict.step}-{conflict.what}"
     if not is_plain(name):  # too long: the names of two branches
@@ -28,13 +28,13 @@ def record_conflict(layout: Layout, conflict: Conflict, sides: dict[str, Any]) -
 
 
 def conflict_files(layout: Layout) -> list[Path]:
-    """Return the recorded conflicts, by name."""
+    """Return the files of the recorded conflicts, sorted by name."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return sorted(layout.conflicts.glob("*.json"))
     return []
 
 
 def origin(runs: pa.Table, run_id: str) -> dict[str, Any]:
-    """Return where a run's row comes from."""
+    """Return the machine, code and final weights of a run in ``runs``, by column name."""
     columns = ["host", "device", "numerics", "git_commit", "git_dirty", "torch_version", "weights_hash", "steps"]
     return dict(runs.filter(pc.equal(runs["run_id"], run_id)).select(columns).to_pylist()[0])

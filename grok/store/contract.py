@@ -1,8 +1,8 @@
-"""The contract of a store, as checks that know nothing of how it is written.
+"""The contract of a store, as checks that are independent of the writer.
 
-:func:`assert_contract` reads the folders raw, as DuckDB or a stranger's script would;
-every test that fills a store, whatever trained the runs, ends with it.
-:class:`StoreContract` is a pytest class: subclass it in a test file.
+:func:`assert_contract` reads the folders raw, as DuckDB or another program would; every
+test that fills a store ends with it. :class:`StoreContract` is a pytest class: subclass
+it in a test file.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def read_raw(path: str | Path, kind: str) -> list[dict[str, Any]]:
 
 
 def assert_contract(path: str | Path) -> None:
-    """Assert what every completed command leaves behind.
+    """Assert what holds for a store after every completed command.
 
     Every file in the three folders is a parquet shard with the full, ordered, typed
     schema; ``run_id`` is unique in runs and (``run_id``, ``step``) in the other two; every
-    point belongs to a run; nothing is left in ``tmp/``; ``verify`` agrees.
+    point belongs to a run; ``tmp/`` is empty; ``verify`` finds no problem.
     """
     for kind in KINDS:
         files = sorted((Path(path) / kind).iterdir())
-        assert files, f"{kind}/ is empty: a reader of the whole folder would stop"
+        assert files, f"{kind}/ is empty: a reader of the whole folder would fail"
         for file in files:
             columns = pq.ParquetFile(file).schema_arrow
             assert columns.equals(schema(kind)), f"{file.name} in {kind}/ does not have the full schema"
@@ -56,12 +56,12 @@ def assert_contract(path: str | Path) -> None:
 
 
 def contents(path: str | Path, kind: str) -> pa.Table:
-    """Return a table whole, ordered by run and step: equal stores give equal tables."""
+    """Return a whole table, ordered by run and step: equal stores give equal tables."""
     return open_store(path).table(kind, None, None).replace_schema_metadata(None).combine_chunks()
 
 
 class StoreContract:
-    """What holds for every store. ``tmp_path`` is a fresh folder (pytest's fixture)."""
+    """Tests that hold for every store. ``tmp_path`` is pytest's fixture: a fresh folder."""
 
     def writer(self, path: Path) -> StoreWriter:
         """Open a store for writing; override to test another way of opening it."""
@@ -90,7 +90,7 @@ class StoreContract:
         assert (conflict.run_id, conflict.step, conflict.what) == (row.result.run_id, 100, "val_loss")
         recorded = list((tmp_path / "S" / "conflicts").iterdir())
         assert len(recorded) == 1
-        assert [p for p in verify(tmp_path / "S") if str(recorded[0]) in p], "verify keeps quiet about a conflict"
+        assert [p for p in verify(tmp_path / "S") if str(recorded[0]) in p], "verify does not report a conflict"
         recorded[0].unlink()
         assert_contract(tmp_path / "S")
         val_loss = open_store(tmp_path / "S").curves(columns=["val_loss"])["val_loss"].tolist()
@@ -131,7 +131,7 @@ class StoreContract:
             while not done.is_set():
                 try:
                     runs = [row["run_id"] for row in read_raw(path, "runs")]
-                except FileNotFoundError:  # listed, then exchanged: a raw reader asks again
+                except FileNotFoundError:  # listed, then exchanged: a raw reader must list again
                     continue
                 seen.append(set(runs) if len(set(runs)) == len(runs) else {"a run twice"})
 

@@ -1,8 +1,8 @@
-"""Whether a file that cannot be read is damaged: proven by its own bytes, or not at all.
+"""Decides whether a file that cannot be read is damaged; only the file's bytes can prove it.
 
-Reading fails for many reasons that say nothing about the file: no permission, memory or
-threads, a disk or a file server that refuses for once. Only bytes that were read whole,
-twice, and are not those that were written make a shard damaged.
+Reading also fails for reasons outside the file: no permission, too little memory, too few
+threads, a temporary error of a disk or a file server. A shard counts as damaged only when
+its bytes were read whole, twice, and differ from those that were written.
 """
 
 from __future__ import annotations
@@ -31,55 +31,59 @@ _OUR_NAME: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class NotAShard(Exception):
-    """A file among the shards that is no shard; the message says why."""
+    """A file in a table's folder that cannot be used as a shard; the message says why."""
 
 
 class ShardDamaged(NotAShard):
-    """A shard whose bytes are proven not to be those that were written."""
+    """A shard of this store whose bytes differ from those that were written."""
 
 
 class ForeignFile(NotAShard):
-    """A file that is no shard of this table: somebody else's, whatever state it is in."""
+    """A file that this store did not write as a shard of this table, whole or not."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Tell a damaged shard, proven to be, from one that cannot be read just now, which must never be put aside.
+    """Turn any error of the block into one of those below.
+
+    A shard that is only unreadable at the moment must never be put into quarantine.
 
     Raises:
-        ShardDamaged: the bytes, read whole and twice, are not those of a shard.
-        ForeignFile: they were never those of a shard.
-        StoreError: no permission, no memory, no threads, a disk or a file server that refuses.
-        FileNotFoundError: gone since it was listed.
+        ShardDamaged: the bytes, read whole and twice, are not those that were written.
+        ForeignFile: the file was never a shard of this store.
+        StoreError: no permission, no memory, no threads, or an error of the disk or file server.
+        FileNotFoundError: the file was removed after it was listed.
     """
     try:
         yield
     except (FileNotFoundError, StoreError, NotAShard):
         raise
-    except MemoryError as error:  # Arrow's own is one of its parsing errors too
+    except MemoryError as error:  # before ArrowException: Arrow's memory error is both
         raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
     except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
         _judge(path, error)
 
 
 def _judge(path: Path, error: Exception) -> NoReturn:
-    """Raise what the file's bytes prove, after an ``error`` on reading it that may have come from anywhere."""
+    """Read the file's bytes after an ``error`` of unknown cause; raise NotAShard if they prove it, else StoreError."""
     first, second = _examined(path), _examined(path)
     if first is not None and second is not None and str(first) == str(second):
         raise first from error
     number = error.errno if isinstance(error, OSError) else None
     reason = disk_remedy(number, one_line(error))
     raise StoreError(
-        f"reading {path}: {reason}; its bytes are whole, so nothing was changed: give the command again"
+        f"reading {path}: {reason}; its bytes are whole, so nothing was changed: run the command again"
     ) from error
 
 
 def _examined(path: Path) -> NotAShard | None:
-    """Return what is wrong with the file's bytes, None where they are a shard's. No thread is used, no C++ input.
+    """Return what is wrong with the file's bytes, or None where they are a whole shard.
+
+    Reads with Python and one thread, so that an error of Arrow's threads or files has no influence.
 
     Raises:
-        StoreError: the bytes cannot be had, so nothing is known of them.
-        FileNotFoundError: the file is gone.
+        StoreError: the bytes cannot be read, so nothing is known of them.
+        FileNotFoundError: the file was removed.
     """
     sealed = False
     try:
@@ -110,9 +114,9 @@ def _examined(path: Path) -> NotAShard | None:
 
 @functools.cache
 def threads_refused() -> str | None:
-    """Return why this process cannot have the threads that Arrow reads with, None where it can; asked once.
+    """Return why the system refuses the threads that Arrow reads with, or None; tried once per process.
 
-    Arrow waits without end for a thread that the system refuses.
+    Arrow waits forever for a thread that the system refuses.
     """
     release = threading.Event()
     threads = [threading.Thread(target=release.wait) for _ in range(pa.cpu_count() + pa.io_thread_count())]
@@ -131,7 +135,7 @@ def threads_refused() -> str | None:
 
 
 def refuse_without_threads(path: Path) -> None:
-    """Raise StoreError where the system refuses the threads that reading needs."""
+    """Raise StoreError where the system refuses the threads that reading needs (see :func:`threads_refused`)."""
     if (reason := threads_refused()) is not None:
         raise StoreError(
             f"reading {path}: the system refuses threads ({reason}); nothing was changed: raise the limit on "
@@ -140,7 +144,8 @@ def refuse_without_threads(path: Path) -> None:
 
 
 def one_line(error: BaseException) -> str:
+    """Return the error's message in one line of printable characters, at most 200 unless it is a StoreError."""
     if isinstance(error, StoreError):
         return str(error)
-    words = "".join(c if c.isprintable() else " " for c in str(error)).split()  # damaged bytes may be quoted
+    words = "".join(c if c.isprintable() else " " for c in str(error)).split()  # it may quote damaged bytes
     return " ".join(words)[:200] or type(error).__name__

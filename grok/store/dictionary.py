@@ -1,7 +1,7 @@
-"""What every column of a store means: its meaning, its unit, and when it is null.
+"""The data dictionary: each column's meaning, its unit, and when it is null.
 
-``config.*`` columns are described by the settings themselves (:mod:`grok.config`). A test holds this
-dictionary to the schema; ``docs/reference/columns.md`` is made of it.
+The settings themselves describe the ``config.*`` columns (:mod:`grok.config`). A test compares this dictionary with
+the schema; ``docs/reference/columns.md`` is generated from it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from grok.store.schema import CONFIG, schema
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column in words."""
+    """The description of one column."""
 
     meaning: str
     unit: str = ""
     """Empty: a name, a text or a flag."""
     null: str = ""
-    """When it has no value; empty: never."""
+    """When the value is null; empty: never."""
 
 
 NATS, SHARE, STEP, SEED, COUNT, SECONDS, NORM = "nats", "0 to 1", "step", "63-bit integer", "count", "s", "L2 norm"
 _FAILED: Final = "the run failed before its first evaluation"
 _GPT_ONLY: Final = "mode=arithmetic"
-_NOT_SEEN: Final = "it did not happen within the run, or mode=gpt"
+_NOT_SEEN: Final = "the event did not happen within the run, or mode=gpt"
 _OLDER: Final = "; older stores"
 
 RUNS: Final[Mapping[str, Column]] = {
-    "run_id": Column("Name of the run: a hash of everything that decides its result and its evaluations."),
+    "run_id": Column("Identifier of the run: a hash of everything that decides its result and its evaluations."),
     "trajectory_id": Column(
-        "Name of the sequence of weights: the same without length, evaluation schedule and `replicate`. Equal "
-        "trajectory and equal `numerics` mean equal bits at common steps."
+        "Identifier of the sequence of weights: a hash of the same without length, evaluation schedule and "
+        "`replicate`. Equal trajectory and equal `numerics` mean equal bits at common steps."
     ),
-    "config_id": Column("Name of the settings without any seed: equal for the seeds of one condition."),
-    "parent_run_id": Column("The run that this branch left.", null="the run is no branch"),
-    "branch_step": Column("Step at which the branch left its parent.", STEP, "the run is no branch"),
+    "config_id": Column("Identifier of the settings without any seed: equal for all seeds of one condition."),
+    "parent_run_id": Column("The run from which this run branched off.", null="the run is not a branch"),
+    "branch_step": Column("Step at which this run branched off its parent.", STEP, "the run is not a branch"),
     "mode": Column("`arithmetic` or `gpt`."),
     "seed": Column("Master seed.", SEED),
     "seed_split": Column("Resolved seed of the stream `split`: which examples train.", SEED),
@@ -49,18 +49,18 @@ RUNS: Final[Mapping[str, Column]] = {
     "seed_order": Column("Resolved seed of the stream `order`: the mini-batches.", SEED),
     "replicate": Column("Number of a deliberate repetition; 0: the first one.", COUNT),
     "status": Column(
-        "`completed`; `diverged`: loss or weights stopped being finite, or the loss rose for good; `failed`: an "
-        "error; `rolled_back`: the abandoned branch of a language model's run."
+        "`completed`; `diverged`: loss or weights became infinite or NaN, or the loss rose and did not recover; "
+        "`failed`: an error; `rolled_back`: the abandoned branch of a language model's run."
     ),
     "stop_reason": Column(
-        "`steps`: all planned steps were made; `generalised`, `early_stop`: stopped early by its settings; "
-        "`exception`: it failed; `not_finite`, `spike`, `rising` or another event of a step: why it diverged or was "
-        "rolled back."
+        "`steps`: all planned steps were made; `generalised`, `early_stop`: the run's settings stopped it early; "
+        "`exception`: the run failed; `not_finite`, `spike`, `rising` or another event of a step: the reason why the "
+        "run diverged or was rolled back."
     ),
     "error": Column("The error message.", null="the run did not fail"),
-    "steps": Column("Updates made.", COUNT),
+    "steps": Column("Number of updates made.", COUNT),
     "train_loss": Column("Loss of the last step's mini-batch before its update.", NATS, _FAILED),
-    "train_acc": Column("Accuracy on the same mini-batch.", SHARE, _FAILED),
+    "train_acc": Column("Accuracy on the same mini-batch before the update.", SHARE, _FAILED),
     "val_loss": Column("Loss on the validation set at the last evaluation.", NATS, _FAILED),
     "val_acc": Column("Accuracy on the validation set at the last evaluation.", SHARE, _FAILED),
     "weight_norm": Column("Norm of all parameters except token and position embeddings, at the end.", NORM, _FAILED),
@@ -70,28 +70,32 @@ RUNS: Final[Mapping[str, Column]] = {
         "First of two evaluations in a row with a training accuracy of 0.95 or more.", STEP, _NOT_SEEN
     ),
     "grokked_step": Column(
-        "First of two evaluations in a row with a validation accuracy of 0.95 or more: the run has generalised.",
+        "First of two evaluations in a row with a validation accuracy of 0.95 or more: the run generalised.",
         STEP,
         _NOT_SEEN,
     ),
     "val_loss_peak_step": Column(
-        "Evaluation with the highest validation loss, once the loss has fallen 10% below it.", STEP, _NOT_SEEN
+        "Step of the highest validation loss; it counts once a later loss is 10% lower.", STEP, _NOT_SEEN
     ),
     "weight_norm_peak_step": Column(
-        "Evaluation with the highest weight norm, once the norm has fallen 1% below it.", STEP, _NOT_SEEN
+        "Step of the highest weight norm; it counts once a later norm is 1% lower.", STEP, _NOT_SEEN
     ),
-    "seconds": Column("Time spent on this run alone, over all its sessions.", SECONDS, "the run failed at once"),
+    "seconds": Column(
+        "Time spent on this run alone, summed over all its sessions.",
+        SECONDS,
+        "the run failed before its training began",
+    ),
     "host": Column("Machine that finished the run."),
     "device": Column("`cpu` or `cuda`."),
     "numerics": Column(
         "Numerics tag: device and model, product path, compilation, precision, threads, lane width on a GPU, torch "
-        "version. Several tags, joined by ` | `, if the run was resumed under another one.",
+        "version. If the run was resumed under another tag: all its tags, joined by ` | `.",
         null="the run failed before it started",
     ),
     "git_commit": Column("Commit of the code, or all commits that trained the run, joined by ` | `.", null="no git"),
     "git_dirty": Column("Whether the code had changes that were not committed.", null="no git"),
     "torch_version": Column("Version of torch.", null="torch is not installed"),
-    "started_at": Column("When training began.", "UTC, without a zone", "the run failed before it started"),
+    "started_at": Column("Time at which training began.", "UTC, without a zone", "the run failed before it started"),
     "memorised_loss_step": Column(
         "First of two evaluations in a row with a training loss of 0.2 or less.", STEP, _NOT_SEEN + _OLDER
     ),
@@ -101,7 +105,7 @@ RUNS: Final[Mapping[str, Column]] = {
         _NOT_SEEN + _OLDER,
     ),
     "val_acc_dips": Column(
-        "How often validation accuracy fell below 0.95 after `grokked_step`.", COUNT, "mode=gpt" + _OLDER
+        "Number of times that validation accuracy fell below 0.95 after `grokked_step`.", COUNT, "mode=gpt" + _OLDER
     ),
     "weight_norm_fall_step": Column(
         "First evaluation after the peak at which the weight norm is 1% below it.", STEP, _NOT_SEEN + _OLDER
@@ -110,33 +114,36 @@ RUNS: Final[Mapping[str, Column]] = {
     "seed_eval": Column("Resolved seed of the stream `eval`.", SEED),
     "seed_sample": Column("Resolved seed of the stream `sample`.", SEED),
     "seed_perturb": Column("Resolved seed of the stream `perturb`.", SEED),
-    "layers": Column("Init seeds of single tensors by name or prefix, as a JSON map; `{}`: none."),
+    "layers": Column("Seeds of the initial weights by tensor name or prefix (`seeds.layers`), a JSON map; `{}`: none."),
     "data_hash": Column("Hash of the prepared text.", null=_GPT_ONLY),
-    "sweep_id": Column("The command that trained it: `sweeps/<sweep_id>.json`.", null="trained without a sweep"),
-    "lane_width": Column("Lanes side by side in batched products.", COUNT, "each lane is a program of its own (CPU)"),
+    "sweep_id": Column(
+        "Identifier of the command that trained the run; `sweeps/<sweep_id>.json` has its words and settings.",
+        null="trained without a sweep",
+    ),
+    "lane_width": Column("Number of lanes in one batched product.", COUNT, "each lane is computed alone (CPU)"),
     "numerics_version": Column("`NUMERICS_VERSION` of the code.", COUNT),
     "grok_version": Column("Version of this package."),
     "python_version": Column("Version of Python."),
     "numpy_version": Column("Version of NumPy.", null="NumPy's metadata is missing"),
-    "rerun": Column("Command that trains this run again, every stream seed pinned."),
+    "rerun": Column("Command that trains this run again; it sets the seed of every stream."),
     "own_code": Column(
-        "Version and hash of each piece of the user's own code that the run names, as a JSON map by import path.",
-        null="the run names none",
+        "Version and hash of each piece of the user's own code that the run uses, as a JSON map by import path.",
+        null="the run uses none",
     ),
 }
 
 CURVES: Final[Mapping[str, Column]] = {
     "run_id": Column("The run."),
-    "step": Column("Updates made before this evaluation.", STEP),
+    "step": Column("Number of updates before this evaluation.", STEP),
     "train_loss": Column("Loss of the mini-batch of update `step`, before that update.", NATS, "step 0"),
-    "train_acc": Column("Accuracy on the same mini-batch.", SHARE, "step 0"),
+    "train_acc": Column("Accuracy on the same mini-batch before the update.", SHARE, "step 0"),
     "val_loss": Column("Loss on the validation set after update `step`.", NATS, "the loss is not a number"),
     "val_acc": Column("Accuracy on the validation set after update `step`.", SHARE, "the loss is not a number"),
     "weight_norm": Column("Norm of all parameters except token and position embeddings.", NORM, "not a number"),
     "lr": Column("Learning rate of update `step`.", "1", "step 0 of a language model"),
     "weight_norm_all": Column("Norm of all parameters.", NORM, "not a number"),
     "block_norms": Column("Norm of each component, as a JSON map: `blocks.0`, `head` and so on.", NORM, "not measured"),
-    "metrics": Column("Further measurements by name, as a JSON map (`eval.metrics`).", null="none was asked for"),
+    "metrics": Column("Further measurements by name, as a JSON map.", null="eval.metrics names none"),
     "sample": Column("Text that the model generated.", null=_GPT_ONLY + ", or eval.sample_tokens=0"),
 }
 
@@ -147,47 +154,50 @@ STEPS: Final[Mapping[str, Column]] = {
     "lr": Column("Learning rate of the update.", "1"),
     "grad_norm": Column("Norm of the gradient before clipping.", NORM, "not a number"),
     "param_norm": Column("Norm of all parameters after the update.", NORM, "not a number"),
-    "adam_v_l1": Column("Sum of AdamW's second moments.", "1", "before the first update that was made"),
-    "adam_v_max": Column("Largest of AdamW's second moments.", "1", "before the first update that was made"),
-    "loss_scale": Column("Factor on the loss (`precision=fp16`); 1 otherwise.", "1"),
-    "skipped_steps": Column("Updates left out so far.", COUNT),
-    "nan_steps": Column("Those of them whose loss or gradient was not finite.", COUNT),
+    "adam_v_l1": Column("Sum of AdamW's second moments.", "1", "every update so far was skipped"),
+    "adam_v_max": Column("Largest of AdamW's second moments.", "1", "every update so far was skipped"),
+    "loss_scale": Column("Factor by which the loss is multiplied (`precision=fp16`); 1 otherwise.", "1"),
+    "skipped_steps": Column("Number of updates skipped so far.", COUNT),
+    "nan_steps": Column("Number of updates skipped so far because the loss or the gradient was not finite.", COUNT),
     "zeros_in_grads": Column("Share of the gradient's elements that are exactly 0.", SHARE, "not a number"),
-    "consumed_samples": Column("Sequences trained on so far.", COUNT),
-    "consumed_tokens": Column("Tokens trained on so far.", COUNT),
+    "consumed_samples": Column("Number of sequences trained on so far.", COUNT),
+    "consumed_tokens": Column("Number of tokens trained on so far.", COUNT),
     "tokens_per_second": Column("Speed of this step.", "tokens/s"),
     "data_wait": Column("Share of the step's time spent waiting for data.", SHARE),
     "event": Column(
-        "What was noticed in this step: " + "; ".join(f"`{name}`: {words}" for name, words in EVENTS.items()) + ".",
-        null="nothing happened",
+        "Event of this step: " + "; ".join(f"`{name}`: {words}" for name, words in EVENTS.items()) + ".",
+        null="no event",
     ),
 }
 
 MEASUREMENTS: Final[Mapping[str, tuple[str, str]]] = {
     "fourier_top5": ("share of the embedding's power in its five strongest frequencies", "fourier"),
-    "fourier_gini": ("how unevenly the embedding's power is spread over frequencies", "fourier"),
-    "restricted_loss": ("loss over all equations with the five strongest frequencies of that moment alone", "circuit"),
-    "excluded_loss": ("loss over all equations without the five strongest frequencies of that moment", "circuit"),
+    "fourier_gini": ("Gini coefficient of the embedding's power over frequencies: 0 equal, 1 a single one", "fourier"),
+    "restricted_loss": ("loss over all equations with only the five strongest frequencies of this step", "circuit"),
+    "excluded_loss": ("loss over all equations without the five strongest frequencies of this step", "circuit"),
     "final_restricted_loss": (
-        "loss over all equations with the final weights' key frequencies alone",
+        "loss over all equations with only the final weights' key frequencies",
         "circuit, with save=final and checkpoint.keep_every",
     ),
     "final_excluded_loss": (
         "training loss without the final weights' key frequencies",
         "circuit, with save=final and checkpoint.keep_every",
     ),
-    "logit_scale": ("spread of the logits", "logits"),
-    "softmax_collapse": ("share of training examples whose softmax has collapsed", "logits"),
+    "logit_scale": ("standard deviation of an equation's logits, mean over the training examples", "logits"),
+    "softmax_collapse": (
+        "share of training examples whose softmax, after rounding, gives one token the probability 1",
+        "logits",
+    ),
     "gradient_norm": ("norm of the mini-batch's gradient", "gradient"),
 }
-"""What is in ``curves.metrics``: its meaning, and what ``eval.metrics`` must ask for."""
+"""The entries of ``curves.metrics`` by name: the meaning, and the settings that measure it (``eval.metrics``)."""
 
 TABLES: Final = {"runs": RUNS, "curves": CURVES, "steps": STEPS}
-"""The description of every column by table, ``config.*`` left out."""
+"""The description of every column by table, without ``config.*``."""
 
 
 def describe(kind: str) -> dict[str, Column]:
-    """Return every column of table ``kind`` in its order, described; settings included."""
+    """Return the description of every column of table ``kind``, in the table's order, ``config.*`` included."""
     described = dict(TABLES[kind])
     if kind == "runs":
         settings = {mode: settings_of(config) for mode, config in MODES.items()}

@@ -1,7 +1,7 @@
-"""Runs in flight: what their workers last wrote into ``live/``, until the runs are stored.
+"""Runs in flight: the last state that their workers wrote to ``live/``.
 
-A run has no row before it ends, so its evaluations and steps so far are kept apart from the tables: one file a run,
-replaced every few seconds, removed with its sweep's folder. Nothing relies on it.
+A run has no row before it ends, so its evaluations and steps so far are not in the tables: each run has one file, which
+is replaced every few seconds and removed with its sweep's folder. No result depends on these files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".run"
 MOST_STEPS: Final = 1000
-"""Steps of a log that are written: of longer ones every n-th, and the last."""
+"""Largest number of steps of a log that are written; of a longer log every n-th step and the last."""
 COLUMNS: Final = {
     "runs": ("run_id", "step", "steps", "written"),
     "curves": ("run_id", *(f.name for f in fields(CurvePoint))),
@@ -33,7 +33,7 @@ COLUMNS: Final = {
 
 
 def write_in_flight(folder: Path, progress: Progress) -> None:
-    """Replace what is known of a run in flight in a sweep's ``folder``; a disk that refuses costs nothing."""
+    """Replace the file of a run in flight in a sweep's ``folder``; an error of the disk is ignored."""
     log = progress.step_log
     apart = -(-len(log) // MOST_STEPS) or 1
     shown = [p for i, p in enumerate(log) if (len(log) - 1 - i) % apart == 0]
@@ -50,7 +50,7 @@ def write_in_flight(folder: Path, progress: Progress) -> None:
 
 
 def remove_in_flight(folder: Path, run_ids: Iterable[str]) -> None:
-    """Remove what is known of runs that ended."""
+    """Remove the files of runs that ended."""
     for run_id in run_ids:
         with suppress(OSError):
             (folder / f"{run_id}{SUFFIX}").unlink()
@@ -59,7 +59,7 @@ def remove_in_flight(folder: Path, run_ids: Iterable[str]) -> None:
 def read_in_flight(live: Path, kind: str, stored: Collection[str]) -> pd.DataFrame:
     """Return ``runs`` in flight, or their ``curves`` or ``steps``; ``written`` is in seconds since 1970.
 
-    ``stored`` runs are left out: they have rows by now. So is a file that is not whole.
+    Left out are runs in ``stored``, which have rows by now, and files that cannot be parsed.
     """
     import pandas as pd
 

@@ -1,17 +1,17 @@
-"""Where things are inside a store, its marker file, and which paths are refused.
+"""Paths inside a store, its marker file, and the paths that are refused.
 
 ```
 STORE/
   store.json      marks the folder as a store: schema version and columns
-  runs/ curves/ steps/    parquet shards, readable whole by anything
+  runs/ curves/ steps/    parquet shards; any reader may open a folder whole
   checkpoints/<run_id>/   checkpoints and kept weights (grok.checkpoint)
   sweeps/         command and settings of every sweep
-  conflicts/      equal runs with different bits, one JSON each
+  conflicts/      runs that must have equal bits and differ, one JSON file each
   quarantine/     damaged and orphaned shards, each with its reason
-  leases/         which running sweep trains what
+  leases/         the runs that each running sweep trains
   live/           progress of running sweeps
   search/         searches over settings
-  tmp/            files being written; nothing in it is ever needed
+  tmp/            files being written; no result depends on them
   lock            held while a process commits
 ```
 """
@@ -43,8 +43,8 @@ class StoreGone(StoreError):
 
     def __init__(self, root: Path) -> None:
         super().__init__(
-            f"the store {root} was removed or moved while it was in use, and what was not stored by then is lost: put "
-            "it back and the same command goes on, or give the command again to begin a new store"
+            f"the store {root} was removed or moved while it was in use; runs that were not stored yet are lost: put "
+            "it back and run the same command to continue, or run the command again to start a new store"
         )
 
 
@@ -88,12 +88,12 @@ class Layout:
 
     @property
     def search(self) -> Path:
-        """Journals of searches over settings; there only once there was one."""
+        """Journals of searches over settings; exists once a search has run."""
         return self.root / "search"
 
     @property
     def live(self) -> Path:
-        """What running sweeps say; there only while there is one."""
+        """Progress of running sweeps; exists only while one runs."""
         return self.root / "live"
 
     def table(self, kind: str) -> Path:
@@ -106,8 +106,8 @@ class Layout:
         """Return the names of the table's shards, without the empty one.
 
         Raises:
-            StoreError: there is something else than a folder of that name.
-            FileNotFoundError: there is nothing.
+            StoreError: a file has the folder's name.
+            FileNotFoundError: the folder does not exist.
         """
         try:
             return shard_names(self.table(kind)) - {EMPTY}
@@ -115,6 +115,7 @@ class Layout:
             raise StoreError(f"{self.table(kind)} is not a folder: move it away") from None
 
     def folders(self) -> tuple[Path, ...]:
+        """Return the folders that every store has, apart from ``tmp/``."""
         tables = tuple(self.table(kind) for kind in KINDS)
         return (
             *tables,
@@ -127,28 +128,30 @@ class Layout:
 
 
 def missing_tables(layout: Layout) -> list[str]:
-    """Return the names of the tables' folders that are not there."""
+    """Return the names of the tables' folders that do not exist."""
     return [f"{kind}/" for kind in KINDS if not layout.table(kind).is_dir()]
 
 
 def shard_names(folder: Path) -> set[str]:
-    """Return the names, without suffix, of the parquet files in ``folder``; also of links to files, as data sets
-    that are kept under version control have them."""
+    """Return the names, without suffix, of the parquet files in ``folder``.
+
+    Links to files count: data sets under version control use them.
+    """
     with os.scandir(folder) as entries:
         return {e.name.removesuffix(".parquet") for e in entries if _may_be_shard(e)}
 
 
 def strangers(folder: Path) -> list[Path]:
-    """Return what lies in a table's folder and can be no shard: folders, files of another kind, links to nothing."""
+    """Return the entries of a table's folder that cannot be shards: folders, other files, links to nothing."""
     with os.scandir(folder) as entries:
         return sorted(Path(e.path) for e in entries if not _may_be_shard(e))
 
 
 def orphans(layout: Layout) -> list[str]:
-    """Return the names of curves and steps without runs: a commit was cut short.
+    """Return the names of shards with curves or steps but no runs: a kill interrupted their commit.
 
-    Where anything else has the place of the runs (a folder, a link to a file that is not fetched yet) they may come
-    back, so these are none.
+    A shard whose runs file exists but is no file (a folder, a link to a file that is not fetched yet) is left out,
+    because its runs may become readable again.
     """
     names = (layout.names("curves") | layout.names("steps")) - layout.names("runs")
     return sorted(name for name in names if not os.path.lexists(layout.shard("runs", name)))
@@ -164,7 +167,7 @@ def _may_be_shard(entry: os.DirEntry[str]) -> bool:
 
 
 def check_path(path: str | Path) -> bool:
-    """Return whether ``path`` holds a store; False: one can be made there. Writes nothing.
+    """Return whether ``path`` holds a store; False: a store can be made there. Writes nothing.
 
     Raises:
         StoreError: the path is a file, a folder of something else, not writable, or a
@@ -179,22 +182,26 @@ def check_path(path: str | Path) -> bool:
 
 
 def refuse_unusable_name(path: Path) -> None:
-    """Raise StoreError where no store can be at ``path`` whatever is there: its name is no text."""
+    """Raise StoreError where ``path`` itself cannot name a store: no UTF-8, an address, or a null character."""
     text = str(path)
     try:
         text.encode()
     except UnicodeEncodeError:
         raise StoreError(
-            f"store.path={os.fsencode(path)!r} is not UTF-8, which parquet files cannot be opened by: rename the folder"
+            f"store.path={os.fsencode(path)!r} is not UTF-8, so parquet files in it cannot be opened: rename the folder"
         ) from None
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         raise StoreError(f"store.path={without_passwords(text)} is an address: a store is a folder, give its path")
     if "\0" in text:
-        raise StoreError(f"store.path={text!r} holds a character that no path can have")
+        raise StoreError(f"store.path={text!r} has a null character, which no path can have: choose another name")
 
 
 def _check_place(layout: Layout) -> bool:
-    """Return whether there is a store, of whatever older schema; refuse what can be none."""
+    """Return whether the path holds a store, of this schema or an older one.
+
+    Raises:
+        StoreError: no store can be there.
+    """
     refuse_unusable_name(layout.root)
     if layout.marker.is_file():
         read_marker(layout)
@@ -219,41 +226,41 @@ def _check_place(layout: Layout) -> bool:
 
 
 def _refuse_inside(root: Path) -> None:
-    """Raise StoreError where a new store would lie inside another one, whose folders have one meaning each."""
+    """Raise StoreError where a new store would be inside another store."""
     for parent in root.resolve().parents:
         try:
             marker = read_json_object(parent / "store.json", follow=True)
         except (OSError, ValueError):
             continue
         if marker.get("store") == PRODUCT:
-            raise StoreError(f"store.path={root} lies inside the store {parent}: choose a folder outside of it")
+            raise StoreError(f"store.path={root} is inside the store {parent}: choose a folder outside of it")
 
 
 def refuse_linked(layout: Layout) -> None:
-    """Refuse to write into a store whose own files and folders are links, or something else than they should be."""
+    """Raise StoreError where a folder or file of the store itself is a link or of the wrong kind, or is missing."""
     refuse_links([*layout.folders(), layout.tmp, layout.search, layout.live], [layout.marker, layout.lock])
     refuse_missing(layout)
 
 
 def refuse_missing(layout: Layout) -> None:
-    """Raise StoreError where a table's folder is gone while the others hold rows: theirs would pass for unfinished."""
+    """Raise StoreError where a table's folder is missing while another has rows: they would count as unfinished."""
     missing = missing_tables(layout)
     if missing and _has_rows(layout):
         raise StoreError(
-            f"{layout.root} lacks its folders {', '.join(missing)}, and all rows in them: put them back, or make empty "
-            "ones if they are lost"
+            f"{layout.root} lacks its folders {', '.join(missing)}, and all rows in them: put them back, or create "
+            "empty ones if they are lost"
         )
 
 
 def _lost_marker(layout: Layout) -> str:
-    """Return the remedy for a store that lacks only its marker."""
+    """Return the remedy for a store that lacks only its marker, for any other folder an empty text."""
     if not all(layout.table(kind).is_dir() for kind in KINDS):
         return ""
     return "; or, if it is a store that lost its marker, copy store.json from any other store of the same version"
 
 
 def _is_half_made(entry: Path) -> bool:
-    """Whether ``entry`` is what a store killed while being made leaves behind."""
+    """Return whether ``entry`` was left by a process that was killed while it made a store."""
     return entry.name == "tmp" and is_folder(entry) and all(e.name.startswith("store.json.") for e in entry.iterdir())
 
 
@@ -284,7 +291,8 @@ def read_marker(layout: Layout) -> dict[str, Any]:
         if not isinstance(columns, dict) or not all(isinstance(columns.get(kind, {}), dict) for kind in KINDS):
             raise ValueError("its columns are not listed by table")
     except (FileNotFoundError, NotADirectoryError):
-        reason = "is a file" if layout.root.is_file() else "has no store.json" if layout.root.exists() else "not there"
+        exists = layout.root.exists()
+        reason = "it is a file" if layout.root.is_file() else "it has no store.json" if exists else "it does not exist"
         raise StoreError(f"no store at {layout.root} ({reason}): give the folder of a store") from None
     except (ValueError, KeyError, TypeError, OSError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
@@ -292,7 +300,7 @@ def read_marker(layout: Layout) -> dict[str, Any]:
                 raise
         raise StoreError(
             f"{layout.marker} cannot be read as a store's marker ({error}): copy store.json from any other store of "
-            "the same version, they are all alike"
+            "the same version; it is the same file in all"
         ) from None
     if version > SCHEMA_VERSION:
         raise StoreError(newer(layout.root, f"schema {version}"))
@@ -331,7 +339,7 @@ def make_store(path: str | Path) -> Layout:
         if not _check_place(layout):
             _make_folders(layout.tmp)
             try:
-                write_json(layout.marker, current_marker(), layout.tmp)  # first: what follows is then ours
+                write_json(layout.marker, current_marker(), layout.tmp)  # first: it makes the folder a store
             except FileNotFoundError:
                 if not layout.marker.is_file():  # else another process made the store and cleared tmp/
                     raise
@@ -339,12 +347,12 @@ def make_store(path: str | Path) -> Layout:
             folder.mkdir(exist_ok=True)
         flush_folder(layout.root)
         with locked(layout.lock):
-            pass  # a store in which the lock cannot be taken is refused here, before anything is trained
+            pass  # a file system without locks is refused here, before any training
     return layout
 
 
 def _make_folders(folder: Path) -> None:
-    """Make ``folder`` with its parents, each to survive a power cut."""
+    """Make ``folder`` and its parents, each flushed to disk."""
     missing = [f for f in (folder, *folder.parents) if not f.exists()]
     for made in reversed(missing):
         made.mkdir(exist_ok=True)

@@ -1,13 +1,13 @@
-"""Which sweep trains which run, when several sweeps share one store.
+"""Leases: they keep several sweeps in one store from training the same run.
 
-A lease only saves work: if two sweeps train one run all the same, the later commit is
-compared and dropped. So a lease may be lost without harm, and a dead sweep's leases
-are taken over:
+A lease only saves work. If two sweeps train one run nevertheless, the later commit is
+compared and dropped. So the loss of a lease does no harm, and a sweep takes over the
+leases of a dead one. A sweep counts as dead
 
-* on the same machine when its process is gone (number and start time, so that a
-  recycled process number does not keep a lease alive);
-* on another machine when its heartbeat counter has not moved for ``stale_after``
-  seconds of *this* machine's monotonic clock. No two clocks are ever compared.
+* on the same machine: when its process has ended (compared by number and start time,
+  because the system reuses process numbers);
+* on another machine: when its heartbeat counter has not changed for ``stale_after``
+  seconds of *this* machine's monotonic clock. Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from grok.store.layout import Layout
 from grok.untrusted import is_file, is_plain, plain_name, read_json_object
 
 STALE_AFTER: Final = 120.0
-"""Seconds without a heartbeat, as seen from here, after which a sweep on another machine counts as dead."""
+"""Seconds without a heartbeat after which a sweep on another machine counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a sweep asked to train, sorted."""
+    """The answer to a sweep's claim: every ``run_id`` of the claim is in one of the three."""
 
     granted: list[str]
     """Leased to this sweep."""
     done: list[str]
-    """In the store already."""
+    """Already in the store."""
     held: dict[str, str]
-    """Leased to another sweep, with its name: ask again later."""
+    """Leased to another sweep, with that sweep's name: claim again later."""
 
 
 class Leases:
@@ -60,18 +60,18 @@ class Leases:
         self._held: set[str] = set()
         self._beats = 0
         self._watched: dict[str, tuple[str, float]] = {}
-        """Per foreign owner: the last heartbeat seen, and when this clock saw it change."""
+        """For each owner on another machine: its last heartbeat, and when it changed by this machine's clock."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other sweeps from claiming meanwhile."""
+        """Hold the lock without which no sweep may claim."""
         with disk_errors(f"leases ({self._folder})"):
             self._folder.mkdir(exist_ok=True)
             with locked(self._folder / "lock"):
                 yield
 
     def claim(self, run_ids: Sequence[str], done: Collection[str] = ()) -> Claim:
-        """Lease what no living sweep has leased. The caller holds :meth:`locked`."""
+        """Lease the runs that no living sweep has leased. The caller holds :meth:`locked`."""
         holders = self._living()
         held = {run_id: str(holders[run_id]) for run_id in run_ids if run_id in holders}
         granted = [run_id for run_id in run_ids if run_id not in held]
@@ -81,7 +81,7 @@ class Leases:
         return Claim(granted, sorted(done), held)
 
     def heartbeat(self) -> bool:
-        """Move the counter; False when the leases are no longer this sweep's."""
+        """Raise the heartbeat counter; return False when another sweep has taken the leases over."""
         if self._me is None or not self._held:
             return True
         with disk_errors(f"leases ({self._folder})"):
@@ -93,9 +93,9 @@ class Leases:
         return True
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release all leases."""
         if self._me is not None:
-            with suppress(OSError):  # a disk that turned read-only has been said; a dead owner's leases are free
+            with suppress(OSError):  # read-only disk, reported elsewhere: the leases end with this process
                 self._forget(self._me.name)
             self._me = None
         self._held.clear()
@@ -105,7 +105,7 @@ class Leases:
         return {run_id: owner for owner, runs in self._all() for run_id in runs}
 
     def owners(self) -> list[tuple[Owner, int, bool | None]]:
-        """Return every owner with the number of its runs and whether it lives (None: on another machine)."""
+        """Return every owner with the number of its runs and whether it is alive (None: on another machine)."""
         return [(owner, len(runs), alive_here(owner)) for owner, runs in self._all()]
 
     def _living(self) -> dict[str, Owner]:
@@ -144,7 +144,7 @@ class Leases:
                 except FileNotFoundError:
                     raise
                 except (ValueError, OSError):
-                    continue  # nobody's, whatever it is
+                    continue  # not a lease: it protects no run
                 yield owner, runs
 
     def _write(self) -> None:
@@ -152,7 +152,7 @@ class Leases:
             self._me = Owner.this_process()
         content = {"owner": asdict(self._me), "run_ids": sorted(self._held)}
         self._beats += 1
-        # no flush: after a power cut there is no living owner
+        # not flushed to disk: after a power failure no owner is alive
         replace_text(self._beat(self._me.name), str(self._beats))
         replace_text(self._lease(self._me.name), json.dumps(content))
 

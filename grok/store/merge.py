@@ -1,4 +1,4 @@
-"""Stores from several machines become one. What must be equal and is not is reported, never chosen from."""
+"""Merges stores, for example from several machines. Conflicts are reported; neither side is preferred."""
 
 from __future__ import annotations
 
@@ -26,42 +26,43 @@ from grok.store.writer import StoreWriter
 from grok.untrusted import is_file, is_folder, is_plain, plain_name
 
 MERGED_ROWS = 1_000_000
-"""Rows gathered from the source's shards before they are written as one."""
+"""Number of rows of a source that are gathered before they are written as one shard."""
 
 
 @dataclass(slots=True)
 class MergeReport:
-    """What a merge did, by ``run_id``."""
+    """The result of a merge."""
 
     into: Path
     added: int = 0
+    """Number of runs that are new in the target."""
     replaced: int = 0
+    """Number of runs that the target held as failed."""
     duplicates: int = 0
-    """Runs that were there already with the same bits, or from other numerics: the first store's stayed."""
+    """Number of runs that the target already held, with the same bits or from other numerics: its rows stay."""
     conflicts: list[Conflict] = field(default_factory=list)
     checkpoints: int = 0
-    """Runs whose checkpoints and kept weights were copied."""
+    """Number of runs whose checkpoints and kept weights were copied."""
     studies: list[str] = field(default_factory=list)
-    """Searches that were copied, by name."""
+    """Names of the searches that were copied."""
     studies_left: list[str] = field(default_factory=list)
-    """Searches that were not, because the target has another one of that name."""
+    """Names of the searches that were not copied: the target has a different one of that name."""
 
 
 def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | None = None) -> MergeReport:
     """Merge stores into ``first``, or all of them into the new or existing store ``into``.
 
-    The sources are only read. Runs that disagree (equal trajectory and numerics tag,
-    different bits) are left as they are where they are: what ``first`` holds stays,
-    what would have to be chosen is not copied, and each conflict is recorded in
-    ``conflicts/`` of the target.
+    The sources are only read. A run in a conflict (equal trajectory and numerics tag,
+    different bits) is not copied; the target's own rows stay. Each conflict is recorded
+    in ``conflicts/`` of the target.
 
     Raises:
-        StoreError: one of them is no store, the target is one of the others, or the
-            disk refuses.
+        StoreError: a path is not a store, the target is one of the sources, or the disk
+            refuses.
     """
     for named in (first, *others, *([] if into is None else [into])):
         if not str(named):
-            raise StoreError("merge: an empty name is no store: name the folder of one")
+            raise StoreError("merge: the name of a store is empty: give the folder of a store")
     target = Path(first if into is None else into)
     sources = [Path(p) for p in others] if into is None else [Path(first), *(Path(p) for p in others)]
     check_path(target)
@@ -82,18 +83,18 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
 
 
 def _is_same(a: Path, b: Path) -> bool:
-    """Return whether two paths lead to one folder."""
+    """Return whether two paths name one folder."""
     return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
 
 
 def _refuse_odd_names(store: Store) -> None:
-    """Refuse a source whose runs have names that lead elsewhere, before anything is written."""
+    """Raise StoreError where a run's name is no plain file name (it becomes a folder); nothing is written yet."""
     for run_id in store.table("runs", None, ["run_id"])["run_id"].to_pylist():
         plain_name(run_id, f"{store.layout.root}: run_id")
 
 
 def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: MergeReport) -> list[set[str]]:
-    """Record every conflict between the stores; return for each source the runs that are not to be copied."""
+    """Record every conflict between the stores; return for each source the runs that must not be copied."""
     everything = [target, *sources]
     barred: list[set[str]] = [set() for _ in everything]
     for (i, a), (j, b) in itertools.combinations(enumerate(everything), 2):
@@ -105,9 +106,9 @@ def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: 
                 str(s.layout.root): origin(s.table("runs", [r], None), r)
                 for s, r in ((a, conflict.run_id), (b, conflict.other_run_id))
             }
-            with locked(layout.lock):  # else a writer that opens the store would clear what is being written
+            with locked(layout.lock):  # else a writer that opens the store would empty tmp/ meanwhile
                 record_conflict(layout, conflict, sides)
-    return barred[1:]  # what the target holds already stays as it is
+    return barred[1:]  # without the target itself: its rows stay
 
 
 def _merge_one(writer: StoreWriter, source: Store, left_out: set[str], report: MergeReport) -> None:
@@ -137,8 +138,10 @@ def _commit(writer: StoreWriter, source: Store, shards: list[Shard], report: Mer
 
 
 def _same_weights(shard: Shard, target: Layout) -> list[str]:
-    """Return the runs whose checkpoints and weights belong to the target's row: not those that it has from other
-    numerics, whose row stays."""
+    """Return the runs whose checkpoints and weights may be copied.
+
+    The target keeps its own row of a run; weights with another hash do not belong to that row.
+    """
     columns = ["run_id", "status", "weights_hash"]
     rows = open_store(target.root).table("runs", shard.runs["run_id"].to_pylist(), columns).to_pylist()
     kept = {row["run_id"]: row["weights_hash"] for row in rows if row["status"] != "failed"}
@@ -149,7 +152,7 @@ def _same_weights(shard: Shard, target: Layout) -> list[str]:
 def find_conflicts(a: Store, b: Store) -> list[Conflict]:
     """Return the conflicts between runs of two stores; ``run_id`` is in ``a``, ``other_run_id`` in ``b``.
 
-    Compared are runs of one trajectory and one numerics tag; only those are read.
+    Only runs of equal trajectory and equal numerics tag are read and compared.
     """
     facts_a, facts_b = a.table("runs", None, FACTS), b.table("runs", None, FACTS)
     shared = _trajectories(facts_a) & _trajectories(facts_b)
@@ -176,9 +179,9 @@ def _traces_of(store: Store, facts: pa.Table, wanted: set[tuple[str, str | None]
 
 
 def _copy_folder(source: Path, target: Path, name: str) -> int:
-    """Copy ``source/name`` to ``target/name`` at once, unless it is there; return how many were copied (0 or 1).
+    """Copy ``source/name`` to ``target/name`` with one rename, unless it exists; return the number copied (0 or 1).
 
-    Only files and folders are copied: what a link points to may lie anywhere.
+    Links are not copied: they may point outside the store.
     """
     plain_name(name, "run_id")
     if not (is_folder(source) and is_folder(source / name)) or os.path.lexists(target / name):
@@ -199,11 +202,11 @@ def _copy_folder(source: Path, target: Path, name: str) -> int:
 
 
 STUDY_FILES: Final = (".comparison.json", ".compared.json", ".journal", ".json")
-"""What a search leaves in ``search/``, behind its name."""
+"""Suffixes of a search's files in ``search/``, behind the search's name."""
 
 
 def _studies(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of every search by its name; links and what bears no search's name are left out."""
+    """Return the files of every search by its name; links and other files are left out."""
     studies: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()) if is_folder(folder) else []:
         suffix = next((suffix for suffix in STUDY_FILES if path.name.endswith(suffix)), None)
@@ -213,7 +216,7 @@ def _studies(folder: Path) -> dict[str, list[Path]]:
 
 
 def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
-    """Copy the searches whose names are free: two journals of one name are two studies, which nothing can join."""
+    """Copy the searches whose names are free in the target: two journals of one name cannot be joined."""
     taken = _studies(target.search)
     for name, mine in _studies(source.search).items():
         if name in taken:

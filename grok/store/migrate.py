@@ -1,7 +1,7 @@
-"""Bring a store of an older schema to this version's columns, one whole shard at a time.
+"""Migration: rewrites the shards of an older schema with this version's columns.
 
-Reading never needs this: older shards are upgraded in memory. Writing does, because
-every shard of a store carries the same columns.
+Reading does not need a migration: older shards are upgraded in memory. Writing needs it,
+because every shard of a store has the same columns.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from grok.store.versions import upgrade
 
 @dataclass(slots=True)
 class Migration:
-    """What a migration did."""
+    """The result of a migration."""
 
     from_version: int
     shards: int = 0
-    """Files that were rewritten."""
+    """Number of files that were rewritten."""
     recovered: list[Recovered] = field(default_factory=list)
 
 
 def migrate(path: str | Path) -> Migration:
     """Rewrite every shard of an older schema in place, each by one rename.
 
-    Readers see every row once at every moment; until the end some shards have the new
-    columns and some the old ones. ``store.json`` is renewed last, so a migration that
-    was killed is finished by the same command.
+    Readers see every row once at every moment; during the migration some shards have the
+    new columns and some the old ones. ``store.json`` is replaced last, so the same
+    command finishes a migration that was killed.
 
     Raises:
         StoreError: no store, a newer schema, one too old to migrate, or a full disk;
@@ -60,10 +60,10 @@ def migrate(path: str | Path) -> Migration:
                         continue
                     replace_table(layout, kind, name, read_shard(shard, kind))
                     done.shards += 1
-                except FileNotFoundError:  # put aside with its runs
+                except FileNotFoundError:  # in quarantine with its runs
                     continue
                 except ForeignFile:
-                    continue  # stays as it is
+                    continue  # is not changed
                 except ShardDamaged as damage:
                     if name == EMPTY:
                         shard.unlink()
@@ -76,7 +76,7 @@ def migrate(path: str | Path) -> Migration:
 
 
 def _refuse_unknown(layout: Layout) -> None:
-    """Try the upgrade on every shard's columns without rows: what cannot be migrated is refused at the start."""
+    """Raise StoreError where a shard cannot be migrated; tries the upgrade on every shard's columns without rows."""
     for kind in KINDS:
         for name in sorted(shard_names(layout.table(kind))) if layout.table(kind).is_dir() else []:
             try:
@@ -84,6 +84,6 @@ def _refuse_unknown(layout: Layout) -> None:
                     columns = file.schema_arrow.with_metadata(file.metadata.metadata)
                 upgrade(kind, columns.empty_table())
             except NotAShard:
-                continue  # goes to quarantine, or stays as it is
+                continue  # goes to quarantine, or is not changed
             except (pa.ArrowException, KeyError) as error:
                 raise StoreError(f"{layout.shard(kind, name)} cannot be migrated: {error}") from error

@@ -1,8 +1,8 @@
-"""Where a result comes from: commit, cleanliness, versions, machine, sweep.
+"""The origin of a result: commit, uncommitted changes, versions, machine, sweep.
 
-Git state is recorded and warned about, never needed: outside a checkout it is null.
-Stores and ignored files never make a tree dirty. Versions come from the packages'
-metadata, so that planning does not import torch.
+The git state is recorded and never required: outside a checkout it is null. Stores and
+ignored files never make a tree dirty. Versions come from the packages' metadata, so that
+planning does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grok.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What the rows of one process have in common. Plain data: it travels to workers by pickle."""
+    """The part of a row that is equal for all runs of one process. Workers receive it by pickle."""
 
     git_commit: str | None
     git_dirty: bool | None
@@ -35,7 +35,7 @@ class Provenance:
 
     @classmethod
     def collect(cls, sweep_id: str | None = None, lane_width: int | None = None) -> Provenance:
-        """Return the provenance of this process; git is asked once per process."""
+        """Return the provenance of this process; git runs once per process."""
         commit, dirty = git_state()
         return cls(
             git_commit=commit,
@@ -50,10 +50,10 @@ class Provenance:
         )
 
     def on_this_machine(self, lane_width: int | None = None) -> Provenance:
-        """Return the same, with code, host and versions of the process that calls.
+        """Return the same with code, host and versions of the calling process.
 
-        A worker may run other code than the process that planned: it is elsewhere, or
-        started after a file was changed. Where it has no git to ask, the planner's word stays.
+        A worker may run other code than the planning process: it is on another machine, or
+        started after a file was changed. Where git is missing, the planner's git state stays.
         """
         commit, dirty = git_state()
         if commit is None:
@@ -91,7 +91,7 @@ def git_state() -> tuple[str | None, bool | None]:
 
 def git_state_of(package: Path) -> tuple[str | None, bool | None]:
     """Return (commit, dirty) of the checkout that tracks ``package``; (None, None) where none does."""
-    # An installed package may lie in somebody else's checkout: only one that tracks it counts.
+    # The folder of an installed package may be inside an unrelated checkout: only one that tracks the package counts.
     if not _git(package, "ls-files", "--error-unmatch", "__init__.py"):
         return None, None
     commit, top = _git(package, "rev-parse", "HEAD"), _git(package, "rev-parse", "--show-toplevel")
@@ -112,14 +112,14 @@ def _is_dirty(top: Path, status: str) -> bool:
 
 
 def in_store(top: Path, name: str) -> bool:
-    """Return whether the file ``name`` below ``top`` lies in a store."""
+    """Return whether the file ``name`` below ``top`` is inside a store."""
     return any((top / parent / "store.json").is_file() for parent in Path(name).parents)
 
 
 def _git(folder: Path, *words: str) -> str | None:
     """Return git's output in ``folder``, or None where it fails or is not installed."""
-    # Variables such as GIT_DIR (set inside hooks) would point it at another checkout;
-    # without optional locks a status never writes, so parallel workers don't collide.
+    # Variables such as GIT_DIR (set inside hooks) would make git read another checkout.
+    # Without optional locks `git status` writes nothing, so parallel workers do not collide.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *words]
     try:

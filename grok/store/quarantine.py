@@ -1,4 +1,4 @@
-"""What cannot be counted is put aside, never thrown away, each file with its reason beside it."""
+"""Quarantine: unusable files are moved to ``quarantine/``, never deleted, with a JSON file that gives the reason."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from grok.store.schema import KINDS
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """One thing that was put right."""
+    """One repair of a store."""
 
     name: str
     """Name of the shard, without table and suffix."""
     reason: str
     orphan: bool = False
-    """The rest of a commit that a kill cut short: nothing was lost, no run was finished."""
+    """The shard was part of a commit that a kill interrupted: its runs were not stored, and no stored run is lost."""
     copy: bool = False
-    """Its runs are in another shard as well: nothing was lost."""
+    """The shard's runs are also in another shard: no run is lost."""
 
     def __str__(self) -> str:
         if self.orphan:
-            return f"retired an unfinished commit ({self.name}): {self.reason}"
+            return f"moved an unfinished commit ({self.name}) to quarantine: {self.reason}"
         if self.copy:
-            return f"put aside shard {self.name}: {self.reason}"
-        return f"quarantined shard {self.name}: {self.reason}; its runs count as not done"
+            return f"moved shard {self.name} to quarantine: {self.reason}"
+        return f"moved shard {self.name} to quarantine: {self.reason}; its runs count as not stored"
 
 
 def quarantine(layout: Layout, name: str, reason: str, *, orphan: bool = False, copy: bool = False) -> Recovered:
-    """Move the shard's tables to ``quarantine/`` with the reason beside them; runs first: they make it count."""
+    """Move the shard's tables to ``quarantine/`` with the reason in a JSON file.
+
+    The runs move first: readers count a shard by its runs.
+    """
     layout.quarantine.mkdir(exist_ok=True)
     for kind in KINDS:
         source = layout.shard(kind, name)
@@ -44,7 +47,7 @@ def quarantine(layout: Layout, name: str, reason: str, *, orphan: bool = False, 
 
 
 def put_aside(layout: Layout, kind: str, path: Path, reason: str) -> str:
-    """Move one file of table ``kind`` to ``quarantine/``; return the name it has there."""
+    """Move one file of table ``kind`` to ``quarantine/``; return its name in that folder."""
     layout.quarantine.mkdir(exist_ok=True)
     target = _free(layout.quarantine / f"{kind}-{path.name}")
     path.replace(target)
@@ -54,7 +57,7 @@ def put_aside(layout: Layout, kind: str, path: Path, reason: str) -> str:
 
 
 def keep_copy(layout: Layout, name: str, reason: str) -> None:
-    """Keep the shard's tables as they are in ``quarantine/`` as well, before rows are taken out of them."""
+    """Link the shard's tables into ``quarantine/``, before rows are removed from the shard."""
     layout.quarantine.mkdir(exist_ok=True)
     for kind in KINDS:
         source = layout.shard(kind, name)
@@ -65,6 +68,7 @@ def keep_copy(layout: Layout, name: str, reason: str) -> None:
 
 
 def _free(path: Path) -> Path:
+    """Return ``path``, or the first of ``path.2``, ``path.3``, ... (before the suffix) that does not exist."""
     serial, free = 1, path
     while os.path.lexists(free):
         serial += 1

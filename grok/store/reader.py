@@ -1,4 +1,4 @@
-"""Reading a store: pandas frames, safe beside writers, and never a byte written."""
+"""Reads a store into pandas frames, also while other processes write to it; writes nothing."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TRIES: Final = 200
-"""Times to list and read again when a compaction moved the shards away meanwhile; 10 ms apart."""
+"""Number of attempts, 10 ms apart, to list and read the shards while compactions move them."""
 
 
 class DamagedShardWarning(UserWarning):
-    """A shard was left out because it cannot be read; the next writer puts it in quarantine."""
+    """A file was left out because it is damaged, foreign or a copy; the next writer quarantines shards and copies."""
 
 
 def open_store(path: str | Path) -> Store:
-    """Open the store at ``path`` for reading; nothing is written, now or later.
+    """Open the store at ``path`` for reading. Neither this call nor any method of the store writes.
 
     Raises:
-        StoreError: there is none, or it was written by a newer schema.
+        StoreError: no store is at ``path``, or it was written by a newer schema.
     """
     layout = Layout(Path(path))
     read_marker(layout)
@@ -47,14 +47,14 @@ def open_store(path: str | Path) -> Store:
     for folder in (layout.table(kind) for kind in KINDS):
         for entry in strangers(folder) if folder.is_dir() else []:
             if entry.suffix == ".parquet":
-                warnings.warn(f"left out {entry}: no file, or a link to none", DamagedShardWarning, stacklevel=2)
+                warnings.warn(f"left out {entry}: not a file, or a link to none", DamagedShardWarning, stacklevel=2)
     return Store(layout)
 
 
 class Store:
-    """A store to read from. Every call sees the runs committed before it, also while a sweep is writing.
+    """A store for reading. Every call sees the runs committed before it, also while a sweep is writing.
 
-    Integers that may be missing are pandas' ``Int64``, never floats. Damaged shards
+    Integer columns with nulls have pandas' type ``Int64``, never floats. Damaged shards
     are left out with a :class:`DamagedShardWarning` that names the file.
     """
 
@@ -62,48 +62,55 @@ class Store:
         self.layout = layout
 
     def runs(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return one row per run, ordered by ``run_id``; ``columns``: some of the table's."""
+        """Return one row per run, ordered by ``run_id``; all columns, or ``run_id`` and ``columns``.
+
+        Raises:
+            StoreError: an unknown column, or the shards cannot be read at the moment.
+        """
         return to_pandas("runs", self.table("runs", None, columns))
 
     def curves(self, run_ids: Iterable[str] | None = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return one row per evaluation, ordered by run and step; all runs or those in ``run_ids``.
+        """Return one row per evaluation, ordered by run and step, of all runs or those in ``run_ids``.
 
-        ``run_id`` and ``step`` come with any ``columns``.
+        The frame has all columns, or ``run_id``, ``step`` and ``columns``.
+
+        Raises:
+            StoreError: as for :meth:`runs`.
         """
         return to_pandas("curves", self.table("curves", run_ids, columns))
 
     def steps(self, run_ids: Iterable[str] | None = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return one row per optimiser step (GPT), ordered by run and step; as :meth:`curves`."""
+        """Return one row per optimiser step of a language model; arguments and errors as for :meth:`curves`."""
         return to_pandas("steps", self.table("steps", run_ids, columns))
 
     def in_flight(self, kind: str = "runs") -> pd.DataFrame:
-        """Return what is known of language models in flight: ``runs``, their ``curves`` or their ``steps`` so far.
+        """Return the language models in flight (``runs``), or their ``curves`` or ``steps`` so far.
 
-        At most half a minute old; steps of long runs are thinned. Runs that have a row by now are left out.
+        The numbers are at most half a minute old; of a long run every n-th step is returned. Stored runs are left out.
         """
         return read_in_flight(self.layout.live, kind, self.run_ids())
 
     def statuses(self) -> dict[str, str]:
-        """Return the status of every stored run; reads two columns."""
+        """Return the status of every stored run by ``run_id``; reads two columns."""
         table = self._read("runs", None, ["run_id", "status"])
         return dict(zip(table["run_id"].to_pylist(), table["status"].to_pylist(), strict=True))
 
     def run_ids(self, status: str | None = None) -> set[str]:
-        """Return the stored runs, all or those of one status; reads two columns."""
+        """Return the ``run_id`` of every stored run, or of those with one status; reads two columns."""
         return {run_id for run_id, s in self.statuses().items() if status in (None, s)}
 
     def run(self, prefix: str) -> pd.Series:
         """Return the row of the one run whose ``run_id`` begins with ``prefix``.
 
         Raises:
-            StoreError: no run, or more than one, begins so.
+            StoreError: no run, or more than one, has this prefix.
         """
         matching = sorted(r for r in self.run_ids() if r.startswith(prefix))
-        if prefix in matching:  # a branch's name may go on after its parent's
+        if prefix in matching:  # the name of a branch begins with its parent's
             matching = [prefix]
         if len(matching) != 1:
             some = ", ".join(matching[:4]) + (", ..." if len(matching) > 4 else "")
-            message = f"{len(matching)} runs begin with {prefix!r} ({some}): give more of it"
+            message = f"{len(matching)} runs begin with {prefix!r} ({some}): give more characters of the run_id"
             if not matching:
                 message = f"no run in {self.layout.root} begins with {prefix!r}{nearest(prefix, self.run_ids())}"
             raise StoreError(message)
@@ -130,7 +137,7 @@ class Store:
         return table if columns is None else table.select(list(dict.fromkeys([*keys, *columns])))
 
     def _once(self, kind: str, table: pa.Table, keys: list[str]) -> pa.Table:
-        """Return the sorted table with every key once: somebody may have copied a shard into the folder."""
+        """Return the sorted table with every key once; a shard that was copied into the folder repeats its keys."""
         if table.num_rows < 2:
             return table
         again = None
@@ -141,12 +148,12 @@ class Store:
         count = pc.sum(again).as_py()
         if not count:
             return table
-        where = f"{self.layout.table(kind)}: {count} rows are there more than once"
-        warnings.warn(f"{where}: one of each is counted; the next writer puts copies aside", DamagedShardWarning, 2)
+        where = f"{self.layout.table(kind)}: {count} rows are copies of others"
+        warnings.warn(f"{where} and are left out; the next writer quarantines the copies", DamagedShardWarning, 2)
         return table.filter(pa.concat_arrays([pa.array([True]), pc.invert(again)]))
 
     def shards(self) -> Iterator[Shard]:
-        """Yield every shard whole, current columns whatever version wrote it; damaged ones are left out."""
+        """Yield every shard, upgraded to the current columns; damaged shards are left out with a warning."""
         for name in sorted(self._consistent(lambda: self.layout.names("runs"))):
             try:
                 yield read_whole(self.layout, name)
@@ -162,7 +169,7 @@ class Store:
                 except FileNotFoundError:
                     raise
                 except (pa.ArrowException, OSError, ValueError, NotAShard):
-                    pass  # one of them is damaged or foreign: find out which
+                    pass  # a shard is damaged or foreign: read them one by one
             return _read_one_by_one(kind, paths, wanted, columns)
 
         return self._consistent(once)
@@ -170,8 +177,8 @@ class Store:
     def _visible(self, kind: str) -> set[str]:
         """Return the names of the table's shards whose runs are committed."""
         if kind == "runs" or unfinished_compaction(self.layout) is not None:
-            # While a compaction is being finished the tables may have different shards,
-            # each table being complete; there are no orphans then.
+            # During an unfinished compaction each table is complete, but the tables may
+            # have different shards, so a missing runs shard does not mean an orphan.
             return self.layout.names(kind)
         before = self.layout.names("runs")
         names = self.layout.names(kind)
@@ -180,6 +187,7 @@ class Store:
         return names & before
 
     def _consistent(self, read: Callable[[], T]) -> T:
+        """Return the result of ``read``, called again while files vanish between listing and reading."""
         for _ in range(_TRIES):
             try:
                 return read()
@@ -197,13 +205,13 @@ class Store:
 
 
 def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
-    """Read all shards in parallel, skipping what the filter rules out by its statistics."""
-    import pyarrow.dataset as ds  # imports pandas, which planning can do without
+    """Read all shards in parallel; statistics rule out row groups without wanted runs."""
+    import pyarrow.dataset as ds  # here, because it imports pandas, which planning does not need
 
     digests: dict[bytes, str] = {}
     read = []
     for path in paths:
-        # a footer that is not what it was may hide rows, or end this process
+        # before Arrow reads it: a damaged footer may hide rows or crash this process
         digest = current_digest(Path(path), kind)
         if digest is not None and digests.setdefault(digest, path) != path:
             warnings.warn(f"left out {path}: a copy of {digests[digest]}", DamagedShardWarning, stacklevel=2)
@@ -233,7 +241,7 @@ def _warn(path: Path, problem: NotAShard) -> None:
 
 
 def to_pandas(kind: str, table: pa.Table) -> pd.DataFrame:
-    """Return ``table`` as a frame: integers and flags that may be missing stay integers and flags."""
+    """Return ``table`` as a frame; nullable integers and flags become ``Int64`` and ``boolean``."""
     import pandas as pd
 
     table = table.replace_schema_metadata(None)

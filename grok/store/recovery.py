@@ -1,8 +1,8 @@
-"""What opening a store for writing puts right after a kill, a crash or a damaged disk.
+"""Recovery: the repairs made when a store is opened for writing, after a kill, a crash or damage to the disk.
 
-All of it happens under the store's lock, in an order in which a second kill at any
-point leaves a state that the next opening can put right. Only what is proven to be
-damaged is moved; what cannot be read just now ends the command before that.
+Every repair holds the store's lock. Their order is such that a second kill at any point
+leaves a state that the next opening can repair. Only files that are proven to be damaged
+are moved; a file that is only unreadable at the moment ends the command before any repair.
 """
 
 from __future__ import annotations
@@ -30,21 +30,26 @@ from grok.store.unfinished import LEFT, finish_compaction
 
 
 class ForeignFileWarning(UserWarning):
-    """A file among the shards is none of this store's; it is left where it is and counts for nothing."""
+    """A file in a table's folder is not a shard of this store; it is not moved, and its rows are not read."""
 
 
 def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
-    """Finish an interrupted compaction, quarantine damaged shards, retire orphans, drop copies, empty ``tmp/``.
+    """Repair the store and return the repairs.
 
-    The caller holds the lock. ``thorough`` reads every page, otherwise footers only;
-    then copies are not looked for, and foreign files are not named.
+    Finishes an interrupted compaction, moves damaged shards, orphans and copies to
+    quarantine, and empties ``tmp/``. The caller holds the lock.
+
+    Args:
+        layout: the store.
+        thorough: read every page; False reads footers only, does not search for copies,
+            and does not warn of foreign files.
 
     Raises:
         StoreError: a shard of another schema (newer, or in need of ``migrate``), or one
-            that cannot be read just now; nothing was moved.
+            that cannot be read at the moment; nothing was moved.
     """
     done = [Recovered(name, LEFT) for name in finish_compaction(layout)]
-    survey = look(layout, thorough=thorough)
+    survey = survey_tables(layout, thorough=thorough)
     done += [quarantine(layout, name, reason) for name, reason in sorted(survey.damaged.items())]
     done += retire_orphans(layout)
     if thorough:
@@ -58,21 +63,21 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is in the tables' folders."""
+    """The files in the tables' folders, checked."""
 
     damaged: dict[str, str]
-    """Names of damaged shards, each with its reasons."""
+    """Damaged shards: name and reasons."""
     foreign: list[str]
-    """Files that are no shards of this store, one line each."""
+    """Files that are not shards of this store, one line each."""
     run_ids: dict[str, list[str]]
-    """The runs of every shard, if it was looked at thoroughly."""
+    """The runs of every shard; empty lists if the check was not thorough."""
 
 
-def look(layout: Layout, *, thorough: bool) -> Survey:
-    """Return what is in the tables' folders; moves nothing.
+def survey_tables(layout: Layout, *, thorough: bool) -> Survey:
+    """Check every file in the tables' folders; moves no shard.
 
     Raises:
-        StoreError: a shard has the columns of another version, or cannot be read just now.
+        StoreError: a shard has the columns of another version, or cannot be read at the moment.
     """
     reasons: dict[str, list[str]] = defaultdict(list)
     run_ids: dict[str, list[str]] = {}
@@ -83,20 +88,20 @@ def look(layout: Layout, *, thorough: bool) -> Survey:
             try:
                 facts = check_shard(path, kind, thorough)
                 if not facts.current:
-                    read_shard(path, kind)  # could be migrated, or is of nobody's making
+                    read_shard(path, kind)  # raises ForeignFile if it cannot be migrated
                     raise StoreError(
                         f"{path} has the columns of another version: run `grok store migrate {layout.root}` first"
                     )
                 if name == EMPTY and read_shard(path, kind, ["run_id"]).num_rows:
-                    reasons[name].append(f"{kind}: a shard with rows by the name of the one without")
+                    reasons[name].append(f"{kind}: it has rows, and its name belongs to the shard without rows")
             except ShardDamaged as damage:
                 if name == EMPTY:
-                    remove_quietly(path)  # holds nothing; it is made again
+                    remove_quietly(path)  # has no rows; it is made again
                 else:
                     reasons[name].append(f"{kind}: {damage}")
                 continue
             except ForeignFile as stranger:
-                if name == EMPTY:  # a name of ours, which the first commit would remove
+                if name == EMPTY:  # the first commit would remove a file of this name
                     reasons[name].append(f"{kind}: {stranger}")
                 else:
                     foreign.append(f"{path}: {stranger}")
@@ -109,13 +114,13 @@ def look(layout: Layout, *, thorough: bool) -> Survey:
 
 
 def retire_orphans(layout: Layout) -> list[Recovered]:
-    """Move tables without their runs table to quarantine: the commit was cut short. The caller holds the lock."""
-    reason = "its runs were never committed; they are trained again"
+    """Move orphans (curves or steps without runs) to quarantine. The caller holds the lock."""
+    reason = "its runs were never committed and are trained again"
     return [quarantine(layout, name, reason, orphan=True) for name in orphans(layout) if _is_ours(layout, name)]
 
 
 def _is_ours(layout: Layout, name: str) -> bool:
-    """Return whether one of the tables of this name is a shard, whole or damaged."""
+    """Return whether curves or steps of this name are a shard of this store, whole or damaged."""
     for kind in ("curves", "steps"):
         if layout.shard(kind, name).exists():
             try:
@@ -129,11 +134,11 @@ def _is_ours(layout: Layout, name: str) -> bool:
 
 
 def drop_copies(layout: Layout, by_shard: Mapping[str, list[str]]) -> list[Recovered]:
-    """Take runs that several shards hold out of all but one; what is taken out stays in ``quarantine/``.
+    """Remove runs that several shards hold from all shards but one; ``quarantine/`` keeps the removed rows.
 
-    A failed row goes before any other, otherwise the first shard's stays. Rows of other
-    bits are a conflict, and recorded. A shard that cannot be read goes to quarantine, and
-    that is all: ask again. The caller holds the lock.
+    A row that did not fail is preferred to a failed one; otherwise the row of the first shard
+    stays. Rows with different bits are recorded as a conflict. If a shard cannot be read, it
+    goes to quarantine and nothing else is done: call again. The caller holds the lock.
     """
     holders: dict[str, list[str]] = defaultdict(list)
     for name in sorted(by_shard):
@@ -162,7 +167,7 @@ def drop_copies(layout: Layout, by_shard: Mapping[str, list[str]]) -> list[Recov
                 record_conflict(layout, conflict, sides)
     done = []
     for name, runs in sorted(gone.items()):
-        reason = f"{len(runs)} of its runs are in shard {', '.join(sorted(set(runs.values())))} as well"
+        reason = f"{len(runs)} of its runs are in shard {', '.join(sorted(set(runs.values())))}, too"
         if len(runs) == len(set(by_shard[name])):
             done.append(quarantine(layout, name, reason, copy=True))
         else:
@@ -177,7 +182,7 @@ def _status(runs: pa.Table) -> str:
 
 
 def _empty_tmp(layout: Layout) -> None:
-    # Everything in tmp/ is written under the lock, so what is there now is a dead process's.
+    # Files in tmp/ are written under the lock, which this process holds: those in it are left from dead processes.
     for entry in layout.tmp.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

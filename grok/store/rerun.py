@@ -1,4 +1,4 @@
-"""A stored run's settings, and the command that trains it again: every resolved stream pinned.
+"""The settings of a stored run, and the command that trains it again with the seed of every stream.
 
 The command is quoted for Hydra's grammar and for the shell.
 """
@@ -26,18 +26,18 @@ _ABOUT_THE_COMMAND: Final = frozenset(
     {"workers", "lanes", "executor", "dry_run", "retry_failed", "force", "require_clean"}
 )
 _ONLY_BY_THE_USER: Final = frozenset({"log.plugin", "data.tokenizer"})
-"""Settings that name code and move no run: whoever wrote a store would choose what is imported."""
+"""Settings that name code and are in no run's identity: a store must not choose what is imported."""
 
 _ABOUT_THE_PLACE: Final = ("store.", "checkpoint.", "log.")
-"""Settings of one invocation, which say nothing of the run."""
+"""Prefixes of settings of one command, which do not change the run."""
 
 
 def overrides(config: RunConfig) -> list[str]:
-    """Return Hydra overrides that give ``config``'s run again: same streams, same ``run_id``.
+    """Return the Hydra overrides of a command for the same run: equal streams, equal ``run_id``.
 
-    Every setting that differs from its default is given. A run that names a preset
-    (``experiment``) may not start without one in GPT mode, and a preset moves the
-    defaults: there the preset is named and every setting of the run is given.
+    They have every setting that differs from its default. A language model's run may need
+    its preset (``experiment``), and a preset changes the defaults: then the overrides have
+    the preset and every setting of the run.
     """
     defaults = {name: value for name, value, _ in walk(type(config)())}
     preset = config.experiment if config.mode != "arithmetic" else None
@@ -59,16 +59,17 @@ def overrides(config: RunConfig) -> list[str]:
 
 
 def stored_config(row: Mapping[str, Any], named: Collection[str] = ()) -> RunConfig:
-    """Return the settings of a row of ``runs`` (plain values by column name), every stream's seed pinned.
+    """Return the settings of a row of ``runs``, with the seed of every stream.
 
-    A setting that the row does not know takes its default.
+    A setting that the row lacks has its default.
 
     Args:
-        named: the import paths of code of their own that the user has named. A store may name none: whoever wrote it
-            would choose what is imported.
+        row: plain values by column name.
+        named: import paths of the user's own code that the user has named in this command. Without them no such code
+            is imported: a store must not choose what is imported.
 
     Raises:
-        ConfigError: settings that this version refuses; or the run needs code that is not named.
+        ConfigError: this version refuses the settings, or the run needs code that is not in ``named``.
     """
     nested: dict[str, Any] = {}
     for name, (hint, _) in settings_of(MODES[row["mode"]]).items():
@@ -90,19 +91,19 @@ def stored_config(row: Mapping[str, Any], named: Collection[str] = ()) -> RunCon
     if missing:
         words = " ".join(f"{name}._target_={target}" for name, target in missing.items())
         raise ConfigError(
-            f"run {row['run_id']} was trained with code of somebody's own, which a store may not choose: where that is "
-            f"yours, name it again, {words} (and plugin_path=DIR, the folder that it is in)"
+            f"run {row['run_id']} was trained with code outside this package, and a store may not choose what is "
+            f"imported: if you trust that code, name it again, {words} (and plugin_path=DIR, the folder that has it)"
         )
     return config
 
 
 def rerun_command(config: RunConfig) -> str:
-    """Return ``python -m grok.run ...`` for :func:`overrides`, quoted for a POSIX shell."""
+    """Return ``python -m grok.run`` with :func:`overrides`, quoted for a POSIX shell."""
     return " ".join(["python", "-m", "grok.run", *(shlex.quote(override) for override in overrides(config))])
 
 
 def literal(value: Any) -> str:
-    """Return ``value`` in Hydra's override grammar, which parses back to an equal value."""
+    """Return ``value`` in Hydra's override grammar; Hydra parses it to an equal value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -116,9 +117,9 @@ def literal(value: Any) -> str:
     text = str(value)
     if _BARE.fullmatch(text) and text.lower() not in _WORDS:
         return text
-    text = text.replace("${", r"\${")  # the dollar is meant: no interpolation
-    # inside quotes a backslash only counts before a quote or another backslash there;
-    # double ones, because the shell's are single
+    text = text.replace("${", r"\${")  # a literal dollar, no interpolation
+    # Inside quotes a backslash escapes only a quote, or a backslash before one.
+    # Double quotes, because the shell's quotes are single.
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
     escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
     return f'"{escaped}"'

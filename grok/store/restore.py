@@ -1,8 +1,8 @@
-"""Bring back what ``quarantine/`` holds and is whole.
+"""Restores the runs of whole files in ``quarantine/``.
 
-A shard is put aside when its bytes are not those that were written, or when a table of
-it is missing. Somebody may have brought the bytes back since, from a backup say, or the
-missing table may lie in quarantine too. Rows are matched by ``run_id``, not by the names of files.
+A shard goes to quarantine when its bytes differ from those that were written, or when one
+of its tables is missing. The file may be whole again (from a backup, for example), or the
+missing table may also be in quarantine. Rows are matched by ``run_id``, not by file name.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ POINTS = ("curves", "steps")
 
 @dataclass(slots=True)
 class Restoration:
-    """What a restoration did."""
+    """The result of a restoration."""
 
     runs: list[str] = field(default_factory=list)
-    """Runs that are in the store again."""
+    """Runs that were restored."""
     stored: int = 0
-    """Runs in quarantine that the store has anyway."""
+    """Number of runs in quarantine that the store already holds."""
     left: list[str] = field(default_factory=list)
     """Files that stay in quarantine, each with the reason."""
     conflicts: list[Conflict] = field(default_factory=list)
     recovered: list[Recovered] = field(default_factory=list)
-    """What was put right first."""
+    """The repairs that were made first."""
 
 
 def restore(path: str | Path) -> Restoration:
-    """Commit every run in quarantine whose row and points are whole, and remove its file there.
+    """Commit every run in quarantine that has its row and all its points, and remove its file from quarantine.
 
-    A run that the store holds is compared, as any late duplicate is. Files that are not
-    whole, or points without their runs, stay where they are.
+    A run that the store already holds is compared like any late duplicate. Damaged files,
+    and points without their runs, stay in quarantine.
 
     Raises:
-        StoreError: no store, an older or newer schema, a full disk, or a file that cannot be read just now.
+        StoreError: no store, an older or newer schema, a full disk, or a file that cannot be read at the moment.
     """
     read_marker(Layout(Path(path)))
     with StoreWriter(path) as writer:
@@ -89,14 +89,14 @@ def _whole_tables(layout: Layout, done: Restoration) -> dict[str, dict[Path, pa.
             done.left.append(f"{file}: {problem}")
             continue
         if kind == "runs" and not all(map(is_plain, table["run_id"].to_pylist())):
-            done.left.append(f"{file}: it names runs by what is no name")
+            done.left.append(f"{file}: a run_id in it is not a plain name")
             continue
         tables[kind][file] = table
     return tables
 
 
 def _joined(kind: str, tables: dict[Path, pa.Table]) -> pa.Table:
-    """Return the points of all tables, each once."""
+    """Return the points of all tables; of equal (``run_id``, ``step``) only the first."""
     whole = pa.concat_tables(
         [schema(kind).empty_table(), *(t.replace_schema_metadata(schema(kind).metadata) for t in tables.values())]
     )
@@ -107,7 +107,7 @@ def _joined(kind: str, tables: dict[Path, pa.Table]) -> pa.Table:
 
 
 def _with_points(file: Path, runs: pa.Table, points: dict[str, pa.Table]) -> tuple[Shard, list[str]]:
-    """Return the runs that have all their points, as a shard, and the names of those that have not."""
+    """Return the runs that have all their points, as a shard, and the ``run_id`` of the others."""
     wanted = runs["run_id"].combine_chunks()
     shard = Shard(runs, *(filter_runs(points[kind], wanted) for kind in POINTS))
     if any(not shard.table(kind).num_rows for kind in partners(file)):
@@ -121,7 +121,7 @@ def _with_points(file: Path, runs: pa.Table, points: dict[str, pa.Table]) -> tup
 
 
 def _remove_used_points(layout: Layout, tables: dict[str, dict[Path, pa.Table]]) -> None:
-    """Remove points whose runs are all stored now, with as many points."""
+    """Remove the files whose points are all in the store."""
     store = open_store(layout.root)
     for kind in POINTS:
         for file, table in tables[kind].items():
@@ -133,7 +133,7 @@ def _remove_used_points(layout: Layout, tables: dict[str, dict[Path, pa.Table]])
 
 
 def _remove(layout: Layout, file: Path) -> None:
-    """Remove a file whose rows are in the store, and the reason that lay beside it."""
+    """Remove a file from quarantine, and its reason if no other file of the shard is left."""
     with locked(layout.lock):
         remove_quietly(file)
         name = file.stem.partition("-")[2]

@@ -1,4 +1,4 @@
-"""From what an engine says to rows of the three tables."""
+"""Turns an engine's results into rows of the three tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from grok.untrusted import plain_name
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One finished run, with everything that its row in the store says."""
+    """One finished run, with everything that its row needs."""
 
     result: RunResult
     config: RunConfig
@@ -34,12 +34,12 @@ class Row:
     data_hash: str | None = None
     """Hash of the data manifest (GPT)."""
     code: Mapping[str, str] | None = None
-    """For each import path of the user's own code that the run names: its fingerprint."""
+    """Fingerprint of each piece of the user's own code that the run uses, by import path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The three tables of one shard, over the same runs."""
+    """The three tables of one shard: the same runs in each."""
 
     runs: pa.Table
     curves: pa.Table
@@ -49,14 +49,14 @@ class Shard:
         return {"runs": self.runs, "curves": self.curves, "steps": self.steps}[kind]
 
     def only(self, run_ids: set[str]) -> Shard:
-        """Return the shard with these runs alone."""
+        """Return the shard with only these runs."""
         if set(self.runs["run_id"].to_pylist()) <= run_ids:
             return self
         wanted = pa.array(sorted(run_ids), pa.string())
         return Shard(*(filter_runs(table, wanted) for table in (self.runs, self.curves, self.steps)))
 
     def for_comparison(self) -> tuple[pa.Table, pa.Table]:
-        """Return the columns of runs and curves that bits are compared by."""
+        """Return the columns of runs and curves that a comparison of bits needs (see ``compare``)."""
         return self.runs.select(list(FACTS)), self.curves.select(["run_id", "step", *MEASUREMENTS])
 
 
@@ -104,7 +104,7 @@ def run_row(
     data_hash: str | None = None,
     code: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the run's row by column name: every column of the schema.
+    """Return the run's row: a value for every column of the schema.
 
     The measurements are those of the last evaluation (at the last step).
     """
@@ -132,7 +132,7 @@ def run_row(
     }
     row |= {f.name: getattr(result, f.name) for f in fields(result) if f.name not in {"curve", "step_log", "tensors"}}
     row |= asdict(provenance)
-    if result.lane_width is not None:  # what a device's table chose, not what was asked for
+    if result.lane_width is not None:  # the width that the engine used, not the setting
         row["lane_width"] = result.lane_width
     row["error"] = None if result.error is None else without_passwords(_storable(result.error))
     row["started_at"] = _time(result.started_at)
@@ -162,23 +162,23 @@ def steps_table(results: Sequence[RunResult]) -> pa.Table:
 
 
 def with_partners(runs: pa.Table, shard: Shard) -> pa.Table:
-    """Return ``runs`` with the names of the other tables that have rows in this shard in its metadata."""
+    """Return ``runs`` with metadata that names the other tables with rows in this shard."""
     partners = [kind for kind in ("curves", "steps") if shard.table(kind).num_rows]
     return runs.replace_schema_metadata({**runs.schema.metadata, PARTNERS_KEY: ",".join(partners).encode()})
 
 
 def _time(seconds: float) -> datetime | None:
-    """Return UTC without a zone: what every reader understands with no further package."""
+    """Return UTC without a zone (every parquet reader can read it), or None for NaN."""
     return None if math.isnan(seconds) else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
 def _storable(text: str) -> str:
-    """Return ``text`` as valid UTF-8, whatever bytes an error message carried."""
+    """Return ``text`` with escapes for what is not valid UTF-8: an error message may quote any bytes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _numbers(values: Mapping[str, float]) -> str | None:
-    """Return a map of measurements as JSON text; what is not a finite number is null there."""
+    """Return a map of measurements as JSON text, with null for a value that is not finite; None for an empty map."""
     if not values:
         return None
     if all(map(math.isfinite, values.values())):

@@ -24,11 +24,11 @@ from grok.errors import StoreError
 from grok.records import StepPoint
 
 SCHEMA_VERSION: Final = 1
-"""Raised when a column changes its name, type or meaning; a step in ``grok.store.migrate`` goes with it.
+"""Raised when a column changes its name, type or meaning, together with a step in ``grok.store.versions``.
 
 A column that is only *added* needs no new number: ``store.json`` lists the columns, and ``migrate``
-fills in the new one, a setting with its neutral value, an event time with null (readers that want
-it go to the curves).
+fills the new one: a setting with its neutral value, an event time with null (the report then
+computes it from the curves).
 """
 
 KINDS: Final = ("runs", "curves", "steps")
@@ -134,9 +134,9 @@ def schema(kind: str) -> pa.Schema:
 
 
 def _for_pandas(columns: list[pa.Field]) -> bytes:
-    """Return the note from which ``pandas.read_parquet`` makes integers that may be missing ``Int64``.
+    """Return the metadata that makes ``pandas.read_parquet`` use ``Int64`` for nullable integers.
 
-    Without it they become floats, which cannot hold a seed. Format:
+    Without it they become floats, which cannot represent a 63-bit seed. Format:
     https://pandas.pydata.org/docs/development/developer.html
     """
     integers = [
@@ -155,7 +155,7 @@ def _for_pandas(columns: list[pa.Field]) -> bytes:
 
 
 def arrow_type(hint: Any) -> pa.DataType:
-    """Return the column type of a setting's or record's type hint; lists and maps become JSON text."""
+    """Return the column type for the type hint of a setting or a record; lists and maps become JSON text."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         (hint,) = (member for member in typing.get_args(hint) if member is not type(None))
     plain = {bool: FLAG, int: INT, float: FLOAT, str: TEXT}
@@ -164,7 +164,7 @@ def arrow_type(hint: Any) -> pa.DataType:
 
 @functools.cache
 def columns_of(kind: str) -> dict[str, str]:
-    """Return the table's columns in order, with their types in words."""
+    """Return the table's columns in order, each with Arrow's name of its type."""
     return {field.name: str(field.type) for field in schema(kind)}
 
 
@@ -172,12 +172,12 @@ def schema_version(metadata: Mapping[bytes, bytes] | None, source: object) -> in
     """Return the schema version in a shard's ``metadata``.
 
     Raises:
-        ValueError: it has none, so it is not a shard of a store.
+        ValueError: the metadata has none, so this is not a shard of a store.
         StoreError: it was written by a newer schema.
     """
     text = (metadata or {}).get(VERSION_KEY)
     if text is None:
-        raise ValueError("not a shard of a store: it carries no schema version")
+        raise ValueError("not a shard of a store: it has no schema version")
     version = int(text)
     if version > SCHEMA_VERSION:
         raise StoreError(newer(source, f"schema {version}"))
@@ -185,7 +185,7 @@ def schema_version(metadata: Mapping[bytes, bytes] | None, source: object) -> in
 
 
 def newer(source: object, what: str) -> str:
-    """Return the words with which a store from the future is refused."""
+    """Return the message that refuses ``what`` of a newer version's store."""
     return (
         f"{source} has {what}, which this version does not know (schema {SCHEMA_VERSION}): update grok-lab to open it"
     )
@@ -197,7 +197,7 @@ def to_table(
     """Return the table of ``columns`` (every column of the schema, in any order); NaN becomes null.
 
     Raises:
-        StoreError: a value does not fit its column, or a needed one is missing.
+        StoreError: a value does not fit its column, or a required value is missing.
     """
     full = schema(kind)
     assert set(columns) == set(full.names), f"{kind}: columns differ from the schema: {set(columns) ^ set(full.names)}"
@@ -208,20 +208,20 @@ def to_table(
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise StoreError(f"column {field.name} of {kind}: expected {field.type} values: {error}") from None
         if array.null_count and not field.nullable:
-            raise StoreError(f"column {field.name} of {kind} has no value in {array.null_count} rows: one is needed")
+            raise StoreError(f"column {field.name} of {kind} has no value in {array.null_count} rows: it is required")
         arrays.append(array)
     return pa.Table.from_arrays(arrays, schema=full.with_metadata({**full.metadata, **(metadata or {})}))
 
 
 def conform(kind: str, table: pa.Table) -> pa.Table:
-    """Return ``table``, of the current schema version, with the full current columns in their order.
+    """Return ``table``, of the current schema version, with all current columns in their order.
 
-    A setting that this table does not know yet gets its neutral value where one is
-    declared (that is what those runs did), otherwise null.
+    A setting that the table lacks gets its neutral value where one is declared (runs of
+    before behaved so), otherwise null.
 
     Raises:
         StoreError: the table has a column that this version does not know.
-        pa.ArrowInvalid: a column that is needed is missing, has gaps or another type: it is no table of this kind.
+        pa.ArrowInvalid: a required column is missing, has nulls or has another type: it is no table of this kind.
     """
     full = schema(kind)
     unknown = [name for name in table.column_names if name not in full.names]
@@ -235,7 +235,7 @@ def conform(kind: str, table: pa.Table) -> pa.Table:
 def _conforming(kind: str, field: pa.Field, table: pa.Table) -> pa.ChunkedArray | pa.Array:
     if field.name in table.column_names:
         column = table[field.name]
-        # a setting may have changed from a whole number to any; a seed as a float has lost digits
+        # a setting's type may have changed from integer to float; a seed stored as a float would have lost digits
         if column.type != field.type and not field.name.startswith(CONFIG):
             raise pa.ArrowInvalid(f"column {field.name} is {column.type}, expected {field.type}")
         column = column.cast(field.type)

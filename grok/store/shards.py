@@ -1,4 +1,4 @@
-"""One shard on the disk: written whole, read with its checksums, upgraded from older schemas."""
+"""Reads and writes one shard: its tables are committed together, checked by checksums, upgraded from older schemas."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from grok.store.seal import BLANK, SEAL_KEY, check_open, check_seal, seal
 from grok.store.versions import upgrade
 
 ROWS_PER_GROUP: Final = 65_536
-"""Small enough that a reader of a few runs skips most of a compacted shard."""
+"""Rows of a row group: few enough that a reader of some runs skips most of a compacted shard."""
 
 FEW_ROWS: Final = 1_000
-"""Up to here zstd costs more time per column than it saves bytes."""
+"""Up to this number of rows the codec is snappy: zstd would cost much time per column and save few bytes."""
 
 
 def write_parquet(table: pa.Table, file: IO[bytes]) -> None:
-    """Write ``table`` with a checksum on every page, and sealed: with checksums of all its bytes in the footer.
+    """Write ``table`` with a checksum on every page, and seal it (:mod:`grok.store.seal`).
 
-    Most shards are small, and the runs table has some 200 columns, so what costs per
-    column is left out: dictionaries and statistics that nobody filters by, and Arrow's
-    own copy of the schema.
+    Most shards are small and the runs table has some 200 columns. To save the cost per
+    column there are no dictionaries and statistics for columns that nobody filters by,
+    and no Arrow schema.
     """
     points = "step" in table.column_names
     options = {
@@ -51,10 +51,10 @@ def write_parquet(table: pa.Table, file: IO[bytes]) -> None:
 
 
 def write_shard(layout: Layout, name: str, shard: Shard) -> None:
-    """Add a shard to the store; the rename of its runs table, the last one, is the commit.
+    """Add a shard to the store; the last rename, of its runs table, is the commit.
 
-    All tables are written and flushed before the first one gets its name. The caller
-    holds the lock. On an error nothing of the shard is left in the tables.
+    All tables are written and flushed before the first rename. The caller holds the lock.
+    After an error no file of the shard is left in the tables' folders.
     """
     parts: list[tuple[str, pa.Table]] = [(k, shard.table(k)) for k in ("curves", "steps") if shard.table(k).num_rows]
     parts.append(("runs", with_partners(shard.runs, shard)))
@@ -74,33 +74,33 @@ def write_shard(layout: Layout, name: str, shard: Shard) -> None:
 
 
 def replace_table(layout: Layout, kind: str, name: str, table: pa.Table) -> None:
-    """Put ``table`` in the place of the shard's table of this kind, at once."""
+    """Replace the shard's table of this kind by ``table``, with one rename."""
     path = staged(layout, f"{kind}-{name}")
     write_flushed(path, lambda file: write_parquet(table, file))
     move(path, layout.shard(kind, name))
 
 
 def remove_runs(layout: Layout, name: str, whole: Shard, gone: Collection[str]) -> None:
-    """Take runs out of a shard (read as ``whole``), the rest of which stays readable at every moment.
+    """Remove runs from a shard (read as ``whole``); its other runs stay readable at every moment.
 
-    Curves go first: a kill in between leaves a run without a curve, never points that a
-    later commit of the run would double.
+    Curves go first: a kill in between leaves a run without a curve, never points that would
+    be there twice after the run's next commit.
     """
     rest = without_runs(whole, gone)
     if rest.runs.num_rows == 0:
-        for kind in KINDS:  # runs first: curves alone are an orphan, which the next writer retires
+        for kind in KINDS:  # runs first: the next writer quarantines curves without runs
             remove_quietly(layout.shard(kind, name))
             flush_folder(layout.table(kind))
         return
     for kind in ("curves", "steps"):
         if whole.table(kind).num_rows > rest.table(kind).num_rows:
-            # stays as a file even without rows: the runs shard beside it still names it
+            # the file stays even without rows: the metadata of the runs shard names it
             replace_table(layout, kind, name, rest.table(kind))
     replace_table(layout, "runs", name, with_partners(rest.runs, whole))
 
 
 def ensure_readable(layout: Layout) -> None:
-    """Keep every table readable as a whole: a shard without rows stands in where there is no other."""
+    """Keep every table's folder readable as a whole: a table without shards gets one without rows."""
     for kind in KINDS:
         empty = layout.shard(kind, EMPTY)
         if layout.names(kind):
@@ -110,16 +110,16 @@ def ensure_readable(layout: Layout) -> None:
 
 
 def open_shard(path: Path, kind: str) -> pq.ParquetFile:
-    """Open a shard of this table after reading its footer.
+    """Open a shard of this table, after a check of its footer.
 
     Raises:
-        ShardDamaged: truncated, or not the bytes that were written.
-        ForeignFile: not a shard of a store, or of another table.
-        StoreError: written by a newer schema, or the system refuses to read it.
-        FileNotFoundError: gone since it was listed.
+        ShardDamaged: it is truncated, or its bytes differ from those that were written.
+        ForeignFile: it is not a shard of a store, or a shard of another table.
+        StoreError: a newer schema wrote it, or it cannot be read at the moment.
+        FileNotFoundError: it was removed after it was listed.
     """
     with reading(path):
-        check_seal(path, thorough=False)  # before the library sees it: some damage to a footer would end the process
+        check_seal(path, thorough=False)  # before Arrow reads it: a damaged footer can crash the process
         file = pq.ParquetFile(path, page_checksum_verification=True)
         try:
             _check_notes(file.metadata.metadata or {}, kind, path)
@@ -140,7 +140,7 @@ def _check_notes(notes: Mapping[bytes, bytes], kind: str, path: Path) -> None:
 
 
 def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the shard's table with the current columns (or some of them), whatever version wrote it.
+    """Return the shard's table with the current columns (or some of them); older schemas are upgraded.
 
     Raises: see :func:`open_shard`.
     """
@@ -159,18 +159,18 @@ def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> p
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a look at one shard tells."""
+    """The result of a check of one shard."""
 
     current: bool
-    """Whether its columns are this version's."""
+    """Whether it has this version's columns."""
     partners: tuple[str, ...]
-    """The tables that must have a shard of the same name (of a runs shard)."""
+    """Of a runs shard: the tables that must have a shard of the same name."""
     run_ids: list[str]
-    """Of a runs shard, if it was looked at thoroughly."""
+    """Of a runs shard that was checked thoroughly: its runs."""
 
 
 def check_shard(path: Path, kind: str, thorough: bool) -> Facts:
-    """Check the footer, or with ``thorough`` every byte.
+    """Check a shard's footer, or with ``thorough`` every byte.
 
     Raises: see :func:`open_shard`.
     """
@@ -190,10 +190,10 @@ def _partners(file: pq.ParquetFile) -> tuple[str, ...]:
 
 
 def current_digest(path: Path, kind: str) -> bytes | None:
-    """Return the digest of a shard with this version's columns, None where it carries no seal; reads the footer only.
+    """Return the digest of a shard with this version's columns, or None if it has no seal; reads only the footer.
 
     Raises:
-        ForeignFile: another table, or columns of another version.
+        ForeignFile: it is a shard of another table or has the columns of another version.
         Otherwise: see :func:`open_shard`.
     """
     with reading(path):
@@ -202,16 +202,16 @@ def current_digest(path: Path, kind: str) -> bytes | None:
         return seal.digest
     with open_shard(path, kind) as file:
         if not file.schema_arrow.equals(schema(kind)):
-            raise ForeignFile("its columns are those of another version")
+            raise ForeignFile("it has the columns of another version")
     return None if seal is None else seal.digest
 
 
 @functools.cache
 def _columns_as_written(kind: str) -> bytes:
-    """Return the bytes that a footer with this version's columns begins with, as this library writes it.
+    """Return the first bytes of a footer with this version's columns, as the installed Arrow writes it.
 
-    Comparing them costs nothing; having the library read the columns of some hundred
-    shards costs more than reading their rows. What differs is read by the library.
+    The comparison of bytes is fast. Parsing the columns of some hundred shards with Arrow
+    takes longer than reading their rows, so only footers that differ are parsed.
     """
     one = {pa.string(): "", pa.int64(): 0, pa.float64(): 0.0, pa.bool_(): False, pa.timestamp("us"): 0}
     row = pa.Table.from_arrays([pa.array([one[field.type]], field.type) for field in schema(kind)], schema=schema(kind))
@@ -223,7 +223,7 @@ def _columns_as_written(kind: str) -> bytes:
         assert seal is not None
         footers.append(seal.footer)
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*footers, strict=False))
-    return bytes(byte for byte, _ in same)  # up to the number of rows, which comes right behind the columns
+    return bytes(byte for byte, _ in same)  # up to the number of rows, which follows the columns
 
 
 def partners(path: Path) -> tuple[str, ...]:
@@ -250,7 +250,7 @@ def read_whole(layout: Layout, name: str) -> Shard:
 
 
 def concat(shards: Sequence[Shard]) -> Shard:
-    """Return one shard of all, ordered by run and step."""
+    """Return one shard with the rows of all, ordered by run and step."""
 
     def joined(kind: str, order: list[Any]) -> pa.Table:
         return pa.concat_tables([s.table(kind) for s in shards]).combine_chunks().sort_by(order)

@@ -1,6 +1,6 @@
-"""Made-up runs for tests of the store and of what reads it; deterministic, no training.
+"""Synthetic runs for tests of the store and of its readers; deterministic, without training.
 
-Importable by other packages' tests.
+Tests of other packages may import it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MACHINE = Provenance(
 def example_row(
     seed: int, *, steps: int = 200, every: int = 50, settings: dict[str, Any] | None = None, **result: Any
 ) -> Row:
-    """Return a finished run of ``steps`` updates, evaluated at every ``every``-th and the last.
+    """Return a finished run of ``steps`` updates, evaluated at every ``every``-th step and the last.
 
-    The numbers come from the trajectory and the step alone, as training's do: equal
+    As in training, the numbers depend only on the trajectory and the step: equal
     trajectory, equal bits. Keywords go to :class:`grok.records.RunResult`.
     """
     data = {"seed": seed, "train": {"steps": steps}, "eval": {"every": every}, **(settings or {})}
@@ -75,7 +75,7 @@ def example_rows(seeds: Iterable[int], **keywords: Any) -> list[Row]:
 
 
 def failed(row: Row, error: str = "made up") -> Row:
-    """Return the same run as it looks when it failed before its first evaluation."""
+    """Return the same run as a run that failed before its first evaluation."""
     result = replace(
         row.result, status="failed", stop_reason="exception", error=error, steps=0, curve=[], weights_hash=None
     )
@@ -83,7 +83,7 @@ def failed(row: Row, error: str = "made up") -> Row:
 
 
 def with_other_bits(row: Row, step: int) -> Row:
-    """Return the same run with one validation loss off by one unit in the last place."""
+    """Return the same run with the validation loss at ``step`` larger by one unit in the last place."""
     import math
 
     curve = [

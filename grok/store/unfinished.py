@@ -1,8 +1,9 @@
-"""A compaction that was cut short: whose tables stand half exchanged, and are brought back into step.
+"""Finishes a compaction that a kill interrupted while it exchanged tables.
 
-What lies in ``tmp/`` is believed in nothing. Tables that belong together as they are stay as
-they are. Where they do not, and the folder that a compaction left holds tables of the very
-same rows, proven by their seals and keys, those are exchanged until the three belong together.
+Tables are *in step* when every shard has its partners in the other tables. Tables that are in
+step are not changed. Otherwise tables are exchanged with those in the compaction's folder
+until all three are in step, but only with tables whose seals and keys prove that they hold the
+same rows: no content of ``tmp/`` is trusted.
 """
 
 from __future__ import annotations
@@ -24,17 +25,16 @@ from grok.store.shards import check_shard, partners, read_shard
 from grok.untrusted import is_file, is_folder
 
 READY: Final = "ready.json"
-"""In a compaction's folder in ``tmp/``: its tables are complete, the exchange has begun or may begin."""
+"""A file in a compaction's folder: its tables are complete, and the exchange may have begun."""
 
 COMPACTION: Final = "compaction."
 """Prefix of a compaction's folder in ``tmp/``."""
 
-
-LEFT: Final = "left by a compaction that was cut short"
+LEFT: Final = "left by an interrupted compaction"
 
 
 def unfinished_compaction(layout: Layout) -> Path | None:
-    """Return the folder of a compaction that was ready and has not been finished, if there is one."""
+    """Return the folder of a compaction that was ready and is not finished, or None."""
     return next(_unfinished(layout), None)
 
 
@@ -46,22 +46,21 @@ def _unfinished(layout: Layout) -> Iterator[Path]:
 
 
 def exchange_tables(layout: Layout, folder: Path) -> None:
-    """Exchange the tables with those in ``folder``, which the caller has just made of the same rows, and holds the
-    lock for."""
+    """Exchange the tables with those in ``folder``, which hold the same rows. The caller holds the lock."""
     for kind in ("curves", "steps", "runs"):
         exchange(folder / kind, layout.table(kind))
     _remove(folder)
 
 
 def finish_compaction(layout: Layout) -> list[str]:
-    """Bring tables that a kill left half exchanged back into step; return what was put aside.
+    """Bring the tables back into step; return the names of files that were moved to quarantine instead.
 
     The caller holds the lock.
 
     Raises:
-        StoreError: a shard cannot be read just now; nothing was changed.
+        StoreError: a shard cannot be read at the moment; nothing was changed.
     """
-    put = []
+    quarantined = []
     for folder in list(_unfinished(layout)):
         tables = {kind: layout.table(kind) for kind in KINDS}
         waiting = {kind: folder / kind for kind in KINDS if is_folder(folder / kind)}
@@ -70,15 +69,15 @@ def finish_compaction(layout: Layout) -> list[str]:
             kinds = [] if in_step else _to_exchange(tables, waiting)
             for kind in kinds:
                 exchange(folder / kind, layout.table(kind))
-            if not kinds:  # whatever it is, it may be all that is left of some runs
-                put += [
+            if not kinds:  # the folder may hold the only whole rows of some runs
+                quarantined += [
                     put_aside(layout, kind, folder / kind / f"{name}.parquet", LEFT)
                     for kind in KINDS
                     if is_folder(folder / kind)
                     for name in sorted(shard_names(folder / kind) - {EMPTY})
                 ]
         _remove(folder)
-    return put
+    return quarantined
 
 
 def _remove(folder: Path) -> None:
@@ -88,7 +87,7 @@ def _remove(folder: Path) -> None:
 
 
 def _in_step(tables: Mapping[str, Path]) -> bool:
-    """Return whether every shard has its partners in the other tables, and no table has others."""
+    """Return whether every runs shard has its partners, and no other table has a shard without runs."""
     if not all(is_folder(table) for table in tables.values()):
         return False
     names = {kind: shard_names(table) - {EMPTY} for kind, table in tables.items()}
@@ -98,14 +97,14 @@ def _in_step(tables: Mapping[str, Path]) -> bool:
         try:
             needed = partners(tables["runs"] / f"{name}.parquet")
         except NotAShard:
-            continue  # damage by itself: whatever the other tables hold, they need not be exchanged for it
+            continue  # a damaged shard is no reason to exchange tables
         if any(name not in names[kind] for kind in needed):
             return False
     return True
 
 
 def _is_sound(kind: str, table: Path) -> bool:
-    """Return whether no shard in the folder is damaged; else what waits in ``tmp/`` may be the only whole copy."""
+    """Return whether no shard in the folder is damaged; otherwise ``tmp/`` may have the only whole rows."""
     for name in sorted(shard_names(table) - {EMPTY}):
         try:
             check_shard(table / f"{name}.parquet", kind, thorough=True)
@@ -115,7 +114,7 @@ def _is_sound(kind: str, table: Path) -> bool:
 
 
 def _to_exchange(tables: Mapping[str, Path], waiting: Mapping[str, Path]) -> list[str]:
-    """Return the fewest tables to exchange for the waiting ones so that all are in step, each with the same rows."""
+    """Return the smallest set of tables that must be exchanged so that all are in step; none where that fails."""
     same = [kind for kind in waiting if _same_rows(kind, tables[kind], waiting[kind])]
     for count in range(1, len(same) + 1):
         for kinds in itertools.combinations(same, count):
@@ -125,7 +124,7 @@ def _to_exchange(tables: Mapping[str, Path], waiting: Mapping[str, Path]) -> lis
 
 
 def _same_rows(kind: str, table: Path, waiting: Path) -> bool:
-    """Return whether both folders hold sound shards only, with rows of the same keys."""
+    """Return whether both folders hold only undamaged shards, with rows of the same keys."""
     if not is_folder(table):
         return False
     try:
@@ -135,6 +134,7 @@ def _same_rows(kind: str, table: Path, waiting: Path) -> bool:
 
 
 def _keys(kind: str, folder: Path) -> list[tuple[str, str]]:
+    """Return the sorted keys of the folder's rows: ``run_id``, and ``step`` where the table has it."""
     keys = []
     for name in sorted(shard_names(folder) - {EMPTY}):
         path = folder / f"{name}.parquet"

@@ -1,4 +1,4 @@
-"""Does a store keep its promises? Reads every byte of its tables, writes none."""
+"""Verifies a store's guarantees; reads every byte of its tables and writes nothing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from grok.untrusted import read_json_object
 
 
 def verify(path: str | Path) -> list[str]:
-    """Return what is wrong with the store at ``path``, one line each; empty: every promise holds.
+    """Return the problems of the store at ``path``, one line each; an empty list: every guarantee holds.
 
-    Checked: every shard is whole and has the full current columns; no orphans and no
-    missing partners; ``run_id`` is unique, and (``run_id``, ``step``); every point
-    belongs to a run; a completed run's row is its curve's last point; runs of one
-    trajectory and numerics tag agree bit by bit; the records of sweeps and searches can be
-    read; no conflict is on record. Not checked:
-    checkpoints and kept weights, which are held against their own fingerprints when loaded.
+    Checked: every shard is whole and has all current columns; no orphans and no missing
+    partners; ``run_id`` is unique, and (``run_id``, ``step``); every point belongs to a
+    run; a completed run's row equals its curve's last point; runs of one trajectory and
+    numerics tag have equal bits; the records of sweeps and searches can be read; no
+    conflict is recorded. Not checked: checkpoints and kept weights, which are compared
+    with their own fingerprints when they are loaded.
 
     Raises:
         StoreError: no store, or a newer schema.
@@ -36,12 +36,12 @@ def verify(path: str | Path) -> list[str]:
     layout = Layout(Path(path))
     marker = read_marker(layout)
     if not is_current(marker):
-        return [f"the columns are those of an older version: run `grok store migrate {path}`"]
+        return [f"the store has the columns of an older version: run `grok store migrate {path}`"]
     refuse_without_threads(layout.root)
     if missing := missing_tables(layout):
         return [f"{path}: its folders {', '.join(missing)} are missing, and all rows in them"]
     unfinished = unfinished_compaction(layout) is not None
-    problems = [] if not unfinished else ["a compaction was cut short: the next command that writes finishes it"]
+    problems = [] if not unfinished else ["a compaction was interrupted: the next command that writes finishes it"]
     problems += _damage(layout)
     if not unfinished:
         problems += _partners(layout)
@@ -52,42 +52,42 @@ def verify(path: str | Path) -> list[str]:
     problems += _last_points(tables["runs"], points)
     problems += _disagreements(points)
     problems += [f"{path}: {reason}" for path, reason in unreadable_records(layout)]
-    problems += [f"a conflict is on record: {p}; remove the file when it is settled" for p in conflict_files(layout)]
+    problems += [f"a conflict is recorded: {p}; remove the file when it is settled" for p in conflict_files(layout)]
     return problems
 
 
 def _damage(layout: Layout) -> Iterator[str]:
     for kind in KINDS:
         for path in strangers(layout.table(kind)):
-            yield f"{path}: not a parquet file; it counts for nothing, and other readers of the folder may stop at it"
+            yield f"{path}: not a parquet file; it is not read, but other readers of the folder may fail at it"
         for name in sorted(shard_names(layout.table(kind))):
             path = layout.shard(kind, name)
             try:
                 if not check_shard(path, kind, thorough=True).current:
-                    yield f"{path}: its columns are not the full schema"
+                    yield f"{path}: it does not have the columns of this version"
             except ShardDamaged as damage:
                 yield f"{path}: {damage}"
             except ForeignFile as stranger:
-                yield f"{path}: not of this store ({stranger}); it counts for nothing, but other readers see its rows"
+                yield f"{path}: not a shard of this store ({stranger}); it is not read, but other readers see its rows"
             except FileNotFoundError:
-                yield f"{path}: gone while verifying; verify again when no sweep is writing"
+                yield f"{path}: removed while verifying; verify again when no sweep is writing"
 
 
 def _partners(layout: Layout) -> Iterator[str]:
     runs = layout.names("runs")
     for kind in ("curves", "steps"):
         for name in sorted(layout.names(kind) - runs):
-            reason = "an orphan, its runs were never committed; the next writer retires it"
+            reason = "an orphan: its runs were never committed; the next writer moves it to quarantine"
             if os.path.lexists(layout.shard("runs", name)):
-                reason = f"its runs cannot be had, {layout.shard('runs', name)} is no file"
+                reason = f"its runs cannot be read: {layout.shard('runs', name)} is not a file"
             yield f"{layout.shard(kind, name)}: {reason}"
     for name in sorted(runs):
         try:
             missing = [kind for kind in partners(layout.shard("runs", name)) if not layout.shard(kind, name).exists()]
         except NotAShard:
-            continue  # said already
+            continue  # reported by _damage
         for kind in missing:
-            yield f"{layout.shard(kind, name)}: missing, its runs are there"
+            yield f"{layout.shard(kind, name)}: missing, but its runs are in {layout.shard('runs', name)}"
 
 
 def unreadable_records(layout: Layout) -> list[tuple[Path, str]]:
@@ -98,12 +98,12 @@ def unreadable_records(layout: Layout) -> list[tuple[Path, str]]:
             try:
                 read_json_object(path)
             except (OSError, ValueError) as error:
-                problems.append((path, f"no record that can be read ({one_line(error)})"))
+                problems.append((path, f"the record cannot be read ({one_line(error)})"))
     return problems
 
 
 def _read_raw(layout: Layout, kind: str) -> pa.Table:
-    """Return all rows of a table as any reader would find them; only what the checks need."""
+    """Return all rows of a table, orphans and copies included, with the columns that the checks need."""
     needed = {
         "runs": [*dict.fromkeys([*FACTS, *MEASUREMENTS[:-1]])],
         "curves": ["run_id", "step", *MEASUREMENTS],
@@ -114,7 +114,7 @@ def _read_raw(layout: Layout, kind: str) -> pa.Table:
         try:
             table = read_shard(layout.shard(kind, name), kind, needed)
         except (NotAShard, FileNotFoundError):
-            continue  # said already
+            continue  # reported by _damage
         tables.append(table.replace_schema_metadata(None).cast(tables[0].schema))
     return pa.concat_tables(tables)
 
@@ -124,7 +124,7 @@ def _uniqueness(tables: dict[str, pa.Table]) -> Iterator[str]:
         counted = tables[kind].group_by(keys).aggregate([([], "count_all")])
         for row in counted.filter(pc.greater(counted["count_all"], 1)).to_pylist():
             where = f"run {row['run_id']}" + (f", step {row['step']}" if "step" in row else "")
-            yield f"{kind}: {where} is there {row['count_all']} times"
+            yield f"{kind}: {where} is stored {row['count_all']} times"
 
 
 def _belonging(tables: dict[str, pa.Table]) -> Iterator[str]:

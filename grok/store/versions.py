@@ -1,4 +1,4 @@
-"""Tables of older schemas: what each schema version changed, applied in memory."""
+"""Upgrades tables of older schemas in memory, one schema version at a time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from grok.store.schema import KIND_KEY, SCHEMA_VERSION, VERSION_KEY, conform, sc
 Migration = Callable[[str, pa.Table], pa.Table]
 
 MIGRATIONS: Final[dict[int, Migration]] = {}
-"""From version n to n + 1: ``(kind, table) -> table``. Settings that were only added need
-no entry, :func:`grok.store.schema.conform` fills them in."""
+"""For version n the function ``(kind, table) -> table`` that upgrades to n + 1. An added column needs
+no entry: :func:`grok.store.schema.conform` fills it."""
 
 
 def name_components(table: pa.Table) -> pa.Table:
@@ -33,7 +33,7 @@ def upgrade(kind: str, table: pa.Table) -> pa.Table:
     """Return ``table`` with the current version's columns.
 
     Raises:
-        StoreError: the table is from a newer schema, or from one for which no migration is known.
+        StoreError: the table has a newer schema, or an older one without a migration.
     """
     version = schema_version(table.schema.metadata, f"a shard of {kind}")
     if version == SCHEMA_VERSION and table.schema.equals(schema(kind)):
@@ -42,7 +42,7 @@ def upgrade(kind: str, table: pa.Table) -> pa.Table:
     while version < SCHEMA_VERSION:
         if version not in MIGRATIONS:
             known = min(MIGRATIONS, default=SCHEMA_VERSION)
-            raise StoreError(f"schema {version} of {kind} is too old to migrate: the oldest one known is {known}")
+            raise StoreError(f"schema {version} of {kind} is too old to migrate: the oldest known schema is {known}")
         table = MIGRATIONS[version](kind, table)
         version += 1
     table = table.replace_schema_metadata({**metadata, VERSION_KEY: str(version).encode(), KIND_KEY: kind.encode()})

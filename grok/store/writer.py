@@ -1,4 +1,4 @@
-"""Writing to a store: whole shards, one commit each, from any number of processes."""
+"""Writes to a store: one shard per commit, from any number of processes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from grok.untrusted import plain_name
 
 @dataclass(slots=True)
 class CommitReport:
-    """What became of the rows of one commit, by ``run_id``."""
+    """The result of one commit: the ``run_id`` of every row is in one of the first four lists."""
 
     written: list[str] = field(default_factory=list)
     """New runs."""
     replaced: list[str] = field(default_factory=list)
     """Runs that the store held as failed."""
     duplicates: list[str] = field(default_factory=list)
-    """Runs that the store holds already, with the same bits or from other numerics: dropped."""
+    """Runs that the store already held, with the same bits or from other numerics: dropped."""
     conflicts: list[Conflict] = field(default_factory=list)
-    """Runs that the store holds already with other bits at equal numerics: dropped, recorded in ``conflicts/``."""
+    """Runs that the store already held with other bits at equal numerics: dropped, recorded in ``conflicts/``."""
     recovered: list[Recovered] = field(default_factory=list)
-    """What was put right on the way: the rest of a killed commit, a damaged shard."""
+    """Repairs made during the commit: an orphan of a killed commit, a damaged shard."""
 
     def __iadd__(self, other: CommitReport) -> CommitReport:
         for f in fields(self):
@@ -48,23 +48,22 @@ class CommitReport:
 
 
 class StoreWriter:
-    """An open store that results are committed to; made when missing.
+    """A store that is open for writing; created when missing.
 
-    Opening retires the rests of killed commits and quarantines damaged shards
-    (:attr:`recovered` says what). Safe between threads, processes and, where file
-    locks reach, machines.
+    Opening repairs the store: orphans of killed commits and damaged shards go to quarantine
+    (:attr:`recovered` lists the repairs). Several threads and processes may write to one
+    store, also several machines if the file system's locks hold between them.
 
     Args:
         path: the store's folder.
-        thorough: read every page of every shard once, so that damage anywhere is found
-            now; False reads footers only, for the workers of a sweep whose parent has looked.
-
-        create: make the store when it is missing; False for the workers of a sweep whose
-            parent has made it.
+        thorough: read every page of every shard once, so that any damage is detected now.
+            False reads only footers: for the workers of a sweep whose parent has checked.
+        create: create the store when it is missing. False is for the workers of a sweep
+            whose parent has created it.
 
     Raises:
         StoreError: a foreign or unwritable folder, a newer schema, or an older one.
-        StoreGone: it is missing, and not to be made.
+        StoreGone: the store is missing and ``create`` is False.
     """
 
     def __init__(self, path: str | Path, thorough: bool = True, create: bool = True) -> None:
@@ -90,23 +89,23 @@ class StoreWriter:
         self.close()
 
     def close(self) -> None:
-        """Give the leases back; everything committed is on the disk already."""
+        """Release the leases; committed rows are on the disk already."""
         self._leases.release()
 
     def commit(self, rows: Sequence[Row]) -> CommitReport:
-        """Write finished runs as one shard and return what became of each.
+        """Write finished runs as one shard and return the result for each.
 
-        When this returns, the rows are on the disk. A run that the store holds as
-        failed is replaced; any other that it holds is compared and dropped.
+        When this returns, the rows are on the disk. A run that the store holds as failed is
+        replaced. Any other run that the store holds is compared and dropped.
 
         Raises:
-            StoreError: the disk refuses (nothing of the commit is left behind, and the
-                same rows may be committed again), or a row does not fit the schema.
+            StoreError: the disk refuses (no part of the commit is left, and the same rows
+                may be committed again), or a row does not fit the schema.
         """
         report, waiting = CommitReport(), list(rows)
         while waiting:
             now: dict[str, Row] = {}
-            later: list[Row] = []  # a run given twice is committed twice: the second time it is compared
+            later: list[Row] = []  # further rows of a run are committed afterwards, so that they are compared
             for row in waiting:
                 if row.result.run_id in now:
                     later.append(row)
@@ -117,11 +116,11 @@ class StoreWriter:
         return report
 
     def commit_shard(self, incoming: Shard) -> CommitReport:
-        """Like :meth:`commit`, for rows that are tables already (``merge``)."""
+        """As :meth:`commit`, for rows that are already tables (``merge``)."""
         for run_id in incoming.runs["run_id"].to_pylist():  # it becomes the name of a folder
             plain_name(run_id, "run_id")
         with self._writing("writing results"):
-            # What a killed commit left behind would be counted twice next to this one.
+            # Orphans of a killed commit may have points of these runs, which would be there twice.
             report = CommitReport(recovered=retire_orphans(self.layout))
             accepted = self._accept(incoming, report)
             failed_before = set(report.replaced)
@@ -135,7 +134,7 @@ class StoreWriter:
         return report
 
     def _accept(self, incoming: Shard, report: CommitReport) -> Shard:
-        """Sort the incoming runs into ``report``; return those to write."""
+        """Sort the incoming runs into ``report``; return the shard of those that must be written."""
         stored = self._stored(report)
         arriving = dict(zip(incoming.runs["run_id"].to_pylist(), incoming.runs["status"].to_pylist(), strict=True))
         compared = self._compare(incoming, {run_id for run_id in arriving if run_id in stored})
@@ -154,6 +153,7 @@ class StoreWriter:
         return incoming.only(keep)
 
     def _stored(self, report: CommitReport) -> dict[str, str]:
+        """Return the status of every stored run, after damaged shards and copies went to quarantine."""
         while True:
             try:
                 statuses = self._index.statuses()
@@ -192,23 +192,23 @@ class StoreWriter:
         except NotAShard as damage:
             quarantine(self.layout, name, str(damage))
             raise StoreError(
-                f"shard {name} of {self.layout.root} was damaged while in use and is in quarantine now ({damage}): "
-                "give the command again"
+                f"shard {name} of {self.layout.root} was damaged while in use and is now in quarantine ({damage}): "
+                "run the command again"
             ) from damage
 
     def _remove(self, run_ids: set[str]) -> None:
-        """Take failed rows out of their shards."""
+        """Remove runs from their shards."""
         for name, gone in self._by_shard(run_ids).items():
             remove_runs(self.layout, name, self._read(name), gone)
 
     def _merge_small_shards(self) -> None:
-        """Keep a long sweep's store quick to read: many small shards become one (``compact``)."""
+        """Merge small shards if there are many: they make reading slow."""
         small = self._index.small(SMALL)
         if len(small) < SMALL or not self._may_compact:
             return
         self._may_compact = can_exchange(self.layout)
         if self._may_compact:
-            # What was just committed is on the disk: neither damage nor a full disk found here undoes it.
+            # The commit is on the disk: neither damage nor a full disk undoes it.
             with suppress(NotAShard, OSError):
                 merge_shards(self.layout, small)
 
@@ -216,8 +216,8 @@ class StoreWriter:
         """Lease the runs that this sweep may train now: not stored, and not leased by a living sweep.
 
         Args:
-            run_ids: what is to be trained.
-            retry_failed: count runs that the store holds as failed as not stored.
+            run_ids: the runs that the sweep wants to train.
+            retry_failed: treat runs that the store holds as failed as not stored.
         """
         self._refuse_gone()
         with self._leases.locked():
@@ -227,15 +227,15 @@ class StoreWriter:
             return self._leases.claim([r for r in run_ids if r not in done], done)
 
     def heartbeat(self) -> bool:
-        """Say that this sweep is alive; False when another one took its leases over."""
+        """Renew this sweep's leases; return False when another sweep has taken them over."""
         return self._leases.heartbeat()
 
     def release(self) -> None:
-        """Give all leases back."""
+        """Release all leases."""
         self._leases.release()
 
     def record_sweep(self, sweep_id: str, argv: Sequence[str], config: dict[str, Any]) -> Path:
-        """Keep a sweep's command and effective settings in ``sweeps/<sweep_id>.json``; return the file."""
+        """Write a sweep's command and effective settings to ``sweeps/<sweep_id>.json``; return the file."""
         path = self.layout.sweeps / f"{plain_name(sweep_id, 'sweep_id')}.json"
         with self._writing("recording the sweep"):
             content = without_secrets({"sweep_id": sweep_id, "argv": list(argv), "config": config})
@@ -247,7 +247,7 @@ class StoreWriter:
         self._refuse_gone()
         try:
             with disk_errors(f"{doing} ({self.layout.root})"), locked(self.layout.lock):
-                self.layout.tmp.mkdir(exist_ok=True)  # people clear folders of this name
+                self.layout.tmp.mkdir(exist_ok=True)  # users may remove a folder of this name
                 self.recovered += [Recovered(name, LEFT) for name in finish_compaction(self.layout)]
                 yield
         except StoreError:
@@ -268,7 +268,7 @@ class DamagedShard(Exception):
 
 
 class Index:
-    """Which runs the store holds and in which shard, read again only where a file has changed."""
+    """The stored runs and their shards; a shard is read again only when its file has changed."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -295,7 +295,7 @@ class Index:
                 table = read_shard(path, "runs", ["run_id", "status"])
             except ShardDamaged as damage:
                 raise DamagedShard(name, f"runs: {damage}") from damage
-            except ForeignFile:  # said when the store was opened
+            except ForeignFile:  # reported when the store was opened
                 self._seen[name] = (identity, {})
                 continue
             pairs = zip(table["run_id"].to_pylist(), table["status"].to_pylist(), strict=True)
@@ -317,5 +317,5 @@ class Index:
         return sorted(name for name, (_, held) in self._seen.items() if 0 < len(held) < runs)
 
     def shard_of(self, run_id: str) -> str:
-        """Return the name of the shard that holds a run found by the last :meth:`statuses`."""
+        """Return the name of the shard that holds a run, as of the last :meth:`statuses`."""
         return self._shard_of[run_id]

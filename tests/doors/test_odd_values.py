@@ -70,7 +70,7 @@ REFUSED = {
     "report: a long name": ("analysis.report", ["S", "--out", LONG], "File name too long"),
     "study: a long name": ("analysis.study", ["census", "S", "--out", LONG], "File name too long"),
     "show: a long name": ("grok.show", ["x", "--store", "S", "--out", LONG], "File name too long"),
-    "merge: into nothing": ("grok.cli.store", ["merge", "S", "T", "--into", ""], "an empty name"),
+    "merge: into nothing": ("grok.cli.store", ["merge", "S", "T", "--into", ""], "a store is empty"),
     "merge: into a folder of itself": ("grok.cli.store", ["merge", "S", "--into", "S/inner"], "inside the store"),
     "merge: into its runs": ("grok.cli.store", ["merge", "S", "T", "--into", "S/runs/x"], "inside the store"),
     "a sweep into a store's folder": ("grok.run", ["store.path=S/inner", "dry_run=true"], "inside the store"),

@@ -91,9 +91,9 @@ def test_what_has_the_place_of_a_shard_is_said_and_its_curves_stay(
     path = sorted((store / "runs").iterdir())[0]
     path.rename(tmp_path / "kept")
     path.mkdir() if what == "a folder" else path.symlink_to("not/fetched")
-    with pytest.warns(DamagedShardWarning, match=f"{path.name}: no file, or a link to none"):
+    with pytest.warns(DamagedShardWarning, match=f"{path.name}: not a file, or a link to none"):
         assert len(open_store(store).runs()) == 3
-    assert any("its runs cannot be had" in line for line in verify(store))
+    assert any("its runs cannot be read" in line for line in verify(store))
     assert main(["status", str(store)]) == 0
     said = capsys.readouterr().out
     assert f"{path} is no file" in said and "unfinished commits" not in said
@@ -109,9 +109,9 @@ def test_what_has_the_place_of_a_shard_is_said_and_its_curves_stay(
 def test_records_that_cannot_be_read_are_said(store: Path, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     (store / folder).mkdir(exist_ok=True)
     (store / folder / "odd.json").write_text('{"sweep_id": ')
-    assert [line for line in verify(store) if f"{folder}/odd.json: no record that can be read" in line]
+    assert [line for line in verify(store) if f"{folder}/odd.json: the record cannot be read" in line]
     assert main(["status", str(store)]) == 0
-    assert f"{folder}/odd.json: no record" in capsys.readouterr().out
+    assert f"{folder}/odd.json: the record cannot be read" in capsys.readouterr().out
 
 
 def copied(store: Path, name: str) -> None:
@@ -152,7 +152,7 @@ def test_shards_that_overlap_keep_what_only_one_of_them_has(store: Path) -> None
     some = set(merged.runs["run_id"].to_pylist()[:2])
     write_shard(layout, "fedcba9876543210", merged.only(some))
     write_shard(layout, "0000000000000000", merged)
-    with pytest.warns(DamagedShardWarning, match="more than once"):
+    with pytest.warns(DamagedShardWarning, match="rows are copies of others"):
         assert len(open_store(store).runs()) == 6
     with StoreWriter(store) as writer:
         assert all(one.copy for one in writer.recovered) and len(writer.recovered) == 3

@@ -269,7 +269,7 @@ class TestVerify:
         table = pq.ParquetFile(path).read().drop_columns(["sample"])
         with path.open("w+b") as out:
             write_parquet(table.replace_schema_metadata(schema("curves").metadata), out)
-        assert [p for p in verify(store) if p == f"{path}: its columns are not the full schema"]
+        assert [p for p in verify(store) if p == f"{path}: it does not have the columns of this version"]
 
 
 class TestCommand:

@@ -112,7 +112,7 @@ def test_statuses_and_a_run_by_prefix(store: Path) -> None:
         opened.run("zz")
     digits = [r[0] for r in opened.run_ids()]
     common = max(digits, key=digits.count)
-    with pytest.raises(StoreError, match=f"runs begin with '{common}' .*give more of it"):
+    with pytest.raises(StoreError, match=f"runs begin with '{common}' .*give more characters"):
         opened.run(common)
 
 

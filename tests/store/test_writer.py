@@ -62,7 +62,7 @@ class TestRefused:
             assert listing(tmp_path) == before
 
     def test_reading_where_there_is_none(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError, match=r"no store at .*not there"):
+        with pytest.raises(StoreError, match=r"no store at .*does not exist"):
             open_store(tmp_path / "S")
         with pytest.raises(StoreError, match=r"has no store.json"):
             open_store(tmp_path)
@@ -124,7 +124,7 @@ with StoreWriter(sys.argv[1]) as writer:
 
 
 class TestDamage:
-    """Damaged shards go to quarantine with a reason; the rest stays readable; their runs count as not done."""
+    """Damaged shards go to quarantine with a reason; the rest stays readable; their runs count as not stored."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Path:
