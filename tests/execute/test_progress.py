@@ -141,6 +141,7 @@ for columns in map(int, sys.argv[2:]):
         print("postgresql://me:secret@host/db", file=sys.stderr, flush=True)
         sys.stdin.readline()
     print("\\x1bc", end="", flush=True)
+    sys.stdin.readline()
 """
 
 
@@ -169,6 +170,8 @@ def test_the_whole_status_is_on_the_screen_at_every_width(tmp_path: Path) -> Non
             process.stdin.flush()
             while "val acc" in "".join(screen.display):  # the view takes its lines back
                 stream.feed(os.read(ours, 65536))
+            process.stdin.write(b"\n")
+            process.stdin.flush()
     os.close(ours)
     assert process.returncode == 0
 
