@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.doors.conftest import environment
-from tests.doors.fuzz import Case, World, fingerprint, problems, try_case
+from tests.doors.fuzz import World, fingerprint, problems, try_case
+from tests.doors.odd_lines import Case
 
 FEW = 15
 MANY = 2000
