@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from grok.cli.command import Parser, command
+from grok.config.common import MOST_WORKERS
 from grok.errors import DataError
+from grok.numerics.machine import usable_cores
 from grok.plugins import activate, code_of
 from grok.text.corpus import Corpus
 from grok.text.own_tokenizer import is_import_path
@@ -107,7 +108,7 @@ def parser() -> Parser:
         "--plugin-path", metavar="DIR", default=".", help="the folder that code of your own is in (default: .)"
     )
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="number of processes (default: all cores)"
+        "--workers", type=int, default=usable_cores(), help="number of processes (default: one per usable core)"
     )
     return parser
 
@@ -119,8 +120,8 @@ def _request(arguments: argparse.Namespace) -> Request:
         if not equals or not file or name not in ("val", "test"):
             raise DataError(f"--split-file {text}: expected val=FILE or test=FILE")
         split_files[name] = (*split_files.get(name, ()), file)
-    if arguments.workers < 1:
-        raise DataError(f"--workers {arguments.workers}: expected a whole number, at least 1")
+    if not 1 <= arguments.workers <= MOST_WORKERS:
+        raise DataError(f"--workers {arguments.workers}: expected a whole number from 1 to {MOST_WORKERS}")
     return Request(
         form=arguments.form,
         inputs=tuple(arguments.input),

@@ -19,6 +19,9 @@ LARGEST_SIZE: Final = 2**20
 MOST_EVALUATIONS: Final = 10_000_000
 """Most evaluations of one run. Each is a row of its curve."""
 
+MOST_WORKERS: Final = 4096
+"""Most worker processes on one machine."""
+
 _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
 # Seed settings have role "none" because identity holds the *resolved* streams instead:
 # `seed=3` and `seeds.init=<what seed 3 derives>` are the same run.
@@ -158,7 +161,7 @@ class RunConfig:
     )
     numerics: NumericsConfig = section(NumericsConfig)
     workers: int | None = setting(
-        None, "Worker processes; null: one per core, as memory allows.", role="none", minimum=1, maximum=4096
+        None, "Worker processes; null: one per core, as memory allows.", role="none", minimum=1, maximum=MOST_WORKERS
     )
     lanes: int | None = setting(
         None, "Runs computed side by side in one worker; null: chosen by device.", role="none", minimum=1, maximum=2**16
