@@ -1,22 +1,27 @@
 """What a proposed design command takes from a store: which seeds, how many, chosen at which step.
 
 ``sweeps.layers``, ``sweeps.branch`` and ``sweeps.repeat`` start from stored runs. A proposal names runs
-that the store has; where it has none that would do, a census that makes them is proposed instead.
+that the store has; where it has none that would do, a census that makes them is proposed instead. A
+census is proposed in a size that fits the store: the named one has as many seeds as the diary's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pandas as pd
 
-from analysis.observations import Observations, floats, is_random_seed
+from analysis.observations import Observations, as_text, floats, is_random_seed
 from analysis.populations import populations
 from grok.streams import derive_seed
 
 CENSUS: Final = ("grok", "sweep", "seed=range(0,64)")
+SIZES: Final = (64, 128, 256, 512, 1024)
+"""Seeds of a proposed census; more than the last are the named sweep's."""
+HALVING: Final = 4
+"""Times as many seeds make an interval half as wide."""
 MOST_CANDIDATES: Final = 12
 MOST_PARENTS: Final = 2
 FEWEST: Final = 4
@@ -32,22 +37,35 @@ class Proposed:
     """The settings of the store's runs."""
     streams: bool = True
     """The streams that every population of the store holds."""
+    alone: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that choose one condition among those of the store."""
 
 
 def designed(words: list[str], observations: Observations, any_task: bool) -> Proposed:
     """Return a command with the choices filled in that depend on the store."""
     name = words[1] if words[:1] == ["grok"] else ""
+    if words[2:] == ["sweep=census"]:
+        return Proposed(_census(words, observations), any_task)
     if name == "layers":
         return Proposed(_transplant(words, observations), any_task)
     if name == "branch":
         options = _parents(observations)
         return Proposed(_with(words, options), any_task) if options else Proposed(list(CENSUS), True, streams=False)
     if name == "repeat":
-        n = len(_repeatable(observations))
+        alone = _one_condition(observations)
+        n = len(_repeatable(observations, alone))
         if n < FEWEST:
             return Proposed(list(CENSUS), True)
-        return Proposed(_with(words, {"--best": str(min(MOST_CANDIDATES, n // 2))}), any_task)
+        return Proposed(_with(words, {"--best": str(min(MOST_CANDIDATES, n // 2))}), any_task, alone=alone)
     return Proposed(words, any_task)
+
+
+def _census(words: list[str], observations: Observations) -> list[str]:
+    """Return a census of several times the seeds of the store's largest population; ``words`` where those are many."""
+    largest = max((len(p) for p in observations.once(populations).every), default=0)
+    wanted = HALVING * largest
+    size = next((size for size in SIZES if size >= wanted), None)
+    return words if size is None else [*words[:2], f"seed=range(0,{size})"]
 
 
 def _with(words: Sequence[str], options: dict[str, str]) -> list[str]:
@@ -109,9 +127,20 @@ def _parents(observations: Observations) -> dict[str, str]:
     return {"--best": number, "--random": number, "--at": str(int(min(steps, key=lambda step: abs(step - half))))}
 
 
-def _repeatable(observations: Observations) -> pd.DataFrame:
-    """Return the runs that ``sweeps.repeat`` chooses among: of the most frequent condition, nothing perturbed."""
+def _one_condition(observations: Observations) -> dict[str, Any]:
+    """Return the settings that differ between populations, at the values of the first in which a seed generalised."""
+    grouped = observations.once(populations)
+    if not grouped.settings:
+        return {}
+    row = grouped.to_go_on[0].rows.iloc[0]
+    return {name: row[f"config.{name}"] for name in grouped.settings}
+
+
+def _repeatable(observations: Observations, alone: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the runs that ``sweeps.repeat`` chooses among: of one condition, nothing perturbed."""
     rows = observations.arithmetic
+    for name, value in alone.items():
+        rows = rows[rows[f"config.{name}"].map(as_text) == as_text(value)]
     if rows.empty:
         return rows
     plain = (rows["config.perturb.ulps"].fillna(0) == 0) & (rows["layers"] == "{}") & (rows["status"] == "completed")

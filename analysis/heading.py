@@ -37,7 +37,7 @@ def heading(observations: Observations) -> list[Fact]:
         facts = [
             Fact("Task", _each(rows, describe_task)),
             Fact("Model", _each(rows, describe_model)),
-            Fact("Training", _each(rows, describe_training)),
+            Fact("Training", describe_training(rows)),
             Fact("Conditions", _conditions(rows)),
         ]
     if len(observations.gpt):
@@ -59,11 +59,16 @@ def describe_model(row: pd.Series) -> str:
     )
 
 
-def describe_training(row: pd.Series) -> str:
-    """Return optimiser, batch and length of an arithmetic run in words."""
+def describe_training(rows: pd.DataFrame) -> str:
+    """Return optimiser, batch and length of arithmetic runs in words, with every value that they take."""
+
+    def values(setting: str) -> str:
+        ordered = _ordered(rows[f"config.{setting}"])
+        return _some([f"{v:,}" if isinstance(v, int | np.integer) else _value(v) for v in ordered])
+
     return (
-        f"AdamW, learning rate {row['config.optim.lr']:g}, weight decay {row['config.optim.weight_decay']:g}, "
-        f"batch {int(row['config.train.batch_size'])}, {int(row['config.train.steps']):,} steps"
+        f"AdamW, learning rate {values('optim.lr')}; weight decay {values('optim.weight_decay')}; "
+        f"batch {values('train.batch_size')}; {values('train.steps')} steps"
     )
 
 

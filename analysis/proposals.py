@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import yaml
 from analysis.designs import designed
 from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings
 from analysis.populations import COUPLING, Populations, populations
+from analysis.statistics.proportions import share
 from grok.cli import setups
 from grok.store.rerun import literal
 from grok.streams import derive_seed
@@ -30,6 +32,10 @@ CARRIED: Final = (
 LONGER: Final = 4
 MOST_VALUES: Final = 4
 """Values of one setting that a command is proposed with; of more, the reference's alone."""
+EXAMPLE_SHARE: Final = 0.05
+"""Share whose interval says how much a proposed census would tell."""
+FEWEST_SHOWN: Final = 20
+"""Seeds below which no interval is shown: the command is not about a share."""
 STORE_WORD: Final = "STORE"
 """What stands for the store in a command that takes it as an option."""
 
@@ -49,12 +55,53 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
         if longer and "train.steps" not in _set_by(design.words):
             steps = LONGER * int(observations.arithmetic["config.train.steps"].max())
             words = [*(word for word in words if not word.startswith("train.steps=")), f"train.steps={steps}"]
+    words += [f"{name}={_typed(value)}" for name, value in design.alone.items()]
     path = observations.path
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
     else:
         words += store_words(path)
     return shlex.join(words)
+
+
+def amount(command: str) -> str:
+    """Return how many runs a proposed sweep trains, and how narrow a share's interval gets; empty of other commands."""
+    words = shlex.split(command)
+    if words[:2] != ["grok", "sweep"]:
+        return ""
+    swept = {name: n for name, n in _swept(words).items() if n > 1}
+    text = f"{math.prod(swept.values()):,} runs"
+    settings = " × ".join(f"{n} values of {name}" for name, n in swept.items() if not name.startswith("seed"))
+    streams = [name for name in swept if name.startswith("seed")]
+    if len(streams) != 1:
+        return f"{text}."
+    seeds = swept[streams[0]]
+    text += f": {seeds:,} seeds at each of {settings}." if settings else "."
+    if seeds >= FEWEST_SHOWN:
+        hits = max(1, round(EXAMPLE_SHARE * seeds))
+        text += f" If {hits:,} of {seeds:,} seeds are super, the share is {share(hits, seeds).percent()}, 95% interval."
+    return text
+
+
+def _swept(words: Sequence[str]) -> dict[str, int]:
+    """Return how many values a command takes of each setting, its named sweep's included."""
+    counts: dict[str, int] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "sweep":
+            file = _file("sweep", value) or {}
+            own = {key.removeprefix(SWEPT): str(text) for key, text in file.items() if key.startswith(SWEPT)}
+            counts = {**{key: _number(text) for key, text in own.items()}, **counts}
+        elif equals:
+            counts[name.lstrip("+")] = _number(value)
+    return counts
+
+
+def _number(value: str) -> int:
+    """Return how many values Hydra reads in ``range(0,64)`` or ``1,2,3``; 1 of anything else."""
+    if ends := re.fullmatch(r"range\((\d+),(\d+)\)", value):
+        return int(ends[2]) - int(ends[1])
+    return value.count(",") + 1 if re.fullmatch(r"[\w.+-]+(,[\w.+-]+)+", value) else 1
 
 
 def store_words(path: Path | None) -> list[str]:

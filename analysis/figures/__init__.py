@@ -81,7 +81,13 @@ def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
     for i, part in enumerate(study.parts[:MOST_PARTS], 1):
         if study.name != "survival":  # all of them are in one figure
             made += [
-                replace(d, name=f"{d.name}_{i}", title=f"{d.title}: {part.about}", caption=f"{part.about}. {d.caption}")
+                replace(
+                    d,
+                    name=f"{d.name}_{i}",
+                    title=f"{d.title}: {part.about}",
+                    caption=f"{part.about}. {d.caption}",
+                    about=part.about,
+                )
                 for d in drawings(part)
             ]
     return made

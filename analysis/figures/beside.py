@@ -15,6 +15,11 @@ NAME_WIDTH, LABEL_WIDTH = 30, 20
 """Letters of a population's name in one line: beside an axis, beside a curve."""
 
 
+def _lines(name: str, width: int) -> str:
+    """Return a name in lines of about ``width`` letters, broken between its words alone."""
+    return textwrap.fill(name, width, break_long_words=False)
+
+
 def super_shares(study: Study) -> Drawing | None:
     """Draw each population's leading share with its interval."""
     leads = [(part.about, next((f for f in part.findings if f.headline), None)) for part in study.parts]
@@ -24,7 +29,13 @@ def super_shares(study: Study) -> Drawing | None:
         return None
     frame = pd.DataFrame(
         [
-            {"name": textwrap.fill(about, NAME_WIDTH), "value": e.value, "low": e.low, "high": e.high, "n": e.n}
+            {
+                "name": _lines(about, NAME_WIDTH),
+                "value": e.value,
+                "low": e.low,
+                "high": e.high,
+                "n": e.n,
+            }
             for about, lead in shown
             if (e := lead.estimate) is not None
         ]
@@ -37,7 +48,7 @@ def super_shares(study: Study) -> Drawing | None:
 def cumulative(study: Study) -> Drawing:
     """Draw the share generalised by each step, one curve per population."""
     parts = study.parts[: len(SERIES)]
-    curves = [(textwrap.fill(f"{part.about} (n={part.curve.n})", LABEL_WIDTH), part.curve) for part in parts]  # type: ignore[attr-defined]
+    curves = [(_lines(f"{part.about} (n={part.curve.n})", LABEL_WIDTH), part.curve) for part in parts]  # type: ignore[attr-defined]
     ends = [min(part.end, part.last) for part in parts]  # type: ignore[attr-defined]
     rest = (
         f" {len(study.parts) - len(parts)} more populations are in the table." if len(study.parts) > len(parts) else ""

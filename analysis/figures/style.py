@@ -117,6 +117,8 @@ class Drawing:
     """What the figure counts, ``64 seeds``: its title ends with it, so that a picture alone says it."""
     charts: tuple[Chart, ...] = ()
     """The same numbers for a page that answers to the pointer; empty: the picture stands in the page."""
+    about: str = ""
+    """Which of several populations or conditions it shows; empty where it shows all of them."""
 
     def __post_init__(self) -> None:
         title = f"{self.title} (n = {self.count})" if self.count else self.title

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from functools import cache
 from importlib import resources
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -73,7 +74,10 @@ def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int 
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode("ascii")
     return environment.get_template("report.html.j2").render(
         report=report,
-        figures={name: [(d, Markup(d.svg)) for d in group] for name, group in drawn.items()},
+        figures={
+            name: [[(d, Markup(d.svg)) for d in same] for _, same in groupby(every, key=lambda d: d.about)]
+            for name, every in drawn.items()
+        },
         light=Markup(colours(False)),
         dark=Markup(colours(True)),
         library_style=Markup(_file("vendor", "uplot", "uPlot.min.css")),

@@ -57,14 +57,14 @@ def _delong(scores: Floats, labels: Flags) -> tuple[float, float]:
     return float(v_hits.mean()), math.sqrt(float(v_hits.var(ddof=1)) / m + float(v_misses.var(ddof=1)) / n)
 
 
-def _on_logit(value: float, se: float, labels: Flags, method: str, level: float) -> Estimate:
+def _on_logit(value: float, se: float, labels: Flags, method: str, level: float, freedom: float = math.inf) -> Estimate:
     n = len(labels)
     if not 0 < value < 1 or se == 0:
         # Perfect separation has no variance to see: what so many pairs of seeds allow at this level.
         fewest = min(int(labels.sum()), int((~labels).sum()))
         slack = 1 - ((1 - level) / 2) ** (1 / fewest)
         return Estimate(value, max(0.0, value - slack), min(1.0, value + slack), n, "exact bound", level)
-    half = float(special.ndtri(0.5 + level / 2)) * se / (value * (1 - value))
+    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * se / (value * (1 - value))
     centre = float(special.logit(value))
     low, high = float(special.expit(centre - half)), float(special.expit(centre + half))
     return Estimate(value, low, high, n, method, level)
@@ -133,13 +133,17 @@ def cross_validated(x: Floats, labels: Flags, rng: np.random.Generator, k: int =
     return OutOfFold(scores, higher / pairs)
 
 
-def cross_validated_auroc(out: OutOfFold, labels: Flags, widen: float = 1.0, level: float = LEVEL) -> Estimate:
+def cross_validated_auroc(
+    out: OutOfFold, labels: Flags, widen: float = 1.0, shuffles: float = math.inf, level: float = LEVEL
+) -> Estimate:
     """Return the concordance within folds with DeLong's interval on the logit scale.
 
-    ``widen`` multiplies the standard error, for scores that were learnt (:func:`cross_validation_noise`).
+    ``widen`` multiplies the standard error, for scores that were learnt: the root of the mean of
+    :func:`cross_validation_noise` over so many ``shuffles``. A few of them tell a variance roughly, so the
+    interval is Student's with as many degrees of freedom.
     """
     _, se = _delong(out.scores, labels)
-    return _on_logit(out.concordance, widen * se, labels, "DeLong, widened for cross-validation", level)
+    return _on_logit(out.concordance, widen * se, labels, "DeLong, widened for cross-validation", level, shuffles)
 
 
 def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, draws: int = 10, k: int = 5) -> Floats:

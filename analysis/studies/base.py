@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.observations import Observations
-from analysis.proposals import proposal
+from analysis.populations import populations
+from analysis.proposals import amount, proposal
 from analysis.statistics.estimate import Estimate, NotEnoughData
 
 
@@ -103,6 +104,8 @@ class Missing:
     command: str
     started: bool
     """Whether the store holds runs of this study at all."""
+    amount: str = ""
+    """What the command trains: how many runs, what their share's interval would be, what to do next."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the gap as it stands in report.json."""
@@ -112,6 +115,7 @@ class Missing:
             "question": self.question,
             "needs": self.needs,
             "command": self.command,
+            "amount": self.amount,
         }
 
 
@@ -139,9 +143,9 @@ class Question:
                 raise NotEnoughData("runs of this study; the store has none")
             return self.analyse(observations, self)
         except NotEnoughData as gap:
-            return Missing(
-                self.name, self.title, self.question, gap.needs, self.command_for(observations, gap.needs), started
-            )
+            command = self.command_for(observations, gap.needs)
+            told = (gap.needs, command, started, self.amount_of(command, observations))
+            return Missing(self.name, self.title, self.question, *told)
 
     def command_for(self, observations: Observations, needs: str = "") -> str:
         """Return the command, with the settings of the store's runs and the store's path, ready to be pasted.
@@ -149,3 +153,19 @@ class Question:
         Where ``needs`` asks for longer runs (it names ``train.steps``), the command does as well.
         """
         return proposal(self.command, observations, self.any_task, longer="train.steps" in needs)
+
+    def amount_of(self, command: str, observations: Observations) -> str:
+        """Return what ``command`` trains, in words, and whether this question's own command comes after it."""
+        text = amount(command) or self._condition(command, observations)
+        own = self.command.split()[:2]
+        if text and command.split()[:2] != own:
+            text += f" {' '.join(own)} starts from these runs: the next report proposes that command."
+        return text
+
+    def _condition(self, command: str, observations: Observations) -> str:
+        """Return the condition that a command is about, where the store has several and it takes one."""
+        grouped = observations.once(populations)
+        if not command or not grouped.settings or command.split()[1] == "search":
+            return ""
+        first = grouped.to_go_on[0].condition
+        return f"With {', '.join(f'{name}={value}' for name, value in first.items())} alone."

@@ -16,7 +16,7 @@ from analysis.observations import Observations, as_text, default_settings, diffe
 from analysis.populations import listed
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study
-from analysis.studies.side_by_side import Beside, needs_of_all, side_by_side
+from analysis.studies.side_by_side import Beside, needs_of_all, side_by_side, unanswered
 
 MOST: Final = 12
 """Conditions that are answered for; a store with more says which ones were left out."""
@@ -86,7 +86,7 @@ def by_condition(
     settings = listed([c.removeprefix("config.") for c in varying])
     scope = f"{len(conditions)} conditions, each with its own answer. They differ in {settings}."
     study = side_by_side(question, parts, {c.name: len(c) for c in conditions}, beside, scope, "condition")
-    study.notes += [f"{name}: not enough data, needs {needs}." for name, needs in gaps.items()]
+    study.findings += unanswered(gaps)
     if len(conditions) > MOST:
         left = "; ".join(c.name for c in conditions[MOST:])
         study.notes.append(f"{len(conditions) - MOST} smaller conditions are left out: {left}.")

@@ -9,7 +9,7 @@ from analysis.observations import Observations
 from analysis.populations import Population, Populations, listed, populations
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study
-from analysis.studies.side_by_side import Beside, needs_of_all, side_by_side
+from analysis.studies.side_by_side import Beside, needs_of_all, side_by_side, unanswered
 
 MOST: Final = 12
 """Populations that are answered for; a store with more says which ones were left out."""
@@ -52,7 +52,7 @@ def by_population(
         parts[0].notes += _beside_note(grouped)
         return parts[0]
     study = side_by_side(question, parts, {p.name: len(p) for p in chosen}, beside, _scope(grouped), "population")
-    study.notes += [f"{p.name}: not enough data, needs {needs}." for p, needs in gaps]
+    study.findings += unanswered({p.name: needs for p, needs in gaps})
     left = len(grouped) - len(chosen)
     if left:
         study.notes.append(f"{left} smaller populations of the store are left out (the {most} largest are shown).")

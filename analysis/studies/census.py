@@ -10,7 +10,7 @@ from scipy import stats
 
 from analysis.criteria import CLASSES, DIARY, UNJUDGED, Criteria, SpeedJudgement, accuracy_at, judge_by_time
 from analysis.observations import Observations, floats
-from analysis.populations import Population
+from analysis.populations import Population, populations
 from analysis.rerun import rerun_command
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import seeds_for_width, share
@@ -72,7 +72,7 @@ def one(observations: Observations, population: Population, question: Question) 
     by_time = _time_findings(census)
     by_accuracy = _accuracy_findings(census)
     census.findings = by_accuracy + by_time if census.has_diary_task else by_time + by_accuracy
-    if census.by_time is not None and not census.has_diary_task:
+    if not census.has_diary_task:
         census.findings = [replace(f, headline=f in by_time and f.estimate is not None) for f in census.findings]
     census.tables = [_share_table(census), _best_table(census)]
     unjudged = int((rows["label"] == UNJUDGED).sum())
@@ -112,6 +112,15 @@ def beside(census: Census) -> dict[str, object]:
     }
 
 
+def generalise_alike(reference: Census, other: Census) -> float | None:
+    """Return Fisher's p that as many seeds generalised in both; None where their budgets differ."""
+    counts = [(int(c.times.seen.sum()), len(c.times)) for c in (reference, other)]
+    budgets = [set(c.rows["config.train.steps"]) for c in (reference, other)]
+    if budgets[0] != budgets[1] or len(budgets[0]) > 1:
+        return None
+    return float(stats.fisher_exact(np.array([[hits, n - hits] for hits, n in counts])).pvalue)
+
+
 def compare(reference: Census, other: Census) -> float | None:
     """Return Fisher's p that super seeds are as frequent in both; None where both were not judged alike."""
     if reference.horizon != other.horizon or not reference.shares or not other.shares:
@@ -130,8 +139,11 @@ def analyse(observations: Observations, question: Question) -> Study:
     Raises:
         NotEnoughData: there is none.
     """
-    meaning = f"as many seeds are above {DIARY.super_accuracy:.0%} (Fisher's exact test, equal horizons only)"
-    return by_population(observations, question, one, Beside(beside, compare, meaning))
+    if all(p.has_diary_task for p in observations.once(populations).every):
+        meaning = f"as many seeds are above {DIARY.super_accuracy:.0%} (Fisher's exact test, equal horizons only)"
+        return by_population(observations, question, one, Beside(beside, compare, meaning))
+    meaning = "as many seeds generalised (Fisher's exact test, equal budgets only)"
+    return by_population(observations, question, one, Beside(beside, generalise_alike, meaning))
 
 
 def _accuracy_findings(census: Census) -> list[Finding]:

@@ -236,7 +236,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
 def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
     notes = [
         "Times are geometric means up to the step named in the table, where runs that take longer count with that "
-        "step: “at least” where more than 5% of them did, and then the interval has one end only."
+        "step: “at least” or “at most” where more than 5% of them did, and then the interval has one end only."
     ]
     if all(c.paired for c in contrasts):
         notes.append("Each value is compared with the reference over the same seeds.")

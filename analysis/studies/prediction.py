@@ -106,7 +106,7 @@ def one(observations: Observations, population: Population, question: Question) 
     """
     rows = population.rows
     if len(rows) < 2 * FEWEST:
-        raise NotEnoughData(f"at least {2 * FEWEST} seeds of one population (seen: {len(rows)})")
+        raise NotEnoughData(f"at least {2 * FEWEST} seeds (seen: {len(rows)})")
     hit, rows, meaning = labels(observations, rows)
     curves = observations.curves_of(rows.index)
     grokked = floats(rows["grokked_step"])
@@ -133,7 +133,7 @@ def one(observations: Observations, population: Population, question: Question) 
     widen = float(np.sqrt(max(1.0, float(np.mean(noise)))))
     records = []
     for step, score in scores.items():
-        e = cross_validated_auroc(score, hit, widen)
+        e = cross_validated_auroc(score, hit, widen, shuffles=SHUFFLES * len(scores))
         done = float((grokked[hit] <= step).mean())
         records.append(
             {

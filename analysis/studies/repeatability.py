@@ -67,7 +67,8 @@ def analyse(observations: Observations, question: Question) -> Repeats:
         raise NotEnoughData("repeats of a seed whose own run is super, or named seeds repeated with perturb.ulps=1")
     study = Repeats(name=question.name, title=question.title, question=question.question, tests=tests)
     hits = dict.fromkeys(f"{t.kind.hit.words}: {t.kind.hit.definition}" for t in tests)
-    study.notes.append(f"Task: {describe_task(observations.arithmetic.iloc[0])}. Sought: {'; '.join(hits)}.")
+    tasks = dict.fromkeys(describe_task(t.kind.rows.iloc[0]) for t in tests)
+    study.notes.append(f"Task: {'; '.join(tasks)}. Sought: {'; '.join(hits)}.")
     study.notes.append(
         "The run that made a seed a candidate is never counted among its repeats. Two tests judge candidates: Fisher's "
         "exact test of its repeats against other seeds (more often than others), and the exact binomial test against "

@@ -162,8 +162,11 @@ def _by_time(observations: Observations, rows: pd.DataFrame, reference: pd.DataF
     return pd.Series(words, index=rows.index)
 
 
-def compact(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of :func:`seed_table` that the page shows: what differs between runs, by the page's words."""
+def compact(table: pd.DataFrame, by_accuracy: bool = True) -> pd.DataFrame:
+    """Return the columns of :func:`seed_table` that the page shows: what differs between runs, by the page's words.
+
+    ``by_accuracy``: some run has the diary's task, for which the classes by accuracy were made.
+    """
     shown: dict[str, str] = {
         "mode": "mode",
         "condition": "condition",
@@ -171,7 +174,7 @@ def compact(table: pd.DataFrame) -> pd.DataFrame:
         **{f"seed_{s}": s for s in (*ALWAYS, *OPTIONAL)},
         **{str(c): str(c) for c in table if str(c).startswith("layers.")},
         "status": "status",
-        "class_accuracy": "class by accuracy",
+        **({"class_accuracy": "class by accuracy"} if by_accuracy else {}),
         "class_time": "class by time",
         "regime": "regime",
         "grokked_step": "generalised",
@@ -212,9 +215,15 @@ def analyse(observations: Observations, question: Question) -> Study:
     table = seed_table(observations)
     caption = f"All {len(table):,} runs (seeds.csv has every column, with the command that trains each again)"
     study = Study(name=question.name, title=question.title, question=question.question)
-    study.tables.append(Table("every", caption, compact(table), code=("run",)))
+    study.tables.append(Table("every", caption, compact(table, _has_diary_task(observations)), code=("run",)))
     study.files[FILE] = table
     return study
+
+
+def _has_diary_task(observations: Observations) -> bool:
+    rows = observations.arithmetic
+    tasks = rows.drop_duplicates([c for c in rows if str(c).startswith("config.task.")])
+    return any(not any(name.startswith("task.") for name in differing_settings(row)) for _, row in tasks.iterrows())
 
 
 QUESTION = Question(

@@ -53,6 +53,13 @@ def needs_of_all(needs: Mapping[str, str], kind: str) -> NotEnoughData:
     return NotEnoughData("; ".join(f"{name}: {words}" for name, words in needs.items()))
 
 
+def unanswered(needs: Mapping[str, str]) -> list[Finding]:
+    """Say of each part without an answer what it needs, by the parts' names."""
+    return [
+        Finding(name, "not enough data", f"{name}: not enough data, needs {words}.") for name, words in needs.items()
+    ]
+
+
 def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
     """Return each population's p-value against the first, Holm-adjusted over all of them."""
     if beside.compare is None or len(parts) < 2:

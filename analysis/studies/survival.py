@@ -55,7 +55,7 @@ def one(observations: Observations, population: Population, question: Question) 
     """
     rows = population.rows
     if len(rows) < 5:
-        raise NotEnoughData(f"at least five seeds of one population (seen: {len(rows)})")
+        raise NotEnoughData(f"at least five seeds (seen: {len(rows)})")
     times, memorised = observations.times(rows), observations.times(rows, "memorised_step")
     if not times.seen.any():
         raise NotEnoughData(f"at least one seed that generalised (none of {len(rows)} did within its budget)")

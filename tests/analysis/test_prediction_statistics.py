@@ -89,7 +89,7 @@ def test_meaningless_labels_are_off_chance_as_often_as_said(n: int, hits: int) -
     for _ in range(draws):
         x = rng.normal(0, 1, (n, 8))
         widen = float(np.sqrt(max(1.0, cross_validation_noise(x, labels, rng, 12).mean())))
-        e = cross_validated_auroc(cross_validated(x, labels, rng), labels, widen)
+        e = cross_validated_auroc(cross_validated(x, labels, rng), labels, widen, shuffles=12)
         above, below = above + (e.low > 0.5), below + (e.high < 0.5)
     print(f"n = {n}, {hits} hits: interval under chance {below / draws:.1%}, over {above / draws:.1%} (2.5% each)")
     assert max(above, below) / draws < 0.05

@@ -14,7 +14,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.answers import compile_report
 from analysis.observations import Observations
-from analysis.proposals import given_again, proposal
+from analysis.proposals import amount, given_again, proposal
+from analysis.statistics.proportions import share
 from analysis.studies import QUESTIONS
 from grok.__main__ import main as grok
 from tests.analysis.simulate import Truth, census, simulate, write
@@ -88,6 +89,29 @@ def test_values_that_vary_are_all_carried_by_a_sweep() -> None:
     store = simulate(truths)
     assert " optim.weight_decay=0.1,0.0,1.0 " in proposed("grok sweep sweep=crossed", store)
     assert "optim.weight_decay" not in proposed("grok layers --recipient 1 --donor 2", store)
+
+
+def test_a_census_is_proposed_in_a_size_that_fits_the_store() -> None:
+    truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 0.1, 1.0) for i in range(10)]
+    store = simulate(truths)
+    command = proposed("grok sweep sweep=census", store)
+    assert shlex.split(command)[2:4] == ["seed=range(0,64)", "optim.weight_decay=0.1,0.0,1.0"]
+    said = amount(command)
+    assert said.startswith("192 runs: 64 seeds at each of 3 values of optim.weight_decay. If 3 of 64 seeds are super")
+    assert share(3, 64).percent() in said
+    many = simulate([Truth({"seed": i}, 900) for i in range(300)])
+    assert proposed("grok sweep sweep=census", many).startswith("grok sweep sweep=census")
+    assert amount("grok sweep sweep=census").startswith("2,073 runs. If 104 of 2,073 seeds are super")
+    assert amount("grok sweep sweep=crossed") == "432 runs."
+    assert amount("grok branch --store STORE") == ""
+
+
+def test_a_command_that_takes_one_condition_names_it() -> None:
+    truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 1.0) for i in range(10)]
+    store = simulate(truths)
+    assert " optim.weight_decay=0.0 " in proposed("grok repeat --best 12", store)
+    gaps = {gap.name: gap for gap in compile_report(store).missing}
+    assert gaps["repeatability"].amount == gaps["layers"].amount == "With optim.weight_decay=0 alone."
 
 
 def test_streams_that_a_scan_holds_are_held_by_what_is_proposed() -> None:

@@ -73,7 +73,7 @@ def test_cards_of_conditions_say_the_same_of_each() -> None:
     ]
     study = ask("census", simulate(truths))
     cards = [(f.label, f.shown) for f in study.findings if f.headline]
-    label = "super seeds by the diary's thresholds; optim.weight_decay"
+    label = "generalised; optim.weight_decay"
     assert cards == [(f"{label}=0", "0% (0 to 34)"), (f"{label}=1", "100% (66 to 100)")]
 
 
@@ -217,7 +217,7 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     # Slow seeds climb in validation loss from the start, so an honest predictor is nearly perfect here.
     assert study.looks["auroc"].iloc[-1] > 0.95
     few = simulate(census(15, np.random.default_rng(14)))
-    assert "seeds of one population" in needs("prediction", few)
+    assert "at least 20 seeds" in needs("prediction", few)
 
 
 @pytest.mark.slow
