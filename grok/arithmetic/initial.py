@@ -17,6 +17,7 @@ from grok.arithmetic.model import Transformer
 from grok.arithmetic.table import shapes_of
 from grok.config.arithmetic import ArithmeticConfig, ModelConfig
 from grok.errors import ConfigError
+from grok.numerics.ulps import move_by_ulps
 from grok.numerics.unallocated import unallocated
 from grok.plugins import label, load
 from grok.streams import Stream, layer_seeds
@@ -112,15 +113,3 @@ def initial_parameters(config: ArithmeticConfig, dtype: torch.dtype = torch.floa
             tensor = move_by_ulps(tensor, config.perturb.ulps, Stream("perturb", streams.perturb).at(name))
         parameters[name] = tensor
     return parameters
-
-
-def move_by_ulps(tensor: Tensor, ulps: int, stream: Stream) -> Tensor:
-    """Return ``tensor`` with each element moved by a random -ulps .. ulps units in the last place.
-
-    Neighbouring floats of one sign are neighbouring integers when their bits are read as
-    such; the few elements so close to zero that they would change sign are left alone.
-    """
-    bits = tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int64)
-    moves = torch.from_numpy(stream.integers(tensor.numel(), 2 * ulps + 1) - ulps).reshape(tensor.shape)
-    moved = (bits + moves.to(bits.dtype)).view(tensor.dtype)
-    return torch.where(moved.sign() == tensor.sign(), moved, tensor)

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grok.arithmetic.initial import Parameters, initial_parameters, move_by_ulps
+from grok.arithmetic.initial import Parameters, initial_parameters
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.table import Equations, Shapes, examples_of, shapes_of
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config.arithmetic import ArithmeticConfig, TaskConfig
 from grok.errors import ConfigError
+from grok.numerics.ulps import move_by_ulps
 from grok.plugins import Examples, build, label, load
 from grok.streams import Stream, layer_seeds
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from grok.config.common import LARGEST_SIZE, MOST_EVALUATIONS, RunConfig, refuse_odd_heads, refuse_too_many_evaluations
+from grok.config.common import (
+    LARGEST_SIZE,
+    MOST_EVALUATIONS,
+    PerturbConfig,
+    RunConfig,
+    refuse_odd_heads,
+    refuse_too_many_evaluations,
+)
 from grok.config.fields import section, setting
 from grok.errors import ConfigError, nearest
 from grok.plugins import Operation, Spec, check_spec, label
@@ -271,19 +278,6 @@ class EvalConfig:
                     f"eval.metrics: {metric!r} is not known{nearest(metric, METRICS)}: expected a list out of "
                     + ", ".join(METRICS)
                 )
-
-
-@dataclass(kw_only=True)
-class PerturbConfig:
-    """A deliberate tiny change of the initial weights, to distinguish a seed's effect from chaos."""
-
-    ulps: int = setting(
-        0,
-        "Change every drawn initial weight by up to this many units in the last place.",
-        minimum=0,
-        maximum=2**20,
-        neutral=0,
-    )
 
 
 @dataclass(kw_only=True)

@@ -106,6 +106,19 @@ class SinksConfig:
         check_spec("log.plugin", self.plugin)
 
 
+@dataclass(kw_only=True)
+class PerturbConfig:
+    """A deliberate tiny change of the initial weights, to distinguish a seed's effect from chaos."""
+
+    ulps: int = setting(
+        0,
+        "Change every drawn initial weight by up to this many units in the last place.",
+        minimum=0,
+        maximum=2**20,
+        neutral=0,
+    )
+
+
 def refuse_too_many_runs(count: int, what: str) -> None:
     """Refuse a plan of too many runs, before it is made.
 

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.common import LARGEST_SIZE, RunConfig, SinksConfig, refuse_too_many_evaluations
+from grok.config.common import LARGEST_SIZE, PerturbConfig, RunConfig, SinksConfig, refuse_too_many_evaluations
 from grok.config.fields import section, setting
 from grok.config.gpt_model import ModelConfig
 from grok.config.stability import StabilityConfig
@@ -258,6 +258,7 @@ class GptConfig(RunConfig):
     optim: OptimConfig = section(OptimConfig)
     train: TrainConfig = section(TrainConfig)
     eval: EvalConfig = section(EvalConfig)
+    perturb: PerturbConfig = section(PerturbConfig)
     stability: StabilityConfig = section(StabilityConfig)
     log: LogConfig = section(LogConfig)
     resume: ResumeConfig = section(ResumeConfig)
@@ -291,9 +292,10 @@ class GptConfig(RunConfig):
             )
 
     def live_streams(self) -> frozenset[str]:
-        """Return the streams that can change training: no split (the corpus has its own), dropout if it is used."""
+        """Return the streams that can change training: no split (the corpus has its own), others if used."""
         drawn = {"init"} if self.init_from is None else set()
-        return frozenset({"order"} | drawn | ({"dropout"} if self.model.drops() else set()))
+        noise = ({"dropout"} if self.model.drops() else set()) | ({"perturb"} if self.perturb.ulps > 0 else set())
+        return frozenset({"order"} | drawn | noise)
 
     def length_is_free(self) -> bool:
         """Return whether a shorter run is a prefix of a longer one: only if no schedule ends with the run."""

@@ -62,8 +62,9 @@ class ModelConfig:
     )
     softmax: str = setting(
         "fused",
-        "Softmax of attention: inside the fused kernel, or as a separate operation in float32.",
-        choices=("fused", "float32"),
+        "Softmax of attention: inside the fused kernel, as separate operations in float32, or as such in the "
+        "activations' precision, which rounds every exponential and their sum in bf16 and fp16.",
+        choices=("fused", "float32", "activations"),
     )
     z_loss: float = setting(
         0.0, "Factor of the mean squared log of softmax's divisor, added to what is minimised.", minimum=0, neutral=0.0

@@ -48,7 +48,7 @@ def attend(
     """Return the mix of ``v`` [B, H, S, K] by causal attention of ``q`` [B, H, T, K] on ``k`` [B, H, S, K].
 
     ``bias`` [H, T, S] is added to the scores. The fused kernel runs unless a dropout mask or an
-    explicit float32 softmax is asked for; ``dropped`` is the share of weights that it drops itself.
+    softmax of its own is asked for; ``dropped`` is the share of weights that it drops itself.
     """
     t, s, width = q.shape[2], k.shape[2], q.shape[3]
     scale = 1 / math.sqrt(width)
@@ -61,8 +61,21 @@ def attend(
         return fused(q, k, v, allowed, scale, dropped)
     scores = (q @ k.transpose(-2, -1)) * scale  # [B, H, T, S]
     scores = scores.masked_fill(~past_only(t, s, q.device), -math.inf) if bias is None else scores + bias
-    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
-    return drop(weights, mask) @ v
+    if softmax == "activations":
+        weights = rounded_softmax(scores)
+    else:
+        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    return drop(weights.to(v.dtype), mask) @ v
+
+
+def rounded_softmax(scores: Tensor) -> Tensor:
+    """Return softmax over the last axis with the exponentials, their sum and the quotient each in the scores' dtype.
+
+    Torch's own computes in float32 inside and rounds the result alone, in half precision, too.
+    """
+    with torch.autocast(scores.device.type, enabled=False):
+        exponentials = (scores - scores.detach().amax(-1, keepdim=True)).exp()
+        return exponentials / exponentials.sum(-1, keepdim=True)
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float, dropped: float = 0.0) -> Tensor:

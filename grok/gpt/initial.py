@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from grok.config.gpt import GptConfig
 from grok.config.gpt_model import ModelConfig
 from grok.gpt.model import GPT
+from grok.numerics.ulps import move_by_ulps
 from grok.numerics.unallocated import unallocated
 from grok.streams import Stream, layer_seeds
 
@@ -51,7 +52,8 @@ def build_model(
         from grok.gpt.hf.source import initial_weights
 
         imported = initial_weights(config, model)
-    seeds = layer_seeds([name for name, _ in model.named_parameters()], config.seeds.layers, config.stream_seeds().init)
+    streams = config.stream_seeds()
+    seeds = layer_seeds([name for name, _ in model.named_parameters()], config.seeds.layers, streams.init)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             drawn = torch.empty(parameter.shape, dtype=dtype) if isinstance(parameter, DTensor) else parameter
@@ -59,6 +61,8 @@ def build_model(
                 drawn.copy_(imported[name])
             else:
                 fill(drawn, name, config.model, Stream("init", seeds[name]).at(name))
+            if config.perturb.ulps and drawn.ndim > 1:  # norms and biases are constant
+                drawn.copy_(move_by_ulps(drawn, config.perturb.ulps, Stream("perturb", streams.perturb).at(name)))
             if name in ("token_embedding.weight", "head.weight"):
                 drawn[vocab_size:] = 0.0
             if isinstance(parameter, DTensor):

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from grok.arithmetic.initial import initial_parameters, move_by_ulps, parameter_shapes
+from grok.arithmetic.initial import initial_parameters, parameter_shapes
 from grok.arithmetic.measure import norms
 from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
+from grok.numerics.ulps import move_by_ulps
 from grok.store.testing import example_point
 from grok.streams import Stream, layer_seeds
 from tests.arithmetic.cases import tiny

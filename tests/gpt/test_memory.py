@@ -37,6 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
               "model__kv_heads": 2},
     "norms on queries and keys": {"model__qk_norm": True},
     "softmax written out": {"model__softmax": "float32"},
+    "softmax in bf16": {"model__softmax": "activations", "precision": "bf16"},
     "post-norm": {"model__norm": "post"},
     "bf16": {"precision": "bf16"},
     "bf16, dropout": {"precision": "bf16", "model__dropout": 0.1},

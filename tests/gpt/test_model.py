@@ -18,7 +18,7 @@ from grok.config.gpt import PRESETS, GptConfig
 from grok.config.gpt_model import ModelConfig
 from grok.errors import ConfigError
 from grok.gpt import head
-from grok.gpt.attention import alibi_slopes, attend
+from grok.gpt.attention import alibi_slopes, attend, rounded_softmax
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT, parameter_count
 from grok.streams import Stream
@@ -128,6 +128,45 @@ def test_ways_of_computing_attention_agree(settings: Build, options: dict[str, A
     a, b = model_of(settings, **options), model_of(settings, **options, **change)
     with torch.no_grad():
         torch.testing.assert_close(a(x), b(x), rtol=1e-9, atol=1e-11)
+
+
+def test_softmax_in_the_activations_precision_is_exact_in_float64_and_rounds_in_bf16(settings: Build) -> None:
+    x = tokens(2, 16)
+    a, b = model_of(settings), model_of(settings, softmax="activations")
+    losses = [model.loss(x, x) for model in (a, b)]
+    torch.testing.assert_close(*losses, rtol=1e-12, atol=1e-12)
+    for loss in losses:
+        loss.backward()  # type: ignore[no-untyped-call]
+    for (name, p), (_, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-9, atol=1e-12, msg=name)
+
+    scores = torch.linspace(-4, 4, 2048).to(torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = rounded_softmax(scores)
+    exponentials = torch.exp(scores - scores.max())
+    assert rounded.dtype == torch.bfloat16
+    assert torch.equal(rounded, exponentials / exponentials.sum())
+    assert not torch.equal(rounded, scores.softmax(-1))
+
+
+def test_a_moved_initial_weight_is_a_neighbouring_float_and_no_norm_or_bias_moves(settings: Build) -> None:
+    base, moved, again, other = (
+        build_model(settings(**change), vocab_size=29, device=CPU, dtype=torch.float32)
+        for change in ({}, {"perturb__ulps": 1}, {"perturb__ulps": 1}, {"perturb__ulps": 1, "seeds__perturb": 7})
+    )
+    kinds = zip(base.named_parameters(), moved.parameters(), again.parameters(), other.parameters(), strict=True)
+    for (name, a), b, c, d in kinds:
+        steps = (a.view(torch.int32) - b.view(torch.int32)).abs()
+        assert steps.max() == (1 if a.ndim > 1 else 0), name
+        assert torch.equal(b, c) and torch.equal(b, d) == (a.ndim == 1)
+
+
+def test_a_perturbation_is_another_trajectory_of_one_condition_only_where_it_is_on(settings: Build) -> None:
+    plain, seeded = identify(settings()), identify(settings(seeds__perturb=7))
+    one, two = (identify(settings(perturb__ulps=1, seeds__perturb=seed)) for seed in (1, 2))
+    assert plain.trajectory_id == seeded.trajectory_id
+    assert len({plain.trajectory_id, one.trajectory_id, two.trajectory_id}) == 3
+    assert one.config_id == two.config_id
 
 
 def test_scaled_operands_do_not_overflow_in_half_precision() -> None:

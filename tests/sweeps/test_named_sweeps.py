@@ -22,6 +22,7 @@ from sweeps.layers import main as layers
 from sweeps.settings import arithmetic
 from tests.doors.conftest import Door
 from tests.doors.conftest import door as door  # runs grok.run in an empty folder
+from tests.gpt.conftest import prepare_text, text_of
 
 NAMED = sorted(Path("conf/sweep").glob("*.yaml"))
 TINY = [
@@ -30,16 +31,22 @@ TINY = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the folder of a small corpus, for the sweeps of language models."""
+    return str(prepare_text(tmp_path_factory.mktemp("words"), text_of(2000)).path)
+
+
 @pytest.mark.parametrize("path", NAMED, ids=lambda p: p.stem)
 def test_every_command_of_a_sweeps_header_plans_as_it_stands(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    path: Path, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lines = path.read_text().splitlines()
     assert lines[1].startswith(f"# grok sweep sweep={path.stem}")
     assert all(f"# {word} " in "\n".join(lines) for word in ("Asks", "Costs", "Read"))
     monkeypatch.chdir(tmp_path)
     for i, command in enumerate(line[2:] for line in lines if line.startswith("# grok ")):
-        status = grok([*shlex.split(command)[1:], "dry_run=true"])
+        status = grok([*shlex.split(command.replace("=DIR", f"={corpus}"))[1:], "dry_run=true"])
         said = capfd.readouterr()
         assert status == 0, said.err
         assert int(said.out.split(" planned")[0].split()[-1]) > (8 if i == 0 else 0)

@@ -62,7 +62,7 @@ def activation_bytes(
 def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool) -> float:
     """Return the bytes that attention keeps for a token; values take ``size`` bytes, in full precision ``full``."""
     d, share = model.d_model, model.key_heads() / model.heads
-    written_out = model.softmax == "float32" or bool(model.dropout_attention)
+    written_out = model.softmax != "fused" or bool(model.dropout_attention)
     rows = (5 + 2 * share * (share < 1)) * d * size  # grouped queries: the copies for each query, too
     if model.positions == "rotary":
         rows += (3 if share == 1 else 1 - share) * d * full
@@ -71,7 +71,8 @@ def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool) 
     if on_cpu and size < full and not written_out:
         rows += 4 * d * full
     if written_out or (on_cpu and model.positions == "alibi"):
-        rows += model.heads * model.context * (full + (size if size < full else 0))
+        weights = 2 * size if model.softmax == "activations" else full + (size if size < full else 0)
+        rows += model.heads * model.context * weights
     if model.dropout_attention:
         rows += model.heads * model.context * size
     return rows

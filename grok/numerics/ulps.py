@@ -1,0 +1,20 @@
+"""A deliberate change of weights by units in the last place: what is left of a seed's effect after it is chaos."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grok.streams import Stream
+
+
+def move_by_ulps(tensor: Tensor, ulps: int, stream: Stream) -> Tensor:
+    """Return ``tensor`` with each element moved by a random -ulps .. ulps units in the last place.
+
+    Neighbouring floats of one sign are neighbouring integers when their bits are read as
+    such; the few elements so close to zero that they would change sign are left alone.
+    """
+    bits = tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int64)
+    moves = torch.from_numpy(stream.integers(tensor.numel(), 2 * ulps + 1) - ulps).reshape(tensor.shape)
+    moved = (bits + moves.to(bits)).view(tensor.dtype)
+    return torch.where(moved.sign() == tensor.sign(), moved, tensor)
