@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from grok.errors import DataError
+from grok.text.own_tokenizer import OwnTokenizer
 from grok.text.tokenizers import (
     END_OF_TEXT,
     ByteTokenizer,
@@ -20,6 +22,9 @@ def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, str]:
     """Return ``tokenizer.json`` and ``tokenizer_config.json`` by name; ``context`` is the model's.
 
     Nothing is put before or behind a text there, as nothing is here.
+
+    Raises:
+        DataError: it is code of the user's own, which has no such form.
     """
     definition = json.loads(_definition(tokenizer))
     definition["post_processor"] = None
@@ -41,6 +46,11 @@ def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, str]:
 def _definition(tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, SubwordTokenizer):
         return tokenizer.to_json()
+    if isinstance(tokenizer, OwnTokenizer):
+        raise DataError(
+            f"the tokeniser {tokenizer.target} is code of your own, which has no form of Hugging Face's: "
+            "--without-tokenizer writes the weights alone"
+        )
     library = tokenizers_library()
     if isinstance(tokenizer, CharTokenizer):
         vocabulary = {c: i for i, c in enumerate(tokenizer.characters)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
 from grok.streams import Stream
 from grok.text.export import tokenizer_files
+from grok.text.own_tokenizer import OwnTokenizer
 from grok.text.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, gpt2_tokenizer, train_bpe
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -111,6 +113,17 @@ def test_a_tokeniser_gives_the_same_ids(kind: str, samples: Callable[[str], Path
         assert theirs.decode(ids) == ours.decode(ids) == text
     assert theirs.eos_token_id == ours.eot_id
     assert len(theirs) == ours.vocab_size
+
+
+def test_weights_go_without_a_tokeniser_of_ones_own(settings: Build, tmp_path: Path) -> None:
+    ours = OwnTokenizer(json.dumps({"target": "words.Words", "code": "1", "vocab_size": 9, "state": []}))
+    model = random_model(settings(), vocab_size=9)
+    with pytest.raises(DataError, match=r"words\.Words is code of your own.*--without-tokenizer"):
+        save_hf_folder(tmp_path / "out", model, ours)
+    assert not (tmp_path / "out").exists()
+    save_hf_folder(tmp_path / "out", model, ours, tokenizer_too=False)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+    assert transformers.AutoModelForCausalLM.from_pretrained(str(tmp_path / "out")).config.eos_token_id == 8
 
 
 def test_a_character_that_the_vocabulary_lacks_is_an_error_there_too(tmp_path: Path) -> None:

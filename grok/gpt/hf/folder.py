@@ -24,8 +24,12 @@ WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 
 
-def save_hf_folder(folder: str | Path, model: GPT, tokenizer: Tokenizer | None = None) -> None:
+def save_hf_folder(
+    folder: str | Path, model: GPT, tokenizer: Tokenizer | None = None, tokenizer_too: bool = True
+) -> None:
     """Write what ``AutoModelForCausalLM`` and (with a ``tokenizer``) ``AutoTokenizer.from_pretrained(folder)`` read.
+
+    Without ``tokenizer_too`` the settings name the id that ends a text, and the tokeniser's files are left out.
 
     Raises:
         ConfigError: no form of Hugging Face's has a place for one of the model's options.
@@ -37,7 +41,7 @@ def save_hf_folder(folder: str | Path, model: GPT, tokenizer: Tokenizer | None =
     files = {"config.json": _json(config)}
     if "auto_map" in config:
         files[f"{mpt.MODULE}.py"] = mpt.CODE
-    if tokenizer is not None:
+    if tokenizer is not None and tokenizer_too:
         files |= tokenizer_files(tokenizer, model.config.context)
     try:
         folder.mkdir(parents=True, exist_ok=True)
