@@ -17,6 +17,7 @@ from analysis.figures import (
     inside,
     interventions,
     language,
+    papers,
     search,
     survival,
 )
@@ -46,6 +47,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "in_flight": (language.curves_in_flight,),
     "prediction": (causes.prediction_curve,),
     "mechanism": (inside.aligned,),
+    "papers": (papers.beside_papers,),
 }
 """Study name: its figures, each a function of the study; None where it has nothing to show."""
 

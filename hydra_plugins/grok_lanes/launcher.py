@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from hydra_plugins.grok_lanes._compose import Composer, Plain
@@ -45,6 +48,13 @@ class LaneJobReturn(JobReturn):
         self._config = config
 
 
+def _callbacks_of_jobs(callbacks: Callbacks) -> list[str]:
+    """Return the methods of the user's callbacks that Hydra's launchers call for each job."""
+    own = [type(callback) for callback in callbacks.callbacks]
+    methods = ("on_job_start", "on_job_end")
+    return [name for name in methods if any(getattr(c, name, None) is not getattr(Callback, name) for c in own)]
+
+
 class GrokLanesLauncher(BasicLauncher):
     """Hydra's BasicLauncher for any task function but those that take plans (:class:`PlanTask`)."""
 
@@ -59,6 +69,12 @@ class GrokLanesLauncher(BasicLauncher):
         setup_globals()
         assert self.hydra_context is not None
         assert self.config is not None
+        if initial_job_idx == 0 and (names := _callbacks_of_jobs(self.hydra_context.callbacks)):
+            print(
+                f"Note: a sweep trains its runs together, so {' and '.join(names)} of your "
+                "hydra.callbacks will not be called; log.plugin is called for each run",
+                file=sys.stderr,
+            )
         composer = Composer(cast(Any, self.hydra_context.config_loader), self.config)
         settings = [composer.compose(job, initial_job_idx + i) for i, job in enumerate(job_overrides)]
         results = cast(PlanTask, self.task_function).run_plan(settings)

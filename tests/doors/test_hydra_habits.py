@@ -73,6 +73,27 @@ def test_callbacks_and_job_names(door: Door, tmp_path: Path, monkeypatch: pytest
         assert [(name, job) for _, name, job in calls] == [(name, "mine") for name in expected], ended
 
 
+JOBS = """
+from hydra.experimental.callback import Callback
+
+class Jobs(Callback):
+    def on_job_end(self, config, job_return, **more):
+        print("ended", job_return.status)
+"""
+
+
+def test_a_callback_of_jobs_is_told_that_a_sweep_has_none(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [*TINY, "+hydra.callbacks.jobs._target_=jobs.Jobs", "dry_run=true"]
+    alone, sweep = door(*words), door(*words, "-m", "seed=1,2")
+    assert "ended" in alone.out and "on_job_end" not in alone.err
+    assert "ended" not in sweep.out and "on_job_end of your hydra.callbacks will not be called" in sweep.err
+    assert sweep.status == 0 and "on_job_start" not in sweep.err
+
+
 @pytest.mark.parametrize(
     ("words", "times"),
     [

@@ -1,0 +1,80 @@
+"""Accuracy over steps at the settings of papers, one panel a paper, the papers' steps as marks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.figures.curves import lines
+from analysis.figures.style import INK, SERIES, SMALL, SOFT, WIDTH, Drawing, canvas, log_axis
+from analysis.studies.papers import FRACTION, Papers, Trained
+
+COLUMNS: Final = 2
+PANEL: Final = 3.3
+"""Inches of a panel's height, legend included."""
+
+
+def beside_papers(study: Papers) -> Drawing:
+    """Draw validation accuracy (solid) and training accuracy (thin, dashed) over log steps."""
+    titles = list(dict.fromkeys(t.paper.title for t in study.trained))
+    rows, columns = -(-len(titles) // COLUMNS), min(COLUMNS, len(titles))
+    figure, grid = canvas(WIDTH * columns, PANEL * rows + 0.4, rows, columns, squeeze=False)
+    panels = list(grid.flat)
+    first = study.curves.loc[study.curves["step"] > 0, "step"].min()
+    for axes, title in zip(panels, titles, strict=False):
+        _panel(axes, title, [t for t in study.trained if t.paper.title == title], study.curves, max(10.0, float(first)))
+    for axes in panels[len(titles) :]:
+        axes.set_axis_off()
+    names = pd.concat([pd.Series(f"{t.paper.title}: {t.arm.name}", t.rows.index) for t in study.trained])
+    data = study.curves[["run_id", "step", "train_acc", "val_acc"]]
+    data = data.assign(condition=data["run_id"].map(names))
+    caption = (
+        "Validation accuracy (thick) and training accuracy of mini-batches (thin, dashed), one line a seed. Vertical: "
+        "the step that the paper gives. A line that ends below 95% was cut there."
+    )
+    title = "Accuracy at the settings of papers, with the papers' steps"
+    return Drawing("beside_papers", title, caption, figure, data, f"{len(names):,} runs")
+
+
+def _panel(axes: Axes, title: str, trained: list[Trained], curves: pd.DataFrame, first: float) -> None:
+    groups = [group for t in trained for group in _groups(t)]
+    known = curves[(curves["step"] > 0) & curves["run_id"].isin(pd.concat([t.rows for t in trained]).index)]
+    marks: dict[int, str] = {}
+    for i, (name, rows, theirs) in enumerate(groups):
+        colour = SERIES[i % len(SERIES)]
+        mine = known[known["run_id"].isin(rows.index)]
+        lines(axes, mine, "step", "train_acc", colors=colour, linewidths=0.6, linestyles="dashed", alpha=0.6)
+        lines(axes, mine, "step", "val_acc", colors=colour, linewidths=1.5)
+        axes.plot([], [], color=colour, linewidth=1.6, label=f"{name} ({len(rows)})")
+        if theirs is not None and theirs not in marks:
+            marks[theirs] = colour
+    last = float(known["step"].max())
+    for step, colour in marks.items():
+        _mark(axes, step, f"paper: {step:,}", colour)
+        last = max(last, step)
+    for name, step in trained[0].paper.phases.items():
+        _mark(axes, step, f"{name}: {step:,}", INK)
+        last = max(last, step)
+    log_axis(axes.xaxis)
+    axes.set_xlim(first, 1.25 * last)
+    axes.set_ylim(-0.02, 1.03)
+    axes.set_ylabel("accuracy")
+    axes.set_xlabel("step (log)")
+    axes.set_title(title, loc="left", color=SOFT)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.22), ncols=2, borderaxespad=0, fontsize=SMALL - 1.5)
+
+
+def _groups(t: Trained) -> list[tuple[str, pd.DataFrame, int | None]]:
+    """Return the lines of one colour: an arm's runs, of an arm with several training fractions those of each."""
+    if FRACTION not in t.arm.free:
+        return [(t.arm.name, t.rows, t.arm.theirs)]
+    parts = t.rows.groupby(f"config.{FRACTION}", sort=True)
+    return [(f"{t.arm.name}, {share:.0%}", rows, None) for share, rows in parts]
+
+
+def _mark(axes: Axes, step: int, text: str, colour: str) -> None:
+    axes.axvline(step, color=colour, linewidth=1, linestyle=(0, (2, 2)), zorder=0)
+    axes.annotate(text, (step, 0.5), xytext=(-3, 0), textcoords="offset points", rotation=90, ha="right", va="center",
+                  fontsize=SMALL - 2, color=colour)  # fmt: skip

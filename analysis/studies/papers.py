@@ -1,0 +1,390 @@
+"""Runs at the settings of papers on grokking, beside the papers' numbers.
+
+A run counts for an arm of a paper if every setting of it that moves a result is the arm's: length and evaluation
+schedule may differ, and runs that are cut short say less, which the verdicts say. `results/papers/` says where the
+papers' numbers were read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.observations import Observations, as_text, differing_settings, floats, is_random_seed
+from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.few_times import geometric_mean, growth, ratio_of_times
+from analysis.statistics.survival import Times
+from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.by_condition import conditions_of
+from analysis.studies.mechanism import WAY, half_way
+
+AGREES, DISAGREES, OPEN = "agrees", "disagrees", "not decided"
+FEWEST: Final = 3
+"""Runs of an arm below which a time is not called another one than the paper's: of two, the interval is too wide."""
+FAR: Final = 2.0
+"""A run that has not generalised by this many times the paper's step is called another outcome than the paper's."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One condition of a paper."""
+
+    name: str
+    settings: Mapping[str, str]
+    """What differs from the defaults, as it is typed."""
+    theirs: int | None = None
+    """Steps to 95% validation accuracy in the paper."""
+    baseline: str = ""
+    """The arm without what the paper proposes, and how many times as long it takes there."""
+    times: float | None = None
+    free: tuple[str, ...] = ()
+    """Settings that take several values."""
+    generalises: bool | None = None
+    """What the paper claims where it has no number to copy."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The arms of one paper, and the steps that its text names."""
+
+    title: str
+    arms: tuple[Arm, ...]
+    phases: Mapping[str, int] = field(default_factory=dict)
+
+
+def _with(base: Mapping[str, str], **changes: str) -> dict[str, str]:
+    return {**base, **{name.replace("__", "."): value for name, value in changes.items()}}
+
+
+ADAM: Final = '{"_target_":"torch.optim.Adam"}'
+"""Torch's, whose decay goes through the moments ("coupled"), as in the paper's code."""
+TIMES_TABLE: Final = {
+    "task.operation": "x*y",
+    "task.modulus": "97",
+    "task.sequence": "a op b =",
+    "model.norm": "pre",
+}
+EMA: Final = _with(TIMES_TABLE, optim__grokfast="ema", optim__weight_decay="0.005")
+MA: Final = _with(TIMES_TABLE, optim__grokfast="ma", optim__grokfast_lamb="5", optim__weight_decay="0.01")
+NO_DECAY, SAME_DECAY, COUPLED = "no filter, no decay", "no filter, AdamW", "no filter, Adam"
+GROKFAST: Final = Paper(
+    "Lee et al. 2024 (Grokfast)",
+    (
+        Arm("EMA filter, Adam", _with(EMA, optim__plugin=ADAM), 910, NO_DECAY, 43.8),
+        Arm("MA filter, Adam", _with(MA, optim__plugin=ADAM), 790, NO_DECAY, 50.5),
+        Arm("EMA filter, AdamW", EMA, 910, SAME_DECAY, 43.8),
+        Arm("MA filter, AdamW", MA, 790, SAME_DECAY, 50.5),
+        Arm(NO_DECAY, _with(TIMES_TABLE, optim__weight_decay="0"), 39_890),
+        Arm(COUPLED, _with(TIMES_TABLE, optim__weight_decay="0.005", optim__plugin=ADAM)),
+        Arm(SAME_DECAY, _with(TIMES_TABLE, optim__weight_decay="0.005")),
+    ),
+)
+ONE_LAYER: Final = {
+    "task.operation": "x+y",
+    "task.modulus": "113",
+    "task.sequence": "a b =",
+    "model.layers": "1",
+    "model.norm": "none",
+    "model.final_norm": "false",
+    "model.activation": "relu",
+    "model.bias": "false",
+    "model.init": "nanda",
+}
+FULL_BATCH: Final = _with(ONE_LAYER, task__train_fraction="0.4", optim__weight_decay="0", train__batch_size="5107")
+PRIETO: Final = Paper(
+    "Prieto et al. 2025",
+    (
+        Arm("softmax", FULL_BATCH, generalises=False),
+        Arm("stablemax", _with(FULL_BATCH, train__loss="stablemax"), generalises=True),
+        Arm("orthogonal gradients", _with(FULL_BATCH, optim__orthogonal_gradient="true"), generalises=True),
+    ),
+)
+NANDA: Final = Paper(
+    "Nanda et al. 2023",
+    (
+        Arm(
+            "x+y mod 113",
+            _with(ONE_LAYER, task__train_fraction="0.3", optim__weight_decay="1", train__batch_size="3830"),
+            generalises=True,
+        ),
+    ),
+    {"memorised": 1_400, "circuit formed": 9_400, "cleaned up": 14_000},
+)
+OPENAI: Final = {
+    "task.modulus": "97",
+    "model.final_norm": "false",
+    "model.activation": "relu",
+    "model.positions": "sinusoidal",
+    "model.bias": "false",
+    "optim.weight_decay": "1",
+}
+FRACTION: Final = "task.train_fraction"
+POWER: Final = Paper(
+    "Power et al. 2022",
+    (
+        Arm("x/y mod 97", OPENAI, free=(FRACTION,)),
+        Arm("products in S5", _with(OPENAI, task__operation="ab", task__modulus="120"), free=(FRACTION,)),
+    ),
+)
+PAPERS: Final = (GROKFAST, PRIETO, POWER, NANDA)
+S5_GROWTH: Final = 0.4, 0.5
+"""More median time for each 1% less data, between 25 and 30%."""
+PARTS: Final = ("restricted_loss", "excluded_loss")
+"""Nanda et al.'s progress measures, with the final model's key frequencies where they are known."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An arm with its runs."""
+
+    paper: Paper
+    arm: Arm
+    rows: pd.DataFrame
+    times: Times
+    accuracy: pd.Series
+    """Validation accuracy at the last step, run by run."""
+
+    @property
+    def cut(self) -> float:
+        """The last step of the shortest run that had not generalised; infinite where all have."""
+        return float(np.min(self.times.left[~self.times.seen], initial=np.inf))
+
+
+@dataclass(kw_only=True)
+class Papers(Study):
+    """The arms with their curves, for the figure."""
+
+    trained: list[Trained]
+    curves: pd.DataFrame
+    """run_id, step, train_acc, val_acc, and the progress measures where they were taken."""
+
+
+def arms_of(observations: Observations) -> list[Trained]:
+    """Return the arms of which the store has runs, in the papers' order."""
+    rows = observations.arithmetic
+    rows = rows[is_random_seed(rows)] if len(rows) else rows
+    known = {(paper.title, arm.name): [rows.iloc[:0]] for paper in PAPERS for arm in paper.arms}
+    for condition in conditions_of(rows):
+        settings = {name: as_text(value) for name, value in differing_settings(condition.rows.iloc[0]).items()}
+        for paper in PAPERS:
+            for arm in paper.arms:
+                if {k: v for k, v in settings.items() if k not in arm.free} == arm.settings:
+                    known[paper.title, arm.name].append(condition.rows)
+    trained = []
+    for paper in PAPERS:
+        for arm in paper.arms:
+            mine = pd.concat(known[paper.title, arm.name])
+            if len(mine):
+                last = mine["val_acc"].astype(float)
+                trained.append(Trained(paper, arm, mine, observations.times(mine), last))
+    return trained
+
+
+def analyse(observations: Observations, question: Question) -> Papers:
+    """Answer for every arm that has runs.
+
+    Raises:
+        NotEnoughData: there is none.
+    """
+    trained = observations.once(arms_of)
+    if not trained:
+        raise NotEnoughData("runs at the setting of a paper")
+    ids = pd.concat([t.rows for t in trained]).index
+    curves = with_measures(observations.curves_of(ids))
+    records = [record for t in trained for record in _claims(t, trained, curves)]
+    study = Papers(name=question.name, title=question.title, question=question.question, trained=trained, curves=curves)
+    study.tables.append(Table("papers", "Claims of papers beside the runs of this store", pd.DataFrame(records)))
+    study.tables.append(Table("arms", "What was trained", pd.DataFrame([_arm(t) for t in trained])))
+    counts = pd.Series([r["verdict"].partition(":")[0] for r in records]).value_counts()
+    words = ", ".join(f"{counts.get(word, 0)} {word}" for word in (AGREES, DISAGREES, OPEN))
+    text = f"Of {len(records)} claims of {len({t.paper.title for t in trained})} papers: {words}."
+    study.findings.append(Finding("claims of papers", words, text, headline=True))
+    study.notes.append(
+        "Times are the steps to 95% validation accuracy, with 95% intervals of the geometric mean. A paper's number is "
+        "one run: it agrees where one more of our runs might have it (the 95% interval of a new run)."
+    )
+    return study
+
+
+def with_measures(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies by run and step, with the progress measures where they were taken."""
+    taken = [json.loads(text) if isinstance(text, str) else {} for text in curves["metrics"]]
+    parts = {part: [float(m.get(f"final_{part}", m.get(part, np.nan))) for m in taken] for part in PARTS}
+    return curves[["run_id", "step", "train_acc", "val_acc"]].assign(**parts)
+
+
+def _arm(t: Trained) -> dict[str, object]:
+    dots = ", ".join(
+        f"{name}={value}" for name, value in t.arm.settings.items() if name.startswith(("optim", "train.l"))
+    )
+    return {
+        "paper": t.paper.title,
+        "condition": t.arm.name,
+        "settings": dots,
+        "seeds": ", ".join(map(str, sorted(t.rows["seed"].astype(int).unique()))),
+        "steps, at most": f"{int(t.rows['config.train.steps'].max()):,}",
+        "generalised": f"{int(t.times.seen.sum())} of {len(t.rows)}",
+        "step of 95% validation accuracy": _time(t),
+        "validation accuracy at the end": _range(t.accuracy),
+        "minutes": f"{t.rows['seconds'].sum() / 60:.0f}",
+    }
+
+
+def _time(t: Trained) -> str:
+    if not t.times.seen.any():
+        return f"not within {t.cut:,.0f}"
+    if not t.times.seen.all():
+        return f"{int(t.times.seen.sum())} of {len(t.times)} within {t.cut:,.0f}"
+    return geometric_mean(t.times).plain() if len(t.times) > 1 else f"{t.times.points[0]:,.0f} (one seed)"
+
+
+def _range(accuracy: pd.Series) -> str:
+    low, high = f"{accuracy.min():.1%}", f"{accuracy.max():.1%}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _record(t: Trained, claim: str, theirs: str, ours: str, verdict: str) -> dict[str, str]:
+    seeds = f"{t.rows['seed'].nunique()}"
+    return {"paper": t.paper.title, "claim": claim, "theirs": theirs, "ours": ours, "seeds": seeds, "verdict": verdict}
+
+
+def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[dict[str, str]]:
+    """Return a record for each claim about an arm."""
+    made = []
+    if t.arm.theirs is not None:
+        claim = f"{t.arm.name}: steps to 95% validation accuracy"
+        made.append(_record(t, claim, f"{t.arm.theirs:,}", _time(t), judged_time(t)))
+    base = next((other for other in trained if other.arm.name == t.arm.baseline), None)
+    if base is not None and t.arm.times is not None:
+        ours, verdict = _speedup(t, base)
+        claim = f"{t.arm.name}, over {base.arm.name}: times sooner"
+        made.append(_record(t, claim, f"{t.arm.times:g}", ours, verdict))
+    if t.arm.generalises is not None:
+        word = "generalises" if t.arm.generalises else "does not generalise"
+        made.append(_record(t, f"{t.arm.name} {word}", "curves, no number", _time(t), judged_outcome(t)))
+    if FRACTION in t.arm.free:
+        ours, verdict = _growth(t)
+        theirs = "40 to 50%" if "S5" in t.arm.name else "grows, no number"
+        made.append(_record(t, f"{t.arm.name}: more time for each 1% less data", theirs, ours, verdict))
+    if t.paper.phases:
+        made += _phases(t, curves)
+    return made
+
+
+def judged_time(t: Trained) -> str:
+    """Return the verdict on a paper's step: it is a single run, so one more of ours must be able to have it."""
+    theirs = t.arm.theirs
+    assert theirs is not None
+    n, seen = len(t.times), int(t.times.seen.sum())
+    if seen == n and n >= FEWEST:
+        new = geometric_mean(t.times, one_more=True)
+        word = AGREES if new.low <= theirs <= new.high else DISAGREES
+        return f"{word}: one more run of ours would lie between {new.low:,.0f} and {new.high:,.0f}"
+    if seen == 0 and n > 1 and t.cut >= FAR * theirs:
+        return f"{DISAGREES}: none of {n} seeds by {t.cut / theirs:.1f} times the paper's step"
+    if seen == 0 and t.cut < theirs:
+        return f"{OPEN}: cut at step {t.cut:,.0f}, before the paper's"
+    return f"{OPEN}: {seen} of {n} seeds generalised; {FEWEST} seeds or more, run on, would tell"
+
+
+def _speedup(t: Trained, base: Trained) -> tuple[str, str]:
+    """Return how many times sooner ``t`` generalises than ``base``, and the verdict."""
+    theirs = t.arm.times
+    assert theirs is not None
+    try:
+        e = ratio_of_times(base.times, t.times)
+    except NotEnoughData as gap:
+        return "none", f"{OPEN}: needs {gap.needs}"
+    cut = f"{base.arm.name} was cut at step {base.cut:,.0f}"
+    if not np.isfinite(e.high):
+        ours = f"at least {e.low:.1f}"
+        if e.low >= theirs:
+            return ours, f"{AGREES}: more than the paper's"
+        needed = f"its runs need about {theirs * geometric_mean(t.times).value:,.0f} steps each"
+        return ours, f"{OPEN}: {cut}, {needed}"
+    word = AGREES if e.low <= theirs <= e.high else DISAGREES
+    return e.plain(1), f"{word}: the interval {'holds' if word == AGREES else 'leaves out'} the paper's"
+
+
+def judged_outcome(t: Trained) -> str:
+    """Return the verdict on whether an arm generalises, as far as it was trained."""
+    n, seen = len(t.times), int(t.times.seen.sum())
+    far = f"up to step {t.cut:,.0f}, {_range(t.accuracy)} at the end"
+    if t.arm.generalises:
+        if seen == n:
+            return f"{AGREES}: {'the one seed' if n == 1 else f'all {n} seeds'}"
+        return f"{OPEN}: {seen} of {n} seeds {far}; longer runs would tell"
+    if seen:
+        return f"{DISAGREES}: {seen} of {n} seeds generalised"
+    return f"{AGREES} as far as trained: none of {n} seed(s) {far}"
+
+
+def _growth(t: Trained) -> tuple[str, str]:
+    """Return by how much time grows for each 1% less data, and the verdict."""
+    share = floats(t.rows[f"config.{FRACTION}"])
+    try:
+        e = growth(share, t.times)
+    except NotEnoughData as gap:
+        return "none", f"{OPEN}: needs {gap.needs}"
+    ours = f"{e.percent(1)}" if np.isfinite(e.high) else f"at least {100 * e.low:.1f}%"
+    between = f"between fractions of {share.min():g} and {share.max():g}"
+    if "S5" in t.arm.name:
+        low, high = S5_GROWTH
+        word = AGREES if e.low <= high and e.high >= low else DISAGREES
+        return ours, f"{word}: {between}"
+    return ours, f"{AGREES if e.low > 0 else OPEN}: {between}" + ("" if e.low > 0 else "; more seeds would tell")
+
+
+def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the claims about the phases: where memorisation ends, and what moves before validation accuracy does."""
+    mine = curves[curves["run_id"].isin(t.rows.index) & (curves["step"] > 0)].dropna(subset=list(PARTS))
+    if mine.empty:
+        return []
+    moves = pd.DataFrame([_moves(curve) for _, curve in mine.groupby("run_id", sort=True)])
+    n = "one seed, so no interval" if len(moves) == 1 else f"{len(moves)} seeds"
+    claim = "memorisation ends and the circuit begins to form (excluded loss is lowest)"
+    theirs = f"about epoch {t.paper.phases['memorised']:,}"
+    records = [_record(t, claim, theirs, _steps(moves["turn"]), f"{OPEN}: {n}")]
+    ours = "; ".join(f"{name.replace('_', ' ')} {_steps(moves[name])}" for name in (*PARTS, "val_acc"))
+    claim = "restricted and excluded loss are half-way before validation accuracy is at 50%"
+    if moves["val_acc"].isna().any():
+        verdict = f"{OPEN}: validation accuracy was {_range(t.accuracy)} when cut at step {t.cut:,.0f}"
+    else:
+        ahead = (moves[list(PARTS)].max(axis=1) < moves["val_acc"]).sum()
+        verdict = f"{AGREES if ahead == len(moves) else DISAGREES}: {ahead} of {len(moves)} seeds"
+    return [*records, _record(t, claim, "yes, no number", ours, verdict)]
+
+
+def _steps(steps: pd.Series) -> str:
+    return ", ".join("not yet" if np.isnan(step) else f"{step:,.0f}" for step in steps)
+
+
+def _moves(curve: pd.DataFrame) -> dict[str, float]:
+    """Return when a run's excluded loss turns, when both losses are half-way, and when half of the answers are right.
+
+    Excluded loss falls while the run memorises and rises from then on; restricted loss falls from its peak on.
+    """
+    step, right = floats(curve["step"]), floats(curve["val_acc"]) >= WAY
+    restricted, excluded = (floats(curve[part]) for part in PARTS)
+    low, high = int(np.argmin(excluded)), int(np.argmax(restricted))
+    return {
+        "turn": float(step[low]),
+        "restricted_loss": half_way(step[high:], restricted[high:]),
+        "excluded_loss": half_way(step[low:], excluded[low:]),
+        "val_acc": float(step[np.argmax(right)]) if right.any() else float("nan"),
+    }
+
+
+QUESTION = Question(
+    name="papers",
+    title="Papers beside these runs",
+    question="Do the numbers of papers on grokking come out at their settings?",
+    command="",
+    analyse=analyse,
+    applies=lambda observations: bool(observations.once(arms_of)),
+)
