@@ -1,9 +1,10 @@
-"""What code of the user's own costs: ``python -m benchmarks.own_code [--steps 40]``.
+"""What code of the user's own costs: ``python -m benchmarks.own_code [--steps 40] [--uncompiled]``.
 
 A built-in operation, the same one as code of the user's own, and what else may stand beside it, each a lane of the
 same regime. All take turns in one process on one thread, in an order that moves on each round, and what counts is the
 ratio of processor seconds to the built-in one's, pair by pair: a busy machine treats them alike. The built-in one
-stands there twice: the second says how far a ratio of equals is from 1. Prints a page in Markdown.
+stands there twice: the second says how far a ratio of equals is from 1. Steps are compiled where that kind of code can
+be, as in a sweep with its default settings. Prints a page in Markdown.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from grok.arithmetic.engine import seat
 from grok.arithmetic.lane import Lane
 from grok.arithmetic.program import dropout_noise
 from grok.arithmetic.run import ArithmeticRun
+from grok.config import ArithmeticConfig
 from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.execute.planned import name_runs
 from grok.numerics.products import processor_model
@@ -38,10 +40,16 @@ from grok.config.arithmetic import ModelConfig
 from grok.plugins import Operation
 from dataclasses import replace
 
-def addition(n):
-    return Operation((np.arange(n)[:, None] + np.arange(n)) % n)
+def cross_entropy(logits, right):
+    return torch.nn.functional.cross_entropy(logits, right, reduction="none")
+
+def addition(modulus):
+    return Operation((np.arange(modulus)[:, None] + np.arange(modulus)) % modulus)
 
 class Nothing:
+    def __init__(self, parameters):
+        pass
+
     def gradients(self, step, parameters, gradients):
         return gradients
 
@@ -55,25 +63,26 @@ class Module(Transformer):
         super().__init__(ModelConfig(), vocab_size=vocab_size, length=length)
 """
 ADDITION: Final[dict[str, Any]] = {"operation": "x+y", "sequence": "a op b ="}
+MODULUS: Final = 223
 CONTENDERS: Final[dict[str, dict[str, Any]]] = {
     "built-in operation": {},
     "built-in operation again": {},
-    "the same as a plugin": {"task": {"plugin": {"_target_": "own.addition", "n": 223}}},
+    "the same as a plugin": {"task": {"plugin": {"_target_": "own.addition"}}},
+    "cross-entropy as train.loss_plugin": {"train": {"loss_plugin": {"_target_": "own.cross_entropy"}}},
     "an intervention that does nothing": {"optim": {"intervention": {"_target_": "own.Nothing"}}},
     "torch's AdamW as optim.plugin": {"optim": {"plugin": {"_target_": "torch.optim.AdamW"}}},
-    "a lane model (uncompiled)": {"model": {"plugin": {"_target_": "own.Same"}}},
-    "a torch module (plain path)": {"model": {"plugin": {"_target_": "own.Module"}}},
+    "a lane model (never compiled)": {"model": {"plugin": {"_target_": "own.Same"}}},
+    "a torch module (plain path, never compiled)": {"model": {"plugin": {"_target_": "own.Module"}}},
 }
-"""What each lays over addition modulo 223 in the default regime."""
+"""What each lays over addition in the default regime."""
 
 
-def lane_of(over: dict[str, Any], folder: str) -> Lane:
-    """Return a lane of the default regime with ``over`` laid over it."""
-    keep_freed_memory()
-    use_large_pages()
-    config = default_config(**{**over, "task": {**ADDITION, **over.get("task", {})}, "plugin_path": folder})
-    name_runs([config])
-    return seat(ArithmeticRun(Job(run_id="0", config=config)), {})
+def config_of(over: dict[str, Any], folder: str, compiled: bool, modulus: int) -> ArithmeticConfig:
+    """Return the default regime with ``over`` laid over it."""
+    task = {**ADDITION, "modulus": modulus, **over.get("task", {})}
+    if "plugin" in task:
+        task["plugin"] = {**task["plugin"], "modulus": modulus}
+    return default_config(**{**over, "task": task, "plugin_path": folder, "numerics": {"compile": compiled}})
 
 
 def stepper(lane: Lane) -> Callable[[], float]:
@@ -91,13 +100,17 @@ def stepper(lane: Lane) -> Callable[[], float]:
     return step
 
 
-def measure(steps: int, folder: Path) -> dict[str, list[float]]:
+def measure(steps: int, folder: Path, compiled: bool, modulus: int = MODULUS) -> dict[str, list[float]]:
     """Return each contender's processor seconds of ``steps`` updates, taken in turns."""
     torch.set_num_threads(1)
+    keep_freed_memory()
+    use_large_pages()
     (folder / "own.py").write_text(CODE)
+    configs = {name: config_of(over, str(folder), compiled, modulus) for name, over in CONTENDERS.items()}
+    name_runs(list(configs.values()))  # makes the code of all of them importable
     steppers: dict[str, Callable[[], float]] = {}
-    for name, over in CONTENDERS.items():
-        steppers[name] = stepper(lane_of(over, str(folder)))
+    for name, config in configs.items():
+        steppers[name] = stepper(seat(ArithmeticRun(Job(run_id="0", config=config)), {}))
         for _ in range(3):  # the first step compiles
             steppers[name]()
     seconds: dict[str, list[float]] = {name: [] for name in steppers}
@@ -109,11 +122,12 @@ def measure(steps: int, folder: Path) -> dict[str, list[float]]:
     return seconds
 
 
-def page(seconds: dict[str, list[float]]) -> str:
+def page(seconds: dict[str, list[float]], compiled: bool) -> str:
     """Return the table: median milliseconds of a step, and the quartiles of the ratio, pair by pair."""
     first = next(iter(seconds.values()))
     lines = [
-        f"{len(first)} rounds, one thread, {processor_model()}, torch {torch.__version__}. Processor time of a step.",
+        f"{len(first)} rounds, one thread, {'compiled' if compiled else 'uncompiled'}, {processor_model()}, "
+        f"torch {torch.__version__}. Processor time of a step.",
         "",
         "| contender | ms a step (median) | times the built-in one (median, quartiles) |",
         "|---|---|---|",
@@ -130,9 +144,11 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.own_code", description=__doc__)
     parser.add_argument("--steps", type=int, default=40, help="rounds (default 40)")
+    parser.add_argument("--uncompiled", action="store_true", help="compile no step (numerics.compile=false)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(page(measure(arguments.steps, Path(folder))))
+        compiled = not arguments.uncompiled
+        print(page(measure(arguments.steps, Path(folder), compiled), compiled))
     return 0
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, as_text, differing_settings, floats, is_random_seed
-from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.few_times import geometric_mean, growth, ratio_of_times
 from analysis.statistics.survival import Times
 from analysis.studies.base import Finding, Question, Study, Table
@@ -219,13 +219,11 @@ def with_measures(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def _arm(t: Trained) -> dict[str, object]:
-    dots = ", ".join(
-        f"{name}={value}" for name, value in t.arm.settings.items() if name.startswith(("optim", "train.l"))
-    )
+    shown = [f"{k}={v}" for k, v in t.arm.settings.items() if k.startswith(("optim.", "train.loss"))]
     return {
         "paper": t.paper.title,
         "condition": t.arm.name,
-        "settings": dots,
+        "settings": ", ".join(shown),
         "seeds": ", ".join(map(str, sorted(t.rows["seed"].astype(int).unique()))),
         "steps, at most": f"{int(t.rows['config.train.steps'].max()):,}",
         "generalised": f"{int(t.times.seen.sum())} of {len(t.rows)}",

@@ -1,0 +1,117 @@
+"""Runs at the settings of papers: which count, and what the verdicts say of long, short and cut ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.observations import as_text, differing_settings
+from analysis.studies.papers import EMA, GROKFAST, NANDA, OPENAI, POWER, PRIETO, TIMES_TABLE
+from grok.cli.compose import compose
+from grok.config import flatten, load_config
+from tests.analysis.questions import ask, needs
+from tests.analysis.simulate import Truth, simulate
+
+
+def runs(settings: dict[str, str], times: list[float], steps: int = 3000, **more: Any) -> list[Truth]:
+    typed = {k: float(v) if v.replace(".", "").isdigit() else v for k, v in settings.items()}
+    typed = {k: {"true": True, "false": False}.get(v, v) if isinstance(v, str) else v for k, v in typed.items()}
+    whole = {k: int(v) if isinstance(v, float) and v == int(v) and "decay" not in k else v for k, v in typed.items()}
+    return [
+        Truth({**whole, "seed": seed, "train.steps": steps, "eval.every": 50, **more}, time)
+        for seed, time in enumerate(times)
+    ]
+
+
+def claims(truths: list[Truth]) -> pd.DataFrame:
+    (table,) = [t.frame for t in ask("papers", simulate(truths)).tables if t.name == "papers"]
+    return table.set_index("claim")
+
+
+def test_a_papers_step_agrees_where_one_more_run_might_have_it() -> None:
+    claim = "EMA filter, AdamW: steps to 95% validation accuracy"
+    assert claims(runs(EMA, [800, 900, 1000, 1100])).loc[claim, "verdict"].startswith("agrees: one more run of ours")
+    assert claims(runs(EMA, [2000, 2100, 2200, 2300])).loc[claim, "verdict"].startswith("disagrees: one more run")
+    assert "none of 4 seeds by 3.3 times" in claims(runs(EMA, [9e9] * 4)).loc[claim, "verdict"]
+    assert claims(runs(EMA, [9e9] * 4, steps=500)).loc[claim, "verdict"].startswith("not decided: cut at step 500")
+    assert claims(runs(EMA, [900, 1000])).loc[claim, "verdict"].startswith("not decided: 2 of 2 seeds")
+
+
+def test_a_ratio_to_runs_that_were_cut_is_a_bound() -> None:
+    slow = {**TIMES_TABLE, "optim.weight_decay": "0.005"}
+    claim = "EMA filter, AdamW, over no filter, AdamW: times sooner"
+    fast = runs(EMA, [900, 1000, 1100])
+    row = claims(fast + runs(slow, [9e9] * 2, steps=8000)).loc[claim]
+    assert row["ours"].startswith("at least ") and "was cut at step 8,000" in row["verdict"]
+    assert row["verdict"].startswith("not decided")
+    row = claims(fast + runs(slow, [44_000, 46_000, 48_000], steps=60_000)).loc[claim]
+    assert row["verdict"].startswith("agrees: the interval holds")
+    row = claims(fast + runs(slow, [4000, 4100, 4200], steps=8000)).loc[claim]
+    assert row["verdict"].startswith("disagrees")
+
+
+def test_growth_with_less_data() -> None:
+    truths = [
+        truth
+        for share in (0.5, 0.6, 0.7)
+        for truth in runs(OPENAI, [1000 * 1.04 ** (100 * (0.7 - share)) * x for x in (0.97, 1.03)], steps=6000,
+                          **{"task.train_fraction": share})
+    ]  # fmt: skip
+    row = claims(truths).loc["x/y mod 97: more time for each 1% less data"]
+    assert row["verdict"] == "agrees: between fractions of 0.5 and 0.7" and row["seeds"] == "2"
+
+
+def test_an_arm_that_must_not_generalise() -> None:
+    softmax, *others = PRIETO.arms
+    table = claims(runs(dict(softmax.settings), [9e9]) + runs(dict(others[0].settings), [1000]))
+    assert table.loc["softmax does not generalise", "verdict"].startswith("agrees as far as trained: none of 1 seed")
+    assert table.loc["stablemax generalises", "verdict"] == "agrees: the one seed"
+    assert claims(runs(dict(softmax.settings), [900])).loc["softmax does not generalise", "verdict"][:9] == "disagrees"
+
+
+def test_a_run_with_one_other_setting_is_no_run_of_the_paper() -> None:
+    assert "runs of this study" in needs("papers", simulate(runs({**EMA, "model.d_model": "64"}, [900] * 3)))
+    perturbed = runs(EMA, [900], **{"perturb.ulps": 1})
+    assert "runs of this study" in needs("papers", simulate(perturbed))
+
+
+WORDS = {
+    "EMA filter, AdamW": "experiment=grokfast",
+    "MA filter, AdamW": "experiment=grokfast optim.grokfast=ma optim.grokfast_lamb=5 optim.weight_decay=0.01",
+    "no filter, no decay": "experiment=grokfast optim.grokfast=none optim.weight_decay=0",
+    "no filter, AdamW": "experiment=grokfast optim.grokfast=none",
+    "x/y mod 97": "experiment=openai",
+    "products in S5": "experiment=openai task.operation=ab task.modulus=120",
+    "x+y mod 113": "experiment=nanda",
+    "softmax": "experiment=nanda task.train_fraction=0.4 optim.weight_decay=0 train.batch_size=5107",
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_an_arm_is_what_its_experiment_composes(name: str) -> None:
+    (arm,) = [arm for paper in (GROKFAST, PRIETO, POWER, NANDA) for arm in paper.arms if arm.name == name]
+    config = flatten(load_config(compose(WORDS[name].split())))
+    row = pd.Series({f"config.{k}": v for k, v in config.items()})
+    composed = {k: as_text(v) for k, v in differing_settings(row).items() if k not in arm.free}
+    assert composed == arm.settings
+
+
+def test_the_progress_measures_are_held_against_validation_accuracy() -> None:
+    from analysis.studies.papers import _moves
+
+    step = np.arange(1, 101) * 100.0
+    curve = pd.DataFrame(
+        {
+            "step": step,
+            "restricted_loss": 10 / (1 + np.exp((step - 3000) / 300)),
+            "excluded_loss": np.abs(step - 1400) / 1000,
+            "val_acc": 1 / (1 + np.exp((7000 - step) / 200)),
+        }
+    )
+    moves = _moves(curve)
+    assert moves["turn"] == 1400 and moves["val_acc"] == 7000
+    assert 2900 <= moves["restricted_loss"] <= 3100 and moves["excluded_loss"] == pytest.approx(5700, abs=100)
+    assert np.isnan(_moves(curve.assign(val_acc=0.02))["val_acc"])
