@@ -1,1 +1,1 @@
-"""From raw text to token files. No torch."""
+"""Prepares raw text as files of token ids. No torch."""

@@ -1,14 +1,14 @@
-"""A prepared corpus: token ids in memory-mapped files, their documents, and a manifest that names the data.
+"""A prepared corpus: token ids in memory-mapped files, document offsets, and a manifest with a hash of the data.
 
 A corpus folder holds ``manifest.json``, ``tokenizer.json``, the report (``corpus.json``, ``corpus.md``), and
-for each split (``train``, ``val``, perhaps ``test``)
+for each split (``train``, ``val``, and ``test`` if there is one)
 
-- ``SPLIT.bin``: the ids, one after another, little-endian uint16, or uint32 above 65,536 ids;
+- ``SPLIT.bin``: the ids in order, little-endian uint16, or uint32 above 65,536 ids;
 - ``SPLIT.docs``: int64 little-endian offsets, one more than documents; document ``i`` is
   ``tokens[docs[i]:docs[i + 1]]``, its ``<|endoftext|>`` included.
 
-``manifest["hash"]`` names the data in a run's identity. It follows from the ids, the documents and the
-tokeniser, never from a path or from the form in which the text came.
+``manifest["hash"]`` identifies the data in a run's identity. It depends on the ids, the documents and the
+tokeniser, never on a path or on the form of the text (parquet, JSON, plain files).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _MANIFEST_SHAPE: Final = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """An open corpus folder. Opening reads the manifest and checks sizes; tokens are read when used.
+    """An open corpus folder. Opening reads the manifest and checks sizes; tokens are read when they are used.
 
-    Its files stay open, so it keeps its tokens when ``grok.prepare`` puts another corpus in its place.
+    Its files stay open, so its tokens do not change when ``grok.prepare`` replaces the folder.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class Corpus:
 
     @property
     def hash(self) -> str:
-        """The name of this data: equal hash, equal ids, documents and tokeniser."""
+        """The identifier of this data: equal hash means equal ids, documents and tokeniser."""
         return str(self.manifest["hash"])
 
     @property
@@ -85,14 +85,14 @@ class Corpus:
 
     @property
     def splits(self) -> list[str]:
-        """Names of the splits there are."""
+        """Names of the corpus's splits."""
         return list(self.manifest["splits"])
 
     def split(self, name: str) -> Mapping[str, Any]:
         """Return the manifest's entry of a split: file, tokens, documents, bytes, words.
 
         Raises:
-            DataError: there is no such split.
+            DataError: the corpus has no such split.
         """
         if name not in self.manifest["splits"]:
             raise DataError(f"{self.path} has no split {name!r}: it has {', '.join(self.splits)}")
@@ -100,18 +100,18 @@ class Corpus:
         return entry
 
     def tokens(self, split: str) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]:
-        """Return the ids of a split, ``[tokens]``, memory-mapped for reading: cheap to open in each process."""
+        """Return the ids of a split, ``[tokens]``, memory-mapped for reading."""
         return self.file(self.split(split)["file"]).map(np.dtype(self.manifest["dtype"]))
 
     def documents(self, split: str) -> NDArray[np.int64]:
-        """Return where documents begin, ``[documents + 1]``; the last is the number of tokens."""
+        """Return the offsets of the documents in tokens, ``[documents + 1]``; the last is the number of tokens."""
         return self.file(self.split(split)["documents_file"]).read(_DOCS_DTYPE)
 
     def file(self, name: str) -> OpenFile:
-        """Return a file of the folder, opened once.
+        """Return a file of the folder; it is opened once.
 
         Raises:
-            DataError: it is missing, or cannot be read.
+            DataError: the file is missing or cannot be read.
         """
         if name not in self._files:
             self._files[name] = OpenFile(self.path / name)
@@ -122,7 +122,7 @@ class Corpus:
         """The tokeniser that made these ids.
 
         Raises:
-            DataError: the file is missing, or not the one the ids were made with.
+            DataError: the file is missing, or differs from the one that made the ids.
         """
         entry = self.manifest["tokenizer"]
         tokenizer = load_tokenizer(self.path / entry["file"], entry["kind"], entry["eot"])
@@ -134,11 +134,11 @@ class Corpus:
         return tokenizer
 
     def sample(self, split: str = "train", tokens: int = 64) -> str:
-        """Return the text of the first ``tokens`` ids of a split, for a person to see that the data is text."""
+        """Return the text of the first ``tokens`` ids of a split, so that the user can see what the data is."""
         return self.tokenizer.decode(self.tokens(split)[:tokens].tolist())
 
     def verify(self, splits: Iterable[str] | None = None) -> None:
-        """Read all of some splits (default: of all) and compare with the manifest's hashes.
+        """Read all bytes of some splits (default: of all) and compare them with the manifest's hashes.
 
         Raises:
             DataError: a file was changed since it was written.
@@ -150,10 +150,10 @@ class Corpus:
                     raise DataError(f"{self.path / file} was changed after it was written: run `grok prepare` again")
 
     def refuse_changed(self, splits: Iterable[str]) -> None:
-        """Refuse to go on with tokens that were overwritten in place. Files that nobody touched cost a system call.
+        """Refuse tokens that were overwritten in place. A file whose size and time are unchanged is not read again.
 
         Raises:
-            DataError: a split's tokens are no longer those of the manifest.
+            DataError: a split's tokens differ from the manifest's hash.
         """
         for name in splits:
             entry = self.split(name)
@@ -162,21 +162,21 @@ class Corpus:
                 file.trust()
                 if file.sha256() != entry["sha256"]:
                     raise DataError(
-                        f"{file.path} was overwritten while it was in use: what is computed from here on would be"
-                        " named after other data; run `grok prepare` again, and then the same command"
+                        f"{file.path} was overwritten while it was in use: further results would carry the hash of"
+                        " other data; run `grok prepare` again, and then the same command"
                     )
 
     def stamps(self, splits: Iterable[str]) -> tuple[tuple[int, ...], ...]:
-        """Return what tells these splits' token files from others and from changed ones: device, inode, size, time."""
+        """Return device, inode, size and modification time of these splits' token files: another tuple, other data."""
         return tuple(self.file(self.split(name)["file"]).stamp for name in splits)
 
 
 def open_corpus(path: str | Path) -> Corpus:
-    """Return the corpus in folder ``path``, its files' sizes and its tokeniser checked against the manifest.
+    """Return the corpus in folder ``path``, after a comparison of file sizes and tokeniser with the manifest.
 
     Raises:
-        DataError: no corpus there, one of another version, a changed manifest, files cut off or missing, or another
-            tokeniser.
+        DataError: no corpus in the folder, another version, a changed manifest, truncated or missing files, or
+            another tokeniser.
     """
     folder = Path(path)
     corpus = Corpus(folder, read_manifest(folder))
@@ -184,17 +184,17 @@ def open_corpus(path: str | Path) -> Corpus:
     known = corpus.manifest["tokenizer"]
     if (corpus.tokenizer.vocab_size, corpus.tokenizer.eot_id) != (known["vocab_size"], known["eot_id"]):
         raise DataError(
-            f"{folder} says that its tokeniser has {known['vocab_size']} ids and ends documents with {known['eot_id']};"
-            f" it has {corpus.tokenizer.vocab_size} and {corpus.tokenizer.eot_id}: run `grok prepare` again"
+            f"{folder}: the manifest has {known['vocab_size']} ids and the end of text {known['eot_id']}, its tokeniser"
+            f" has {corpus.tokenizer.vocab_size} and {corpus.tokenizer.eot_id}: run `grok prepare` again"
         )
     return corpus
 
 
 def read_manifest(folder: Path) -> Mapping[str, Any]:
-    """Return the manifest of a corpus folder, held against its own hashes.
+    """Return the manifest of a corpus folder, compared with its own hashes.
 
     Raises:
-        DataError: there is none, or it is not one that `grok.prepare` wrote.
+        DataError: the folder has no manifest, or one that ``grok.prepare`` did not write.
     """
     file = folder / "manifest.json"
     if not file.is_file():
@@ -210,7 +210,9 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
     if version != MANIFEST_VERSION and isinstance(version, int):
         raise DataError(f"{file} has version {version}, this code reads {MANIFEST_VERSION}: run `grok prepare` again")
     if not has_shape(manifest, _MANIFEST_SHAPE) or not _names_files(manifest):
-        raise DataError(f"{file} is not a corpus manifest (a part is missing, or no number): run `grok prepare` again")
+        raise DataError(
+            f"{file} is not a corpus manifest (a field is missing or has the wrong type): run `grok prepare` again"
+        )
     same = data_hash(manifest["tokenizer"], manifest["splits"]) == manifest["hash"]
     if not same or manifest.get("manifest_sha256", fingerprint(manifest)) != fingerprint(manifest):
         raise DataError(f"{file} was changed after it was written: run `grok prepare` again")
@@ -218,13 +220,13 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
 
 
 def fingerprint(manifest: Mapping[str, Any]) -> str:
-    """Return the hash of all that a manifest says; it stands in it as ``manifest_sha256`` (since 2026-11-22)."""
+    """Return the hash of a manifest without its field ``manifest_sha256``, which has this hash (since 2026-11-22)."""
     stated = {name: value for name, value in manifest.items() if name != "manifest_sha256"}
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
 
 
 def _names_files(manifest: Mapping[str, Any]) -> bool:
-    """Return whether the manifest's files are plain names, and its type of ids one of the two."""
+    """Return whether the manifest's files are plain names, and its type of ids is uint16 or uint32."""
     names = [manifest["tokenizer"]["file"]]
     names += [entry[key] for entry in manifest["splits"].values() for key in ("file", "documents_file")]
     return all(map(is_plain, names)) and manifest["dtype"] in ("uint16", "uint32")
@@ -244,16 +246,16 @@ def _check_sizes(corpus: Corpus) -> None:
             actual = corpus.file(file).size
             if actual != items * size:
                 raise DataError(
-                    f"{path} is {'cut off' if actual < items * size else 'too long'}: {actual / size:,.0f} {noun} of"
+                    f"{path} is {'truncated' if actual < items * size else 'too long'}: {actual / size:,.0f} {noun} of"
                     f" {items:,} in the manifest ({actual:,} bytes, expected {items * size:,});"
                     " run `grok prepare` again"
                 )
 
 
 class SplitWriter:
-    """Writes one split: ids as they come, document offsets at the end, hashes of both on the way.
+    """Writes one split: its ids, its document offsets, and the hashes of both.
 
-    A context manager: leaving it closes the file, finished or not.
+    A context manager: its end closes the file.
     """
 
     def __init__(self, folder: Path, split: str, vocab_size: int, dtype: np.dtype[Any]) -> None:
@@ -270,9 +272,16 @@ class SplitWriter:
         self._file.close()
 
     def write(self, ids: NDArray[np.unsignedinteger[Any]], ends: NDArray[np.int64], n_bytes: int, words: int) -> None:
-        """Append ``ids``; ``ends`` counts the ids of this call up to each document's end.
+        """Append ids.
 
-        ``n_bytes`` (UTF-8) and ``words`` are those of the source text behind them.
+        Args:
+            ids: ``[n]``.
+            ends: for each document that ends in this call, the number of this call's ids up to its end.
+            n_bytes: UTF-8 bytes of the source text.
+            words: words of the source text.
+
+        Raises:
+            DataError: an id is not below ``vocab_size``.
         """
         if len(ids) and int(ids.max()) >= self._vocab_size:
             raise DataError(f"the tokeniser gave id {int(ids.max())}, its vocabulary has {self._vocab_size}")
@@ -289,7 +298,7 @@ class SplitWriter:
         self._file.close()
         offsets = np.concatenate(self._offsets)
         if offsets[-1] != self.tokens:
-            offsets = np.append(offsets, np.int64(self.tokens))  # a continuous text's part that no document ends
+            offsets = np.append(offsets, np.int64(self.tokens))  # part of one continuous text: no document ends in it
         data = offsets.astype(_DOCS_DTYPE).tobytes()
         (self.folder / f"{self.name}.docs").write_bytes(data)
         return {
@@ -317,9 +326,9 @@ def tokenizer_entry(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def data_hash(tokenizer: Mapping[str, Any], splits: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the name of the data: a hash of ids, documents and tokeniser.
+    """Return the identifier of the data: a hash of ids, documents and tokeniser.
 
-    Of the splits that training and its evaluations read; adding a test split renames no run.
+    The split ``test`` is left out, because no run reads it: adding it changes no ``run_id``.
     """
     content = {
         "version": MANIFEST_VERSION,
@@ -332,7 +341,7 @@ def data_hash(tokenizer: Mapping[str, Any], splits: Mapping[str, Mapping[str, An
 
 
 def check_vocabulary(corpus: Corpus, vocab_size: int) -> None:
-    """Refuse a model whose vocabulary cannot hold the corpus's ids.
+    """Refuse a model whose vocabulary is smaller than the corpus's.
 
     Raises:
         DataError: the model has fewer ids than the tokeniser.
@@ -345,10 +354,10 @@ def check_vocabulary(corpus: Corpus, vocab_size: int) -> None:
 
 
 def check_fit(corpus: Corpus, *, context: int, vocab_size: int | None) -> None:
-    """Refuse a corpus that a model of this context and vocabulary (None: the corpus's) cannot train on.
+    """Refuse a corpus on which a model of this context and vocabulary (None: the corpus's) cannot train.
 
     Raises:
-        DataError: a split is shorter than one block, or has ids that the model does not have.
+        DataError: a split is shorter than one block, or the model's vocabulary is smaller than the corpus's.
     """
     if vocab_size is not None:
         check_vocabulary(corpus, vocab_size)

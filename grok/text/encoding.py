@@ -1,4 +1,4 @@
-"""Text to token files: chunks encoded by workers, written in order."""
+"""Encodes text as token files: worker processes encode chunks, this process writes them in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class Encoded:
 
     split: str
     ids: NDArray[np.unsignedinteger[Any]]
+    """``[tokens]``."""
     ends: NDArray[np.int64]
+    """``[documents that end in the job]``: number of the job's ids up to the document's end."""
     bytes: int
     words: int
 
@@ -48,8 +50,16 @@ def encode(
 ) -> dict[str, dict[str, Any]]:
     """Write all splits' token files into ``folder`` and return their manifest entries.
 
-    ``folder`` holds ``tokenizer.json``; ``written_apart`` asks for WikiText's detokeniser; ``total`` is about how
-    many bytes there are.
+    Args:
+        folder: holds ``tokenizer.json`` already.
+        tokenizer: makes the ids.
+        sources: ``input``, and the splits that have files of their own.
+        cut: the begin of the validation split in ``input``.
+        form: the name of the form of the text, whose rule counts words.
+        written_apart: apply WikiText's detokeniser.
+        workers: number of processes.
+        total: bytes of the text, about; for the progress line.
+        say: takes a line of progress.
     """
     names = ["train", "val", *(name for name in sources if name not in ("input", "val"))]
     worker = functools.partial(
@@ -79,7 +89,7 @@ def encode(
 
 @functools.lru_cache(maxsize=1)
 def _loaded_tokenizer(file: Path, kind: str, eot: str, known_hash: str) -> Tokenizer:
-    """Return the tokeniser, once a process; the hash in the key keeps one path with two contents apart."""
+    """Return the tokeniser, loaded once per process; with the hash in the key a changed file is loaded again."""
     tokenizer = load_tokenizer(file, kind, eot)
     assert tokenizer.hash == known_hash
     return tokenizer
@@ -98,7 +108,7 @@ def _encode_chunk(
     code: Code,
 ) -> Encoded:
     activate(code)
-    if one_thread:  # in a worker process of its own: the workers are the parallelism
+    if one_thread:  # in a worker process: parallelism comes from the number of workers
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = _loaded_tokenizer(file, kind, eot, known_hash)
     texts = [detokenize(text) for text in job.texts] if written_apart else job.texts

@@ -1,4 +1,4 @@
-"""A tokeniser in Hugging Face's form: the files that ``AutoTokenizer.from_pretrained`` reads, with the same ids."""
+"""Exports a tokeniser to Hugging Face's format: ``AutoTokenizer.from_pretrained`` reads the files, with equal ids."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from grok.text.tokenizers import (
 
 
 def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, str]:
-    """Return ``tokenizer.json`` and ``tokenizer_config.json`` by name; ``context`` is the model's.
+    """Return the content of ``tokenizer.json`` and ``tokenizer_config.json`` by file name.
 
-    Nothing is put before or behind a text there, as nothing is here.
+    The exported tokeniser adds no token before or after a text, like this project's.
+
+    Args:
+        tokenizer: the tokeniser to export.
+        context: the model's context in tokens.
 
     Raises:
-        DataError: it is code of the user's own, which has no such form.
+        DataError: the tokeniser is the user's own code, which this format cannot express.
     """
     definition = json.loads(_definition(tokenizer))
     definition["post_processor"] = None
@@ -54,7 +58,7 @@ def _definition(tokenizer: Tokenizer) -> str:
     library = tokenizers_library()
     if isinstance(tokenizer, CharTokenizer):
         vocabulary = {c: i for i, c in enumerate(tokenizer.characters)}
-        # no unknown token: a character that the vocabulary lacks is an error there too
+        # no unknown token: an unknown character is an error, as in CharTokenizer
         theirs = library.Tokenizer(library.models.WordLevel(vocabulary))
         theirs.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\S]"), "isolated")
         theirs.decoder = library.decoders.Fuse()

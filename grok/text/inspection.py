@@ -1,4 +1,4 @@
-"""What is in a text, before anyone trains on it: counts, extremes, damage, duplicates, samples."""
+"""The report on a text before training: counts, longest and shortest documents, damage, duplicates, samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grok.text.corpus import Corpus
 from grok.text.quality import Quality, warnings_of
 
 SHORT_BYTES: Final = 20
-"""A document of fewer bytes is counted as short."""
+"""A document of fewer bytes counts as short."""
 
 _REPLACEMENT: Final = 0xFFFD
 _CONTROL: Final = np.array([c for c in range(32) if chr(c) not in "\t\n\r"])
@@ -23,17 +23,22 @@ _LATIN_END: Final = 0x250
 
 @dataclass(frozen=True, slots=True)
 class ChunkScan:
-    """What one worker found in some pieces of text."""
+    """Counts and hashes of a chunk's ``pieces`` pieces of text, made by one worker."""
 
     sizes: NDArray[np.int64]
-    """UTF-8 bytes of each piece."""
+    """``[pieces]``: UTF-8 bytes."""
     characters: NDArray[np.int64]
+    """``[pieces]``: number of characters."""
     ends: NDArray[np.bool_]
+    """``[pieces]``: whether the piece ends a document."""
     digests: list[bytes]
+    """For each piece 8 bytes of BLAKE2b."""
     codes: NDArray[np.int64]
+    """``[distinct characters]``: their code points, ascending."""
     code_counts: NDArray[np.int64]
+    """``[distinct characters]``: how often each occurs."""
     damaged: NDArray[np.bool_]
-    """Whether a piece holds U+FFFD."""
+    """``[pieces]``: whether the piece has U+FFFD."""
 
 
 def scan_chunk(texts: Sequence[str], ends: Sequence[bool]) -> ChunkScan:
@@ -55,7 +60,7 @@ def scan_chunk(texts: Sequence[str], ends: Sequence[bool]) -> ChunkScan:
 
 @dataclass(slots=True)
 class TextScan:
-    """All that one source holds, folded from its chunks; 24 bytes of memory a document."""
+    """Counts and hashes of one source, summed over its chunks; needs about 24 bytes of memory a document."""
 
     blank_documents: int = 0
     characters: int = 0
@@ -69,7 +74,7 @@ class TextScan:
     _open_damaged: bool = False
 
     def add(self, chunk: ChunkScan) -> None:
-        """Fold in the next chunk; chunks come in the order of the text."""
+        """Add the next chunk; chunks come in the order of the text."""
         self.characters += int(chunk.characters.sum())
         for code, count in zip(chunk.codes.tolist(), chunk.code_counts.tolist(), strict=True):
             self.character_counts[code] = self.character_counts.get(code, 0) + count
@@ -80,7 +85,7 @@ class TextScan:
         ):
             self._open_bytes += size
             self._open_damaged |= damaged
-            # a document in pieces is named by the chain of its pieces' hashes
+            # the hash of a document in several pieces is the chained hash of the pieces
             self._open_digest = (
                 hashlib.blake2b(self._open_digest + digest, digest_size=8).digest() if self._open_digest else digest
             )
@@ -103,15 +108,15 @@ class TextScan:
         return int(sum(part.sum() for part in self.document_bytes))
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return the bytes of each document."""
+        """Return the UTF-8 bytes of each document, ``[documents]``."""
         return np.concatenate([np.zeros(0, dtype=np.int64), *self.document_bytes])
 
     def digests(self) -> NDArray[np.uint64]:
-        """Return a hash of each document."""
+        """Return a 64-bit hash of each document, ``[documents]``."""
         return np.concatenate([np.zeros(0, dtype=np.uint64), *self.document_digests])
 
     def describe(self) -> dict[str, Any]:
-        """Return the counts that the report shows."""
+        """Return the numbers of the report, as JSON values by name."""
         sizes, digests = self.sizes(), self.digests()
         count = self.character_counts
         quantiles = np.quantile(sizes, [0.05, 0.5, 0.95]) if len(sizes) else np.zeros(3)
@@ -143,15 +148,17 @@ def _share(counts: Mapping[int, int], chosen: Any) -> float:
 
 
 def shared_documents(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> int:
-    """Return how many documents of ``right`` stand in ``left`` too, word for word."""
+    """Return the number of documents in ``right`` that are also in ``left``, compared by their hashes."""
     return int(np.isin(right, left).sum())
 
 
 def report(corpus: Corpus, scans: Mapping[str, TextScan], leaks: Mapping[str, int]) -> dict[str, Any]:
-    """Return the corpus report: of each source its text, of each split its tokens, samples, and what looks wrong.
+    """Return the corpus report as JSON values: the sources' text, the splits' tokens, samples, and warnings.
 
-    ``scans`` is keyed by what was read (``input``, ``val``, ``test``), ``leaks`` by split:
-    how many of its documents also stand in ``train``.
+    Args:
+        corpus: the prepared corpus.
+        scans: the scan of each source by its name (``input``, ``val``, ``test``).
+        leaks: for each split the number of its documents that are also in ``train``.
     """
     texts = {name: scan.describe() for name, scan in scans.items()}
     splits = {name: _describe_split(corpus, name) for name in corpus.splits}
@@ -169,7 +176,7 @@ def report(corpus: Corpus, scans: Mapping[str, TextScan], leaks: Mapping[str, in
 def _describe_split(corpus: Corpus, name: str) -> dict[str, Any]:
     entry = corpus.split(name)
     used = np.zeros(corpus.vocab_size, dtype=np.int64)
-    with (corpus.path / entry["file"]).open("rb") as file:  # read, not mapped: a mapped file counts as memory in use
+    with (corpus.path / entry["file"]).open("rb") as file:  # not memory-mapped: mapped pages count as memory in use
         while len(ids := np.fromfile(file, dtype=np.dtype(corpus.manifest["dtype"]), count=2**22)):
             used += np.bincount(ids, minlength=corpus.vocab_size)
     return {
@@ -182,7 +189,7 @@ def _describe_split(corpus: Corpus, name: str) -> dict[str, Any]:
 
 
 def _samples(corpus: Corpus, name: str) -> dict[str, str]:
-    """Return decoded beginnings, about 240 bytes each: of the first, middle, last, longest and shortest document."""
+    """Return the decoded first 240 bytes or so of the first, middle, last, longest and shortest document, by label."""
     entry = corpus.split(name)
     tokens = round(240 * entry["tokens"] / max(1, entry["bytes"]))
     ids, offsets = corpus.tokens(name), corpus.documents(name)
@@ -211,7 +218,7 @@ def _warnings(
                 f" in {text['documents_with_replacement']:,} of {text['documents']:,} documents"
             )
         if text["control_characters"] > characters / 10_000:
-            warnings.append(f"{name}: {text['control_characters']:,} control characters: is this text?")
+            warnings.append(f"{name}: {text['control_characters']:,} control characters: the input may not be text")
         if text["duplicate_share"] > 0.01:
             warnings.append(
                 f"{name}: {text['duplicate_share']:.1%} of the documents repeat an earlier one, word for word"
@@ -226,7 +233,7 @@ def _warnings(
         warnings += warnings_of(name, text["quality"])
     for name, count in leaks.items():
         if count:
-            warnings.append(f"{name}: {count:,} of {splits[name]['documents']:,} documents also stand in train")
+            warnings.append(f"{name}: {count:,} of {splits[name]['documents']:,} documents are also in train")
     for name, split in splits.items():
         if split["bytes_per_token"] < 1.5 and split["ids"] > 1000:
             warnings.append(
@@ -236,7 +243,7 @@ def _warnings(
 
 
 def to_markdown(content: Mapping[str, Any], title: str) -> str:
-    """Return the report as a page to read."""
+    """Return the report as a Markdown page; ``title`` is the corpus's name."""
     tokenizer = content["tokenizer"]
     lines = [
         f"# Corpus {title}",
@@ -250,7 +257,7 @@ def to_markdown(content: Mapping[str, Any], title: str) -> str:
     ]
     for name, text in content["text"].items():
         for fault, worst in text["quality"]["worst"].items():
-            lines += [f"## The worst of {name}: {fault.replace('_', ' ')}", ""]
+            lines += [f"## Worst samples of {name}: {fault.replace('_', ' ')}", ""]
             for beginning in worst:
                 lines += ["````text", beginning.strip("\n"), "````", ""]
     for name, samples in content["samples"].items():

@@ -1,7 +1,7 @@
-"""A file that stays open for reading: whoever replaces it later changes nothing here, whoever overwrites it is noticed.
+"""A file that stays open for reading: a replacement has no effect on its reader, an overwrite is detected.
 
-``grok.prepare`` puts a new corpus in place by a rename, so a run that trains on the old one
-keeps reading the old bytes. Only a file that is overwritten in place changes under its readers.
+``grok.prepare`` replaces a corpus by a rename, so a run that trains on the old one reads
+the old bytes until it ends. Only a file that is overwritten in place changes for its readers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PART: Final = 2**20
 
 
 class OpenFile:
-    """One file, open for reading until the object is gone.
+    """One file, open for reading until the object is garbage-collected.
 
     Raises:
-        DataError: it cannot be opened.
+        DataError: the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class OpenFile:
             raise DataError(f"{path} cannot be read ({error.strerror}): run `grok prepare` again") from error
         weakref.finalize(self, os.close, self._handle)
         self.stamp = self._stamp()
-        """Size and times as the file was last known to be what it should be."""
+        """Device, inode, size and modification time when the file's content was last known to be right."""
 
     @property
     def size(self) -> int:
@@ -49,25 +49,26 @@ class OpenFile:
             return np.memmap(file, dtype=dtype, mode="r")
 
     def read(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the content as an array of its own."""
+        """Return the content as an array in memory."""
         return np.frombuffer(b"".join(self._parts()), dtype=dtype)
 
     def sha256(self) -> str:
-        """Return the hash of all bytes; read, not mapped, because mapped pages count as memory in use."""
+        """Return the hash of all bytes, in hexadecimal."""
         hasher = hashlib.sha256()
         for part in self._parts():
             hasher.update(part)
         return hasher.hexdigest()
 
     def was_touched(self) -> bool:
-        """Return whether the file was written to since ``stamp`` was taken; costs one system call."""
+        """Return whether size or modification time differ from ``stamp``; costs one system call."""
         return self._stamp() != self.stamp
 
     def trust(self) -> None:
-        """Take the file as it is now for what it should be."""
+        """Set ``stamp`` to the file's present state: the caller compares the content."""
         self.stamp = self._stamp()
 
     def _parts(self) -> Iterator[bytes]:
+        """Yield the content in parts; read, not memory-mapped: mapped pages count as memory in use."""
         position = 0
         while part := os.pread(self._handle, _PART, position):
             yield part

@@ -1,7 +1,7 @@
-"""A tokeniser of the user's own, by import path: fitted to text once, kept as JSON, imported only where it is named.
+"""A tokeniser of the user's own: fitted to text once, stored as JSON, imported only if a command names its import path.
 
-Its class gives ``vocab_size``, ``encode(text)``, ``decode(ids)``, ``state()`` (what JSON can hold), and makes itself
-by ``CLASS.fit(texts)`` and ``CLASS(state)``. The id behind its last one ends documents.
+Its class has ``vocab_size``, ``encode(text)``, ``decode(ids)`` and ``state()`` (JSON values), and is constructed by
+``CLASS.fit(texts)`` and ``CLASS(state)``. The id ``vocab_size`` ends documents.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def is_import_path(name: str) -> bool:
 
 
 class OwnTokenizer(Tokenizer):
-    """A tokeniser whose file names code of the user's own.
+    """A tokeniser whose file names the user's own code.
 
-    Where the command does not name that code, nothing is imported: ids are then shown as numbers, and no text can be
+    If the command does not name that code, nothing is imported: ids are then decoded as numbers, and text cannot be
     encoded.
     """
 
@@ -45,7 +45,7 @@ class OwnTokenizer(Tokenizer):
         """``definition`` is the content of its file.
 
         Raises:
-            DataError: the command names the code, and it is not that which the ids were made with.
+            DataError: the command names the code, and the code differs from that which made the ids.
         """
         content = json.loads(definition)
         self._definition = definition
@@ -65,17 +65,18 @@ class OwnTokenizer(Tokenizer):
 
     @classmethod
     def fit(cls, target: str, texts: Iterable[str]) -> OwnTokenizer:
-        """Return the tokeniser that the named code makes of ``texts``.
+        """Return the tokeniser that the class ``target`` fits to ``texts``.
 
         Raises:
-            ConfigError, DataError: it cannot be imported, or it has no such methods.
+            ConfigError: the class cannot be imported.
+            DataError: fitting fails, or a method is missing.
         """
         code = load({TARGET: target})
         try:
             made = code.fit(texts)
             size, state = int(made.vocab_size), json.loads(json.dumps(made.state()))
         except Exception as error:
-            raise DataError(f"--tokenizer {target}: fitting it fails ({type(error).__name__}: {error})") from error
+            raise DataError(f"--tokenizer {target}: fit() fails ({type(error).__name__}: {error})") from error
         content = {
             "format": OWN_FORMAT,
             "kind": cls.kind,
@@ -89,9 +90,9 @@ class OwnTokenizer(Tokenizer):
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
         if self._made is None:
             raise DataError(
-                f"the tokeniser is code of somebody's own, {self.target}, which a corpus may not choose: where it is "
-                f"yours, name it again, data.tokenizer={self.target} of a run, --tokenizer {self.target} of another "
-                "command"
+                f"the tokeniser {self.target} is code outside this package, and a corpus may not choose what is "
+                f"imported: if you trust that code, name it again, data.tokenizer={self.target} for a run, --tokenizer "
+                f"{self.target} for another command"
             )
         return [self._encode_one(text) for text in texts]
 
@@ -99,7 +100,7 @@ class OwnTokenizer(Tokenizer):
         ids = np.array(list(self._made.encode(text)), dtype=np.int64)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._end):
             raise DataError(
-                f"{self.target} gave ids from {ids.min()} to {ids.max()}: expected 0 to {self._end - 1}, below its "
+                f"{self.target} returned ids from {ids.min()} to {ids.max()}: expected 0 to {self._end - 1}, below its "
                 "vocab_size"
             )
         return ids.astype(self.dtype)

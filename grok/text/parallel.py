@@ -1,4 +1,4 @@
-"""Work on a stream of chunks by all cores, results in order, with a line of progress now and then."""
+"""Processes a stream of chunks on several cores; results come in order, with lines of progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from grok.errors import DataError
 
 POOL_BYTES: Final = 2**25
-"""Below this much text, starting processes costs more than they save."""
+"""Bytes of text below which no worker processes are started: they would cost more time than they save."""
 
 Say = Callable[[str], None]
 R = TypeVar("R")
@@ -23,7 +23,9 @@ def pooled(workers: int, total: int) -> bool:
 
 
 def in_order(function: Callable[..., R], jobs: Iterable[tuple[Any, ...]], workers: int, total: int) -> Iterator[R]:
-    """Yield ``function(*job)`` for each job in order, here or in ``workers`` processes; few jobs are ever held.
+    """Yield ``function(*job)`` for each job in order, computed in this process or in ``workers`` processes.
+
+    At most ``2 * workers + 1`` jobs are in memory.
 
     Raises:
         DataError: a worker process died.
@@ -35,7 +37,7 @@ def in_order(function: Callable[..., R], jobs: Iterable[tuple[Any, ...]], worker
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     executor = get_reusable_executor(max_workers=workers)
-    # Not joblib.Parallel: its generator goes on dispatching while results wait to be read, without bound.
+    # Not joblib.Parallel: its generator dispatches jobs without limit while nobody reads the results.
     pending: deque[Future[R]] = deque()
     try:
         for job in jobs:
@@ -46,7 +48,7 @@ def in_order(function: Callable[..., R], jobs: Iterable[tuple[Any, ...]], worker
             yield pending.popleft().result()
     except TerminatedWorkerError as error:
         raise DataError(
-            f"a worker process died, perhaps for want of memory: try fewer than {workers} --workers"
+            f"a worker process died, perhaps for lack of memory: try fewer than {workers} --workers"
         ) from error
     finally:
         for future in pending:
@@ -54,7 +56,7 @@ def in_order(function: Callable[..., R], jobs: Iterable[tuple[Any, ...]], worker
 
 
 class Throughput:
-    """Says how far a pass over the text is, every few seconds."""
+    """Reports the progress of a pass over the text, every few seconds."""
 
     SECONDS: Final = 5.0
 
@@ -64,7 +66,7 @@ class Throughput:
         self._began = self._printed_at = time.monotonic()
 
     def add(self, n_bytes: int) -> None:
-        """Count ``n_bytes`` more."""
+        """Add ``n_bytes`` to the bytes done."""
         self._done += n_bytes
         now = time.monotonic()
         if now - self._printed_at >= self.SECONDS:
@@ -77,6 +79,6 @@ class Throughput:
             )
 
     def finish(self) -> None:
-        """Say the whole."""
+        """Report the total bytes and seconds."""
         seconds = time.monotonic() - self._began
         self._say(f"{self._what}: {self._done / 1e6:,.1f} MB in {seconds:,.1f} s")

@@ -1,8 +1,8 @@
-"""From text to a corpus folder: scan, tokenise, report, and put in place by one rename.
+"""Prepares a corpus folder from text: scan, tokenise, report, and one rename of the finished folder.
 
-The text is read twice: once to count, hash and look at it (and for the characters or merges of a new
-tokeniser), once to encode it. Both go through worker processes in chunks, so memory is
-bounded whatever the size. A corpus made from the same bytes by the same tokeniser and options is left as it is.
+The text is read twice: once to count and hash it and to measure its quality, once to encode it. A new
+BPE reads the train split in between. Worker processes handle it in chunks, so memory does not grow
+with the text. An existing corpus of the same bytes, tokeniser and options is not made again.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from grok.text.tokenizers import (
 )
 
 PREPARATION_VERSION: Final = 1
-"""Raised when the same text and options begin to give other tokens: older corpora are then rebuilt."""
+"""Raised when a change of the code gives other tokens for the same text and options: older corpora are rebuilt."""
 
 LARGEST_VOCABULARY: Final = 1_000_000
-"""Ids of a new BPE at most: several times the largest that is published."""
+"""Largest number of ids of a new BPE: several times the largest published vocabulary."""
 
 BPE_CHARACTERS: Final = 2**31
-"""A new BPE is fitted to the train split's first this many characters."""
+"""Number of characters of the train split, from its beginning, to which a new BPE is fitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is to be prepared, and how."""
+    """The inputs and options of one preparation."""
 
     form: str
     inputs: tuple[str, ...]
@@ -60,7 +60,7 @@ class Request:
     tokenizer: str
     """``char``, ``byte``, ``bpe``, ``gpt2``, the path of a ``tokenizer.json``, or MODULE.NAME of the user's own."""
     split_files: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Inputs of splits that are given (``val``, ``test``); ``val`` is otherwise the last part of the input."""
+    """Inputs of the splits ``val`` and ``test`` that have their own; by default val is the last part of the input."""
     val_fraction: float = 0.1
     vocab_size: int = 8192
     vocab: Path | None = None
@@ -71,10 +71,10 @@ class Request:
 
 
 def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, bool]:
-    """Return the prepared corpus, and whether it was there already.
+    """Return the prepared corpus, and whether it existed already.
 
     Raises:
-        DataError: an input, tokeniser or option that cannot be used; nothing is then changed.
+        DataError: an input, a tokeniser or an option cannot be used; nothing was changed.
     """
     _check(request)
     sources = {"input": open_source(request.form, request.inputs, request.text_field)}
@@ -116,17 +116,17 @@ def _check(request: Request) -> None:
     if not 0 <= request.val_fraction < 1:
         raise DataError(f"--val-fraction {request.val_fraction}: expected a number in [0, 1)")
     if request.val_fraction == 0 and "val" not in request.split_files:
-        raise DataError("--val-fraction 0 leaves nothing to validate on: give --split-file val=FILE, or a fraction")
+        raise DataError("--val-fraction 0 leaves no validation split: give --split-file val=FILE, or a fraction")
     if request.tokenizer == "bpe" and not 257 <= request.vocab_size <= LARGEST_VOCABULARY:
         raise DataError(
             f"--vocab-size {request.vocab_size}: a byte-level BPE needs at least 257 (256 bytes and {END_OF_TEXT}) "
-            f"and has at most {LARGEST_VOCABULARY:,} here"
+            f"and at most {LARGEST_VOCABULARY:,}"
         )
     if request.detokenize and request.form != "wikitext":
-        raise DataError("--detokenize is for wikitext, whose words are written apart; other text is as people write it")
+        raise DataError("--detokenize is for wikitext, whose punctuation has spaces around it; other text needs none")
     if request.detokenize and request.tokenizer == "char":
         raise DataError(
-            "--detokenize goes with byte, bpe, gpt2 or a tokenizer.json: a char vocabulary is made before it"
+            "--detokenize needs byte, bpe, gpt2 or a tokenizer.json: a char vocabulary is taken from the text before it"
         )
     if request.out.exists() and not (request.out / "manifest.json").is_file():
         if not request.out.is_dir():
@@ -136,7 +136,7 @@ def _check(request: Request) -> None:
 
 
 def _given_tokenizer(request: Request) -> Tokenizer | None:
-    """Return the tokeniser that does not depend on the text, or None for one that is yet to be made."""
+    """Return the tokeniser if it does not depend on the text, or None if it must be fitted."""
     if request.tokenizer in ("char", "bpe") or is_import_path(request.tokenizer):
         return None
     if request.tokenizer == "byte":
@@ -152,7 +152,7 @@ def _given_tokenizer(request: Request) -> Tokenizer | None:
 
 
 def _key(request: Request, digests: dict[str, list[InputDigest]], tokenizer: Tokenizer | None) -> str:
-    """Return the hash of all that decides the tokens: source bytes, tokeniser and options, no path."""
+    """Return the hash of everything that decides the tokens: source bytes, tokeniser and options, no path."""
     made = f"bpe:{request.vocab_size}" if request.tokenizer == "bpe" else request.tokenizer
     content = {
         "version": PREPARATION_VERSION,
@@ -168,10 +168,10 @@ def _key(request: Request, digests: dict[str, list[InputDigest]], tokenizer: Tok
 
 
 def _own_code(request: Request) -> dict[str, Any]:
-    """Return the code of the user's own that reads the text or makes the ids, by import path; nothing where none does.
+    """Return the fingerprints of the user's own code that reads the text or makes the ids; empty without such code.
 
     Raises:
-        ConfigError: the command does not name it.
+        ConfigError: the command does not name that code.
     """
     named = [name for name in (request.form, request.tokenizer) if is_import_path(name)]
     for name in named:
@@ -180,6 +180,7 @@ def _own_code(request: Request) -> dict[str, Any]:
 
 
 def _existing(out: Path, key: str, own: Mapping[str, str], say: Say) -> Corpus | None:
+    """Return the corpus at ``out`` if it has this key and its bytes are right, else None."""
     if not (out / "manifest.json").is_file():
         return None
     try:
@@ -195,7 +196,7 @@ def _existing(out: Path, key: str, own: Mapping[str, str], say: Say) -> Corpus |
 
 
 def _what_changed(manifest: Mapping[str, Any], own: Mapping[str, str]) -> str:
-    """Return why a corpus is made anew; ``own`` is the code that is named now."""
+    """Return why a corpus must be made again; ``own`` has the fingerprints of the code that the command names."""
     before = manifest.get("own_code") or {}
     changed = [f"{name} ({before[name]}, now {code})" for name, code in own.items() if before.get(name, code) != code]
     if changed:
@@ -280,9 +281,9 @@ def _manifest(
 
 @contextmanager
 def _workplace(out: Path) -> Iterator[Path]:
-    """Yield a folder beside ``out`` to write in, which takes its name at the end; clear those of killed commands."""
-    # inputs have errors of their own: this is the disk that is written to
-    with disk_errors(f"--out {out} cannot be written", DataError, "what was there is untouched"):
+    """Yield a new folder beside ``out``, renamed to ``out`` at the end; remove those of killed commands first."""
+    # only errors of the output disk arrive here: readers of inputs raise DataError themselves
+    with disk_errors(f"--out {out} cannot be written", DataError, "the existing files are unchanged"):
         out.parent.mkdir(parents=True, exist_ok=True)
         clear_unfinished(out.parent, out)
         with staged_folder(out) as folder:

@@ -1,8 +1,8 @@
-"""What ruins a corpus, looked for in samples of it: letters in no order, repetition, markup, near-duplicates.
+"""Measures text quality in samples of a corpus: random letters, repetition, markup, near-duplicates.
 
-Measures are of windows of 8,192 characters, one in every 131,072, so that a large corpus costs a few per cent of its
-preparation. Sources: Broder 1997 (minhash); Raffel et al. 2020 and Rae et al. 2021 (what
-web text is filtered for); order is measured by what the order of characters saves a compressor.
+The measures are taken of windows of 8,192 characters, one in every 131,072, so that they cost a few per cent of the
+preparation of a large corpus. Sources: Broder 1997 (minhash); Raffel et al. 2020 and Rae et al. 2021 (filters of web
+text). *Disorder* is the compressed size of a window over the compressed size of its characters in random order.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from numpy.typing import NDArray
 
 WINDOW: Final = 8192
 EVERY: Final = 2**17
-"""Characters from one window to the next."""
+"""Characters from the start of one window to the start of the next."""
 SHORTEST: Final = 1024
-"""Characters below which a window says nothing."""
+"""Characters below which the last window is not measured."""
 DOCUMENTS: Final = 20_000
-"""Documents of a source, its first ones, that are compared with each other for near-duplicates."""
+"""Number of a source's first documents that are searched for near-duplicates."""
 BANDS, ROWS = 8, 10
-"""Two documents of Jaccard similarity 0.95 share a band with probability 0.999, of 0.8 0.6, of 0.5 0.008."""
+"""Bands of minhashes, and hashes per band. Two documents share a band with probability 0.999 at a Jaccard similarity of
+0.95, with 0.6 at 0.8, and with 0.008 at 0.5."""
 
 LIMITS: Final = {"disorder": 0.95, "compression": 0.15, "repeated_words": 0.55, "repeated_lines": 0.3, "markup": 0.05}
-"""Above these (compression: below it) a window is held for what the measure is named after."""
+"""A window has a fault when its measure is above the limit (compression: below it)."""
 WORDS: Final = {
-    "disorder": "has its characters in no order (random letters?)",
-    "compression": "says nearly nothing (it packs to a seventh)",
-    "repeated_words": "repeats its own words, five at a time",
+    "disorder": "looks like random letters (the order of its characters saves a compressor nothing)",
+    "compression": "has little content (it compresses to a seventh)",
+    "repeated_words": "repeats sequences of five words",
     "repeated_lines": "repeats lines",
     "markup": "is markup (HTML tags)",
 }
 ALARMING: Final = 0.02
-"""Share of the windows from which on the report warns."""
+"""Share of windows with a fault from which the report warns."""
 ALIKE: Final = 0.1
-"""Share of near-duplicates from which on it does."""
+"""Share of near-duplicates from which the report warns."""
 
 _TAG: Final = re.compile(r"<(?!unk>|\|)[a-zA-Z/!][^<>]{0,300}>")
 _STOPWORDS: Final = {
@@ -58,22 +59,23 @@ _SCRIPTS: Final = (("Cyrillic", 0x400, 0x530), ("Arabic", 0x600, 0x700), ("Devan
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One stretch of text and what was measured of it."""
+    """A window of text and its measures."""
 
     text: str
-    """Its beginning, to be shown."""
+    """The first characters, for the report."""
     measures: dict[str, float]
+    """By the names in ``LIMITS``."""
     language: str
 
     def faults(self) -> list[str]:
-        """Return the names of the limits that it is beyond."""
+        """Return the names of the measures beyond their limits."""
         return [name for name, limit in LIMITS.items()
                 if (self.measures[name] < limit if name == "compression" else self.measures[name] > limit)]  # fmt: skip
 
 
 @dataclass(slots=True)
 class Quality:
-    """What was measured of a source, as its text goes by."""
+    """The measures of one source, summed while its text is read."""
 
     characters: int = 0
     windows: int = 0
@@ -83,10 +85,10 @@ class Quality:
     worst: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     signatures: list[list[int]] = field(default_factory=list)
     _open: str = ""
-    """The window at hand, as far as it was read."""
+    """The part of the present window that was read so far."""
 
     def read(self, text: str, *, begins: bool) -> None:
-        """Look at the next piece of text; ``begins``: it begins a document."""
+        """Measure the next piece of text; ``begins``: it begins a document."""
         if begins:
             self.documents += 1
             if self.documents <= DOCUMENTS:
@@ -120,7 +122,7 @@ class Quality:
             self.worst[name] = sorted(kept, reverse=True)[:3]
 
     def describe(self) -> dict[str, Any]:
-        """Return the shares that the report shows, and the worst text of each kind."""
+        """Return the shares for the report, and the worst samples of each fault, as JSON values by name."""
         shares = {name: self.faults[name] / self.windows if self.windows else 0.0 for name in LIMITS}
         bands = np.array(self.signatures, np.uint64).reshape(-1, BANDS + 1)
         return {
@@ -133,7 +135,7 @@ class Quality:
 
 
 def measure(text: str) -> Window:
-    """Return what was measured of one stretch of text, each measure from 0 to about 1."""
+    """Return the measures of one window of text, each from 0 to about 1."""
     words, lines = text.split(), [line for line in text.split("\n") if len(line) >= 20]
     packed = len(zlib.compress(text.encode()))
     characters = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
@@ -152,7 +154,7 @@ def measure(text: str) -> Window:
 
 
 def language(text: str, words: Sequence[str]) -> str:
-    """Return the language whose commonest words stand in the text, or its script, or ``unknown``."""
+    """Return the language whose commonest words make up 4% of the text, or else its script, or ``unknown``."""
     counts = Counter(word.lower() for word in words)
     hits = {name: sum(counts[word] for word in common) for name, common in _LANGUAGES.items()}
     best = max(hits, key=lambda name: hits[name])
@@ -165,9 +167,12 @@ def language(text: str, words: Sequence[str]) -> str:
 
 
 def signature(text: str) -> list[int]:
-    """Return a document's minhashes of its shingles of three words, each of ``ROWS`` hash functions, and its hash."""
+    """Return a document's ``BANDS`` band hashes (minhash over shingles of three words), and the hash of its text.
+
+    A band hash joins ``ROWS`` minhashes of the document's first 2,000 characters.
+    """
     words = np.array([zlib.crc32(word.encode()) for word in text[:2000].split()], dtype=np.uint64)
-    if len(words) < 16:  # short ones are alike without being copies
+    if len(words) < 16:  # short documents may be similar without being copies
         return [hash_of(f"{i} {text}") for i in range(BANDS + 1)]
     shingles = words[:-2] * np.uint64(0x9E3779B97F4A7C15) + words[1:-1] * np.uint64(0xC2B2AE3D27D4EB4F) + words[2:]
     shingles ^= shingles >> np.uint64(29)
@@ -176,13 +181,16 @@ def signature(text: str) -> list[int]:
 
 
 def hash_of(text: str) -> int:
-    """Return 64 bits that follow from ``text``."""
+    """Return a 64-bit hash of ``text``."""
     data = text.encode()
     return zlib.crc32(data) << 32 | zlib.adler32(data)
 
 
 def near_duplicates(bands: NDArray[np.uint64]) -> float:
-    """Return the share of documents that share a band with an earlier one, copies word for word left out."""
+    """Return the share of documents that share a band with an earlier document; exact copies are not counted.
+
+    ``bands``: one row of :func:`signature` per document.
+    """
     if not len(bands):
         return 0.0
     distinct = bands[np.unique(bands[:, -1], return_index=True)[1], :-1]
@@ -196,14 +204,14 @@ def near_duplicates(bands: NDArray[np.uint64]) -> float:
 
 
 def warnings_of(name: str, quality: dict[str, Any]) -> list[str]:
-    """Return a line for each measure by which the text of source ``name`` looks ruined."""
+    """Return a warning for each fault that is frequent in the text of source ``name``."""
     lines = [
-        f"{name}: {quality[f'share_{fault}']:.0%} of the text {words}; the worst stand below"
+        f"{name}: {quality[f'share_{fault}']:.0%} of the text {words}; the worst samples are below"
         for fault, words in WORDS.items()
         if quality[f"share_{fault}"] >= ALARMING
     ]
     if quality["near_duplicate_share"] >= ALIKE:
-        lines.append(f"{name}: {quality['near_duplicate_share']:.1%} of the documents are nearly those of others")
+        lines.append(f"{name}: {quality['near_duplicate_share']:.1%} of the documents are near-duplicates of others")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""A saved tokeniser, read again."""
+"""Loads a saved tokeniser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> To
     """Return the tokeniser saved at ``path``: one of this project's files or any ``tokenizer.json``.
 
     Raises:
-        DataError: the file is missing or is no tokeniser, or is one of the user's own whose code has changed.
+        DataError: the file is missing or is no tokeniser, or the user's own code that it names has changed.
     """
     try:
         definition = path.read_text(encoding="utf-8")
@@ -39,4 +39,4 @@ def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> To
     except GrokError:
         raise
     except Exception as error:  # `tokenizers` raises plain Exception for a file that is not its own
-        raise DataError(f"tokeniser {path} is not a tokenizer.json that can be read ({error})") from error
+        raise DataError(f"tokeniser {path} cannot be read as a tokenizer.json ({error})") from error

@@ -1,4 +1,4 @@
-"""Which text belongs to which split, and in which chunks it goes to the workers."""
+"""Divides the text into splits, and each split into chunks for the workers."""
 
 from __future__ import annotations
 
@@ -17,45 +17,49 @@ CHUNK_PIECES: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Some pieces of one split, for one worker."""
+    """A chunk: some pieces of one split, for one worker."""
 
     split: str
     texts: list[str]
     ends: list[bool]
+    """For each text whether it ends a document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the input's last part, the validation split, begins."""
+    """The place in the input where the train split ends and the validation split begins."""
 
     train_documents: int
-    """Documents of the input that train."""
+    """Number of the input's documents in the train split."""
     train_characters: int | None
-    """For one continuous text: characters that train; no document ends in it."""
+    """Of an input with a single document: number of its characters in the train split. Otherwise None."""
 
     @classmethod
     def of(cls, scans: Mapping[str, TextScan], val_fraction: float) -> Cut:
-        """Return where to cut: ``val_fraction`` of the documents, or of the characters of a single one.
+        """Return the cut that leaves ``val_fraction`` of the documents, or of a single document's characters, for val.
 
         Raises:
-            DataError: there is nothing to cut.
+            DataError: a source has no text, or the text is too short.
         """
         scan = scans["input"]
         for name, part in scans.items():
             if part.documents == 0:
-                raise DataError(f"{name}: there is no text in it")
+                raise DataError(f"{name}: it has no text")
         if "val" in scans:
             return cls(scan.documents, None)
         if scan.documents == 1:
             characters = int(scan.characters * (1 - val_fraction))
             if not 0 < characters < scan.characters:
-                raise DataError(f"a text of {scan.characters} characters cannot be split at {val_fraction} of it")
+                raise DataError(
+                    f"a text of {scan.characters} characters cannot be split at --val-fraction {val_fraction}: use"
+                    " more text"
+                )
             return cls(1, characters)
         held_out = min(max(1, round(scan.documents * val_fraction)), scan.documents - 1)
         return cls(scan.documents - held_out, None)
 
     def leaks(self, scans: Mapping[str, TextScan]) -> dict[str, int]:
-        """Return by split how many of its documents also stand in train."""
+        """Return for each split the number of its documents that are also in train."""
         digests = scans["input"].digests()
         train = digests[: self.train_documents]
         held_out = {name: scan.digests() for name, scan in scans.items() if name != "input"}
@@ -65,7 +69,7 @@ class Cut:
 
 
 def chunks_of(split: str, pieces: Iterable[Piece]) -> Iterator[Job]:
-    """Yield the pieces in chunks of about two million characters."""
+    """Yield the pieces in chunks of about ``CHUNK_CHARACTERS`` characters or ``CHUNK_PIECES`` pieces."""
     texts: list[str] = []
     ends: list[bool] = []
     size = 0
@@ -81,9 +85,12 @@ def chunks_of(split: str, pieces: Iterable[Piece]) -> Iterator[Job]:
 
 
 def jobs_of(sources: Mapping[str, Source], cut: Cut, *, whole: bool = False) -> Iterator[Job]:
-    """Yield all text as jobs, train first, each split in order; with ``whole`` no document is cut into pieces.
+    """Yield all text as jobs: train first, each split in order.
 
-    ``sources`` are ``input``, and the splits that were given as files.
+    Args:
+        sources: ``input``, and the splits that have files of their own.
+        cut: the begin of the validation split in ``input``.
+        whole: join the pieces of each document.
     """
 
     def pieces(name: str) -> Iterator[Piece]:
@@ -104,7 +111,7 @@ def jobs_of(sources: Mapping[str, Source], cut: Cut, *, whole: bool = False) -> 
 
 
 def _take_documents(pieces: Iterator[Piece], count: int) -> Iterator[Piece]:
-    """Yield the pieces of the next ``count`` documents and leave the rest in ``pieces``."""
+    """Yield the pieces of the next ``count`` documents; the iterator ``pieces`` keeps the others."""
     while count > 0:
         piece = next(pieces)
         count -= piece.ends_document

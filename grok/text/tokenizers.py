@@ -1,9 +1,8 @@
-"""Text to token ids and back: characters, bytes, BPE trained here, GPT-2's BPE, any ``tokenizer.json``.
+"""Tokenisers: characters, bytes, a BPE fitted here, GPT-2's BPE, any ``tokenizer.json``.
 
-Every tokeniser knows one special text, ``<|endoftext|>``: where it has an id for it
-(``eot_id``), that text becomes this id and is never cut into pieces; documents end
-with it. A tokeniser is saved as one JSON file, and its ``hash`` is that of this file,
-so a cache of tokens can tell a changed tokeniser.
+Every tokeniser has at most one special token, ``<|endoftext|>``, which ends documents: its
+text becomes the id ``eot_id``. A tokeniser is saved as one JSON file, and its ``hash`` is
+the hash of this file, so that a changed tokeniser is detected.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from grok.errors import DataError
 
 END_OF_TEXT: Final = "<|endoftext|>"
-"""What ends a document, in source files and in decoded text."""
+"""The text that ends a document, in source files and in decoded text."""
 
 KINDS: Final = ("char", "byte", "bpe", "gpt2", "file")
 
@@ -33,43 +32,43 @@ GPT2_VOCAB_ENV: Final = "GROK_GPT2_VOCAB"
 
 _GPT2_REPOSITORY: Final = "openai-community/gpt2"
 _GPT2_PATTERN: Final = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-# Radford et al. 2019's splitting of text into words, written with possessive quantifiers as tiktoken does
+# how Radford et al. 2019 split text into words, with possessive quantifiers as in tiktoken
 
 _SPANS_A_CUT: Final = re.compile(r"\n|\S ")
-"""In a token that is found before words are split: it may stand across a place where long texts are cut."""
+"""Matches an added token that may extend across a place where long texts are cut."""
 OWN_FORMAT: Final = "grok-tokenizer"
-"""The format of tokenisers that no library reads, in their files."""
+"""The value of ``format`` in files of tokenisers that only this project reads."""
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the little-endian type that token ids of this vocabulary are stored in: uint16, or uint32 above 65,536."""
+    """Return the little-endian type that stores the ids of this vocabulary: uint16, or uint32 above 65,536 ids."""
     return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
 
 
 class Tokenizer(ABC):
-    """Text to token ids and back."""
+    """Converts text to token ids and back."""
 
     kind: str
     vocab_size: int
-    """All ids are below this."""
+    """Number of ids; every id is below it."""
     eot_id: int | None
-    """Id of ``<|endoftext|>``, or None where this vocabulary has none."""
+    """Id of ``<|endoftext|>``, or None if the vocabulary has none."""
     piecewise: bool
-    """Whether a text cut where :mod:`grok.text.sources.pieces` cuts it has the same ids as
-    the whole: then a long document is encoded in bounded memory."""
+    """Whether the pieces that :mod:`grok.text.sources.pieces` makes of a text have the ids of the
+    whole text: then a long document is encoded piece by piece, in bounded memory."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type that ids are stored in."""
+        """The type that stores ids."""
         return token_dtype(self.vocab_size)
 
     def encode(self, text: str) -> Tokens:
-        """Return the ids of ``text``; ``<|endoftext|>`` in it becomes ``eot_id``.
+        """Return the ids of ``text``, ``[tokens]``; ``<|endoftext|>`` in it becomes ``eot_id``.
 
         Raises:
-            DataError: a character that the vocabulary does not have.
+            DataError: the vocabulary lacks a character.
         """
         if self.eot_id is None or END_OF_TEXT not in text:
             return self.encode_plain([text])[0]
@@ -86,7 +85,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ``ids``; bytes that are not whole characters become U+FFFD."""
+        """Return the text of ``ids``; bytes that are not valid UTF-8 become U+FFFD."""
 
     @abstractmethod
     def to_json(self) -> str:
@@ -99,7 +98,7 @@ class Tokenizer(ABC):
 
 
 class CharTokenizer(Tokenizer):
-    """One id per character, in code point order; ``<|endoftext|>``, if wanted, comes last."""
+    """One id per character in the order of code points; with ``end_of_text`` the last id is ``<|endoftext|>``."""
 
     kind = "char"
     piecewise = True
@@ -126,7 +125,7 @@ class CharTokenizer(Tokenizer):
             raise DataError(
                 f"{len(missing)} characters of the text are not among the {len(self.characters)} of this"
                 f" character vocabulary: {shown}{', ...' if len(missing) > 5 else ''};"
-                " prepare the data anew with this text in it, or use --tokenizer byte"
+                " add this text to the input and prepare the data again, or use --tokenizer byte"
             )
         return ids.astype(self.dtype)
 
@@ -146,7 +145,7 @@ class CharTokenizer(Tokenizer):
 
 
 class ByteTokenizer(Tokenizer):
-    """The 256 byte values of UTF-8, and 256 for ``<|endoftext|>``."""
+    """One id per byte of UTF-8, 0 to 255; id 256 is ``<|endoftext|>``."""
 
     kind = "byte"
     piecewise = True
@@ -167,13 +166,13 @@ class ByteTokenizer(Tokenizer):
 
 
 class SubwordTokenizer(Tokenizer):
-    """Any tokeniser of the ``tokenizers`` library: BPE trained here, GPT-2's, or a given ``tokenizer.json``."""
+    """A tokeniser of the ``tokenizers`` library: a BPE fitted here, GPT-2's BPE, or any ``tokenizer.json``."""
 
     def __init__(self, definition: str, kind: str = "file", eot: str = END_OF_TEXT) -> None:
         self.kind = kind
         self._definition = definition
         self._tokenizer = tokenizers_library().Tokenizer.from_str(definition)
-        # A document's text is text: what looks like a special token in it must not become one.
+        # text that looks like a special token must not become that token
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values()) + 1
@@ -212,7 +211,7 @@ class SubwordTokenizer(Tokenizer):
 
     @cached_property
     def _tiktoken(self) -> Any:
-        """tiktoken's encoder of the same vocabulary, three times as fast, for GPT-2 and where it is installed."""
+        """tiktoken's encoder of GPT-2's vocabulary, three times as fast; None without tiktoken or for others."""
         if self.kind != "gpt2":
             return None
         try:
@@ -231,12 +230,13 @@ class SubwordTokenizer(Tokenizer):
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> SubwordTokenizer:
-    """Return a byte-level BPE fitted to ``texts``: ``vocab_size`` ids, all 256 bytes and ``<|endoftext|>`` among them.
+    """Return a byte-level BPE fitted to ``texts``, with at most ``vocab_size`` ids.
 
-    Source: Sennrich et al. 2016; byte level as in Radford et al. 2019. Id 0 is ``<|endoftext|>``.
+    The vocabulary has all 256 bytes; id 0 is ``<|endoftext|>``. Source: Sennrich et al. 2016; byte
+    level as in Radford et al. 2019.
 
     Raises:
-        DataError: a size below 257.
+        DataError: ``vocab_size`` is below 257, or the ``tokenizers`` package is missing.
     """
     if vocab_size < 257:
         raise DataError(f"--vocab-size {vocab_size}: a byte-level BPE needs at least 257 (256 bytes and {END_OF_TEXT})")
@@ -257,11 +257,11 @@ def gpt2_tokenizer(vocab: Path | None = None) -> SubwordTokenizer:
     """Return GPT-2's tokeniser: 50,257 ids, ``<|endoftext|>`` = 50256.
 
     ``vocab`` is a folder with ``vocab.json`` and ``merges.txt`` (or OpenAI's names
-    ``encoder.json`` and ``vocab.bpe``); without it ``GROK_GPT2_VOCAB`` names one; without
-    both the files are fetched from the Hugging Face hub, or found in its cache.
+    ``encoder.json`` and ``vocab.bpe``). Its default is the value of ``GROK_GPT2_VOCAB``;
+    without both the files come from the Hugging Face hub or its cache.
 
     Raises:
-        DataError: the files are neither there nor to be had; the message says which to put where.
+        DataError: the files are missing or wrong, or cannot be fetched; the message says what to do.
     """
     library = tokenizers_library()
     named = vocab or (Path(os.environ[GPT2_VOCAB_ENV]) if os.environ.get(GPT2_VOCAB_ENV) else None)
@@ -282,17 +282,17 @@ def gpt2_tokenizer(vocab: Path | None = None) -> SubwordTokenizer:
     built = SubwordTokenizer(tokenizer.to_str(), kind="gpt2")
     if built.vocab_size != 50_257 or built.eot_id != 50_256:
         raise DataError(
-            f"GPT-2 vocabulary: {named} holds {built.vocab_size} ids with {END_OF_TEXT} = {built.eot_id},"
-            " GPT-2's has 50257 and 50256; for another vocabulary give its tokenizer.json as --tokenizer"
+            f"GPT-2 vocabulary: {named} has {built.vocab_size} ids with {END_OF_TEXT} = {built.eot_id}, expected 50257"
+            " ids with 50256; for another vocabulary give its tokenizer.json as --tokenizer"
         )
     return built
 
 
 def tokenizers_library() -> Any:
-    """Return the ``tokenizers`` package with the parts that are used here.
+    """Return the ``tokenizers`` package, with the modules that are used here imported.
 
     Raises:
-        DataError: it is not installed.
+        DataError: the package is not installed.
     """
     try:
         import tokenizers
@@ -314,7 +314,7 @@ def _make_byte_level(tokenizer: Any) -> None:
 def _fetch_gpt2() -> str:
     try:
         return str(tokenizers_library().Tokenizer.from_pretrained(_GPT2_REPOSITORY).to_str())
-    except Exception as error:  # no network, no hub, a proxy's refusal: all mean "not to be had here"
+    except Exception as error:  # no network, an error of the hub, a proxy's refusal: the remedy is the same
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"GPT-2 vocabulary: none given, and {_GPT2_REPOSITORY} could not be fetched ({reason}); {_gpt2_advice()}"
@@ -329,13 +329,12 @@ def _gpt2_advice() -> str:
 
 
 def _cuts_where_texts_are_cut(definition: dict[str, Any]) -> bool:
-    """Return whether words never span a place where texts are cut: GPT-2's splitting, and nothing before it."""
+    """Return whether no token extends across a place where texts are cut: true of GPT-2's way to split words."""
     before, normal = definition.get("pre_tokenizer") or {}, definition.get("normalizer") or {}
-    # special tokens are read as text; others are found before anything is split, and some take blanks beside them along
-    found_first = [token for token in definition.get("added_tokens") or [] if not token.get("special")]
-    if any(
-        token.get("lstrip") or token.get("rstrip") or _SPANS_A_CUT.search(token["content"]) for token in found_first
-    ):
+    # Special tokens are encoded as text. Other added tokens are matched before words are split, some with spaces
+    # beside them.
+    added = [token for token in definition.get("added_tokens") or [] if not token.get("special")]
+    if any(token.get("lstrip") or token.get("rstrip") or _SPANS_A_CUT.search(token["content"]) for token in added):
         return False
     return (
         before.get("type") == "ByteLevel"
@@ -346,7 +345,7 @@ def _cuts_where_texts_are_cut(definition: dict[str, Any]) -> bool:
 
 
 def byte_characters() -> dict[int, str]:
-    """Return the printable character that GPT-2's vocabulary writes for each byte."""
+    """Return for each byte the printable character that represents it in GPT-2's vocabulary."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

@@ -1,9 +1,9 @@
-"""Which tokens a step trains on and which an evaluation scores: pure functions, no state, no torch.
+"""The tokens on which a step trains, and the windows that an evaluation scores. No torch.
 
-Training: the split is cut into blocks of ``context`` inputs and as many targets (the
-inputs one further), blocks are shuffled anew each epoch, and batches take them in that order. The order
-is a function of (order seed, number of the sample) alone, so evaluations, restarts and workers cannot
-move it.
+Training: the split is cut into blocks of ``context`` inputs; the targets are the inputs shifted by one
+token. Each epoch has its own random order of the blocks, and batches take them in that order. The order
+is a function of (order seed, number of the sample) alone, so evaluations, restarts and workers do not
+change it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _OFFSETS_AT_ONCE: Final = 4096
 
 @dataclass(slots=True)
 class BlockOrder:
-    """Block starts for any step. A target is a token that is predicted: all of a split but its first.
+    """The offsets in tokens of a step's blocks. Every token of a split but the first is a target.
 
-    ``sampling="blocks"``: an epoch is ``blocks_per_epoch = (n_tokens - 1) // context`` blocks that do not
-    overlap, so every target is used at most once in it. The ``(n_tokens - 1) % context`` targets that fill no
-    block stand before the first and after the last block; how they are divided is drawn anew each
-    epoch, so that no token is always left out. Batches run on across the end of an epoch: none is
-    shorter, none is dropped.
+    ``sampling="blocks"``: an epoch has ``blocks_per_epoch = (n_tokens - 1) // context`` blocks that do not
+    overlap, so every target is used at most once in an epoch. The remaining ``(n_tokens - 1) % context`` targets
+    are before the first and after the last block. Each epoch draws the offset of the first block, so that no
+    token is left out of every epoch. A batch may extend across the end of an epoch: all batches are of one
+    size, and no block is dropped.
 
-    ``sampling="random"``: every start is drawn evenly from all that leave room for a block.
+    ``sampling="random"``: every offset is drawn from the uniform distribution over all offsets with room for a block.
     """
 
     n_tokens: int
@@ -47,7 +47,7 @@ class BlockOrder:
 
     @property
     def blocks_per_epoch(self) -> int:
-        """Blocks in an epoch: each needs ``context`` targets, and the first token is none."""
+        """Blocks in an epoch: each has ``context`` targets, and the first token is not a target."""
         return (self.n_tokens - 1) // self.context
 
     @property
@@ -56,11 +56,11 @@ class BlockOrder:
         return self.blocks_per_epoch / self.batch_size
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """Return the block starts ``[batch_size]`` of step ``step``, counted from 0."""
+        """Return the block offsets ``[batch_size]`` of step ``step``, counted from 0."""
         return self.samples(step * self.batch_size, self.batch_size)
 
     def samples(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the starts ``[count]`` of samples ``first ...``, for batches that grow."""
+        """Return the block offsets ``[count]`` of the samples from number ``first`` on, for batches that grow."""
         per_draw = self.blocks_per_epoch if self.sampling == "blocks" else _OFFSETS_AT_ONCE
         parts: list[NDArray[np.int64]] = []
         while count > 0:
@@ -72,7 +72,7 @@ class BlockOrder:
 
     def _draw(self, number: int) -> NDArray[np.int64]:
         if number not in self._drawn:
-            while len(self._drawn) > 1:  # a batch touches two epochs at most, unless it is larger than one
+            while len(self._drawn) > 1:  # a batch needs at most two epochs, unless it is larger than an epoch
                 self._drawn.pop(next(iter(self._drawn)))
             self._drawn[number] = self._epoch(number) if self.sampling == "blocks" else self._offsets(number)
         return self._drawn[number]
@@ -88,7 +88,7 @@ class BlockOrder:
 
 
 def check_length(n_tokens: int, context: int, split: str = "") -> None:
-    """Refuse a text (or the ``split`` of one) that is shorter than one block.
+    """Refuse a text (or its ``split``) that is shorter than one block.
 
     Raises:
         DataError: fewer than ``context + 1`` tokens.
@@ -96,7 +96,7 @@ def check_length(n_tokens: int, context: int, split: str = "") -> None:
     if n_tokens < context + 1:
         text = f"the {split} split" if split else "the text"
         raise DataError(
-            f"{text} has {n_tokens:,} tokens, a block needs {context + 1:,} (context {context:,} and one to predict):"
+            f"{text} has {n_tokens:,} tokens, a block needs {context + 1:,} (context {context:,} and one target more):"
             " use more text or a shorter model.context"
         )
 
@@ -104,15 +104,17 @@ def check_length(n_tokens: int, context: int, split: str = "") -> None:
 def gather(
     tokens: NDArray[np.unsignedinteger[Any]], starts: NDArray[np.int64], context: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return inputs and targets ``[B, T]`` of the blocks at ``starts``: targets are the inputs one token further."""
+    """Return inputs and targets ``[B, T]`` of the blocks at ``starts``: targets are the inputs shifted by one token."""
     blocks = np.asarray(tokens)[starts[:, None] + np.arange(context + 1)].astype(np.int64)
     return blocks[:, :-1], blocks[:, 1:]
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationWindows:
-    """What an evaluation looks at: window ``i`` reads ``lengths[i]`` inputs from ``starts[i]``
-    and scores all of their targets but the first ``skipped[i]``. Every target is scored exactly once.
+    """The windows of an evaluation; every target is scored exactly once.
+
+    Window ``i`` has ``lengths[i]`` inputs from offset ``starts[i]``; its first ``skipped[i]`` targets are not
+    scored. All three have shape ``[windows]``.
     """
 
     starts: NDArray[np.int64]
@@ -129,8 +131,9 @@ def fixed_windows(n_tokens: int, context: int) -> EvaluationWindows:
 
 
 def sliding_windows(n_tokens: int, context: int, stride: int) -> EvaluationWindows:
-    """Return windows ``stride`` apart: each target but the first window's is predicted from at least
-    ``context - stride`` tokens before it.
+    """Return windows ``stride`` apart.
+
+    Each target outside the first window is predicted from at least ``context - stride`` tokens.
 
     Raises:
         DataError: fewer than two tokens, or a stride outside 1 to ``context``.
@@ -141,7 +144,7 @@ def sliding_windows(n_tokens: int, context: int, stride: int) -> EvaluationWindo
     targets = n_tokens - 1
     count = 1 + max(0, -((context - targets) // stride))
     ends = np.minimum(context + stride * np.arange(count, dtype=np.int64), targets)
-    begins = np.append(np.int64(0), ends[:-1])  # of what is scored
-    # the last window reads back a whole context too; fixed windows share nothing, so theirs is short
+    begins = np.append(np.int64(0), ends[:-1])  # first scored target of each window
+    # The last sliding window also has a whole context. Fixed windows do not overlap, so the last may be shorter.
     starts = begins if stride == context else np.maximum(ends - context, 0)
     return EvaluationWindows(starts=starts, lengths=ends - starts, skipped=begins - starts)

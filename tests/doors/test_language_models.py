@@ -101,7 +101,7 @@ def nothing(data: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words", "says"),
     [
-        (cut_off, [], "train.bin is cut off"),
+        (cut_off, [], "train.bin is truncated"),
         (another_tokeniser, [], "is not the tokeniser that these tokens were made with"),
         (nothing, ["model.vocab_size=5"], "the model has 5 ids"),
         (nothing, ["model.context=2000"], "a block needs 2,001"),

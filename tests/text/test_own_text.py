@@ -87,8 +87,8 @@ def test_a_changed_source_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("class Words: pass\ndef verses(n): yield from ['moss'] * 20", "--tokenizer words.Words: fitting it fails"),
-        ("def verses(n): yield 3", "words.verses gave a int for poems.txt"),
+        ("class Words: pass\ndef verses(n): yield from ['moss'] * 20", "--tokenizer words.Words: fit() fails"),
+        ("def verses(n): yield 3", "words.verses returned a int for poems.txt"),
         ("def verses(n): return 1 / 0", "words.verses fails for --input poems.txt (ZeroDivisionError"),
         ("def other(n): pass", "words has no 'verses'"),
     ],
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused_in_one_line(module: str, said: str, capsys
 def test_ids_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("words.py").write_text(EXAMPLE.read_text().replace("self.ids.get(piece, 0)", "-1"))
     assert main(PREPARE) == 2
-    assert "words.Words gave ids from -1 to -1: expected 0 to" in capsys.readouterr().err
+    assert "words.Words returned ids from -1 to -1: expected 0 to" in capsys.readouterr().err
 
 
 def test_a_model_trains_on_it_and_writes_text(capfd: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ def test_nothing_is_done_twice_and_a_changed_cause_rebuilds(tmp_path: Path) -> N
     (asked.out / "train.bin").write_bytes(b"\0")  # damage
     said.clear()
     fourth, was_there = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer="bpe", vocab_size=280), said.append)
-    assert not was_there and fourth.hash == third.hash and any("cut off" in line for line in said)
+    assert not was_there and fourth.hash == third.hash and any("truncated" in line for line in said)
     assert not list(tmp_path.glob(".out*"))
 
 
@@ -189,7 +189,7 @@ def test_the_report_sees_what_is_wrong(tmp_path: Path) -> None:
         "repeat an earlier one",
         "blank documents",
         "fewer than 20",
-        "val: 1 of 2 documents also",
+        "val: 1 of 2 documents are also",
     ):
         assert part in warnings, part
     page = (corpus.path / "corpus.md").read_text()
@@ -199,7 +199,7 @@ def test_the_report_sees_what_is_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"val_fraction": 0.0}, "nothing to validate on"),
+        ({"val_fraction": 0.0}, "leaves no validation split"),
         ({"val_fraction": 1.0}, "--val-fraction 1.0"),
         ({"tokenizer": "nope"}, "--tokenizer nope: expected char, byte, bpe, gpt2, a tokenizer.json that exists"),
         ({"detokenize": True}, "--detokenize is for wikitext"),
@@ -216,7 +216,7 @@ def test_impossible_requests_change_nothing(tmp_path: Path, change: dict[str, An
 
 def test_foreign_folders_and_empty_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text(" \n\n ")
-    with pytest.raises(DataError, match="there is no text in it"):
+    with pytest.raises(DataError, match="it has no text"):
         prepare(request(tmp_path, tmp_path / "t.txt"))
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").write_text("precious")
@@ -259,7 +259,7 @@ def test_an_open_corpus_refuses_what_is_damaged(tmp_path: Path) -> None:
         return copy
 
     cut = damaged(lambda p: (p / "train.bin").write_bytes((p / "train.bin").read_bytes()[:-4]))
-    with pytest.raises(DataError, match=r"train\.bin is cut off: 349 tokens of 351 in the manifest"):
+    with pytest.raises(DataError, match=r"train\.bin is truncated: 349 tokens of 351 in the manifest"):
         open_corpus(cut)
     with pytest.raises(DataError, match=r"val\.docs is missing"):
         open_corpus(damaged(lambda p: (p / "val.docs").unlink()))

@@ -32,8 +32,8 @@ def report_of(tmp_path: Path, documents: list[str]) -> str:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (RANDOM, "characters in no order"),
-        (SPAM, "repeats its own words"),
+        (RANDOM, "looks like random letters"),
+        (SPAM, "repeats sequences of five words"),
         (HTML, "is markup"),
     ],
     ids=["random letters", "spam", "html"],
@@ -43,7 +43,7 @@ def test_a_corpus_three_quarters_ruined_is_said_to_be(bad: list[str], words: str
     random.Random(1).shuffle(mixed)
     page = report_of(tmp_path, mixed)
     warnings = page.partition("## Warnings")[2].partition("## Splits")[0]
-    assert words in warnings and "## The worst of input" in page
+    assert words in warnings and "## Worst samples of input" in page
 
 
 def test_good_text_has_no_warning_of_quality(tmp_path: Path) -> None:

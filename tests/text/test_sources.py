@@ -168,7 +168,7 @@ def test_json_arrays_and_lines_stream(values: list[dict[str, str]], cuts: list[i
 
 def test_damaged_inputs_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text('[{"text": "a"}, {"text": "b')
-    with pytest.raises(DataError, match=r"cut\.json: not JSON, or cut off, at character 16"):
+    with pytest.raises(DataError, match=r"cut\.json: not JSON, or truncated, at character 16"):
         read("text", tmp_path / "cut.json")
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(np.random.Philox(key=1).random_raw(999).tobytes())[:-50])
     with pytest.raises(DataError, match=r"cut\.txt\.gz cannot be read"):
@@ -180,7 +180,7 @@ def test_damaged_inputs_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no field 'text' or 'story'; it has body, id; name one with --field"):
         read("tinystories", tmp_path / "y.parquet")
     assert read("tinystories", tmp_path / "y.parquet", field="body") == ["a"]
-    with pytest.raises(DataError, match="holds no text: 1"):
+    with pytest.raises(DataError, match="has no text: 1"):
         read("text", tmp_path / "y.parquet", field="id")
     with pytest.raises(DataError, match="no such file or folder"):
         open_source("text", [str(tmp_path / "none.txt")])
@@ -189,7 +189,7 @@ def test_damaged_inputs_are_named(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="is an archive: unpack it"):
             open_source("tinystories", [str(tmp_path / name)])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no files"):
+    with pytest.raises(DataError, match="has no files"):
         open_source("text", [str(tmp_path / "empty")])
     with pytest.raises(DataError, match="did you mean 'wikitext'"):
         open_source("wikitexts", ["x"])

@@ -1,8 +1,8 @@
-"""Where text comes from: files of every form that the corpora are published in, read as documents, in a fixed order.
+"""Reads text as documents in a fixed order, from every form in which the corpora are published.
 
 A source yields :class:`~grok.text.sources.pieces.Piece`: a document, or the next part of
-a long one, so that memory stays bounded whatever the size of the text. The order is that of the
-inputs as given, of the names inside a folder, and of the rows inside a file.
+a long one, so that memory does not grow with the text. The order is that of the inputs, then
+of the names in a folder, then of the rows in a file.
 """
 
 from grok.text.sources.forms import FORMS, Source, form_of, open_source

@@ -1,8 +1,8 @@
-"""Small fables written by rule: a corpus of this project's own, for tests and for a start without downloads.
+"""Short generated fables: a corpus for tests and for first runs without a download.
 
-A fable is a function of (seed, number). An animal wants something, meets a hindrance, is helped or tries
-on, and learns a lesson that follows from what happened; names, pronouns and things agree throughout, so
-that a small model has something to learn beyond spelling.
+A fable is a function of (seed, number). An animal wants something, meets a hindrance, gets help or
+refuses it, and learns a lesson from the outcome. Names, pronouns and objects agree within a fable, so
+that a small model can learn more than spelling.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def parse(name: str) -> tuple[int, int]:
     """Return (count, seed) of ``"COUNT"`` or ``"COUNT:SEED"``.
 
     Raises:
-        DataError: it is neither.
+        DataError: ``name`` has neither form.
     """
     count, _, seed = name.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""Files and folders: which are read, in which order, and their content as text or as rows."""
+"""Reads files and folders in a fixed order, as text or as rows."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from grok.errors import DataError
 
 CHUNK_BYTES: Final = 2**20
 MAX_VALUE: Final = 2**26
-"""Characters of one JSON value; a longer one is taken for damage."""
+"""Largest number of characters of one JSON value; a longer one counts as damage."""
 
 _UNPACKED: Final = (".gz", ".xz")
 _PACKED: Final = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".bz2", ".zip", ".7z", ".zst", ".rar")
-"""Ends of names that are not read: taken for text they would be trained on as they are."""
+"""Suffixes of archives, which are refused: without that, their bytes would be read as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputDigest:
-    """What one input was: its name, how many files, their bytes, and a hash of their contents in order."""
+    """One input: its name, the number of its files, their bytes, and a hash of their contents in order."""
 
     name: str
     files: int
@@ -42,7 +42,7 @@ def files_below(path: Path) -> list[Path]:
     Hidden files are left out.
 
     Raises:
-        DataError: nothing there, or an archive.
+        DataError: no file, or an archive.
     """
     if path.is_file():
         return [_unpacked(path)]
@@ -54,7 +54,7 @@ def files_below(path: Path) -> list[Path]:
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
     if not files:
-        raise DataError(f"--input {path}: the folder holds no files")
+        raise DataError(f"--input {path}: the folder has no files")
     return sorted(map(_unpacked, files), key=lambda file: natural_key(file.relative_to(path).as_posix()))
 
 
@@ -75,7 +75,7 @@ def natural_key(name: str) -> list[tuple[int, str]]:
 def digest(path: Path, workers: int) -> InputDigest:
     """Return the digest of a file or folder, reading all of it."""
     files = files_below(path)
-    with ThreadPoolExecutor(workers) as pool:  # hashlib lets the other threads run
+    with ThreadPoolExecutor(workers) as pool:  # hashlib releases the interpreter's lock
         hashes = list(pool.map(_sha256, files))
     together = hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
     return InputDigest(path.name, len(files), sum(file.stat().st_size for file in files), together)
@@ -87,9 +87,12 @@ def _sha256(path: Path) -> str:
 
 
 def text_chunks(path: Path) -> Iterator[str]:
-    """Yield the text of a file, about a million characters at a time; line ends stay as they are.
+    """Yield the text of a file, about a million characters at a time, with its line ends.
 
     Bytes that are not UTF-8 become U+FFFD, which the corpus report counts. ``.gz`` and ``.xz`` are unpacked.
+
+    Raises:
+        DataError: the file cannot be read.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
     try:
@@ -108,15 +111,15 @@ def _open(path: Path) -> BinaryIO:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether the file holds rows (parquet, JSON, JSON lines) rather than plain text."""
+    """Return whether the file has rows (parquet, JSON, JSON lines), by its suffix."""
     return _plain_suffix(path) in (".parquet", ".json", ".jsonl", ".ndjson")
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row: of the first of ``columns`` that the file has.
+    """Yield the text of each row, from the first of ``columns`` that the file has.
 
     Raises:
-        DataError: none of the columns is there, or the file is damaged.
+        DataError: the file has none of the columns, or is damaged.
     """
     if _plain_suffix(path) == ".parquet":
         yield from _parquet_rows(path, columns)
@@ -139,9 +142,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
             for batch in file.iter_batches(batch_size=512, columns=[column]):
                 for row, text in enumerate(batch.column(0).to_pylist()):
                     if not isinstance(text, str):
-                        raise DataError(
-                            f"{path}: row {row} of a batch of column {column!r} holds no text: {text!r:.60}"
-                        )
+                        raise DataError(f"{path}: row {row} of a batch of column {column!r} has no text: {text!r:.60}")
                     yield text
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read as parquet ({error})") from error
@@ -153,15 +154,17 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
             yield _whole_characters(record)
             continue
         if not isinstance(record, dict):
-            raise DataError(f"{path}: value {number} is a {type(record).__name__}, expected an object with a text")
+            raise DataError(
+                f"{path}: value {number} is a {type(record).__name__}, expected an object with a text field"
+            )
         text = record[_first_known(path, columns, list(record))]
         if not isinstance(text, str):
-            raise DataError(f"{path}: value {number} holds no text: {text!r:.60}")
+            raise DataError(f"{path}: value {number} has no text: {text!r:.60}")
         yield _whole_characters(text)
 
 
 def _whole_characters(text: str) -> str:
-    """Return ``text`` with halves of surrogate pairs, which JSON can spell and UTF-8 cannot, as U+FFFD."""
+    """Return ``text`` with U+FFFD for single halves of surrogate pairs: JSON can contain them, UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -179,10 +182,10 @@ def _first_known(path: Path, columns: Sequence[str], names: Sequence[str]) -> st
 
 
 def json_values(chunks: Iterable[str], path: Path) -> Iterator[Any]:
-    """Yield the values of a JSON array or of JSON lines, one at a time, without holding the whole.
+    """Yield the values of a JSON array or of JSON lines, in bounded memory.
 
     Raises:
-        DataError: the text is not JSON, with the place.
+        DataError: the text is not JSON; the message has the offset.
     """
     decoder, buffer, before = json.JSONDecoder(), "", 0
     between_values = re.compile(r"[\s\[\],]*")
@@ -197,11 +200,11 @@ def json_values(chunks: Iterable[str], path: Path) -> Iterator[Any]:
             except json.JSONDecodeError:
                 break  # the rest of the value is in the next chunk, or the file is damaged
             if end == len(buffer) and not isinstance(value, (dict, str)):
-                break  # a number may go on
+                break  # the next chunk may have more digits of this number
             yield value
             position = end
         buffer, before = buffer[position:], before + position
         if len(buffer) > MAX_VALUE:
             break
     if buffer.strip(" \t\r\n[],"):
-        raise DataError(f"{path}: not JSON, or cut off, at character {before:,}: {buffer[:60]!r}")
+        raise DataError(f"{path}: not JSON, or truncated, at character {before:,}: {buffer[:60]!r}")

@@ -1,4 +1,4 @@
-"""The forms that corpora are published in, and one way to open them all."""
+"""The forms in which corpora are published, and the function that opens a source of any form."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ from grok.text.sources.pieces import Piece, documents_of
 
 
 def plain_word_count(text: str) -> int:
-    """Return the number of words between white space."""
+    """Return the number of words, separated by white space."""
     return len(text.split())
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one kind of corpus is read."""
+    """The rules to read one kind of corpus."""
 
     doc: str
     columns: tuple[str, ...]
-    """Fields of a table row that may hold the text, the likeliest first."""
+    """Columns of a table that may have the text, in the order of preference."""
     strip: bool = False
     """Whether white space around a document is dropped, so that all published forms give the same tokens."""
     words: Callable[[str], int] = plain_word_count
+    """Counts the words of a text."""
     word_rule: str = "white space"
+    """The rule of ``words``, for the manifest."""
 
 
 def own_documents(target: str, name: str) -> Iterator[str]:
-    """Yield the documents that code of the user's own gives for one ``--input``.
+    """Yield the documents that the user's own code returns for one ``--input``.
 
     Raises:
         ConfigError: the command does not name that code, or it cannot be imported.
-        DataError: it fails, or gives something else than text.
+        DataError: the code fails, or returns a value that is no text.
     """
     code = load({TARGET: target})
     try:
         for document in code(name):
             if not isinstance(document, str):
-                raise DataError(f"{target} gave a {type(document).__name__} for {name}: expected texts")
+                raise DataError(f"{target} returned a {type(document).__name__} for {name}: expected texts")
             yield document
     except GrokError:
         raise
@@ -54,13 +56,13 @@ def own_documents(target: str, name: str) -> Iterator[str]:
 
 
 def own_pieces(target: str, name: str) -> Iterator[Piece]:
-    """Yield those documents, long ones in pieces."""
+    """Yield the documents of :func:`own_documents`, long ones in pieces."""
     for document in own_documents(target, name):
         yield from documents_of([document])
 
 
 def own_digest(target: str, name: str) -> InputDigest:
-    """Return what they are, by a hash of all their text."""
+    """Return the hash of the text of :func:`own_documents`."""
     hasher, size = hashlib.sha256(), 0
     for document in own_documents(target, name):
         data = document.encode()
@@ -90,13 +92,13 @@ OWN: Final = Form("text of the user's own code", ())
 
 
 def form_of(name: str) -> Form:
-    """Return the form of that name; every import path is text of the user's own code."""
+    """Return the form of that name; every other name is the import path of the user's own code."""
     return FORMS.get(name, OWN)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One split's text: ``pieces()`` reads it from the start, as often as asked, always in the same order."""
+    """The text of one split; every call of ``pieces()`` reads it from the start, in the same order."""
 
     form: str
     inputs: tuple[str, ...]
@@ -120,7 +122,7 @@ class Source:
                     yield from self._pieces_of_file(file)
 
     def digests(self, workers: int) -> list[InputDigest]:
-        """Return what each input holds, by a hash of all its bytes.
+        """Return the digest of each input, with the hash of all its bytes.
 
         Raises:
             DataError: an input is missing.
@@ -154,7 +156,7 @@ def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> S
     """Return the source of ``inputs`` (files, folders, or ``hf://owner/name``), read as ``form``.
 
     Raises:
-        DataError: an unknown form, no input, or one that is not there.
+        DataError: an unknown form, no input, or a missing input.
     """
     if form not in FORMS and "." not in form:
         known = ", ".join(FORMS)

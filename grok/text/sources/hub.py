@@ -1,6 +1,6 @@
-"""Hugging Face datasets by name: ``hf://owner/name``, ``hf://owner/name:config`` and ``...@split``; or a local folder.
+"""Data sets of the Hugging Face hub by name: ``hf://owner/name``, ``hf://owner/name:config`` and ``...@split``.
 
-Needs the ``datasets`` package, and the network unless its cache holds the data set.
+Needs the ``datasets`` package, and the network unless the package's cache holds the data set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def is_hub(name: str) -> bool:
 
 
 def rows(address: str, columns: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row, in the data set's order, read from its memory-mapped cache.
+    """Yield the text of each row in the data set's order, from the first of ``columns`` that it has.
 
     Raises:
         DataError: the package, the network, the data set or the column is missing.
@@ -33,12 +33,12 @@ def rows(address: str, columns: Sequence[str]) -> Iterator[str]:
     for batch in dataset.select_columns([column]).iter(batch_size=512):
         for text in batch[column]:
             if not isinstance(text, str):
-                raise DataError(f"{address}: column {column!r} holds what is no text: {text!r:.60}")
+                raise DataError(f"{address}: column {column!r} has a value that is no text: {text!r:.60}")
             yield text
 
 
 def digest(address: str, columns: Sequence[str]) -> InputDigest:
-    """Return the hash of all rows' text: the hub's own names for a version are no proof of content."""
+    """Return the hash of the text of all rows; the hub's version names do not prove the content."""
     hasher, size = hashlib.sha256(), 0
     for text in rows(address, columns):
         data = text.encode()
@@ -56,7 +56,7 @@ def _load(address: str) -> Any:
     name, _, config = name.partition(":")
     try:
         return datasets.load_dataset(name, config or None, split=split or "train")
-    except Exception as error:  # the hub client raises many kinds for "not to be had here"
+    except Exception as error:  # the hub's client raises many types when it cannot fetch
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"{address} cannot be loaded ({reason}); without a network, download its parquet or text files"

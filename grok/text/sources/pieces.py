@@ -1,4 +1,4 @@
-"""Text as documents: cut at ``<|endoftext|>``, long ones handed on in pieces."""
+"""Cuts text into documents at ``<|endoftext|>``, and long documents into pieces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from grok.text.tokenizers import END_OF_TEXT
 
 PIECE_CHARACTERS: Final = 2**20
-"""A document longer than this is handed on in pieces."""
+"""Characters above which a document is cut into pieces."""
 
 _SAFE_CUT: Final = re.compile(
     r"""(?<=\S)\n(?=[^\s<])     # after a single line end
@@ -19,28 +19,29 @@ _SAFE_CUT: Final = re.compile(
     """,
     re.VERBOSE,
 )
-# GPT-2's word pattern ends a word at each of these places, whatever stands around them, so the pieces have the ids of
-# the whole, and as many words. Not before "<", where a marker could begin, and with it the white space that goes.
+# GPT-2's word pattern ends a word at each of these places, whatever the text around them is, so the pieces have the ids
+# and the number of words of the whole. No cut before "<": a marker may begin there, whose white space is dropped.
 _CARRIED: Final = 16
-"""Characters that stay with the next chunk: a marker, or a place to cut, may stand across the two."""
+"""Characters that are kept for the next chunk: a marker, or a place to cut, may extend across two chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A document, or the next part of one: ``ends_document`` says which."""
+    """A document, or the next part of one."""
 
     text: str
     ends_document: bool
+    """Whether the document ends with this piece."""
 
 
 def documents_of(chunks: Iterable[str], *, strip: bool = False) -> Iterator[Piece]:
     """Yield the documents of one text (a file, or a row of a table) that comes in ``chunks``.
 
     ``<|endoftext|>`` ends a document, and so does the end of the text. One line end on either side
-    of the marker belongs to the marker; with ``strip`` all white space around a document goes. Blank
-    documents come as one piece whose text is blank: whoever counts may say how many there were.
+    of the marker belongs to the marker; with ``strip`` all white space around a document is dropped.
+    A blank document is one piece with blank text, so that the caller can count such documents.
     """
-    pending: list[str] = []  # of the document at hand: read, and not yet handed on
+    pending: list[str] = []  # parts of the present document that are read but not yielded
     held, tail, first, begun = 0, "", True, False
 
     def clean(text: str, ends: bool, at_marker: bool) -> str:
@@ -57,25 +58,25 @@ def documents_of(chunks: Iterable[str], *, strip: bool = False) -> Iterator[Piec
             pending, held, first, begun = [], 0, False, False
         while held + len(tail) > PIECE_CHARACTERS:
             cut = _last_safe_cut(tail, PIECE_CHARACTERS)
-            if not cut:  # looked through once: the next chunk is looked through by itself
+            if not cut:  # no place to cut: each part of a text is searched only once
                 pending.append(tail[:-_CARRIED])
                 held, tail = held + len(pending[-1]), tail[-_CARRIED:]
                 break
             yield Piece(clean("".join([*pending, tail[:cut]]), False, False), False)
             pending, held, tail, begun = [], 0, tail[cut:], True
     last = clean("".join([*pending, tail]), True, False)
-    # After a final marker there is nothing but perhaps a line end; that is no blank document.
+    # After a final marker at most a line end follows; that is no blank document.
     if begun or last.strip() or first:
         yield Piece(last, True)
 
 
 def is_blank(piece: Piece, begins_document: bool) -> bool:
-    """Return whether the piece is a document of nothing but white space; such documents are counted and left out."""
+    """Return whether the piece is a document of only white space; such documents are counted and left out."""
     return begins_document and piece.ends_document and not piece.text.strip()
 
 
 def without_blank_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield the pieces of all documents that hold more than white space."""
+    """Yield the pieces of all documents that have more than white space."""
     begins = True
     for piece in pieces:
         if not is_blank(piece, begins):
@@ -84,7 +85,7 @@ def without_blank_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def whole_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield every document in one piece, for a tokeniser whose ids depend on where a text is cut."""
+    """Yield every document in one piece, for a tokeniser that is not ``piecewise``."""
     parts: list[str] = []
     for piece in pieces:
         parts.append(piece.text)
@@ -94,7 +95,7 @@ def whole_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _last_safe_cut(text: str, limit: int) -> int:
-    """Return the last place up to ``limit`` where ``text`` may be cut, else the first one behind it, or 0."""
+    """Return the last offset up to ``limit`` where ``text`` may be cut, else the first one after it, else 0."""
     end, span = min(len(text), limit), 4096
     while True:
         start = max(0, end - span)

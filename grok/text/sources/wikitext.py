@@ -1,7 +1,8 @@
-"""WikiText as published: articles found by their headings, words counted as its papers do, and its detokeniser.
+"""WikiText: its articles, recognised by their headings, its word count, and its detokeniser.
 
-Source: Merity et al. 2017, "Pointer Sentinel Mixture Models". The tokenised form writes
-words apart, rare ones as ``<unk>``, and hyphens, commas and full stops inside words as ``@-@``, ``@,@``, ``@.@``.
+Source: Merity et al. 2017, "Pointer Sentinel Mixture Models". The tokenised form has spaces
+around punctuation, ``<unk>`` for rare words, and ``@-@``, ``@,@``, ``@.@`` for hyphens, commas and full stops inside
+words.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ _TITLE: Final = re.compile(r"^ ?= [^=].* = $|^ ?= [^=] = $")
 
 
 def articles(lines: Iterable[str]) -> Iterator[Piece]:
-    """Yield the articles whose ``lines`` (with their line ends) come one after another.
+    """Yield the articles in ``lines``, which have their line ends.
 
-    A title `` = Name = `` begins an article when blank lines stand before and after it (formulas
-    look like titles otherwise). The blank line before belongs to it. Joined, the articles are the input.
+    A title `` = Name = `` begins an article if the lines before and after it are blank (a formula
+    may look like a title). The blank line before belongs to the article. Joined, the articles are
+    the input.
     """
     article: list[str] = []
     for line, following in pairwise(chain(lines, [""])):
@@ -47,13 +49,13 @@ def lines_of(chunks: Iterable[str]) -> Iterator[str]:
 
 
 def lines_of_rows(rows: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of WikiText in table form, one a row; a blank line is an empty row there and `` \\n`` here."""
+    """Yield the lines of WikiText in table form, one per row; an empty row is a blank line, `` \\n``."""
     for row in rows:
         yield row if row.endswith("\n") else row + "\n" if row else " \n"
 
 
 def word_count(text: str) -> int:
-    """Return the number of WikiText words: what stands between white space, and one for each line end.
+    """Return the number of WikiText words: those separated by white space, and one for each line end.
 
     >>> word_count(" a cat @-@ nap . \\n \\n")
     7
@@ -74,7 +76,7 @@ _JOINED: Final = (
 
 
 def detokenize(text: str) -> str:
-    """Return the tokenised form written as people write: joined at ``@-@``, no blanks before stops or inside brackets.
+    """Return tokenised WikiText as ordinary text: joined at ``@-@``, no spaces before stops or inside brackets.
 
     >>> detokenize(" He ( the well @-@ known one ) didn 't see 1 @,@ 000 cats . \\n = = Cats = = \\n")
     "He (the well-known one) didn't see 1,000 cats.\\n== Cats ==\\n"
