@@ -148,13 +148,14 @@ def _batch_size(config: GptConfig, arguments: argparse.Namespace) -> str:
 def _trainer(config: GptConfig) -> Trainer:
     import torch
 
-    from grok.gpt.training.engine import open_data
     from grok.gpt.training.numerics import Numerics
+    from grok.gpt.training.texts import open_data
     from grok.gpt.training.trainer import Trainer
 
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     config.numerics.compile = False  # the shapes change, and compiling each would take longer than the answer
-    return Trainer(config, open_data(config), Numerics.of(config, device))
+    texts = open_data(config)
+    return Trainer(config, texts.corpus, Numerics.of(config, device), texts=texts)
 
 
 if __name__ == "__main__":

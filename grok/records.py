@@ -22,6 +22,11 @@ STATUSES: Final = ("completed", "diverged", "failed", "rolled_back")
 
 NAN: Final = float("nan")
 
+VAL_LOSS: Final = "val_loss."
+"""Followed by the name of a further validation set: its loss in ``CurvePoint.metrics`` (GPT)."""
+VAL_ACC: Final = "val_acc."
+TASK: Final = "task."
+"""Followed by ``NAME.METRIC``: a task's score there."""
 
 FORMER_COMPONENTS: Final = {"embedding": "token_embedding", "positions": "position_embedding"}
 """Names in ``block_norms`` that language models wrote at first, and the parameters' own, which both modes write now."""

@@ -263,7 +263,8 @@ def _accepts(kind: Any, rule: Rule) -> str:
         own = ", or MODULE.NAME of your own" if rule.own else ""
         return "one of " + ", ".join(str(c) for c in rule.choices) + own
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    maps = "a map" if Any in typing.get_args(kind) else "a map from name to whole number"
+    items = {int: "whole number", float: "number", str: "text"}
+    maps = next((f"a map from name to {items[item]}" for item in typing.get_args(kind)[1:] if item in items), "a map")
     text = words.get(kind, "a list" if typing.get_origin(kind) is list else maps)
     bounds = []
     if rule.minimum is not None:

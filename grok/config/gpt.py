@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +11,7 @@ from grok.config.common import LARGEST_SIZE, PerturbConfig, RunConfig, SinksConf
 from grok.config.fields import section, setting
 from grok.config.gpt_model import ModelConfig
 from grok.config.stability import StabilityConfig
-from grok.errors import ConfigError
+from grok.errors import ConfigError, nearest
 
 PRESETS: Final = (
     "gpt2_117m",
@@ -34,6 +35,9 @@ PRESETS: Final = (
 )
 """The presets of ``conf/experiment/gpt``; a test compares both lists."""
 
+MAIN: Final = "main"
+"""The corpus of ``data.path`` in a mixture."""
+
 WARMUP_STEPS: Final = 100
 """Default steps of warm-up."""
 
@@ -53,6 +57,54 @@ class DataConfig:
         "Non-overlapping blocks, each once an epoch in random order, or windows at random offsets.",
         choices=("blocks", "random"),
     )
+    corpora: dict[str, str] = setting(
+        {}, "Further prepared corpora, name and folder; `main` is data.path. All have one tokeniser.", role="none"
+    )
+    mixture: dict[str, float] = setting(
+        {}, "Share of each named corpus in the training sequences; empty: data.path alone.", role="none", minimum=0
+    )
+    mixture_hashes: dict[str, float] = setting(
+        {}, "Shares by the corpora's hashes, which name the run; the plan fills them in.", neutral={}
+    )
+    validation: list[str] = setting(
+        [], "Further validation sets: NAME or NAME@SPLIT of a corpus (default split: val).", role="none"
+    )
+    validation_hashes: dict[str, str] = setting(
+        {}, "Hashes of those corpora, which name the run; the plan fills them in.", role="schedule", neutral={}
+    )
+    document_mask: bool = setting(
+        False, "Attention, positions and loss end at <|endoftext|>: each document is a text of its own.", neutral=False
+    )
+
+    def __post_init__(self) -> None:
+        if MAIN in self.corpora:
+            raise ConfigError(f"data.corpora.{MAIN}={self.corpora[MAIN]}: {MAIN} is the corpus of data.path")
+        known = [MAIN, *self.corpora]
+        for name in self.corpora:
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+                raise ConfigError(f"data.corpora: {name!r} is no name: expected letters, digits, _ and -")
+        for name in [*self.mixture, *(entry.partition("@")[0] for entry in self.validation)]:
+            if name not in known:
+                raise ConfigError(
+                    f"data.{'mixture' if name in self.mixture else 'validation'} names the corpus {name!r}, which "
+                    f"data.corpora does not have{nearest(name, known)}: expected one of {', '.join(known)}"
+                )
+        if self.mixture and not any(self.mixture.values()):
+            raise ConfigError(f"data.mixture={self.mixture}: expected a weight above 0")
+
+    def folders(self) -> dict[str, str]:
+        """Return the folder of each corpus that the run reads, by name; ``main`` only where ``path`` is given."""
+        read = {*self.mixture, *(name for name, _ in self.validation_sets().values())}
+        main = {} if self.path is None else {MAIN: self.path}
+        return main | {name: folder for name, folder in self.corpora.items() if name in read}
+
+    def validation_sets(self) -> dict[str, tuple[str, str]]:
+        """Return corpus and split of each further validation set, by its name."""
+        sets = {}
+        for entry in self.validation:
+            name, _, split = entry.partition("@")
+            sets[entry] = (name, split or "val")
+        return sets
 
 
 @dataclass(kw_only=True)
@@ -115,6 +167,9 @@ class TrainConfig:
         None, "Length in epochs of the data; the plan computes `steps` from it.", role="none", above=0
     )
     tokens: float | None = setting(None, "Length in tokens; the plan computes `steps` from it.", role="none", minimum=1)
+    hours: float | None = setting(
+        None, "Hours of training after which the run leaves a checkpoint; more hours continue it.", role="none", above=0
+    )
     batch_size: int = setting(12, "Sequences per update.", minimum=1, maximum=2**24)
     micro_batch: int | None = setting(
         None, "Sequences computed at once, with accumulated gradients; null: the whole batch.", role="none", minimum=1
@@ -200,6 +255,13 @@ class EvalConfig:
     )
     top_k: int | None = setting(
         50, "Samples draw from this many most likely tokens; null: from all.", role="none", minimum=1
+    )
+    tasks: list[str] = setting(
+        [], "Tasks of lm-evaluation-harness that evaluations score: names, or YAML files.", role="none"
+    )
+    tasks_every: int = setting(1, "Evaluations from one score of the tasks to the next.", role="none", minimum=1)
+    task_documents: int | None = setting(
+        None, "Documents of each task that are scored; null: all.", role="none", minimum=1
     )
     average_share: float = setting(
         0.2,

@@ -31,6 +31,7 @@ from grok.store.rows import to_shard
 
 WHERE: Final = (
     "data.path",
+    "data.corpora",
     "data.tokenizer",
     "plugin_path",
     "device",

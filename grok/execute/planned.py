@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from grok.config import GptConfig, Identity, RunConfig, identify
+from grok.config.fields import canonical_json
+from grok.config.gpt import MAIN
 from grok.errors import DataError
 from grok.gpt.training.schedules import Ramp
 from grok.plugins import Code, activate, code_of, fingerprints, target_of
 from grok.text.corpus import read_manifest
+from grok.text.mixture import HASH_DIGITS, shares_by_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
         path = requested.data.path if isinstance(requested, GptConfig) else None
         if path not in hashes:
             hashes[path] = data_hash(requested)
-        config = with_budget(requested) if isinstance(requested, GptConfig) else requested
+        config = with_budget(with_corpora(requested)) if isinstance(requested, GptConfig) else requested
         code = fingerprints(own, map(target_of, config.plugins().values())) if own.targets else None
         named.append(PlannedRun(config, identify(config, hashes[path], code), hashes[path], code or None))
     return named
@@ -87,25 +90,54 @@ def own_code(configs: Sequence[RunConfig]) -> Code:
     return code_of(configs[0].plugin_path, targets) if targets else Code()
 
 
+def with_corpora(config: GptConfig) -> GptConfig:
+    """Return ``config`` with the hashes of its mixture and of its further validation sets, which name the run.
+
+    A mixture of the main corpus alone is no mixture.
+
+    Raises:
+        DataError: a corpus is missing, or is not the one that the hashes in ``config`` name.
+    """
+    data = config.data
+    if not (data.mixture or data.validation or data.mixture_hashes or data.validation_hashes):
+        return config
+    hashes = {name: str(read_manifest(Path(folder))["hash"]) for name, folder in data.folders().items()}
+    shares = shares_by_hash(data.mixture, hashes) if data.mixture else {}
+    if shares == {hashes[MAIN][:HASH_DIGITS]: 1.0}:
+        shares = {}
+    sets = {entry: hashes[name][:HASH_DIGITS] for entry, (name, _) in data.validation_sets().items()}
+    for name, now in (("mixture", shares), ("validation", sets)):
+        before = getattr(data, f"{name}_hashes")
+        if before not in ({}, now):
+            raise DataError(
+                f"data.{name}_hashes={canonical_json(before)}, and the corpora of data.{name} give "
+                f"{canonical_json(now)}: give their folders by data.corpora, or leave out data.{name}_hashes"
+            )
+    return replace(config, data=replace(data, mixture_hashes=shares, validation_hashes=sets))
+
+
 def with_budget(config: GptConfig) -> GptConfig:
     """Return ``config`` with ``train.steps`` worked out where its budget is ``train.epochs`` or ``train.tokens``.
 
-    A run is named by its steps: the same run has one name, however its length was given.
+    A run is named by its steps: the same run has one name, however its length was given. An epoch of a mixture has as
+    many sequences as one epoch of each of its corpora together.
 
     Raises:
         DataError: the data is missing.
     """
-    train = config.train
+    train, context = config.train, config.model.context
     if train.epochs is None and train.tokens is None:
         return config
-    assert config.data.path is not None  # its data has been named
-    tokens = int(read_manifest(Path(config.data.path))["splits"]["train"]["tokens"])
     if train.epochs is not None:
-        blocks = (tokens - 1) // config.model.context
-        sequences = train.epochs * (blocks if config.data.sampling == "blocks" else tokens - config.model.context)
+        folders = config.data.folders()
+        mixed = {name for name, weight in config.data.mixture.items() if weight > 0} or {MAIN}
+        manifests = {m["hash"]: m for m in (read_manifest(Path(folders[name])) for name in mixed)}
+        lengths = [int(manifest["splits"]["train"]["tokens"]) for manifest in manifests.values()]
+        at_random = config.data.sampling == "random"
+        sequences = train.epochs * sum(n - context if at_random else (n - 1) // context for n in lengths)
     else:
         assert train.tokens is not None
-        sequences = train.tokens / config.model.context
+        sequences = train.tokens / context
     steps = Ramp.of(train.batch_ramp, train.batch_size).steps(max(1, ceil(sequences)))
     return replace(config, train=replace(train, steps=steps))
 

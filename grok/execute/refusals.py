@@ -10,7 +10,8 @@ from typing import Final
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.fields import canonical_json, walk
-from grok.errors import ConfigError
+from grok.config.gpt import MAIN
+from grok.errors import ConfigError, DataError
 from grok.execute.executors.base import refuse_unavailable
 from grok.execute.planned import PlannedRun
 from grok.execute.pool import visible_gpus
@@ -110,15 +111,34 @@ def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
     """Refuse a corpus that is damaged, or that the model cannot train on, before anything is written.
 
     Raises:
-        DataError: tokens are missing or cut off, the tokeniser is another one, a split is shorter
-            than a block, or the model's vocabulary is too small.
+        DataError: tokens are missing or cut off, the tokeniser is another one, a split is missing or shorter
+            than a block, the model's vocabulary is too small, or documents have no end that a mask could use.
     """
     seen = set()
     for config in configs:
         if isinstance(config, GptConfig) and config.data.path is not None:
-            key = (config.data.path, config.model.context, config.model.vocab_size)
+            data, model = config.data, config.model
+            key = canonical_json([data.folders(), data.mixture, data.validation, model.context, model.vocab_size])
             if key not in seen:
-                from grok.text.corpus import check_fit, open_corpus
-
-                check_fit(open_corpus(key[0]), context=key[1], vocab_size=key[2])
+                _refuse_unusable_corpora(config)
                 seen.add(key)
+
+
+def _refuse_unusable_corpora(config: GptConfig) -> None:
+    from grok.text.corpus import check_fit, open_corpus, refuse_other_tokenizer
+
+    corpora = {name: open_corpus(folder) for name, folder in config.data.folders().items()}
+    splits: dict[str, set[str]] = {name: set() for name in corpora}
+    splits[MAIN] = {"train", "val"}
+    for name in config.data.mixture:
+        splits[name].add("train")
+    for name, split in config.data.validation_sets().values():
+        splits[name].add(split)
+    for name, corpus in corpora.items():
+        refuse_other_tokenizer(corpus, corpora[MAIN])
+        check_fit(corpus, context=config.model.context, vocab_size=config.model.vocab_size, splits=sorted(splits[name]))
+    if config.data.document_mask and corpora[MAIN].eot_id is None:
+        raise DataError(
+            f"data.document_mask=true, and {corpora[MAIN].path} has no <|endoftext|> between documents: prepare a text "
+            "of several documents, or leave data.document_mask out"
+        )

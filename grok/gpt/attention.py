@@ -47,7 +47,7 @@ def attend(
 ) -> Tensor:
     """Return the mix of ``v`` [B, H, S, K] by causal attention of ``q`` [B, H, T, K] on ``k`` [B, H, S, K].
 
-    ``bias`` [H, T, S] is added to the scores. The fused kernel runs unless a dropout mask or an
+    ``bias`` [H, T, S] or [B, 1 or H, T, S] is added to the scores. The fused kernel runs unless a dropout mask or a
     softmax of its own is asked for; ``dropped`` is the share of weights that it drops itself.
     """
     t, s, width = q.shape[2], k.shape[2], q.shape[3]
@@ -98,6 +98,22 @@ def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float,
 def past_only(t: int, s: int, device: torch.device) -> Tensor:
     """Return [T, S]: True where query i, the (S - T + i)-th token, may look at token j."""
     return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
+
+
+def same_document(tokens: Tensor, end: int) -> Tensor:
+    """Return [B, T, T]: True where token j of ``tokens`` [B, T] is token i or before it, in the same document.
+
+    ``end`` is the id of a document's last token.
+    """
+    ended = tokens == end
+    documents = ended.cumsum(1) - ended.long()  # [B, T]: the document's number in its row
+    return (documents[:, :, None] == documents[:, None, :]) & past_only(tokens.shape[1], tokens.shape[1], tokens.device)
+
+
+def only_visible(visible: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return the scores' bias [B, 1 or H, T, T]: ``bias`` [H, T, T] or 0, and minus infinity where not ``visible``."""
+    zeros = torch.zeros(1, 1, 1, device=visible.device)
+    return (zeros if bias is None else bias).to(dtype).masked_fill(~visible[:, None], -math.inf)
 
 
 def alibi(past: int, t: int, heads: int, device: torch.device) -> Tensor:

@@ -26,23 +26,33 @@ def chunk_rows(n: int, vocab_rows: int, device: str) -> int:
 
 
 def mean_loss(
-    features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, path: str = "plain", z_loss: float = 0.0
+    features: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    vocab_size: int,
+    path: str = "plain",
+    z_loss: float = 0.0,
+    scored: Tensor | None = None,
 ) -> Tensor:
     """Return the mean cross-entropy of ``targets`` [N] under ``features`` [N, D] and head ``weight`` [rows, D].
 
     Rows of the head beyond ``vocab_size`` take no part. ``path``: of :mod:`grok.numerics.products`. The gradient is
-    that of the cross-entropy and ``z_loss`` times the mean squared log of softmax's divisor together.
+    that of the cross-entropy and ``z_loss`` times the mean squared log of softmax's divisor together. ``scored`` [N]:
+    the mean is over these targets only; None: over all.
     """
     rows = chunk_rows(len(features), len(weight), features.device.type)
     if rows >= len(features):
         logits = linear(features, weight, None, path)[:, :vocab_size]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        loss = F.cross_entropy(logits, targets)
+        if scored is None:
+            loss = F.cross_entropy(logits, targets)
+        else:
+            loss = _mean(F.cross_entropy(logits, targets, reduction="none"), scored)
         if z_loss:
-            penalty = z_loss * logits.logsumexp(1).square().mean()
+            penalty = z_loss * _mean(logits.logsumexp(1).square(), scored)
             loss = loss + (penalty - penalty.detach())
         return loss
-    chunked: Tensor = _ChunkedLoss.apply(features, weight, targets, vocab_size, rows, path, z_loss)  # type: ignore[no-untyped-call]
+    chunked: Tensor = _ChunkedLoss.apply(features, weight, targets, vocab_size, rows, path, z_loss, scored)  # type: ignore[no-untyped-call]
     return chunked
 
 
@@ -59,6 +69,11 @@ def score(
     return torch.cat(losses), torch.cat(hits)
 
 
+def _mean(values: Tensor, scored: Tensor | None) -> Tensor:
+    """Return the mean of ``values``, or of those that are ``scored``."""
+    return values.mean() if scored is None else (values * scored).sum() / scored.sum().clamp(min=1)
+
+
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -70,6 +85,7 @@ class _ChunkedLoss(torch.autograd.Function):
         rows: int,
         path: str,
         z_loss: float,
+        scored: Tensor | None,
     ) -> Tensor:
         device = features.device.type
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
@@ -77,24 +93,29 @@ class _ChunkedLoss(torch.autograd.Function):
             w = weight.to(low)
             d_features, d_weight = torch.empty_like(features), torch.zeros_like(weight)
             total = torch.zeros((), device=features.device, dtype=torch.promote_types(weight.dtype, torch.float32))
+            n = len(features) if scored is None else scored.sum().clamp(min=1).to(total.dtype)
             for start in range(0, len(features), rows):
                 x = features[start : start + rows].to(low)
                 y = targets[start : start + rows]
                 logits = linear(x, w, None, path).to(total.dtype)
                 logits[:, vocab_size:] = -torch.inf
                 log_z = logits.logsumexp(1)
-                total += (log_z - logits.gather(1, y[:, None])[:, 0]).sum()
+                nats = log_z - logits.gather(1, y[:, None])[:, 0]
+                counted = None if scored is None else scored[start : start + rows]
+                total += (nats if counted is None else nats * counted).sum()
                 d_logits = (logits - log_z[:, None]).exp_()
                 if z_loss:
                     d_logits *= 1 + 2 * z_loss * log_z[:, None]
                 d_logits[torch.arange(len(y), device=y.device), y] -= 1
-                d_low = (d_logits / len(features)).to(low)
+                if counted is not None:
+                    d_logits *= counted[:, None]
+                d_low = (d_logits / n).to(low)
                 d_features[start : start + rows] = linear(d_low, w.t(), None, path)
                 d_weight += d_low.t() @ x if path == "plain" else onednn_weight_gradient(d_low, x)
         ctx.save_for_backward(d_features, d_weight)
-        return total / len(features)
+        return total / n
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         d_features, d_weight = ctx.saved_tensors
-        return d_features * grads[0], d_weight * grads[0], None, None, None, None, None
+        return d_features * grads[0], d_weight * grads[0], None, None, None, None, None, None

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from grok.config.gpt_model import ModelConfig
-from grok.gpt.attention import KVCache, alibi, attend, rotary, rotate
+from grok.gpt.attention import KVCache, alibi, attend, only_visible, rotary, rotate, same_document
 from grok.gpt.dropout import Masks, drop
 from grok.gpt.head import mean_loss, score
 from grok.numerics.products import linear
@@ -60,7 +60,9 @@ class CausalSelfAttention(nn.Module):
         if config.qk_norm:
             self.q_norm, self.k_norm = norm_of(config, self.width), norm_of(config, self.width)
 
-    def forward(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:  # [B, T, D]
+    def forward(
+        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: Masks, cache: KVCache | None
+    ) -> Tensor:
         b, t, d = x.shape
         q, k, v = (y.view(b, t, -1, self.width).transpose(1, 2) for y in self.qkv(x).split(self.widths, dim=2))
         if self.config.qk_norm:
@@ -72,7 +74,6 @@ class CausalSelfAttention(nn.Module):
             k, v = cache.append(self.layer, k, v)
         if self.config.kv_heads is not None:  # [B, H, S, K] as the queries are
             k, v = (y.repeat_interleave(self.config.heads // self.config.kv_heads, dim=1) for y in (k, v))
-        bias = places if self.config.positions == "alibi" else None
         mask = masks.get(f"blocks.{self.layer}.attention")
         how = {"scaling": self.config.qk_scaling, "softmax": self.config.softmax}
         dropped = self.dropped if torch.is_grad_enabled() else 0.0
@@ -110,24 +111,30 @@ class Block(nn.Module):
         self.norm2 = norm_of(config, config.d_model)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:
-        if self.recompute == "blocks" and torch.is_grad_enabled():
-            return again(self.compute, x, places, masks, cache)
-        return self.compute(x, places, masks, cache)
-
-    def compute(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:
+    def forward(
+        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: Masks, cache: KVCache | None
+    ) -> Tensor:
         """Return the block's output [B, T, D]."""
+        if self.recompute == "blocks" and torch.is_grad_enabled():
+            return again(self.compute, x, places, bias, masks, cache)
+        return self.compute(x, places, bias, masks, cache)
+
+    def compute(
+        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: Masks, cache: KVCache | None
+    ) -> Tensor:
         if self.pre:
-            x = x + drop(self.attend(self.norm1(x), places, masks, cache), masks.get(f"{self.name}.residual1"))
+            x = x + drop(self.attend(self.norm1(x), places, bias, masks, cache), masks.get(f"{self.name}.residual1"))
             return x + drop(self.mlp(self.norm2(x)), masks.get(f"{self.name}.residual2"))
-        x = self.norm1(x + drop(self.attend(x, places, masks, cache), masks.get(f"{self.name}.residual1")))
+        x = self.norm1(x + drop(self.attend(x, places, bias, masks, cache), masks.get(f"{self.name}.residual1")))
         normed: Tensor = self.norm2(x + drop(self.mlp(x), masks.get(f"{self.name}.residual2")))
         return normed
 
-    def attend(self, x: Tensor, places: Tensor | None, masks: Masks, cache: KVCache | None) -> Tensor:
+    def attend(
+        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: Masks, cache: KVCache | None
+    ) -> Tensor:
         if self.recompute == "attention" and torch.is_grad_enabled():
-            return again(self.attention, x, places, masks, cache)
-        attended: Tensor = self.attention(x, places, masks, cache)
+            return again(self.attention, x, places, bias, masks, cache)
+        attended: Tensor = self.attention(x, places, bias, masks, cache)
         return attended
 
 
@@ -145,6 +152,9 @@ class GPT(nn.Module):
     The embedding may have more rows (``model.vocab_multiple``); those take no part in the
     loss and their logits are never returned. Weights come from :mod:`grok.gpt.initial`.
     """
+
+    document_end: int | None = None
+    """The id of ``<|endoftext|>`` if the loss treats each document as a text of its own; None: it does not."""
 
     def __init__(self, config: ModelConfig, *, vocab_size: int) -> None:
         super().__init__()
@@ -177,28 +187,45 @@ class GPT(nn.Module):
             if isinstance(module, Linear):
                 module.path = path
 
-    def features(self, tokens: Tensor, masks: Masks | None = None, cache: KVCache | None = None) -> Tensor:
-        """Return what the head reads, [B, T, D], for ``tokens`` [B, T] (after those in ``cache``)."""
+    def features(
+        self,
+        tokens: Tensor,
+        masks: Masks | None = None,
+        cache: KVCache | None = None,
+        visible: Tensor | None = None,
+    ) -> Tensor:
+        """Return what the head reads, [B, T, D], for ``tokens`` [B, T] (after those in ``cache``).
+
+        ``visible`` [B, T, T]: each token sees these tokens only, and its learned position is counted from the first
+        of them; None: all tokens before it and itself.
+        """
         masks = masks or {}
-        past = cache.length if cache is not None else 0
-        x, places = self.token_embedding(tokens), self.places(past, tokens.shape[1])
-        if self.config.positions == "learned":
-            assert places is not None
-            x, places = x + places, None
+        config, device = self.config, self.token_embedding.weight.device
+        past, t = cache.length if cache is not None else 0, tokens.shape[1]
+        x, places, bias = self.token_embedding(tokens), None, None
+        if config.positions == "learned" and visible is None:
+            x = x + self.position_embedding.weight[past : past + t]
+        elif config.positions == "learned":
+            assert visible is not None
+            x = x + self.position_embedding(visible.sum(-1) - 1)
+        elif config.positions == "rotary":
+            places = rotary(past, t, config.d_model // config.heads, device)
+        else:
+            bias = alibi(past, t, config.heads, device)
+        if visible is not None:
+            bias = only_visible(visible, bias, self._bias_type(x))
         x = drop(x, masks.get("embedding"))
         for block in self.blocks:
-            x = block(x, places, masks, cache)
+            x = block(x, places, bias, masks, cache)
         features: Tensor = self.final_norm(x)
         return features
 
-    def places(self, past: int, t: int) -> Tensor | None:
-        """Return positions ``past .. past + t``: rows of an embedding, turning angles, or distances for the scores."""
-        device = self.token_embedding.weight.device
-        if self.config.positions == "learned":
-            return self.position_embedding.weight[past : past + t]  # [T, D]
-        if self.config.positions == "rotary":
-            return rotary(past, t, self.config.d_model // self.config.heads, device)  # [2, T, K/2]
-        return alibi(past, t, self.config.heads, device)  # [H, T, past + T]
+    def _bias_type(self, x: Tensor) -> torch.dtype:
+        """Return the type of the scores' bias: theirs, but float32 for ALiBi's distances outside a fused kernel."""
+        kind, alibi = x.device.type, self.config.positions == "alibi"
+        if torch.is_autocast_enabled(kind) and (not alibi or (x.is_cuda and self.config.softmax == "fused")):
+            return torch.get_autocast_dtype(kind)
+        return x.dtype
 
     def forward(self, tokens: Tensor, *, cache: KVCache | None = None) -> Tensor:
         """Return logits [B, T, V] for ``tokens`` [B, T]; with a ``cache``, T tokens go on from those in it."""
@@ -210,13 +237,27 @@ class GPT(nn.Module):
 
         Its gradient has that of the z-loss in it, its value has not.
         """
-        features, head, z_loss = self.features(tokens, masks), self.head, self.config.z_loss
-        return mean_loss(features.flatten(0, 1), head.weight, targets.flatten(), self.vocab_size, head.path, z_loss)
+        features, head = self.features(tokens, masks, visible=self.visible(tokens)), self.head
+        z_loss = self.config.z_loss
+        scored = None if self.document_end is None else (tokens != self.document_end).flatten()
+        return mean_loss(
+            features.flatten(0, 1), head.weight, targets.flatten(), self.vocab_size, head.path, z_loss, scored
+        )
 
-    def score(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each target's cross-entropy [B T] in nats and whether the likeliest token was right [B T]."""
-        features, head = self.features(tokens).flatten(0, 1), self.head
-        return score(features, head.weight, targets.flatten(), self.vocab_size, head.path)
+    def score(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor | int]:
+        """Return each target's cross-entropy [B T] in nats, whether the likeliest token was right [B T], and the
+        number of scored targets. What follows a document's end is not scored: both are 0 there.
+        """
+        features, head = self.features(tokens, visible=self.visible(tokens)).flatten(0, 1), self.head
+        losses, hits = score(features, head.weight, targets.flatten(), self.vocab_size, head.path)
+        if self.document_end is None:
+            return losses, hits, targets.numel()
+        scored = (tokens != self.document_end).flatten()
+        return losses * scored, hits & scored, scored.sum()
+
+    def visible(self, tokens: Tensor) -> Tensor | None:
+        """Return [B, T, T]: what each of ``tokens`` [B, T] sees of its document; None without a document end."""
+        return None if self.document_end is None else same_document(tokens, self.document_end)
 
     def new_cache(self, batch: int, length: int) -> KVCache:
         """Return an empty cache for ``batch`` sequences of up to ``length`` tokens."""

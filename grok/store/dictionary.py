@@ -143,7 +143,9 @@ CURVES: Final[Mapping[str, Column]] = {
     "lr": Column("Learning rate of update `step`.", "1", "step 0 of a language model"),
     "weight_norm_all": Column("Norm of all parameters.", NORM, "not a number"),
     "block_norms": Column("Norm of each component, as a JSON map: `blocks.0`, `head` and so on.", NORM, "not measured"),
-    "metrics": Column("Further measurements by name, as a JSON map.", null="eval.metrics names none"),
+    "metrics": Column(
+        "Further measurements by name, as a JSON map.", null="eval.metrics, data.validation and eval.tasks name none"
+    ),
     "sample": Column("Text that the model generated.", null=_GPT_ONLY + ", or eval.sample_tokens=0"),
 }
 

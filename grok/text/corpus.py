@@ -353,13 +353,28 @@ def check_vocabulary(corpus: Corpus, vocab_size: int) -> None:
         )
 
 
-def check_fit(corpus: Corpus, *, context: int, vocab_size: int | None) -> None:
-    """Refuse a corpus on which a model of this context and vocabulary (None: the corpus's) cannot train.
+def refuse_other_tokenizer(corpus: Corpus, main: Corpus) -> None:
+    """Refuse a corpus whose ids do not mean what those of ``main`` mean.
 
     Raises:
-        DataError: a split is shorter than one block, or the model's vocabulary is smaller than the corpus's.
+        DataError: its tokeniser is another one.
+    """
+    if corpus.manifest["tokenizer"]["hash"] != main.manifest["tokenizer"]["hash"]:
+        raise DataError(
+            f"{corpus.path} was made with another tokeniser than {main.path}: prepare it with"
+            f" --tokenizer {main.path / main.manifest['tokenizer']['file']}"
+        )
+
+
+def check_fit(
+    corpus: Corpus, *, context: int, vocab_size: int | None, splits: Iterable[str] = ("train", "val")
+) -> None:
+    """Refuse a corpus that a model of this context and vocabulary (None: the corpus's) cannot read.
+
+    Raises:
+        DataError: a split is missing or shorter than one block, or the model's vocabulary is smaller than the corpus's.
     """
     if vocab_size is not None:
         check_vocabulary(corpus, vocab_size)
-    for name in ("train", "val"):
+    for name in splits:
         check_length(int(corpus.split(name)["tokens"]), context, name)

@@ -121,6 +121,10 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         {"name": "fsdp from one", "config": build(**SHARED), "resume": str(folder / "one")},
         {"name": "ddp from fsdp", "config": build(**BOTH), "resume": str(folder / "fsdp")},
     ]
+    runs += [
+        {"name": f"documents, {kind}", "config": documents(build, folder / kind, train__parallel=kind)}
+        for kind in ("ddp", "fsdp")
+    ]
     data = str(build().data.path)
     for name in FAULTY:
         config = {**settings_of(name, data), "train": {**SMALL["train"], "micro_batch": 2}}
@@ -128,6 +132,29 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         (folder / name / "checkpoints").mkdir(parents=True)
         runs.append({"name": name, "config": load_config(config), **fault})
     return {**together(folder, runs), "folder": folder}
+
+
+def documents(build: Build, folder: Path, **changes: Any) -> GptConfig:
+    """Return settings that mix two corpora of short documents, masked, with a validation set more."""
+    corpora = []
+    for seed in (1, 2):
+        (folder / str(seed)).mkdir(parents=True)
+        text = "<|endoftext|>".join(text_of(n, seed + 10 * n) for n in range(3, 60))
+        corpora.append(str(prepare_text(folder / str(seed), text, tokenizer="byte").path))
+    data = {"path": corpora[0], "corpora": {"other": corpora[1]}, "mixture": {"main": 1, "other": 3},
+            "validation": ["other"], "document_mask": True}  # fmt: skip
+    return build(**{f"data__{name}": value for name, value in data.items()}, train__micro_batch=3, **changes)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_mixture_of_documents_is_that_of_one_process(
+    build: Build, results: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    alone = described(result_of(run(documents(build, tmp_path))))
+    assert to_rounding(alone, results[f"documents, {kind}"])
+    for ours, theirs in zip(alone["curve"], results[f"documents, {kind}"]["curve"], strict=True):
+        assert theirs["metrics"] == pytest.approx(ours["metrics"], rel=1e-4)
+        assert ours["metrics"].keys() == {"val_loss.other", "val_acc.other"}
 
 
 def test_two_processes_equal_one_to_the_bit(build: Build, results: dict[str, Any]) -> None:

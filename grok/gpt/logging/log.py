@@ -10,6 +10,8 @@ import contextlib
 import math
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,13 +22,24 @@ from grok.gpt.logging.profiler import Profiler
 from grok.gpt.logging.samples import replaced_prompt
 from grok.gpt.logging.sinks import Sink, open_sinks
 from grok.gpt.model import GPT, parameter_count
-from grok.records import CurvePoint, RunResult, StepPoint
+from grok.records import TASK, VAL_LOSS, CurvePoint, RunResult, StepPoint
 from grok.text.corpus import Corpus
 
 ETA_AFTER = 5
 """Steps timed before the first word on how long it will take."""
 SHOWN = 120
 """Characters shown of a sample; the store has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One corpus of a training set of several."""
+
+    corpus: Corpus
+    share: float
+    """Its share of the training sequences."""
+    epochs: float
+    """How many epochs of it a run is expected to take."""
 
 
 class Log:
@@ -40,12 +53,16 @@ class Log:
         model: GPT,
         device: torch.device,
         *,
+        shares: Sequence[Share] = (),
         from_step: int,
         mute: bool = False,
     ) -> None:
-        """``mute``: print nothing whatever happens, as another process of this run prints it."""
+        """``shares``: the corpora of the training set; empty: ``corpus`` alone. ``mute``: print nothing whatever
+        happens, as another process of this run prints it.
+        """
         self.mute = mute
         self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
+        self.shares = shares
         self.from_step, self.began = from_step, 0.0
         self.profile = Profiler(config.log, device, from_step)
         self.sinks: list[Sink] = open_sinks(run_id, config, from_step)
@@ -61,11 +78,14 @@ class Log:
         n = sum(p.numel() for p in model.parameters())
         per_step = config.train.batch_size * config.model.context
         epochs = config.train.steps * per_step / len(tokens)
+        of_data = "" if self.shares else f" are {epochs:.2f} epochs of {len(tokens):,} tokens"
         self.say(f"{config.experiment}: {n:,} parameters, vocabulary {model.vocab_size:,}{against_target(config, n)}")
-        self.say(
-            f"{config.train.steps:,} steps of {per_step:,} tokens are {epochs:.2f} epochs of {len(tokens):,} tokens; "
-            f"{numerics}"
-        )
+        self.say(f"{config.train.steps:,} steps of {per_step:,} tokens{of_data}; {numerics}")
+        for share in self.shares:
+            self.say(
+                f"{share.share:.1%} of the sequences from {share.corpus.path}: {share.epochs:.2f} epochs of its "
+                f"{len(share.corpus.tokens('train')):,} tokens"
+            )
         self.say(f"data sample: {self.corpus.sample('train', 48)!r}")
         instead = replaced_prompt(self.corpus.tokenizer, config.eval.prompt) if config.eval.sample_tokens else None
         if instead is not None:
@@ -107,10 +127,17 @@ class Log:
     def evaluation(self, point: CurvePoint, *, best: bool, tokens_per_second: float) -> None:
         """Say one evaluation; ``best``: no validation loss before it was lower."""
         self._tell("evaluation", point)
+        further = "".join(
+            f", {name.removeprefix(VAL_LOSS)} {value:.4f}" for name, value in point.metrics.items() if VAL_LOSS in name
+        )
         self.say(
-            f"step {point.step}: train {point.train_loss:.4f}, val {point.val_loss:.4f}{' (best)' if best else ''}, "
+            f"step {point.step}: train {point.train_loss:.4f}, val {point.val_loss:.4f}{' (best)' if best else ''}"
+            f"{further}, "
             f"perplexity {math.exp(min(point.val_loss, 700)):.2f}, lr {point.lr:.2e}, {tokens_per_second:,.0f} tokens/s"
         )
+        scores = [f"{n.removeprefix(TASK)} {v:.4f}" for n, v in point.metrics.items() if n.startswith(TASK)]
+        if scores:
+            self.say(f"tasks: {', '.join(scores)}")
         if point.sample is not None:
             self.say(f"generated sample: {point.sample[:SHOWN]!r}")
 

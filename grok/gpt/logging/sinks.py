@@ -45,6 +45,8 @@ EVALUATION_NAMES: Final = {
     "weight_norm_all": "weights/norm_all",
 }
 """Stable name of every number of an evaluation."""
+FURTHER: Final = {"val_loss": "loss", "val_acc": "accuracy"}
+"""Numbers of a further validation set: ``val/NAME/loss``, and ``val/NAME_SPLIT/loss`` of NAME@SPLIT."""
 
 MLFLOW_HOLDS: Final = 900
 """Numbers that are collected before MLflow's database is asked to write: a request takes 1,000 at most."""
@@ -96,6 +98,21 @@ def numbers(point: StepPoint | CurvePoint, names: dict[str, str]) -> dict[str, f
     return {name: float(values[key]) for key, name in names.items() if math.isfinite(values[key])}
 
 
+def evaluation_numbers(point: CurvePoint) -> dict[str, float]:
+    """Return the finite numbers of an evaluation by their stable names.
+
+    >>> evaluation_numbers(CurvePoint(step=1, val_loss=2.0, metrics={"val_loss.wiki@test": 3.0, "task.piqa.acc": 0.5}))
+    {'val/loss': 2.0, 'val/wiki_test/loss': 3.0, 'tasks/piqa/acc': 0.5}
+    """
+    values = numbers(point, EVALUATION_NAMES)
+    for name, value in point.metrics.items():
+        kind, _, rest = name.partition(".")
+        stable = f"tasks/{rest.replace('.', '/')}" if kind == "task" else f"val/{rest}/{FURTHER[kind]}"
+        if math.isfinite(value):
+            values[stable.replace("@", "_")] = value
+    return values
+
+
 def missing(setting: str, package: str) -> ConfigError:
     return ConfigError(f"{setting} needs the {package} package: pip install {package}, or {setting}=null")
 
@@ -118,7 +135,7 @@ class TensorBoard:
             self.writer.add_text("train/event", f"{point.event}: {EVENTS[point.event]}", point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
-        self.write(numbers(point, EVALUATION_NAMES), point.step)
+        self.write(evaluation_numbers(point), point.step)
         if point.sample is not None:
             self.writer.add_text("val/sample", point.sample, point.step)
 
@@ -152,7 +169,7 @@ class OwnSink:
         self.write(numbers(point, STEP_NAMES), point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
-        self.write(numbers(point, EVALUATION_NAMES), point.step)
+        self.write(evaluation_numbers(point), point.step)
 
     def branch(self, number: int) -> None:
         self.number = number
@@ -195,7 +212,7 @@ class WeightsAndBiases:
         self.write(numbers(point, STEP_NAMES), point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
-        self.write(numbers(point, EVALUATION_NAMES), point.step)
+        self.write(evaluation_numbers(point), point.step)
 
     def branch(self, number: int) -> None:
         self.number = number  # W&B's own step never goes back, so a branch has names of its own
@@ -251,7 +268,7 @@ class MLflow:
         self.write(numbers(point, STEP_NAMES), point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
-        self.write(numbers(point, EVALUATION_NAMES), point.step)
+        self.write(evaluation_numbers(point), point.step)
         self.flush()
 
     def branch(self, number: int) -> None:

@@ -34,7 +34,13 @@ def moment_bytes(kind: str, precision: str, *, matrices: float, others: float) -
 
 
 def activation_bytes(
-    model: ModelConfig, sequences: int, precision: str, recompute: str = "none", *, on_cpu: bool = False
+    model: ModelConfig,
+    sequences: int,
+    precision: str,
+    recompute: str = "none",
+    *,
+    on_cpu: bool = False,
+    documents: bool = False,
 ) -> float:
     """Return about how many bytes the backward pass of ``sequences`` at once keeps in the blocks and before the head.
 
@@ -46,20 +52,21 @@ def activation_bytes(
 
     ``recompute``: with ``blocks`` a block keeps its input only, with ``attention`` attention does; one of them at a
     time is computed again. Masks stay. ``on_cpu``: fused attention in half precision keeps copies in float32 there.
+    ``documents``: with ``data.document_mask``, whose bias goes to the fused kernel on a CPU, ALiBi's in it.
     """
     assert model.d_ff is not None and model.dropout_attention is not None
     d, full = model.d_model, 8 if precision == "float64" else 4
     size = 2 if precision in ("bf16", "fp16") else full
     norms = 2 * d * full * (2 if model.norm_type == "rmsnorm" else 1)
     rest = norms + (2 * d + (4 if model.activation == "swiglu" else 2) * model.d_ff) * size
-    attention = _attention_bytes(model, full, size, on_cpu=on_cpu)
+    attention = _attention_bytes(model, full, size, on_cpu=on_cpu, documents=documents)
     kept = {"none": rest + attention, "attention": rest, "blocks": d * full}[recompute]
     at_once = {"none": 0.0, "attention": attention, "blocks": rest + attention}[recompute]
     rows = model.layers * kept + at_once + 2 * d * full
     return float(sequences * model.context * rows) + mask_bytes(model, sequences)
 
 
-def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool) -> float:
+def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool, documents: bool) -> float:
     """Return the bytes that attention keeps for a token; values take ``size`` bytes, in full precision ``full``."""
     d, share = model.d_model, model.key_heads() / model.heads
     written_out = model.softmax != "fused" or bool(model.dropout_attention)
@@ -70,12 +77,21 @@ def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool) 
         rows += 3 * d * full
     if on_cpu and size < full and not written_out:
         rows += 4 * d * full
-    if written_out or (on_cpu and model.positions == "alibi"):
+    if written_out or (on_cpu and model.positions == "alibi" and not documents):
         weights = 2 * size if model.softmax == "activations" else full + (size if size < full else 0)
         rows += model.heads * model.context * weights
     if model.dropout_attention:
         rows += model.heads * model.context * size
     return rows
+
+
+def document_mask_bytes(model: ModelConfig, sequences: int, precision: str) -> float:
+    """Return the bytes of ``data.document_mask``: who sees whom, and the scores' bias that all blocks share.
+
+    In float32; in half precision a GPU has the bias in 2 bytes, which is little less.
+    """
+    size = (8 if precision == "float64" else 4) * (model.heads if model.positions == "alibi" else 1)
+    return float(sequences * model.context**2 * (1 + size))
 
 
 def mask_bytes(model: ModelConfig, sequences: int) -> float:

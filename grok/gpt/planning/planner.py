@@ -17,6 +17,7 @@ from grok.config.gpt_model import ModelConfig
 from grok.errors import ConfigError, nearest
 from grok.gpt.planning.memory import (
     activation_bytes,
+    document_mask_bytes,
     gradient_bytes,
     logits_bytes,
     moment_bytes,
@@ -258,7 +259,10 @@ def layout(
         model.dropout_attention = 0.0
     travels, others = 2 if low else 4, (devices - 1) / devices
     state, gradients = state_bytes(config, n), gradient_bytes(config.precision) * n.total
-    kept = activation_bytes(model, micro_batch, config.precision, recompute, on_cpu=on_cpu)
+    documents = config.data.document_mask
+    kept = activation_bytes(model, micro_batch, config.precision, recompute, on_cpu=on_cpu, documents=documents)
+    if documents:
+        kept += document_mask_bytes(model, micro_batch, config.precision)
     kept += logits_bytes(model, micro_batch, n.embedding // model.d_model, on_cpu=on_cpu)
     rounds = -(-config.train.batch_size // (devices * micro_batch))
     if devices == 1 or parallel == "ddp":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +16,10 @@ from grok.config.gpt import GptConfig
 from grok.gpt.training.optimizer import batch_ramp
 from grok.gpt.training.schedules import Ramp
 from grok.gpt.training.stability import Branch
+from grok.gpt.training.texts import Source
 from grok.streams import Stream
 from grok.text.corpus import Corpus
+from grok.text.mixture import HASH_DIGITS, MixtureOrder
 from grok.text.windows import BlockOrder, Sampling, check_length, gather
 
 
@@ -52,40 +56,60 @@ def pieces(rows: int, micro: int, ranks: int = 1) -> list[Piece]:
 
 
 class Batches:
-    """The training batches of one run on one corpus.
+    """The training batches of one run on one corpus, or on several.
 
     Raises:
-        DataError: the training text is shorter than one block.
+        DataError: a training text is shorter than one block.
     """
 
-    def __init__(self, config: GptConfig, corpus: Corpus) -> None:
-        self.config, self.tokens = config, corpus.tokens("train")
+    def __init__(self, config: GptConfig, corpus: Corpus, sources: Sequence[Source] = ()) -> None:
+        self.config, self.sources = config, tuple(sources) or (Source(corpus, 1.0),)
+        self.tokens = [source.corpus.tokens("train") for source in self.sources]
         self.context = config.model.context
-        check_length(len(self.tokens), self.context)
+        for tokens in self.tokens:
+            check_length(len(tokens), self.context)
         self.batch, self.length = batch_ramp(config), Ramp.of(config.train.context_ramp, self.context)
-        self.orders: dict[int, BlockOrder] = {}
+        self.orders: dict[int, MixtureOrder] = {}
 
-    def starts(self, k: int, branch: Branch) -> NDArray[np.int64]:
-        """Return where the sequences of update ``k`` start in the training tokens."""
+    def starts(self, k: int, branch: Branch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return for the sequences of update ``k`` the number of their corpus, and where they start in its tokens."""
         first = self.batch.consumed(k - 1) + branch.skipped_samples
         size = self.batch.size_at(self.batch.consumed(k - 1))
         return self._order(branch).samples(first, size)
 
     def step(self, k: int, branch: Branch) -> tuple[Tensor, Tensor]:
         """Return tokens and targets [B, T] of update ``k`` (from 1) on ``branch``, on the CPU."""
-        starts = self.starts(k, branch)
+        corpora, starts = self.starts(k, branch)
         length = self.length.size_at(self.batch.consumed(k - 1))
-        x, y = gather(self.tokens, starts, length)
-        return torch.from_numpy(x).contiguous(), torch.from_numpy(y).contiguous()
+        x, y = np.empty((2, len(starts), length), dtype=np.int64)
+        for number, tokens in enumerate(self.tokens):
+            rows = corpora == number
+            x[rows], y[rows] = gather(tokens, starts[rows], length)
+        return torch.from_numpy(x), torch.from_numpy(y)
 
-    def _order(self, branch: Branch) -> BlockOrder:
+    def epochs(self, sequences: int) -> list[float]:
+        """Return how many epochs of each corpus ``sequences`` of the training set are expected to be."""
+        blocks = [(len(tokens) - 1) // self.context for tokens in self.tokens]
+        return [sequences * source.share / n for source, n in zip(self.sources, blocks, strict=True)]
+
+    def _order(self, branch: Branch) -> MixtureOrder:
         if branch.order not in self.orders:
             seed = self.config.stream_seeds().order
             if branch.order:
                 seed = Stream("order", seed).at("rollback", branch.order).seed64()
-            sampling: Sampling = "blocks" if self.config.data.sampling == "blocks" else "random"
-            self.orders[branch.order] = BlockOrder(len(self.tokens), self.context, self.batch.full, seed, sampling)
+            self.orders[branch.order] = MixtureOrder(
+                [self._blocks(source, tokens, seed) for source, tokens in zip(self.sources, self.tokens, strict=True)],
+                [source.share for source in self.sources],
+                seed,
+            )
         return self.orders[branch.order]
+
+    def _blocks(self, source: Source, tokens: NDArray[Any], seed: int) -> BlockOrder:
+        """Return the order of one corpus's blocks: of its own, whatever the other corpora are."""
+        if len(self.sources) > 1:
+            seed = Stream("order", seed).at("corpus", source.corpus.hash[:HASH_DIGITS]).seed64()
+        sampling: Sampling = "blocks" if self.config.data.sampling == "blocks" else "random"
+        return BlockOrder(len(tokens), self.context, self.batch.full, seed, sampling)
 
 
 def validation_starts(n_tokens: int, context: int, windows: int | None) -> NDArray[np.int64]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
 
 import torch
 
 from grok.config.gpt import GptConfig, LogConfig
-from grok.errors import CheckpointError, ConfigError
+from grok.errors import CheckpointError
 from grok.gpt.initial import build_model
-from grok.gpt.logging.log import Log
+from grok.gpt.logging.log import Log, Share
 from grok.gpt.logging.samples import sample_text
 from grok.gpt.training.checkpoint import (
     Moment,
@@ -31,17 +30,13 @@ from grok.gpt.training.history import History, Weights, average_steps, copy_weig
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.ranks import RankLost, Ranks, fatally
 from grok.gpt.training.stability import abandoned_id, return_step
+from grok.gpt.training.texts import Texts, open_data
 from grok.gpt.training.trainer import Trainer, start_scale
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StepPoint, StopRequested
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream
-from grok.text.corpus import Corpus, open_corpus
 
 PROGRESS_SECONDS = 0.5
-TRAINED_ON: Final = ("train", "val")
-"""The splits that a run reads."""
-_VERIFIED: Final[set[tuple[Any, ...]]] = set()
-"""Token files that this process has read through and found as they were written."""
 
 
 def train(
@@ -82,18 +77,18 @@ def _train(job: Job, device: str, ranks: Ranks, stop: StopRequested) -> Iterator
         if numerics.compile:
             torch.compiler.reset()  # a process keeps few versions of one function, and every run has its own model
         with ranks.all_or_none():
-            corpus = open_data(job.config)
-        yield from GptRun(job, job.config, corpus, numerics, ranks).train(stop)
+            texts = open_data(job.config)
+        yield from GptRun(job, job.config, texts, numerics, ranks).train(stop)
 
 
 class GptRun(TrainingRun):
     """One run from its job to its result."""
 
-    def __init__(self, job: Job, config: GptConfig, corpus: Corpus, numerics: Numerics, ranks: Ranks) -> None:
+    def __init__(self, job: Job, config: GptConfig, texts: Texts, numerics: Numerics, ranks: Ranks) -> None:
         super().__init__(job, evaluation_steps(config.train.steps, every=config.eval.every))
         self.config, self.numerics, self.ranks = config, numerics, ranks
-        self.corpus = corpus
-        self.trainer = Trainer(config, self.corpus, numerics, ranks)
+        self.texts, self.corpus = texts, texts.corpus
+        self.trainer = Trainer(config, self.corpus, numerics, ranks, texts)
         self.history = History()
         self.moments: list[Moment] = []
         self.tries = 0
@@ -118,9 +113,16 @@ class GptRun(TrainingRun):
             self.corpus,
             self.trainer.model,
             numerics.device,
+            shares=self._shares(),
             from_step=self.step,
             mute=ranks.index > 0,
         )
+
+    def _shares(self) -> list[Share]:
+        """Return the corpora of the training set, if they are several."""
+        batches, sources = self.trainer.batches, self.texts.sources
+        epochs = batches.epochs(batches.batch.consumed(self.steps))
+        return [Share(s.corpus, s.share, n) for s, n in zip(sources, epochs, strict=True)] if len(sources) > 1 else []
 
     @property
     def step(self) -> int:
@@ -151,7 +153,7 @@ class GptRun(TrainingRun):
 
     def _advance(self) -> Generator[Event, None, str | None]:
         """Make one update and whatever is due after it; return a reason to end the run, or None."""
-        self.corpus.refuse_changed(TRAINED_ON)
+        self.texts.refuse_changed()
         k = self.step + 1
         train_acc = self.trainer.train_accuracy(k) if k in self.due else float("nan")
         with self.log.profiler(k):
@@ -254,7 +256,7 @@ class GptRun(TrainingRun):
 
     def _finish(self, reason: str) -> Iterator[Event]:
         self._settle()
-        self.corpus.refuse_changed(TRAINED_ON)
+        self.texts.refuse_changed()
         status = "completed" if reason in ("steps", "early_stop") else "diverged"
         if self.config.checkpoint.keep and status == "completed":
             yield self.checkpoint()
@@ -373,24 +375,3 @@ class GptRun(TrainingRun):
     def _tag(self) -> str:
         """Return the numerics tag of this process."""
         return self.numerics.tag(compiled=self.trainer.gradient.compiled)
-
-
-def open_data(config: GptConfig) -> Corpus:
-    """Return the corpus of ``data.path``, what is trained and validated on read through and found as it was written.
-
-    A run is named by its manifest's hash, so other tokens under that name would be a silent lie.
-
-    Raises:
-        ConfigError: no path is given.
-        DataError: there is no corpus in it, or it is damaged.
-    """
-    if config.data.path is None:
-        raise ConfigError(
-            "data.path is not given: a folder that `grok prepare text --input FILE --tokenizer char --out DIR` wrote"
-        )
-    corpus = open_corpus(config.data.path)
-    seen = (corpus.hash, *corpus.stamps(TRAINED_ON))
-    if seen not in _VERIFIED:  # once in a process that trains many runs on one corpus
-        corpus.verify(TRAINED_ON)
-        _VERIFIED.add(seen)
-    return corpus

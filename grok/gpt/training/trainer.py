@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from grok.config.gpt import GptConfig
@@ -31,7 +33,8 @@ from grok.gpt.training.optimizer import (
 from grok.gpt.training.parallel import local, shard
 from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch, Watch
-from grok.records import CurvePoint, StepPoint
+from grok.gpt.training.texts import Texts
+from grok.records import VAL_ACC, VAL_LOSS, CurvePoint, StepPoint
 from grok.runs import EMBEDDINGS, component
 from grok.streams import Stream
 from grok.text.corpus import Corpus, check_vocabulary
@@ -57,8 +60,17 @@ class Counters:
 class Trainer:
     """The model of one run, and what one update and one evaluation do to it."""
 
-    def __init__(self, config: GptConfig, corpus: Corpus, numerics: Numerics, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self,
+        config: GptConfig,
+        corpus: Corpus,
+        numerics: Numerics,
+        ranks: Ranks | None = None,
+        texts: Texts | None = None,
+    ) -> None:
+        """``texts``: all that the run reads; None: ``corpus`` alone."""
         self.config, self.corpus, self.numerics, self.ranks = config, corpus, numerics, ranks or Ranks()
+        texts = texts or Texts.of(corpus)
         self.seeds = config.stream_seeds()
         vocab_size = model_vocabulary(config, corpus)
         self.model: GPT = build_model(
@@ -72,10 +84,13 @@ class Trainer:
         self.model.use_recompute(config.train.recompute)
         if numerics.fused_dropout:
             self.model.use_fused_dropout()
+        self.model.document_end = corpus.eot_id if config.data.document_mask else None
         self.optimizer = build_optimizer(self.model, config.optim)
         self.gradient = Gradient(self.model, numerics, self.ranks)
-        self.batches = Batches(config, corpus)
-        self.validation = validation_starts(len(corpus.tokens("val")), config.model.context, config.eval.windows)
+        self.batches = Batches(config, corpus, texts.sources)
+        sets = {"": (corpus, "val"), **texts.validation}
+        self.validation = {name: self._validation_set(*where) for name, where in sets.items()}
+        """Tokens and starts of the windows of each validation set; the main one is called ``""``."""
         self.watch, self.branch = Watch(config.stability), Branch()
         self.counters = Counters(scale=start_scale(config))
         self.batch_sum: int | None = None
@@ -144,6 +159,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=x.device, dtype=self.numerics.dtype)
         own = self._share(pieces(len(x), self.numerics.micro_batch, self.ranks.size))
+        targets = self._targets(x)
         for n, (piece, counts) in enumerate(own):
             micro = piece.micro.stop - piece.micro.start
             stream = Stream("dropout", self.seeds.dropout).at(k, piece.number)
@@ -157,11 +173,18 @@ class Trainer:
                 rows=rows,
                 fused=self.numerics.fused_dropout,
             )
-            xs, ys, share = x[piece.start : piece.stop], y[piece.start : piece.stop], counts * piece.rows / len(x)
+            xs, ys = x[piece.start : piece.stop], y[piece.start : piece.stop]
+            share = counts * sum(targets[piece.start : piece.stop]) / max(1, sum(targets))
             last = n == len(own) - 1
             total += self.gradient.add(xs, ys, masks, share=share, scale=self.counters.scale, last=last)
         self.gradient.sum_over_ranks()
         return self.ranks.sum(total)
+
+    def _targets(self, x: Tensor) -> list[int]:
+        """Return how many targets each row of the batch counts for in its mean loss, up to a common factor."""
+        end = self.model.document_end
+        counts: list[int] = [1] * len(x) if end is None else (x != end).sum(1).tolist()
+        return counts
 
     def _share(self, cut: list[Piece]) -> list[tuple[Piece, int]]:
         """Return this process's pieces, each with 1; with 0 those computed only because others compute theirs: the
@@ -276,42 +299,56 @@ class Trainer:
         """Return the accuracy on the batch of update ``k`` of the weights before it, without its dropout."""
         x, y = self.batches.step(k, self.branch)
         micro = self.numerics.micro_batch
-        hits = self._scores([(x[i : i + micro], y[i : i + micro]) for i in range(0, len(x), micro)])[:, 1]
-        return float(hits.sum() / y.numel())
+        scores = self._scores([(x[i : i + micro], y[i : i + micro]) for i in range(0, len(x), micro)])
+        return float(scores[:, 1].sum() / scores[:, 2].sum())
 
     @torch.no_grad()
     def evaluate(self) -> CurvePoint:
-        """Return the validation loss and accuracy and the weights' norms after the updates so far.
+        """Return loss and accuracy on the validation sets and the weights' norms after the updates so far.
 
         Never changes the run: nothing is drawn, nothing is stored.
         """
-        micro = self.numerics.micro_batch
-        starts = [self.validation[first : first + micro] for first in range(0, len(self.validation), micro)]
-        tokens, context = self.corpus.tokens("val"), self.config.model.context
-        losses, hits = self._scores([gather(tokens, chunk, context) for chunk in starts]).unbind(1)
-        n = len(self.validation) * context
+        (loss, accuracy), *further = [self._validate(*where) for where in self.validation.values()]
+        names = list(self.validation)[1:]
         norms = component_norms(self.model, self._sum)
         outside = math.sqrt(sum(v * v for name, v in norms.items() if name not in EMBEDDINGS))
         return CurvePoint(
             step=self.counters.step,
-            val_loss=float(losses.sum()) / n,
-            val_acc=float(hits.sum()) / n,
+            val_loss=loss,
+            val_acc=accuracy,
             weight_norm=outside,
             weight_norm_all=math.sqrt(sum(v * v for v in norms.values())),
             block_norms=norms,
+            metrics={f"{VAL_LOSS}{name}": value for name, (value, _) in zip(names, further, strict=True)}
+            | {f"{VAL_ACC}{name}": value for name, (_, value) in zip(names, further, strict=True)},
         )
 
+    def _validation_set(self, corpus: Corpus, split: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return a split's tokens, and where its validation windows start."""
+        tokens = corpus.tokens(split)
+        return tokens, validation_starts(len(tokens), self.config.model.context, self.config.eval.windows)
+
+    def _validate(self, tokens: NDArray[Any], starts: NDArray[np.int64]) -> tuple[float, float]:
+        """Return mean loss and accuracy in the windows at ``starts``."""
+        micro, context = self.numerics.micro_batch, self.config.model.context
+        chunks = [starts[first : first + micro] for first in range(0, len(starts), micro)]
+        losses, hits, scored = self._scores([gather(tokens, chunk, context) for chunk in chunks]).unbind(1)
+        n = float(scored.sum())
+        return float(losses.sum()) / n, float(hits.sum()) / n
+
     def _scores(self, chunks: Sequence[tuple[Any, Any]]) -> Tensor:
-        """Return summed cross-entropy and hits [chunks, 2] in float64; the processes share the chunks."""
-        scores = torch.zeros(len(chunks), 2, dtype=torch.float64, device=self.numerics.device)
+        """Return summed cross-entropy, hits and number of targets [chunks, 3] in float64; the processes share the
+        chunks.
+        """
+        scores = torch.zeros(len(chunks), 3, dtype=torch.float64, device=self.numerics.device)
         rounds = -(-len(chunks) // self.ranks.size)
         for i in range(self.ranks.index, rounds * self.ranks.size, self.ranks.size):
             if i < len(chunks) or self.numerics.sharded:  # the processes gather a model in shares together
                 x, y = (self._to_device(torch.as_tensor(a)) for a in chunks[min(i, len(chunks) - 1)])
                 with self.ranks.watched(), self.numerics.autocast():
-                    loss, hit = self.model.score(x, y)
+                    loss, hit, scored = self.model.score(x, y)
                 if i < len(chunks):
-                    scores[i, 0], scores[i, 1] = loss.double().sum(), hit.sum()
+                    scores[i, 0], scores[i, 1], scores[i, 2] = loss.double().sum(), hit.sum(), scored
         return self.ranks.sum(scores)
 
 

@@ -1,0 +1,106 @@
+"""The texts of one run, open and verified: what it trains on, and what it is validated on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from grok.config.gpt import GptConfig
+from grok.errors import ConfigError, DataError
+from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer
+from grok.text.mixture import HASH_DIGITS, shares_by_hash
+
+TRAINED_ON: Final = ("train", "val")
+"""The splits that a run reads of its main corpus."""
+_VERIFIED: Final[set[tuple[Any, ...]]] = set()
+"""Token files that this process has read through and found as they were written."""
+_AGAIN: Final = "give the command again"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One corpus of the training set."""
+
+    corpus: Corpus
+    share: float
+    """Its share of the training sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a run reads."""
+
+    corpus: Corpus
+    """That of ``data.path``: it has the tokeniser and the main validation set."""
+    sources: tuple[Source, ...]
+    """What is trained on, in the order of the hashes."""
+    validation: Mapping[str, tuple[Corpus, str]] = field(default_factory=dict)
+    """Further validation sets by name: corpus and split."""
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> Texts:
+        """Return one corpus as training and validation set."""
+        return cls(corpus, (Source(corpus, 1.0),))
+
+    def refuse_changed(self) -> None:
+        """Refuse to continue with tokens that were overwritten in place.
+
+        Raises:
+            DataError: the tokens of a split that is read are no longer those of the manifest.
+        """
+        for corpus, splits in self.read():
+            corpus.refuse_changed(splits)
+
+    def verify(self) -> None:
+        """Read all tokens once in a process and compare them with the manifests.
+
+        Raises:
+            DataError: a file was changed after it was written.
+        """
+        for corpus, splits in self.read():
+            files = (corpus.hash, *splits, *corpus.stamps(splits))
+            if files not in _VERIFIED:  # a process may train many runs on one corpus
+                corpus.verify(splits)
+                _VERIFIED.add(files)
+
+    def read(self) -> list[tuple[Corpus, tuple[str, ...]]]:
+        """Return each corpus with the splits that are read of it."""
+        others = [source.corpus for source in self.sources if source.corpus is not self.corpus]
+        further = [(corpus, (split,)) for corpus, split in self.validation.values()]
+        return [(self.corpus, TRAINED_ON), *((corpus, ("train",)) for corpus in others), *further]
+
+
+def open_data(config: GptConfig) -> Texts:
+    """Return the texts that ``config`` names, all tokens that are read compared with the manifests.
+
+    A run is named by the manifests' hashes, so other tokens under that name would be a silent lie.
+
+    Raises:
+        ConfigError: no path is given.
+        DataError: a corpus is missing, is damaged, has another tokeniser or is not the one that names the run.
+    """
+    data = config.data
+    if data.path is None:
+        raise ConfigError(
+            "data.path is not given: a folder that `grok prepare text --input FILE --tokenizer char --out DIR` wrote"
+        )
+    main = open_corpus(data.path)
+    corpora = {name: main if folder == data.path else open_corpus(folder) for name, folder in data.folders().items()}
+    for corpus in corpora.values():
+        refuse_other_tokenizer(corpus, main)
+    sources: tuple[Source, ...] = (Source(main, 1.0),)
+    if data.mixture:
+        shares = shares_by_hash(data.mixture, {name: corpora[name].hash for name in data.mixture})
+        by_hash = {corpora[name].hash[:HASH_DIGITS]: corpora[name] for name in data.mixture}
+        by_hash[main.hash[:HASH_DIGITS]] = main
+        if data.mixture_hashes not in ({}, shares):
+            raise DataError("a corpus of data.mixture is not the one that this run was named after: " + _AGAIN)
+        sources = tuple(Source(by_hash[short], share) for short, share in shares.items())
+    validation = {entry: (corpora[name], split) for entry, (name, split) in data.validation_sets().items()}
+    for entry, (corpus, _) in validation.items():
+        if data.validation_hashes.get(entry, corpus.hash[:HASH_DIGITS]) != corpus.hash[:HASH_DIGITS]:
+            raise DataError(f"data.validation: {entry} is not the corpus that this run was named after: " + _AGAIN)
+    texts = Texts(main, sources, validation)
+    texts.verify()
+    return texts

@@ -1,0 +1,197 @@
+"""Several corpora as one training set, and further validation sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from grok.config import load_config
+from grok.config.gpt import GptConfig
+from grok.errors import CheckpointError, ConfigError, DataError
+from grok.execute.planned import name_runs
+from grok.execute.refusals import refuse_unusable_data
+from grok.gpt.training.texts import open_data
+from grok.records import Checkpoint
+from grok.store.rerun import overrides
+from grok.text.corpus import Corpus
+from grok.text.mixture import MixtureOrder, shares_by_hash
+from grok.text.windows import BlockOrder
+from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
+
+Build = Callable[..., GptConfig]
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Corpus]:
+    """Two texts with one tokeniser."""
+    return {
+        str(seed): prepare_text(tmp_path_factory.mktemp("words"), text_of(800 * seed, seed), tokenizer="byte")
+        for seed in (1, 2)
+    }
+
+
+@pytest.fixture
+def mixed(settings: Build, corpora: dict[str, Corpus]) -> Build:
+    """Build settings of a mixture; the main corpus is the first."""
+
+    def build(weights: dict[str, float], **changes: Any) -> GptConfig:
+        folders = {"data__path": str(corpora["1"].path), "data__corpora": {"other": str(corpora["2"].path)}}
+        return settings(**{**folders, "data__mixture": weights, "eval__sample_tokens": 0, **changes})
+
+    return build
+
+
+def named(config: GptConfig) -> GptConfig:
+    (planned,) = name_runs([config])
+    assert isinstance(planned.config, GptConfig)
+    return planned.config
+
+
+def run_id(config: GptConfig) -> str:
+    return name_runs([config])[0].run_id
+
+
+@hypothesis_settings(max_examples=20)
+@given(
+    st.lists(st.floats(0.01, 100), min_size=2, max_size=4),
+    st.integers(0, 2**32),
+    st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+)
+def test_the_order_is_a_function_of_the_number_of_the_sequence(
+    weights: list[float], seed: int, cuts: list[int]
+) -> None:
+    shares = [w / sum(weights) for w in weights]
+    fresh = lambda: MixtureOrder(  # noqa: E731
+        [BlockOrder(5000 + 30 * i, 8, 1, seed + i) for i in range(len(shares))], shares, seed
+    )
+    corpora, starts = fresh().samples(0, 6000)
+    other, first = fresh(), 0
+    for count in cuts:  # in any portions, and from anywhere
+        parts = other.samples(first, count)
+        assert (parts[0] == corpora[first : first + count]).all() and (parts[1] == starts[first : first + count]).all()
+        first = (first + count) % 5000
+    for i, order in enumerate(fresh().orders):
+        own = starts[corpora == i]
+        assert (own == order.samples(0, len(own))).all()  # each block once in an epoch of its corpus
+        spread = (shares[i] * (1 - shares[i]) / 6000) ** 0.5
+        assert abs(np.mean(corpora == i) - shares[i]) <= 6 * spread + 1e-9
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1e6), min_size=1), st.floats(0.01, 100))
+def test_shares_add_up_to_one_whatever_the_unit(weights: dict[str, float], factor: float) -> None:
+    if not any(w * factor > 0 for w in weights.values()):
+        return
+    hashes = {"a": "11", "b": "22", "c": "33", "d": "33"}
+    shares = shares_by_hash(weights, hashes)
+    assert sum(shares.values()) == pytest.approx(1)
+    scaled = shares_by_hash({name: w * factor for name, w in weights.items()}, hashes)
+    assert scaled == pytest.approx(shares, abs=1e-11)
+    assert list(shares) == sorted(shares)
+
+
+def test_one_corpus_is_no_mixture(settings: Build, mixed: Build, corpora: dict[str, Corpus]) -> None:
+    """The same name and the same bits, also of a corpus that is the main one or another."""
+    alone = settings(data__path=str(corpora["1"].path), eval__sample_tokens=0)
+    for weights in ({"main": 3}, {"main": 1, "other": 0}):
+        assert run_id(mixed(weights)) == run_id(alone)
+        assert differences(result_of(run(alone)), result_of(run(mixed(weights)))) == []
+    other = result_of(run(settings(data__path=str(corpora["2"].path), eval__sample_tokens=0)))
+    assert result_of(run(mixed({"other": 1}))).weights_hash == other.weights_hash
+    assert run_id(mixed({"other": 1})) != run_id(alone)
+
+
+def test_the_mixture_names_the_run_and_folders_do_not(mixed: Build, corpora: dict[str, Corpus], tmp_path: Path) -> None:
+    config = mixed({"main": 1, "other": 3})
+    assert run_id(config) == run_id(mixed({"main": 0.25, "other": 0.75}))
+    assert run_id(config) != run_id(mixed({"main": 1, "other": 1}))
+    hashes = sorted(((corpora["1"].hash[:20], 0.25), (corpora["2"].hash[:20], 0.75)))
+    assert named(config).data.mixture_hashes == dict(hashes)
+    copy = prepare_text(tmp_path, text_of(1600, 2), tokenizer="byte")
+    assert run_id(mixed({"main": 1, "again": 3}, data__corpora={"again": str(copy.path)})) == run_id(config)
+    assert {"data.mixture={main:1.0,other:3.0}"} <= set(overrides(named(config)))
+
+
+def test_a_mixture_goes_on_as_if_it_had_never_stopped(mixed: Build) -> None:
+    config = mixed({"main": 1, "other": 3}, model__dropout=0.1)
+    half = run(config, stop_at=5)[-1]
+    assert isinstance(half, Checkpoint)
+    assert differences(result_of(run(config)), result_of(run(config, resume=half))) == []
+
+
+def test_another_mixture_needs_to_be_named_on_the_way(mixed: Build) -> None:
+    half = run(named(mixed({"main": 1, "other": 3})), stop_at=5)[-1]
+    assert isinstance(half, Checkpoint)
+    changed = named(mixed({"main": 1}))
+    with pytest.raises(CheckpointError, match=r"data\.mixture_hashes: checkpoint .*, now"):
+        run(changed, resume=half)
+    resume = {"resume__run": half.run_id, "resume__step": 5, "resume__changes": ["data.mixture_hashes"]}
+    assert result_of(run(named(mixed({"main": 1}, **resume)), resume=half)).steps == 12
+
+
+def test_epochs_count_the_blocks_of_all_corpora(mixed: Build, corpora: dict[str, Corpus]) -> None:
+    blocks = sum((corpus.split("train")["tokens"] - 1) // 16 for corpus in corpora.values())
+    assert named(mixed({"main": 1, "other": 9}, train__epochs=2)).train.steps == -(-2 * blocks // 6)
+    alone = (corpora["1"].split("train")["tokens"] - 1) // 16
+    assert named(mixed({"main": 1}, train__epochs=2)).train.steps == -(-2 * alone // 6)
+
+
+def test_further_validation_sets_have_losses_of_their_own(
+    mixed: Build, settings: Build, corpora: dict[str, Corpus], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = mixed({}, data__validation=["main", "other", "other@train"], log__quiet=False)
+    points = result_of(run(config)).curve
+    sets = {"main", "other", "other@train"}
+    assert all(p.metrics.keys() == {f"val_{n}.{s}" for n in ("loss", "acc") for s in sets} for p in points)
+    assert all(p.metrics["val_loss.main"] == p.val_loss and p.metrics["val_acc.main"] == p.val_acc for p in points)
+    losses = {s: points[-1].metrics[f"val_loss.{s}"] for s in sets}
+    assert len(set(losses.values())) == 3
+    assert f"other {losses['other']:.4f}, other@train {losses['other@train']:.4f}" in capsys.readouterr().err
+    plain = settings(data__path=str(corpora["1"].path), eval__sample_tokens=0)
+    assert result_of(run(plain)).weights_hash == result_of(run(config)).weights_hash
+    (with_sets,), (without,) = name_runs([config]), name_runs([plain])
+    assert with_sets.run_id != without.run_id
+    assert with_sets.identity.trajectory_id == without.identity.trajectory_id
+    assert with_sets.identity.config_id == without.identity.config_id
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"mixture": {"othr": 1}}, r"data\.mixture names the corpus 'othr'.*did you mean 'other'.*one of main, other"),
+        ({"validation": ["no@test"]}, "data.validation names the corpus 'no'"),
+        ({"mixture": {"main": 0}}, "expected a weight above 0"),
+        ({"mixture": {"main": -1}}, "out of range"),
+        ({"corpora": {"main": "x"}}, "main is the corpus of data.path"),
+        ({"corpora": {"a/b": "x"}}, "'a/b' is no name"),
+        ({"validation": ["other@dev"]}, "has no split 'dev': it has train, val"),
+        ({"mixture": {"main": 1, "other": 1}, "mixture_hashes": {"00": 1.0}}, "the corpora of data.mixture give"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(corpora: dict[str, Corpus], data: dict[str, Any], message: str) -> None:
+    full = {"path": str(corpora["1"].path), "corpora": {"other": str(corpora["2"].path)}, **data}
+    with pytest.raises((ConfigError, DataError), match=message):
+        config = load_config({"mode": "gpt", "experiment": "gpt/small", "data": full, "model": {"context": 16}})
+        refuse_unusable_data([run.config for run in name_runs([config])])
+
+
+def test_another_tokeniser_is_refused(mixed: Build, tmp_path: Path) -> None:
+    foreign = prepare_text(tmp_path, text_of(300), tokenizer="char")
+    config = mixed({"main": 1, "other": 1}, data__corpora={"other": str(foreign.path)})
+    for refuse in (lambda: refuse_unusable_data([named(config)]), lambda: open_data(config)):
+        with pytest.raises(DataError, match=r"made with another tokeniser .* prepare it with --tokenizer"):
+            refuse()
+
+
+def test_a_corpus_that_changes_in_place_ends_the_run(mixed: Build, tmp_path: Path) -> None:
+    other = prepare_text(tmp_path, text_of(300), tokenizer="byte")
+    config = named(mixed({"main": 1, "other": 1}, data__corpora={"other": str(other.path)}))
+    prepare_text(tmp_path, text_of(300, 5), tokenizer="byte")
+    with pytest.raises(DataError, match="not the one that this run was named after"):
+        run(config)
