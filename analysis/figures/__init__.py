@@ -29,6 +29,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "survival": (survival.cumulative, survival.quantile_plot),
     "regimes": (curves.phase_portrait, curves.order_of_events),
     "crossed": (causes.variance_bars, causes.heat_map),
+    "language_crossed": (causes.variance_bars, causes.heat_map),
     "branching": (evidence.branch_strips,),
     "layers": (causes.layer_shares,),
     "repeatability": (causes.repeat_candidates, causes.repeat_kinds),

@@ -81,30 +81,39 @@ def heat_map(study: Crossed) -> Drawing | None:
     first, second = (f"seed_{study.streams[name]}" for name in two)
     table = study.rows.pivot_table(index=first, columns=second, values="y", aggfunc="mean")
     table = table.loc[table.mean(axis=1).sort_values().index, table.mean(axis=0).sort_values().index]
-    shown = np.exp(table.to_numpy()) if study.outcome.is_time else special.expit(-table.to_numpy())
+    result = study.outcome
+    values = table.to_numpy()
+    shown = values if result.is_loss else np.exp(values) if result.is_time else special.expit(-values)
     figure, axes = canvas(height=min(5.0, 1.6 + 0.22 * len(table)))
     axes.grid(visible=False)
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    logarithmic = result.is_time and low > 0
     mesh = axes.pcolormesh(
         np.ma.masked_invalid(shown),
-        cmap=SEQUENTIAL if study.outcome.is_time else SEQUENTIAL.reversed(),
+        cmap=SEQUENTIAL if result.is_time or result.is_loss else SEQUENTIAL.reversed(),
         edgecolors=LIGHT["paper"],
         linewidth=0.8,
-        norm="log" if study.outcome.is_time and float(np.nanmin(shown)) > 0 else None,
+        norm="log" if logarithmic else None,
     )
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_xlabel(f"{b} seeds, fastest on the left")
-    axes.set_ylabel(f"{a} seeds, fastest on top")
+    best = "lowest" if result.is_loss else "fastest"
+    axes.set_xlabel(f"{b} seeds, {best} on the left")
+    axes.set_ylabel(f"{a} seeds, {best} on top")
     bar = figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
     bar.outline.set_visible(False)
-    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
-    ticks = np.geomspace(low, high, 4) if mesh.norm.vmin > 0 and study.outcome.is_time else np.linspace(low, high, 4)
-    bar.set_ticks(ticks, labels=[f"{v:,.0f}" if study.outcome.is_time else f"{v:.2f}" for v in ticks])
+    ticks = np.geomspace(low, high, 4) if logarithmic else np.linspace(low, high, 4)
+    bar.set_ticks(ticks, labels=[f"{v:,.0f}" if result.is_time else f"{v:.3g}" for v in ticks])
     bar.ax.minorticks_off()
-    bar.set_label("mean step of generalisation" if study.outcome.is_time else "accuracy", color=SOFT)
-    what = "geometric mean of the step of generalisation" if study.outcome.is_time else "mean accuracy at the horizon"
-    caption = f"Each square: {what} of one {a} seed with one {b} seed ({len(study.rows)} runs)."
+    if result.is_loss:
+        label, what = "validation loss", f"mean {result.name}"
+    elif result.is_time:
+        label, what = "mean step of generalisation", "geometric mean of the step of generalisation"
+    else:
+        label, what = "accuracy", "mean accuracy at the horizon"
+    bar.set_label(label, color=SOFT)
+    caption = f"Each square: {what}, of one {a} seed with one {b} seed ({len(study.rows)} runs)."
     data = table.reset_index().melt(id_vars=first, value_name="mean outcome")
     return Drawing("heat_map", f"{a.capitalize()} seeds against {b} seeds", caption, figure, data)
 

@@ -37,6 +37,7 @@ QUESTIONS: tuple[Question, ...] = (
     regimes.QUESTION,
     scans.QUESTION,
     crossed.QUESTION,
+    crossed.LANGUAGE_QUESTION,
     branching.QUESTION,
     layers.QUESTION,
     layer_scans.QUESTION,

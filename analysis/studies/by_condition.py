@@ -12,7 +12,14 @@ from typing import Final
 
 import pandas as pd
 
-from analysis.observations import Observations, as_text, default_settings, differing_settings, varying_columns
+from analysis.observations import (
+    CONDITION_SETTINGS,
+    Observations,
+    as_text,
+    default_settings,
+    differing_settings,
+    varying_columns,
+)
 from analysis.populations import listed
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study
@@ -60,8 +67,11 @@ def by_condition(
     conditions: Sequence[Condition],
     answer: Callable[[Observations, Condition, Question], Study],
     beside: Beside,
+    settings: Sequence[str] = CONDITION_SETTINGS,
 ) -> Study:
     """Return the answer for the only condition, or a study whose ``parts`` answer for each.
+
+    ``settings`` are those that make conditions different.
 
     Raises:
         NotEnoughData: no condition, or none of them has an answer yet.
@@ -82,9 +92,9 @@ def by_condition(
         raise needs_of_all(gaps, "condition")
     if len(conditions) == 1:
         return parts[0]
-    varying = varying_columns(pd.concat([c.rows for c in conditions]))
-    settings = listed([c.removeprefix("config.") for c in varying])
-    scope = f"{len(conditions)} conditions, each with its own answer. They differ in {settings}."
+    varying = varying_columns(pd.concat([c.rows for c in conditions]), settings)
+    differing = listed([c.removeprefix("config.") for c in varying] or ["their data"])
+    scope = f"{len(conditions)} conditions, each with its own answer. They differ in {differing}."
     study = side_by_side(question, parts, {c.name: len(c) for c in conditions}, beside, scope, "condition")
     study.findings += unanswered(gaps)
     if len(conditions) > MOST:

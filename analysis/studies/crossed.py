@@ -1,7 +1,8 @@
-"""Split, weights or order? The crossed factorial with replicates."""
+"""Split, weights or order? Weights, order or dropout? The crossed factorial with replicates."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,32 +10,18 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import DIARY, accuracy_at
-from analysis.observations import Observations, describe_task
-from analysis.populations import settings_in_words
-from analysis.statistics.crossing import densest, filled
+from analysis.observations import Observations
+from analysis.statistics.crossing import filled
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.multiplicity import benjamini_hochberg
 from analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity, share
 from analysis.statistics.resampling import generator
 from analysis.statistics.variance_shares import CHAOS, VarianceShares, variance_shares
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_condition import Condition, by_condition, conditions_of
-from analysis.studies.outcomes import FEW_CUT_OFF, Outcome, outcome
+from analysis.studies.by_condition import Condition, by_condition
+from analysis.studies.crossed_designs import EQUATIONS, LANGUAGE, Design, Subject, designs, language_designs
+from analysis.studies.outcomes import FEW_CUT_OFF, Outcome
 from analysis.studies.side_by_side import Beside
-
-STREAMS = ("split", "init", "order")
-FEWEST = 8
-"""Runs below which there is no design to speak of."""
-
-
-FACTORINGS = (
-    (("split",), ("init",), ("order",)),
-    (("split", "init"), ("order",)),
-    (("split", "order"), ("init",)),
-    (("init", "order"), ("split",)),
-)
-"""Streams as crossed factors: all three by themselves, or two that move together against the third."""
-
 
 NESTED: Final = {
     "split and init together": ("split", "init", "split × init"),
@@ -49,24 +36,6 @@ NESTED_WORDS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Design:
-    """The runs of one crossed design, and which streams are its factors."""
-
-    rows: pd.DataFrame
-    factors: dict[str, tuple[str, ...]]
-    """Factor name (``"init"``, or ``"split + init"`` where they move together): its streams."""
-
-    def levels(self, factor: str) -> np.ndarray:
-        """Return each run's level of a factor, an integer."""
-        return self.rows.groupby([f"seed_{s}" for s in self.factors[factor]], sort=True).ngroup().to_numpy()
-
-    @property
-    def codes(self) -> np.ndarray:
-        """The levels of all factors (runs, factors)."""
-        return np.stack([self.levels(f) for f in self.factors], 1)
-
-
 @dataclass(kw_only=True)
 class Crossed(Study):
     """Variance shares and conditional rates of one crossed design."""
@@ -74,6 +43,7 @@ class Crossed(Study):
     rows: pd.DataFrame
     """The runs of the design, with ``y`` (the outcome) added."""
     outcome: Outcome
+    subject: Subject
     factors: dict[str, np.ndarray]
     """Factor name: each run's level."""
     streams: dict[str, str]
@@ -82,53 +52,42 @@ class Crossed(Study):
     rates: pd.DataFrame | None = None
 
 
-def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -> Design:
-    """Return the densest cross of these factors among ``rows`` of one condition (maybe without a run)."""
-    levels = [rows.groupby([f"seed_{s}" for s in streams], sort=True).ngroup().to_numpy() for streams in factoring]
-    dense = rows[densest(np.stack(levels, 1))]
-    # Of streams that go together one may not move at all: then the factor is the other one.
-    factors = {}
-    for streams in factoring:
-        moving = tuple(s for s in streams if dense[f"seed_{s}"].nunique() > 1)
-        factors[" + ".join(moving)] = moving
-    return Design(dense, factors)
-
-
-def designs(observations: Observations) -> list[Design]:
-    """Return the crossed design of each condition: of all three streams, or where there is none the largest of two."""
-    rows = observations.arithmetic
-    best = (_best(condition.rows) for condition in conditions_of(rows[rows["layers"] == "{}"] if len(rows) else rows))
-    return [crossing for crossing in best if len(crossing.rows) >= FEWEST]
-
-
-def _best(rows: pd.DataFrame) -> Design:
-    """Return the largest cross among the runs of one condition (maybe without a run)."""
-    crossing = Design(rows.iloc[:0], {})
-    for factorings in (FACTORINGS[:1], FACTORINGS[1:]):
-        crossing = max(
-            crossing, *(crossed_design(rows, factoring) for factoring in factorings), key=lambda d: len(d.rows)
-        )
-        if len(crossing.rows):
-            break
-    return crossing
-
-
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for the crossed design of every condition.
+    """Answer for the crossed design of every condition of the arithmetic mode.
 
     Raises:
         NotEnoughData: no crossed design, or neither times nor accuracies that differ.
     """
-    every = observations.once(designs)
+    return _analyse(observations, question, EQUATIONS, designs)
+
+
+def analyse_language(observations: Observations, question: Question) -> Study:
+    """Answer for the crossed design of every condition of the language models.
+
+    Raises:
+        NotEnoughData: no crossed design, or no final losses that differ.
+    """
+    return _analyse(observations, question, LANGUAGE, language_designs)
+
+
+def _analyse(
+    observations: Observations,
+    question: Question,
+    subject: Subject,
+    designs_of: Callable[[Observations], list[Design]],
+) -> Study:
+    every = observations.once(designs_of)
     if not every:
         raise NotEnoughData("seeds of at least two streams crossed, with two perturbed replicates of each cell")
     of = {crossing.rows.index[0]: crossing for crossing in every}
 
     def answer(observations: Observations, condition: Condition, question: Question) -> Crossed:
-        return one(observations, of[condition.rows.index[0]], question)
+        return one(observations, of[condition.rows.index[0]], question, subject)
 
-    conditions = conditions_of(pd.concat([crossing.rows for crossing in every]))
-    return by_condition(observations, question, conditions, answer, Beside(beside, lead=largest_share))
+    conditions = subject.conditions(pd.concat([crossing.rows for crossing in every]))
+    return by_condition(
+        observations, question, conditions, answer, Beside(beside, lead=largest_share), subject.settings
+    )
 
 
 def largest_share(study: Crossed) -> Finding | None:
@@ -144,20 +103,21 @@ def beside(study: Crossed) -> dict[str, object]:
     return {"seeds": sizes, "outcome": study.outcome.name, **{f.label: f.shown for f in study.findings if f.headline}}
 
 
-def one(observations: Observations, crossing: Design, question: Question) -> Crossed:
+def one(observations: Observations, crossing: Design, question: Question, subject: Subject) -> Crossed:
     """Answer for one design.
 
     Raises:
-        NotEnoughData: neither times nor accuracies that differ.
+        NotEnoughData: no outcome that differs between the runs.
     """
     rows = crossing.rows
-    result = outcome(observations, rows)
+    result = subject.outcome(observations, rows)
     study = Crossed(
         name=question.name,
         title=question.title,
         question=question.question,
         rows=rows.assign(y=result.values),
         outcome=result,
+        subject=subject,
         factors={name: crossing.levels(name) for name in crossing.factors},
         streams={name: streams[-1] for name, streams in crossing.factors.items()},
     )
@@ -165,7 +125,7 @@ def one(observations: Observations, crossing: Design, question: Question) -> Cro
     cells, possible = filled(crossing.codes)
     how_full = "every cell filled" if cells == possible else f"{cells:,} of {possible:,} cells filled"
     study.scope = (
-        f"{len(rows):,} runs of {describe_task(rows.iloc[0])}; {settings_in_words(rows.iloc[0])}: {sizes} seeds, "
+        f"{len(rows):,} runs of {subject.describe(rows.iloc[0])}: {sizes} seeds, "
         f"{how_full}, {len(rows) / cells:.2g} runs a cell. Outcome: {result.name}."
     )
     for streams in crossing.factors.values():
@@ -245,10 +205,10 @@ def _shares(study: Crossed) -> None:
 
 def _rates(observations: Observations, study: Crossed) -> None:
     """Given this order seed, are good init seeds likelier? (and the other way round)"""
-    first = ~study.rows.duplicated([f"seed_{s}" for s in STREAMS]).to_numpy()
+    first = ~study.rows.duplicated([f"seed_{s}" for s in study.subject.streams]).to_numpy()
     cells = study.rows[first]
     factors = {name: levels[first] for name, levels in study.factors.items()}
-    hit, meaning = _good(observations, cells)
+    hit, meaning = _good(observations, cells, study.outcome)
     if hit is None:
         study.notes.append("Conditional rates: not enough data, needs good seeds as well as others.")
         return
@@ -273,7 +233,7 @@ def _rates(observations: Observations, study: Crossed) -> None:
                 f"(q = {best['q']:.2g}; chosen as the best).",
             )
         )
-        confirmed = _confirmed_ratio(hit, levels, others, factor)
+        confirmed = _confirmed_ratio(hit, levels, others, factor, diary=study.subject is EQUATIONS)
         if confirmed is not None:
             study.findings.append(confirmed)
     if frames:
@@ -285,16 +245,17 @@ def _rates(observations: Observations, study: Crossed) -> None:
         study.tables.append(Table("conditional_rates", caption, study.rates, open=False))
 
 
-def _good(observations: Observations, cells: pd.DataFrame) -> tuple[np.ndarray | None, str]:
-    horizon = DIARY.horizon_of(cells)
-    accuracy = accuracy_at(observations.curves_of(cells.index), cells.index, horizon)
-    hit = (accuracy >= DIARY.normal_accuracy).to_numpy()
-    if accuracy.notna().mean() > 0.9 and 5 <= hit.sum() <= len(hit) / 2:
-        return hit, f"not normal at step {horizon:,}"
+def _good(observations: Observations, cells: pd.DataFrame, outcome: Outcome) -> tuple[np.ndarray | None, str]:
+    if not outcome.is_loss:
+        horizon = DIARY.horizon_of(cells)
+        accuracy = accuracy_at(observations.curves_of(cells.index), cells.index, horizon)
+        hit = (accuracy >= DIARY.normal_accuracy).to_numpy()
+        if accuracy.notna().mean() > 0.9 and 5 <= hit.sum() <= len(hit) / 2:
+            return hit, f"not normal at step {horizon:,}"
     y = cells["y"].to_numpy(dtype=float)
     hit = y < np.quantile(y, 0.25)
     if 5 <= hit.sum() <= len(hit) - 5:
-        return hit, "among the fastest quarter"
+        return hit, "in the quarter with the lowest loss" if outcome.is_loss else "among the fastest quarter"
     return None, ""
 
 
@@ -324,7 +285,9 @@ def _level_table(
     return frame.assign(_rate=frame["good"] / frame["of"]).sort_values("_rate", ascending=False).drop(columns="_rate")
 
 
-def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], factor: str) -> Finding | None:
+def _confirmed_ratio(
+    hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], factor: str, *, diary: bool
+) -> Finding | None:
     """Say what the best level is worth with seeds of the other factors that had no part in choosing it."""
     try:
         e = confirmed_ratio(hit, levels, list(others.values()))
@@ -336,7 +299,7 @@ def _confirmed_ratio(hit: np.ndarray, levels: np.ndarray, others: dict[str, np.n
         f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})",
         f"Chosen on half of the {other} seeds and measured on the other halves, the best {factor} seed makes good "
         f"seeds {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f})."
-        + (" The diary says 1.25 for its order seed 8." if factor == "order" else ""),
+        + (" The diary says 1.25 for its order seed 8." if diary and factor == "order" else ""),
         e,
         listed=factor == "order" or not e.low <= 1 <= e.high,
     )
@@ -349,4 +312,14 @@ QUESTION = Question(
     "grok sweep sweep=crossed",
     analyse,
     lambda observations: bool(observations.once(designs)),
+)
+
+LANGUAGE_QUESTION = Question(
+    "language_crossed",
+    "Weights, order or dropout?",
+    "Which source of randomness decides a language model's final loss, and how much is chaos?",
+    "",  # a corpus comes first: `grok prepare`
+    analyse_language,
+    lambda observations: bool(observations.once(language_designs)),
+    any_task=False,
 )

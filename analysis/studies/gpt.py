@@ -19,9 +19,11 @@ from grok.config import GptConfig
 from grok.config.fields import settings_of
 
 CONDITION_SETTINGS: Final = tuple(
-    name for name, (_, rule) in settings_of(GptConfig).items() if rule.role in ("result", "length")
+    name
+    for name, (_, rule) in settings_of(GptConfig).items()
+    if rule.role in ("result", "length") and name != "perturb.ulps"
 )
-"""Settings that make the conditions of two language models different: those in the ``config_id``, without seeds."""
+"""Settings that make the conditions of two language models different: no seed and no perturbation."""
 SAMPLES = 4
 """Runs whose last sample is shown."""
 
@@ -100,7 +102,7 @@ def analyse(observations: Observations, question: Question) -> Gpt:
         steps=thinned(mine),
     )
     study.tables.append(_run_table(summary, rows))
-    _spread(study)
+    _spread(study, rows)
     _events(study, observations, mine)
     _samples(study, curves)
     _references(study)
@@ -138,7 +140,13 @@ def _run_table(summary: pd.DataFrame, rows: pd.DataFrame) -> Table:
     return Table("runs", caption, frame, code=("run", "data", "run it again"))
 
 
-def _spread(study: Gpt) -> None:
+def shares_seeds(rows: pd.DataFrame) -> bool:
+    """Return whether some runs of one condition share a seed that others do not, as in a crossed design."""
+    levels = [rows[f"seed_{stream}"].nunique() for stream in ("init", "order", "dropout")]
+    return any(1 < n < len(rows) for n in levels)
+
+
+def _spread(study: Gpt, rows: pd.DataFrame) -> None:
     for _, group in study.runs.groupby(["preset", "config_id", "data"], sort=True):
         best = group["best_loss"].to_numpy(dtype=float)
         n, condition, data = len(group), str(group["condition"].iloc[0]), str(group["data"].iloc[0])
@@ -156,6 +164,18 @@ def _spread(study: Gpt) -> None:
             )
             continue
         values = np.array([perplexity(x) for x in best])
+        if shares_seeds(rows.loc[group.index]):
+            shown = f"{values.min():.2f} to {values.max():.2f}"
+            study.findings.append(
+                Finding(
+                    f"{condition}: best perplexity",
+                    shown,
+                    f"{name}: best validation perplexity {shown} per token in {n} runs. They share seeds, so their "
+                    "spread gives no interval over seeds.",
+                    headline=True,
+                )
+            )
+            continue
         half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
         mean = float(values.mean())
         e = Estimate(mean, mean - half, mean + half, n, "t over seeds")

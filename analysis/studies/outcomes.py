@@ -1,6 +1,6 @@
-"""The one number per run that studies of causes explain: log time, or the log odds of a wrong answer.
+"""The one number per run that studies of causes explain: log time, the log odds of a wrong answer, or the final loss.
 
-Both are scales on which independent causes add up. Accuracy itself is none: it is squeezed
+The first two are scales on which independent causes add up. Accuracy itself is none: it is squeezed
 against 0 and 1, and causes that add up look like an interaction on it.
 """
 
@@ -39,6 +39,8 @@ class Outcome:
     """Share of runs at the end of the scale: had not generalised by then; no better than guessing, or all right."""
     rounding: float = 0.0
     """Variance that the spacing of the evaluations alone gives a value: replicates may agree no better than that."""
+    is_loss: bool = False
+    """A language model's validation loss, in nats per token."""
 
 
 def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outcome:
@@ -89,6 +91,25 @@ def wrong_log_odds(observations: Observations, rows: pd.DataFrame) -> Outcome:
     cut_off = (accuracy < CHANCE / modulus) | (right > equations - 1)
     name = f"log odds of a wrong answer at step {horizon:,}"
     return Outcome(values, name, False, horizon, float(cut_off.mean()))
+
+
+def final_loss(observations: Observations, rows: pd.DataFrame) -> Outcome:
+    """Return the validation loss of each run at the last step at which all were evaluated, in nats per token.
+
+    Raises:
+        NotEnoughData: the runs were not evaluated at one step, or their losses are equal.
+    """
+    curves = observations.curves_of(rows.index)
+    known = curves[np.isfinite(floats(curves["val_loss"])) & (curves["step"] > 0)]
+    runs = known.groupby("step")["run_id"].nunique()
+    common = runs.index[runs == len(rows)]
+    if not len(common):
+        raise NotEnoughData("runs that were all evaluated at one step, with a finite loss")
+    step = int(common.max())
+    losses = floats(known[known["step"] == step].set_index("run_id")["val_loss"].reindex(rows.index))
+    if float(np.ptp(losses)) == 0:
+        raise NotEnoughData("final losses that differ")
+    return Outcome(losses, f"validation loss at step {step:,}, in nats per token", False, step, 0.0, is_loss=True)
 
 
 def outcome(observations: Observations, rows: pd.DataFrame) -> Outcome:

@@ -1,0 +1,149 @@
+"""Which runs of a store cross the seeds of their streams, for the tables of equations and for language models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.observations import CONDITION_SETTINGS, Observations, describe_task
+from analysis.populations import settings_in_words
+from analysis.statistics.crossing import densest
+from analysis.studies import gpt
+from analysis.studies.by_condition import Condition, conditions_of
+from analysis.studies.outcomes import Outcome, final_loss, outcome
+
+FEWEST = 8
+"""Runs below which there is no design to speak of."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is crossed: the runs of one mode, the streams that decide them, and the number that a run ends with."""
+
+    streams: tuple[str, str, str]
+    rows: Callable[[Observations], pd.DataFrame]
+    """One row per trajectory."""
+    conditions: Callable[[pd.DataFrame], list[Condition]]
+    settings: Sequence[str]
+    """Settings that make conditions different."""
+    outcome: Callable[[Observations, pd.DataFrame], Outcome]
+    describe: Callable[[pd.Series], str]
+    """Task or model of a run in words, with its settings."""
+
+    def factorings(self) -> list[tuple[tuple[str, ...], ...]]:
+        """Return the streams as crossed factors: all three by themselves, or two that go together against the third."""
+        a, b, c = self.streams
+        return [((a,), (b,), (c,)), ((a, b), (c,)), ((a, c), (b,)), ((b, c), (a,))]
+
+
+@dataclass(frozen=True)
+class Design:
+    """The runs of one crossed design, and which streams are its factors."""
+
+    rows: pd.DataFrame
+    factors: dict[str, tuple[str, ...]]
+    """Factor name (``"init"``, or ``"split + init"`` where they move together): its streams."""
+
+    def levels(self, factor: str) -> np.ndarray:
+        """Return each run's level of a factor, an integer."""
+        return self.rows.groupby([f"seed_{s}" for s in self.factors[factor]], sort=True).ngroup().to_numpy()
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The levels of all factors (runs, factors)."""
+        return np.stack([self.levels(f) for f in self.factors], 1)
+
+
+def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -> Design:
+    """Return the densest cross of these factors among ``rows`` of one condition (maybe without a run)."""
+    levels = [rows.groupby([f"seed_{s}" for s in streams], sort=True).ngroup().to_numpy() for streams in factoring]
+    dense = rows[densest(np.stack(levels, 1))]
+    # Of streams that go together one may not move at all: then the factor is the other one.
+    factors = {}
+    for streams in factoring:
+        moving = tuple(s for s in streams if dense[f"seed_{s}"].nunique() > 1)
+        factors[" + ".join(moving)] = moving
+    return Design(dense, factors)
+
+
+def _designs(observations: Observations, subject: Subject) -> list[Design]:
+    """Return the crossed design of each condition: of all three streams, or where there is none the largest of two."""
+    rows = subject.rows(observations)
+    rows = rows[rows["layers"] == "{}"] if len(rows) else rows
+    best = (_best(condition.rows, subject) for condition in subject.conditions(rows))
+    return [crossing for crossing in best if len(crossing.rows) >= FEWEST]
+
+
+def _best(rows: pd.DataFrame, subject: Subject) -> Design:
+    """Return the largest cross among the runs of one condition (maybe without a run)."""
+    crossing = Design(rows.iloc[:0], {})
+    three, *two = subject.factorings()
+    for factorings in ([three], two):
+        crossing = max(
+            crossing, *(crossed_design(rows, factoring) for factoring in factorings), key=lambda d: len(d.rows)
+        )
+        if len(crossing.rows):
+            break
+    return crossing
+
+
+def _equations(row: pd.Series) -> str:
+    return f"{describe_task(row)}; {settings_in_words(row)}"
+
+
+def _language_rows(observations: Observations) -> pd.DataFrame:
+    """Return the language models; a stream that cannot move a run has the seed 0."""
+    rows = observations.gpt
+    if rows.empty:
+        return rows
+    rates = [f"config.model.dropout_{place}" for place in ("embedding", "residual", "attention")]
+    return rows.assign(
+        seed_dropout=rows["seed_dropout"].where((rows[rates].fillna(0.0) > 0).any(axis=1), 0),
+        seed_init=rows["seed_init"].where(rows["config.init_from"].isna(), 0),
+    )
+
+
+def _language_conditions(rows: pd.DataFrame) -> list[Condition]:
+    if rows.empty:
+        return []
+    names = gpt.condition_names(rows)
+    grouped = sorted(rows.groupby(names, sort=True), key=lambda pair: -len(pair[1]))
+    return [Condition(str(name) if len(grouped) > 1 else "", group) for name, group in grouped]
+
+
+def _model(row: pd.Series) -> str:
+    layers, width, context, dropout = (
+        row[f"config.model.{name}"] for name in ("layers", "d_model", "context", "dropout")
+    )
+    steps, batch = row["config.train.steps"], row["config.train.batch_size"]
+    return (
+        f"{row['config.experiment']} with {layers:.0f} layers of width {width:.0f}, {steps:,.0f} steps of {batch:.0f} "
+        f"× {context:.0f} tokens, dropout {dropout:g}"
+    )
+
+
+EQUATIONS: Final = Subject(
+    ("split", "init", "order"),
+    lambda observations: observations.arithmetic,
+    conditions_of,
+    CONDITION_SETTINGS,
+    outcome,
+    _equations,
+)
+LANGUAGE: Final = Subject(
+    ("init", "order", "dropout"), _language_rows, _language_conditions, gpt.CONDITION_SETTINGS, final_loss, _model
+)
+
+
+def designs(observations: Observations) -> list[Design]:
+    """Return the crossed design of each condition of the arithmetic mode."""
+    return _designs(observations, EQUATIONS)
+
+
+def language_designs(observations: Observations) -> list[Design]:
+    """Return the crossed design of each condition of the language models."""
+    return _designs(observations, LANGUAGE)

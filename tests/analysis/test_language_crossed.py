@@ -1,0 +1,111 @@
+"""Crossed seeds of language models: shares of the final loss, chaos among them, from simulated truth."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.observations import Observations
+from analysis.statistics.resampling import generator
+from analysis.studies.crossed import Crossed
+from grok.config import identify, load_config
+from grok.records import CurvePoint, RunResult
+from grok.store import Row
+from tests.analysis.questions import BY_NAME, ask, needs
+from tests.analysis.simulate import MACHINE
+from tests.analysis.test_gpt_study import store_of
+
+STD = {"init": 0.04, "order": 0.02, "dropout": 0.0, "perturb": 0.01}
+"""True standard deviations of the final loss."""
+
+
+def run(seeds: dict[str, int], final: float, **settings: Any) -> Row:
+    config = load_config(
+        {
+            "mode": "gpt",
+            "experiment": "gpt/tinystories_sample",
+            "seeds": seeds,
+            "train": {"steps": 200},
+            "eval": {"every": 100},
+            "model": {"dropout": 0.1},
+            "perturb": {"ulps": 1},
+            **settings,
+        }
+    )
+    identity = identify(config, data_hash="d" * 20)
+    curve = [CurvePoint(step=k, val_loss=loss) for k, loss in ((0, 7.0), (100, 5.5), (200, final))]
+    result = RunResult(run_id=identity.run_id, status="completed", stop_reason="steps", steps=200, curve=curve)
+    return Row(result, config, identity, MACHINE, data_hash="d" * 20)
+
+
+def cross(std: dict[str, float], sizes: dict[str, int], **settings: Any) -> list[Row]:
+    rng = generator("crossed language models")
+    effects = {stream: rng.normal(0, std[stream], n) for stream, n in sizes.items() if stream != "perturb"}
+    return [
+        run(
+            dict(zip(sizes, cell, strict=True)),
+            4.5
+            + sum(effects[stream][level] for stream, level in zip(effects, cell, strict=False))
+            + rng.normal(0, std["perturb"]),
+            **settings,
+        )
+        for cell in itertools.product(*map(range, sizes.values()))
+    ]
+
+
+def language_cross() -> Observations:
+    return store_of(cross(STD, {"init": 6, "order": 6, "dropout": 2, "perturb": 2}))
+
+
+def test_the_shares_of_the_final_loss_hold_the_truth() -> None:
+    study = ask("language_crossed", language_cross())
+    assert isinstance(study, Crossed) and study.shares is not None
+    total = sum(s * s for s in STD.values())
+    for stream, name in (("init", "init"), ("order", "order"), ("dropout", "dropout"), ("perturb", "chaos")):
+        e = study.shares.shares[name]
+        assert e.low <= STD[stream] ** 2 / total <= e.high, name
+    assert study.shares.levels == {"init": 6, "order": 6, "dropout": 2} and study.shares.replicates == 2
+    assert study.scope.startswith("144 runs of gpt/tinystories_sample") and "validation loss at step 200" in study.scope
+    words = " ".join(f.text for f in study.findings)
+    assert "diary" not in words and "lowest loss" in words and "split" not in words
+
+
+def test_a_store_of_language_models_says_nothing_of_splits_and_no_interval_over_shared_seeds() -> None:
+    observations = language_cross()
+    assert "runs of this study" in needs("crossed", observations)
+    (finding,) = ask("gpt", observations).findings
+    assert finding.estimate is None and "They share seeds" in finding.text
+
+
+def test_without_dropout_two_streams_are_crossed_whatever_its_seed() -> None:
+    rows = cross(STD, {"init": 4, "order": 4, "dropout": 1, "perturb": 2}, model={"dropout": 0.0})
+    study = ask("language_crossed", store_of(rows))
+    assert list(study.factors) == ["init", "order"]
+
+
+def test_every_condition_has_an_answer_of_its_own() -> None:
+    sizes = {"init": 4, "order": 4, "dropout": 2, "perturb": 2}
+    rows = cross(STD, sizes) + cross(STD, sizes, optim={"lr": 0.01})
+    study = ask("language_crossed", store_of(rows))
+    assert len(study.parts) == 2 and "optim.lr" in study.scope
+
+
+def test_without_a_cross_nothing_is_said() -> None:
+    rows = [run({"init": i, "order": i, "dropout": i}, 4.5 + 0.01 * i) for i in range(9)]
+    assert not BY_NAME["language_crossed"].applies(store_of(rows))
+    equal = [
+        run(dict(zip(("init", "order", "perturb"), c, strict=True)), 4.5) for c in itertools.product(range(3), repeat=3)
+    ]
+    assert "differ" in needs("language_crossed", store_of(equal))
+
+
+def test_a_run_without_a_final_loss_moves_the_comparison_to_an_earlier_step() -> None:
+    rows = cross(STD, {"init": 3, "order": 3, "dropout": 2, "perturb": 2})
+    rows[0].result.curve[-1].val_loss = float("nan")
+    rows[1].result.curve[-2].val_loss = 5.6
+    study = ask("language_crossed", store_of(rows))
+    assert study.outcome.horizon == 100
+    assert np.ptp(study.outcome.values) == pytest.approx(0.1)
