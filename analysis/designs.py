@@ -13,13 +13,15 @@ from typing import Any, Final
 
 import pandas as pd
 
-from analysis.observations import Observations, as_text, floats, is_random_seed
+from analysis.observations import Observations, as_text, differing_settings, floats, is_random_seed
 from analysis.populations import populations
+from analysis.setup_files import setup_file
 from grok.streams import derive_seed
 
 CENSUS: Final = ("grok", "sweep", "seed=range(0,64)")
 SIZES: Final = (64, 128, 256, 512, 1024)
 """Seeds of a proposed census; more than the last are the named sweep's."""
+SMALL_SEARCH: Final = ("study.trials=16", "study.seeds=4")
 HALVING: Final = 4
 """Times as many seeds make an interval half as wide."""
 MOST_CANDIDATES: Final = 12
@@ -46,6 +48,8 @@ def designed(words: list[str], observations: Observations, any_task: bool) -> Pr
     name = words[1] if words[:1] == ["grok"] else ""
     if words[2:] == ["sweep=census"]:
         return Proposed(_census(words, observations), any_task)
+    if name == "search":
+        return _search(words, observations)
     if name == "layers":
         return Proposed(_transplant(words, observations), any_task)
     if name == "branch":
@@ -66,6 +70,23 @@ def _census(words: list[str], observations: Observations) -> list[str]:
     wanted = HALVING * largest
     size = next((size for size in SIZES if size >= wanted), None)
     return words if size is None else [*words[:2], f"seed=range(0,{size})"]
+
+
+def _search(words: list[str], observations: Observations) -> Proposed:
+    """Return a search over the settings of the store's own set-up: small, unless it is the diary's regime.
+
+    The quickstart's study starts from a set-up by name, the diary's from the default settings.
+    """
+    rows = observations.arithmetic
+    if rows.empty:
+        return Proposed(words, False)
+    first = next((p.rows.iloc[0] for p in observations.once(populations).to_go_on), rows.iloc[0])
+    if not differing_settings(first):
+        return Proposed([*words[:2], "study=diary"], False)
+    name = first.get("config.experiment")
+    if isinstance(name, str) and setup_file("experiment", name) is not None:
+        return Proposed([*words, *SMALL_SEARCH], True, streams=False)
+    return Proposed([*words[:2], "study=diary", *SMALL_SEARCH, "study.horizon=null"], True, streams=False)
 
 
 def _with(words: Sequence[str], options: dict[str, str]) -> list[str]:

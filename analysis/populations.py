@@ -158,6 +158,8 @@ class Populations:
     """Runs in groups too small to be counted beside the others."""
     settings: tuple[str, ...]
     """Settings that take several values among them."""
+    tried: int = 0
+    """Runs of settings that only a search tried."""
 
     def __len__(self) -> int:
         return len(self.every)
@@ -172,7 +174,8 @@ def populations(observations: Observations) -> Populations:
     """Return the populations of the arithmetic runs of a store.
 
     Runs that repeat a seed under a perturbation, exchange layers for a transplant or couple the
-    order stream belong to no population. Where two populations share most of their runs, as the
+    order stream belong to no population, nor do those of settings that a search tried. Where two
+    populations share most of their runs, as the
     rows and columns of a crossed design do, the larger is kept.
     """
     rows = observations.arithmetic
@@ -180,9 +183,13 @@ def populations(observations: Observations) -> Populations:
         rows = rows[rows["config.perturb.ulps"].fillna(0) == 0]
         if COUPLING in rows:
             rows = rows[~rows[COUPLING].fillna(False).astype(bool)]
+    tried = 0
+    if len(rows):
+        rows = rows.assign(_condition=observations.conditions(rows))
+        searched = _searched(observations, rows)
+        rows, tried = rows[~searched], int(searched.sum())
     if rows.empty:
-        return Populations((), 0, ())
-    rows = rows.assign(_condition=observations.conditions(rows))
+        return Populations((), 0, (), tried)
     seeds = ["_condition", *(f"seed_{s}" for s in STREAMS), "layers"]
     plain = rows[rows["layers"] == "{}"].drop_duplicates(seeds)
     candidates = [*_drawn(plain), *_layer_scans(rows.drop_duplicates(seeds))]
@@ -199,7 +206,15 @@ def populations(observations: Observations) -> Populations:
     named = tuple(replace(p, name=n) for p, n in zip(ordered, _names(ordered), strict=True))
     counted = set().union(*(set(p.rows.index) for p in named))
     beside = sum(len(set(c.rows.index) - counted) for c in taken if c not in kept)
-    return Populations(named, beside, settings)
+    return Populations(named, beside, settings, tried)
+
+
+def _searched(observations: Observations, rows: pd.DataFrame) -> pd.Series:
+    """Return whether each run has settings that only a search chose: its section judges them, among all it tried."""
+    tried = {str(run) for search in observations.searches for t in search.get("trials", ()) for _, run, *_ in t["runs"]}
+    alone = pd.Series(rows.index.isin(tried), index=rows.index)
+    by_condition: pd.Series = alone.groupby(rows["_condition"]).transform("all")
+    return by_condition.astype(bool)
 
 
 def drawn(rows: pd.DataFrame) -> list[Population]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
-import yaml
 
 from analysis.designs import designed
 from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings
 from analysis.populations import COUPLING, Populations, populations
+from analysis.setup_files import setup_file
 from analysis.statistics.proportions import share
-from grok.cli import setups
 from grok.store.rerun import literal
 from grok.streams import derive_seed
 
@@ -65,8 +64,16 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
 
 
 def amount(command: str) -> str:
-    """Return how many runs a proposed sweep trains, and how narrow a share's interval gets; empty of other commands."""
+    """Return how many runs a proposed sweep or search trains, and how narrow a share's interval gets.
+
+    Empty of commands whose number of runs depends on the store.
+    """
     words = shlex.split(command)
+    if words[:2] == ["grok", "search"]:
+        given = dict(word.split("=", 1) for word in words[2:])
+        file = {**(setup_file("study", "base") or {}), **(setup_file("study", given["study"]) or {})}
+        trials, seeds = (int(given.get(f"study.{name}", file[name])) for name in ("trials", "seeds"))
+        return f"{trials} trials of {seeds} seeds: up to {trials * seeds:,} runs."
     if words[:2] != ["grok", "sweep"]:
         return ""
     swept = {name: n for name, n in _swept(words).items() if n > 1}
@@ -89,7 +96,7 @@ def _swept(words: Sequence[str]) -> dict[str, int]:
     for word in words:
         name, equals, value = word.partition("=")
         if name == "sweep":
-            file = _file("sweep", value) or {}
+            file = setup_file("sweep", value) or {}
             own = {key.removeprefix(SWEPT): str(text) for key, text in file.items() if key.startswith(SWEPT)}
             counts = {**{key: _number(text) for key, text in own.items()}, **counts}
         elif equals:
@@ -139,7 +146,7 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
     rows = observations.arithmetic
     row = grouped.to_go_on[0].rows.iloc[0] if grouped.every else rows.iloc[0]
     name = row.get("config.experiment")
-    preset = _file("experiment", str(name)) if isinstance(name, str) else None
+    preset = setup_file("experiment", str(name)) if isinstance(name, str) else None
     words = [f"experiment={name}"] if preset is not None else []
     before = {**default_settings(), **{k: _stored(v) for k, v in (preset or {}).items()}}
     for setting in CARRIED:
@@ -195,7 +202,7 @@ def _set_by(words: Sequence[str]) -> list[str]:
     for word in words:
         name, equals, value = word.partition("=")
         if name == "sweep":
-            sweep = _file("sweep", value) or {}
+            sweep = setup_file("sweep", value) or {}
             own += [key.removeprefix(SWEPT) for key in sweep]
         elif equals:
             own.append(name.lstrip("+"))
@@ -203,20 +210,3 @@ def _set_by(words: Sequence[str]) -> list[str]:
 
 
 SWEPT: Final = "hydra.sweeper.params."
-
-
-def _file(group: str, name: str) -> dict[str, Any] | None:
-    """Return what ``conf/GROUP/NAME.yaml`` sets, by dotted name; None where there is no such file of the project."""
-    file = setups.folder() / group / f"{name}.yaml"
-    if re.fullmatch(r"[\w/]+", name) and file.is_file():
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return _flat({k: v for k, v in content.items() if k != "defaults"})
-    return None
-
-
-def _flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat

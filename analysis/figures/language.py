@@ -10,16 +10,26 @@ from analysis.figures.style import SERIES, SMALL, SOFT, Drawing, canvas, steps_a
 from analysis.studies.gpt import Gpt
 from analysis.studies.in_flight import InFlight
 
+NAMED = 10
+"""Letters of a run's name."""
+
 
 def curves_in_flight(study: InFlight) -> Drawing:
     """Draw training loss (thin) and validation loss (thick) so far, one colour per run."""
     figure, axes = canvas(height=3.2)
     val = study.curves.dropna(subset=["val_loss"])
+    layers: list[Lines] = []
     for i, run_id in enumerate(study.steps["run_id"].unique()):
         colour = SERIES[i % len(SERIES)]
-        train = study.steps[study.steps["run_id"] == run_id]
+        train, scored = study.steps[study.steps["run_id"] == run_id], val[val["run_id"] == run_id]
         lines(axes, train, "step", "train_loss", colors=colour, alpha=0.4, linewidths=0.7)
-        lines(axes, val[val["run_id"] == run_id], "step", "val_loss", colors=colour, linewidths=1.6)
+        lines(axes, scored, "step", "val_loss", colors=colour, linewidths=1.6)
+        name, only = str(run_id)[:NAMED], frozenset([run_id])
+        if i < len(SERIES):
+            axes.annotate(name, (1, 1), (-2, -10 - 13 * i), "axes fraction", "offset points", ha="right",
+                          color=colour, fontsize=SMALL)  # fmt: skip
+        layers.append(Lines(f"{name}: training", colour, train, "step", "train_loss", only, 0.4, 0.7))
+        layers.append(Lines(f"{name}: validation", colour, scored, "step", "val_loss", only, 1.0, 1.8))
     axes.autoscale_view()
     axes.set_xlim(left=0)
     axes.set_ylabel("loss (nats per token)")
@@ -27,7 +37,14 @@ def curves_in_flight(study: InFlight) -> Drawing:
     data = pd.concat([val[["run_id", "step", "val_loss"]], study.steps[["run_id", "step", "train_loss"]]])
     count = study.steps["run_id"].nunique()
     caption = "Thick: validation, thin: training; of long runs every n-th step."
-    return Drawing("curves_in_flight", "Loss so far", caption, figure, data, f"{count:,} runs in flight")
+    losses = pd.concat([data["val_loss"], data["train_loss"]])
+    chart = Chart(
+        Axis("step", 0, float(data["step"].max())),
+        Axis("loss (nats per token)", *bounds(losses)),
+        tuple(layer for layer in layers if len(layer.frame)),
+    )
+    runs = f"{count:,} run{'s' if count > 1 else ''} in flight"
+    return Drawing("curves_in_flight", "Loss so far", caption, figure, data, runs, (chart,))
 
 
 def loss_curves(study: Gpt) -> Drawing:

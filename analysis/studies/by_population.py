@@ -67,9 +67,12 @@ def _largest(grouped: Populations, most: int) -> list[Population]:
 
 
 def _beside_note(grouped: Populations) -> list[str]:
-    if not grouped.beside:
-        return []
-    return [f"{grouped.beside:,} more runs are left out, because their groups have fewer than five seeds."]
+    notes = []
+    if grouped.beside:
+        notes.append(f"{grouped.beside:,} more runs are left out, because their groups have fewer than five seeds.")
+    if grouped.tried:
+        notes.append(f"{grouped.tried:,} more runs have settings that only a search tried: its section judges them.")
+    return notes
 
 
 def _scope(grouped: Populations) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import UNJUDGED
+from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import Observations, floats
 from analysis.populations import Population
 from analysis.statistics.estimate import Estimate, NotEnoughData
@@ -51,15 +51,20 @@ class Prediction(Study):
     meaning: str
 
 
-def labels(observations: Observations, rows: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame, str]:
+def labels(observations: Observations, population: Population) -> tuple[np.ndarray, pd.DataFrame, str]:
     """Return what is to be predicted: super seeds, else the not normal ones, else the fastest quarter.
+
+    Off the diary's task the classes are called by their thresholds, which were made for it.
 
     Raises:
         NotEnoughData: none of them gives ``FEWEST`` hits and misses.
     """
+    rows = population.rows
     labelled, horizon = judged(observations, rows)
+    above = f"above {DIARY.super_accuracy:.0%}", f"above {DIARY.normal_accuracy:.0%}"
+    called = ("super", "super or fast") if population.has_diary_task else above
     known = labelled[labelled["label"] != UNJUDGED]
-    for classes, words in ((("super",), "super"), (("super", "fast"), "super or fast")):
+    for classes, words in zip((("super",), ("super", "fast")), called, strict=True):
         hit = known["label"].isin(classes).to_numpy()
         if min(hit.sum(), len(hit) - hit.sum()) >= FEWEST and hit.mean() <= 0.5:
             return hit, known, f"{words} at step {horizon:,}"
@@ -107,7 +112,7 @@ def one(observations: Observations, population: Population, question: Question) 
     rows = population.rows
     if len(rows) < 2 * FEWEST:
         raise NotEnoughData(f"at least {2 * FEWEST} seeds (seen: {len(rows)})")
-    hit, rows, meaning = labels(observations, rows)
+    hit, rows, meaning = labels(observations, population)
     curves = observations.curves_of(rows.index)
     grokked = floats(rows["grokked_step"])
     first = float(np.nanmin(grokked)) if np.isfinite(grokked).any() else float(rows["steps"].min())

@@ -93,6 +93,7 @@ def test_meaningless_labels_are_off_chance_as_often_as_said(n: int, hits: int) -
         above, below = above + (e.low > 0.5), below + (e.high < 0.5)
     print(f"n = {n}, {hits} hits: interval under chance {below / draws:.1%}, over {above / draws:.1%} (2.5% each)")
     assert max(above, below) / draws < 0.05
+    assert (above + below) / draws < 0.075  # 5% and two standard deviations
 
 
 def test_a_signal_is_predicted_and_the_screen_misses_what_theory_says() -> None:

@@ -168,7 +168,9 @@ def test_every_question_proposes_for_the_store_and_the_default_store_needs_no_na
     commands = {q.name: q.command_for(store) for q in QUESTIONS if q.command}
     assert all("elsewhere" in command for command in commands.values())
     assert "experiment=toy" not in commands["parity"], "it asks of the default regime"
-    assert commands["search"] == "grok search study=quickstart store.path=elsewhere"
+    small = "study.trials=16 study.seeds=4"
+    assert commands["search"] == f"grok search study=quickstart {small} experiment=toy store.path=elsewhere"
+    assert amount(commands["search"]) == "16 trials of 4 seeds: up to 64 runs."
 
 
 def stores() -> dict[str, list[Truth]]:

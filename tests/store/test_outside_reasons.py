@@ -3,8 +3,10 @@
 import builtins
 import errno
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,15 +127,25 @@ sys.exit(main(sys.argv[3:]))
 """
 
 
+@pytest.fixture
+def open_folder(store: Path) -> Iterator[Path]:
+    """Return a folder that any user may enter, with a copy of ``store``.
+
+    Pytest's own folders are closed to others, and every session of pytest that starts closes them again.
+    """
+    folder = Path(tempfile.mkdtemp())
+    shutil.copytree(store, folder / "store")
+    subprocess.run(["chmod", "-R", "a+rwX", str(folder)], check=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.mark.parametrize("command", ["compact", "merge"])
-def test_a_process_that_may_have_no_thread(store: Path, tmp_path: Path, command: str) -> None:
+def test_a_process_that_may_have_no_thread(open_folder: Path, command: str) -> None:
     """Reading with Arrow's threads hung for ever, and what came before had moved every shard."""
-    subprocess.run(["chmod", "-R", "a+rwX", str(tmp_path)], check=True)
-    for folder in tmp_path.parents:  # with several processes of tests there is one folder more
-        if folder.name.startswith(("pytest-", "popen-")):
-            folder.chmod(0o755)
+    store = open_folder / "store"
     before = shards(store)
-    words = [command, str(store), *([str(store), "--into", str(tmp_path / "new")] if command == "merge" else [])]
+    words = [command, str(store), *([str(store), "--into", str(open_folder / "new")] if command == "merge" else [])]
     done = subprocess.run(
         [sys.executable, "-c", IN_NEED, "RLIMIT_NPROC", "0", *words], capture_output=True, text=True, timeout=100,
         check=False, cwd=Path(__file__).parents[2],
