@@ -1,9 +1,8 @@
-"""The few operations that differ between one lane and many stacked lanes.
+"""The operations that differ between one lane and stacked lanes.
 
-The mathematics in ``lanes`` is written once over these. :class:`OneLane` has no lane
-axis and keeps lanes independent by construction; ``stacked.backend`` carries a leading
-axis L and turns every matrix product into a batched one, for devices on which one lane
-is too small.
+``lanes`` states the mathematics once, over these operations. :class:`OneLane` has no lane
+axis, so lanes cannot depend on each other. ``stacked.backend`` has a leading axis L and
+makes every matrix product a batched one, for devices that one lane cannot keep busy.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class OneLane:
         if self.path == "onednn":
             return linear_onednn(x, weight, bias)
         product = x @ weight.t()
-        # added apart, so that a compiled step fuses it with what follows; addmm would copy the bias out first
+        # separate addition, which a compiled step fuses with the next operation; addmm would copy the bias first
         return product if bias is None else product + bias
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

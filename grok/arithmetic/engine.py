@@ -1,8 +1,8 @@
-"""The engine: trains jobs as lanes and yields what happens. It does no I/O.
+"""The engine: trains jobs as lanes and yields their events. It does no I/O.
 
-On a CPU each lane is a program of its own, so a run's bits cannot depend on its
-neighbours, its position or what was refilled. ``lanes`` is how many are in flight in
-turns; more than one is of use to those who watch, not to speed.
+On a CPU each lane is computed alone, so a run's bits cannot depend on its neighbours, its
+position or on refills. ``lanes`` runs take turns; more than one makes no run faster, but
+shows the progress of all.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ def train(
 
     Args:
         jobs: runs with arithmetic configs, in the order in which they get a lane.
-        lanes: how many are in flight at once; by default one on a CPU.
+        lanes: number of runs in flight; default on a CPU: one, on a GPU: from the table of widths.
         device: ``"cpu"`` or ``"cuda"``.
-        stop: asked between steps; when true, a last ``Checkpoint`` is yielded for every
-            run in flight and the generator returns.
+        stop: called between steps; when it returns True, the generator yields a last
+            ``Checkpoint`` for every run in flight and returns.
+
+    Raises:
+        ConfigError: another device, or a setting that the device does not support.
     """
     if device == "cuda":
         from grok.arithmetic.stacked import train_stacked
@@ -60,7 +63,7 @@ def train(
 
 
 def seat(run: ArithmeticRun, programs: dict[str, Program]) -> Lane:
-    """Return the lane of ``run``; its program is taken from ``programs``, or made and put there."""
+    """Return the lane of ``run``; its program comes from ``programs``, or is made and added to it."""
     key = program_key(run.config)
     if run.config.plugins():
         if key not in programs:

@@ -1,9 +1,9 @@
-"""Restricted and excluded loss as Nanda et al. 2023 measure them: with the key frequencies of the final weights.
+"""Restricted and excluded loss as Nanda et al. 2023 define them: with the key frequencies of the final weights.
 
-Those are known only when a run has ended, so weights on the way must have been kept (``save=final``
-and ``checkpoint.keep_every``). A key frequency is one whose waves cos and sin of w_k (a ± b) stand out
-in the final logits. The paper takes those with nontrivial coefficients in the map from neurons to
-logits and names no threshold; here it is a quarter of the strongest wave's norm.
+The key frequencies are known only when a run has ended, so the run must keep weights of earlier steps
+(``save=final`` and ``checkpoint.keep_every``). A frequency is a key frequency if its waves cos and sin of
+w_k (a ± b) are strong in the final logits. The paper takes frequencies with nontrivial coefficients in the map
+from neurons to logits and states no threshold; here the threshold is a quarter of the strongest wave's norm.
 
 Source: Nanda, Chan, Lieberum, Smith and Steinhardt 2023, "Progress measures for grokking via
 mechanistic interpretability", section 5.1 and appendix C.2.
@@ -27,11 +27,11 @@ from grok.config.arithmetic import ArithmeticConfig
 from grok.records import CurvePoint
 
 THRESHOLD: Final = 0.25
-"""Norm of a key frequency's waves in the final logits, as a share of the strongest one's."""
+"""Least norm of a key frequency's waves in the final logits, as a share of the strongest frequency's."""
 
 
 def key_frequencies(waves: Waves) -> list[int]:
-    """Return the frequencies k whose waves in a ± b stand out in the logits, ascending."""
+    """Return the frequencies k whose waves in a ± b reach ``THRESHOLD`` in the logits, ascending."""
     n = len(waves.amplitudes)
     k = torch.arange(1, n // 2 + 1)
     norms = waves.amplitudes[k, (waves.sign * k) % n].abs().square().sum(-1).sqrt()
@@ -41,11 +41,16 @@ def key_frequencies(waves: Waves) -> list[int]:
 def add_final_losses(
     config: ArithmeticConfig, curve: Sequence[CurvePoint], final: Parameters, kept: Iterable[tuple[int, Parameters]]
 ) -> list[int]:
-    """Add both losses to the points of ``curve`` at which weights were kept; return the key frequencies.
+    """Add both losses to the points of ``curve`` whose weights were kept; return the key frequencies.
 
-    ``final`` are the weights of the last point, ``kept`` (step, weights) of those before.
-    ``final_restricted_loss`` is over all equations, ``final_excluded_loss`` over the training set, on the
-    answers that it has. Where the operation is no group's, nothing is added and the result is empty.
+    ``final_restricted_loss`` is over all equations, ``final_excluded_loss`` over the training set with its own
+    answers (label noise included). If the operation is no group operation, nothing is added and the result is empty.
+
+    Args:
+        config: the run's settings.
+        curve: the run's evaluations, changed in place.
+        final: weights at the last point.
+        kept: (step, weights) of earlier points.
     """
     program: Program = own_program(config) if config.plugins() else OneLaneProgram(config)
     order = group_order(config.task)

@@ -1,9 +1,8 @@
-"""The lane's mathematics in the form that compiles best, for the compiled step of one lane on a CPU.
+"""The lane's mathematics in the form that compiles to the fastest step of one lane on a CPU.
 
-Equal to ``lanes`` over ``OneLane`` up to rounding; tests/arithmetic holds it to 1e-12 in
-float64. What a gradient needs is computed where its operands are at hand and *kept*:
-the program hands it out of the graph, so that the compiler stores it instead of
-computing it again.
+Equal to ``lanes`` over ``OneLane`` up to rounding; tests/arithmetic checks 1e-12 in
+float64. Values that a gradient needs are computed in the forward pass and *kept*: they are
+outputs of the graph, so that the compiler stores them instead of computing them again.
 
 R rows, D width, M rows of a target, H heads, B batch.
 """
@@ -34,16 +33,16 @@ ERFC: Final = (
     0.09156804964776466,
     0.23529620516145022,
 )
-"""erfc(z) exp(z^2) for z >= 0 as a polynomial without constant term in t = 1 / (1 + ERFC_SLOPE z), highest power first.
+"""Coefficients of erfc(z) exp(z^2), z >= 0, as a polynomial in t = 1 / (1 + ERFC_SLOPE z); highest power first, no
+constant term.
 
-The form of Abramowitz & Stegun 7.1.26 with one power more, fitted by linear programming
-to the least largest error of erfc: 9e-9, a sixth of float32's rounding at 1, and exact at
-z = 0. Torch's own float32 erf uses their five powers (1.5e-7).
+Source: Abramowitz & Stegun 7.1.26, with one power more. Fitted by linear programming for the smallest maximal error
+of erfc: 9e-9, a sixth of float32's rounding at 1; exact at z = 0. Torch's float32 erf has five powers (1.5e-7).
 """
 
 
 class FusedLane(OneLane):
-    """One lane whose gathers and bias gradients fuse, or go to the fastest library call."""
+    """One lane whose gathers and bias gradients fuse with other operations, or call the fastest library function."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self.path == "onednn" or bias is None:
@@ -61,7 +60,7 @@ class FusedModel(LaneModel):
     def __init__(self, config: ModelConfig, plan: RowPlan, path: str) -> None:
         super().__init__(config, plan, FusedLane(path))
         self.kept: list[Tensor] = []
-        """What the gradients need, in the order of its making; only while gradients are enabled."""
+        """Values that the gradients need, in the order of their computation; empty without gradients."""
 
     def norm(self, p: Parameters, name: str, x: Tensor) -> Tensor:
         y, normal, rate = _LayerNorm.apply(x, p[name + ".weight"], p[name + ".bias"])  # type: ignore[no-untyped-call]
@@ -76,7 +75,7 @@ class FusedModel(LaneModel):
         return value  # type: ignore[no-any-return]
 
     def weights(self, scores: list[Tensor], scale: float) -> Sequence[Tensor]:
-        # apart for each position: the few positions as a last axis would fill a vector register by a quarter
+        # one tensor per position: with the few positions as the last axis, three quarters of a vector register are idle
         weights: tuple[Tensor, ...] = _Softmax.apply(*torch.broadcast_tensors(*[s / scale for s in scores]))  # type: ignore[no-untyped-call]
         self.keep(*weights)
         return weights
@@ -87,7 +86,7 @@ class FusedModel(LaneModel):
 
 
 class _AddBias(torch.autograd.Function):
-    """Rows [R, D] plus a bias [D]; the bias's gradient is a product with ones, which a library does in one pass."""
+    """Rows [R, D] plus a bias [D]; the bias's gradient is a matrix product with ones, which is one library call."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
@@ -100,7 +99,7 @@ class _AddBias(torch.autograd.Function):
 
 
 class _TakeRows(torch.autograd.Function):
-    """Rows ``index`` [B] of [R, D], a plain gather that fuses; the gradient is summed row by row, without atomics."""
+    """Rows ``index`` [B] of [R, D]: a gather that fuses. Its gradient is summed row by row, without atomics."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
@@ -115,7 +114,7 @@ class _TakeRows(torch.autograd.Function):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """(LayerNorm of rows [R, D], the rows before weight and bias, each row's 1 / standard deviation)."""
+    """LayerNorm of rows [R, D]; also returns the rows before weight and bias, and each row's 1 / standard deviation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,7 +131,7 @@ class _LayerNorm(torch.autograd.Function):
 
 
 class _Gelu(torch.autograd.Function):
-    """(GELU, its derivative) in float32: both share one exponential."""
+    """GELU in float32; also returns its derivative. Both use one exponential."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor) -> tuple[Tensor, Tensor]:

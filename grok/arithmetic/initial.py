@@ -1,7 +1,7 @@
-"""Initial weights: every tensor drawn from the init stream at its own name.
+"""Initial weights: every tensor is drawn from the init stream at its own name.
 
-Re-seeding one layer (``seeds.layers``) therefore changes that layer's tensors and no
-others, and adding a layer moves none.
+So a seed for one layer (``seeds.layers``) changes only that layer's tensors, and an added
+layer changes no other tensor.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ from grok.plugins import label, load
 from grok.streams import Stream, layer_seeds
 
 Parameters = dict[str, Tensor]
-"""A model's parameters by name, in the model's own order; a tied head has none of its own."""
+"""A model's parameters by name, in the model's order; a tied head has no parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """How one tensor starts: a constant, uniform in ±width, or normal with standard deviation width."""
+    """The distribution of one initial tensor.
+
+    ``kind`` is ``constant`` (of value ``width``), ``uniform`` (in ±``width``) or ``normal`` (with standard
+    deviation ``width``).
+    """
 
     kind: str
     width: float
 
 
 def parameter_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
-    """Return every parameter's name and shape, in the reference model's order."""
+    """Return every parameter's shape by name, in the reference model's order."""
     if config.model.plugin:
         return own_shapes(config)
     needed = shapes_of(config.task)
@@ -45,26 +49,27 @@ def parameter_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
 
 
 def own_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
-    """Return the parameters of a lane model of the user's own.
+    """Return the parameters' shapes of the user's own lane model, by name.
 
     Raises:
-        ConfigError: it does not say them.
+        ConfigError: its class has no ``parameter_shapes``.
     """
     named = getattr(load(config.model.plugin), "parameter_shapes", None)
     if named is None:
         raise ConfigError(
             f"model.plugin={label(config.model.plugin)} is a lane model without parameter_shapes(config): expected a "
-            "static method that gives name and shape of every parameter"
+            "static method that returns the shape of every parameter by name"
         )
     return {str(name): tuple(shape) for name, shape in named(config).items()}
 
 
 def law_of(name: str, shape: tuple[int, ...], model: ModelConfig) -> Law:
-    """Return the law of the tensor ``name`` under ``model.init``.
+    """Return the distribution of the tensor ``name`` under ``model.init``.
 
-    ``torch`` is what ``nn.MultiheadAttention``, ``nn.Linear``, ``nn.Embedding`` and
-    ``nn.LayerNorm`` do by themselves; ``nanda`` the normals of Nanda et al. 2023
-    (embeddings and matrices 1/sqrt(D), head 1/sqrt(V)); ``gpt2`` N(0, 0.02) with zero biases.
+    ``torch``: the defaults of ``nn.MultiheadAttention``, ``nn.Linear``, ``nn.Embedding`` and
+    ``nn.LayerNorm``. ``nanda``: the normal distributions of Nanda et al. 2023, with standard
+    deviation 1/sqrt(D) for embeddings and matrices and 1/sqrt(V) for the head. ``gpt2``: normal
+    with standard deviation 0.02. The last two have zero biases.
     """
     layer, _, kind = name.rpartition(".")
     if "norm" in layer:
@@ -90,10 +95,10 @@ def law_of(name: str, shape: tuple[int, ...], model: ModelConfig) -> Law:
 def initial_parameters(config: ArithmeticConfig, dtype: torch.dtype = torch.float32) -> Parameters:
     """Return the initial parameters of one lane, on the CPU, in ``dtype``.
 
-    Draws are made in float64 and rounded once, so float32 and float64 runs start alike.
+    Draws are made in float64 and rounded once, so float32 and float64 runs start from the same weights.
 
     Raises:
-        ConfigError: ``seeds.layers`` names a tensor that is not there.
+        ConfigError: ``seeds.layers`` names a tensor that the model does not have.
     """
     streams = config.stream_seeds()
     shapes = parameter_shapes(config)

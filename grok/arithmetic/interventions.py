@@ -1,7 +1,7 @@
-"""Changes to the training rule that studies of grokking ask for; off by default.
+"""Changes to the training rule that studies of grokking need; off by default.
 
-The Grokfast filter stands with the optimiser. ``stacked.interventions`` does the same for
-many lanes at once.
+The Grokfast filter is in ``optimizer``. ``stacked.interventions`` has the same changes for
+stacked lanes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def stable_logits(logits: Tensor) -> Tensor:
 
 @torch.no_grad()
 def orthogonal_gradients(parameters: Parameters, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return each tensor's gradient without its part along the weights, at its old norm (Prieto et al. 2025)."""
+    """Return each tensor's gradient without its component along the weights, scaled to the gradient's norm.
+
+    Source: Prieto et al. 2025.
+    """
     projected = {}
     for name, g in gradients.items():
         w = parameters[name]
@@ -37,7 +40,10 @@ def orthogonal_gradients(parameters: Parameters, gradients: dict[str, Tensor]) -
 
 
 class NormClamp:
-    """Holds the L2 norm of all parameters at a multiple of its start (Liu et al. 2023, "Omnigrok")."""
+    """Keeps the L2 norm of all parameters at a multiple of its initial value.
+
+    Source: Liu et al. 2023, "Omnigrok".
+    """
 
     def __init__(self, initial: Parameters, multiple: float) -> None:
         self.target = multiple * math.sqrt(sum(squared_norm(p) for p in initial.values()))

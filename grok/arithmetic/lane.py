@@ -1,4 +1,4 @@
-"""One run with its tensors, on a CPU: trained from one evaluation to the next."""
+"""A lane on a CPU: one run with its tensors, trained from one evaluation to the next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from grok.streams import Stream
 
 
 class Lane:
-    """One run with its tensors."""
+    """One run with its data, weights and optimiser."""
 
     def __init__(self, run: ArithmeticRun, program: Program) -> None:
         self.run = run
@@ -50,7 +50,7 @@ class Lane:
         return split(self.run.config.task, self.run.streams.split)
 
     def columns(self) -> list[Tensor]:
-        """Return the training set as tensors [n], from which batches are taken."""
+        """Return the training set as tensors [n]; batches are rows of these."""
         return words_of(self.train_set)
 
     def initial_parameters(self) -> Parameters:
@@ -69,7 +69,7 @@ class Lane:
                 self.filter.memory[name] = tensors[f"slow_gradient.{name}"].clone()
 
     def batch(self, step: int) -> Any:
-        """Return the mini-batch of update ``step``, padded to the full size."""
+        """Return the mini-batch of update ``step``, padded to ``train.batch_size``."""
         index, size = self.run.order.padded_batch(step)
         rows = torch.from_numpy(index)
         if size not in self._shares:
@@ -78,9 +78,9 @@ class Lane:
         return Batch(a, b, answer, self._shares[size])
 
     def advance(self, stop: StopRequested) -> Iterator[Event]:
-        """Train until this run's next evaluation, its end or a stop."""
+        """Train until this run's next evaluation, its end or a stop; yield the events."""
         run, config = self.run, self.run.config
-        if run.ended():  # resumed at its very end: killed before its row was written
+        if run.ended():  # resumed at its last step: it was killed before its row was written
             yield self.result()
             return
         while not run.ended() and not stop():
@@ -97,7 +97,7 @@ class Lane:
             deciding = run.decision_due() and not run.diverged
             if evaluated or deciding:
                 val_loss, val_acc = self.evaluate()
-                if not math.isfinite(val_loss):  # the update itself broke the weights: the next loss would say so
+                if not math.isfinite(val_loss):  # the update made the weights not finite
                     run.diverge()
                     evaluated, deciding = True, False
                 if deciding:
@@ -109,7 +109,7 @@ class Lane:
                     evaluated = True
             if run.ended():
                 if config.checkpoint.keep and run.stop_reason == "steps":
-                    yield self.checkpoint()  # what a longer run goes on from
+                    yield self.checkpoint()  # for a longer run
                 yield self.result()
                 return
             if run.checkpoint_due(run.step):
@@ -129,7 +129,7 @@ class Lane:
         return self.program.logits(self.parameters, examples)
 
     def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
-        """Return the further measurements that ``eval.metrics`` asks for."""
+        """Return the measurements of ``eval.metrics`` by name."""
         wanted, task, logits = self.run.config.eval.metrics, self.run.config.task, self.logits
         metrics: dict[str, float] = {}
         if "fourier" in wanted:
@@ -143,7 +143,7 @@ class Lane:
         return metrics
 
     def evaluate(self) -> tuple[float, float]:
-        """Return (loss, accuracy) on the validation set; draws only from the eval stream, changes nothing."""
+        """Return (loss, accuracy) on the validation set; random draws come from the eval stream only."""
         settings = self.run.config.eval
         stream = Stream("eval", self.run.streams.eval)
         for repeat in range(settings.passes):
@@ -168,7 +168,7 @@ class Lane:
         )
 
     def checkpoint(self) -> Checkpoint:
-        """Return all of this run's state, copied."""
+        """Return a copy of the run's complete state."""
         groups = {"parameters": self.parameters, "slow_gradient": self.filter.memory}
         tensors = {f"{group}.{n}": t.detach().clone() for group, named in groups.items() for n, t in named.items()}
         tensors |= self.optimizer.tensors()
@@ -180,7 +180,7 @@ class Lane:
         )
 
     def result(self) -> RunResult:
-        """Return the finished run, with the weights that ``save`` asks for."""
+        """Return the finished run's result, with the weights of ``save``."""
         final = {n: p.detach() for n, p in self.parameters.items()}
         result = self.run.result(weights_hash=weights_hash(final), device="cpu", numerics=self.program.tag())
         if "init" in self.run.config.save:

@@ -1,9 +1,8 @@
-"""The transformer over a row plan: the mathematics of every lane, written once.
+"""The transformer over a row plan: the mathematics of every lane.
 
-Equal to ``model.Transformer`` read at the last position, value by value and gradient by
-gradient, for every option; tests/arithmetic holds it to 1e-12 in float64. Shapes have a
-leading lane axis where the backend is stacked and none where it is not, so axes are
-counted from the end.
+Its logits and gradients equal those of ``model.Transformer`` at the last position, for every
+option; tests/arithmetic checks 1e-12 in float64. With a stacked backend shapes have a leading
+lane axis, so axes are counted from the end.
 
 R rows, D model width, H heads, K head width, B batch, V vocabulary.
 """
@@ -24,7 +23,7 @@ from grok.arithmetic.rows import Batch, Group, RowPlan
 from grok.config.arithmetic import ModelConfig
 
 Noise = Callable[[str, Tensor], Tensor]
-"""Returns an activation with the named place's dropout applied."""
+"""Applies the dropout of the named place to an activation."""
 
 
 def no_noise(place: str, x: Tensor) -> Tensor:
@@ -120,7 +119,7 @@ class LaneModel:
         return self.ops.take(segment, self.plan.index(source, batch))
 
     def carry(self, x: Tensor, groups: tuple[Group, ...], batch: Batch, last: bool) -> Tensor:
-        """Return the residual stream on the rows that the block's output has."""
+        """Return the residual stream on the rows of the block's output."""
         targets = self.plan.prefix
         if groups == targets and not last:
             return x
@@ -137,10 +136,10 @@ class LaneModel:
     def attention(
         self, p: Parameters, name: str, x: Tensor, groups: tuple[Group, ...], batch: Batch, last: bool
     ) -> Tensor:
-        """Return attention's output on the rows after it (the answer position's only, in the last block)."""
+        """Return attention's output on its rows: in the last block those of the answer position only."""
         d, positions = self.config.d_model, len(groups)
         weight, bias = p[name + "qkv.weight"], p.get(name + "qkv.bias")
-        if last:  # keys and values everywhere, queries at the answer alone
+        if last:  # keys and values at every position, queries at the answer position only
             of_query, of_memory = weight.split([d, 2 * d], -2)
             query_bias, memory_bias = (None, None) if bias is None else bias.split([d, 2 * d], -1)
             memory = self.ops.linear(x, of_memory, memory_bias)
@@ -165,7 +164,10 @@ class LaneModel:
         return self.ops.linear(rows, p[name + "out.weight"], p.get(name + "out.bias"))
 
     def attend(self, query: Tensor, memories: list[Tensor]) -> Tensor:
-        """Return softmax(q k / sqrt(K)) v for rows [..., M or 1, D] over keys-and-values [..., M or 1, 2D] each."""
+        """Return softmax(q k / sqrt(K)) v [..., M or 1, D].
+
+        ``query`` has shape [..., M or 1, D]; each of ``memories`` [..., M or 1, 2D] has one position's keys and values.
+        """
         d, heads = self.config.d_model, self.config.heads
         if len(memories) == 1:  # the softmax over a single key is 1
             return memories[0][..., d:]
@@ -177,6 +179,6 @@ class LaneModel:
         return mixed.flatten(-2)
 
     def weights(self, scores: list[Tensor], scale: float) -> Sequence[Tensor]:
-        """Return the softmax of ``scores`` / ``scale`` over their list: a position's [..., M or 1, H] each."""
+        """Return the softmax of ``scores`` / ``scale`` over the list, one element [..., M or 1, H] per position."""
         stacked = torch.stack(torch.broadcast_tensors(*scores), -1)  # [..., M, H, T]
         return (stacked / scale).softmax(-1).unbind(-1)

@@ -1,4 +1,4 @@
-"""LayerNorm's arithmetic before weight and bias, for the steps that write their own gradients."""
+"""LayerNorm before weight and bias, with its gradient, for the compiled steps' own autograd functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 EPS: Final = 1e-5
-"""Torch's default, which the readable model uses."""
+"""Torch's default, which the reference model uses."""
 
 
 def standardise(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -19,6 +19,12 @@ def standardise(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def standardise_gradient(grad: Tensor, normal: Tensor, rate: Tensor) -> Tensor:
-    """Return the gradient of the rows [..., D] that ``standardise`` was given, from that of its result."""
+    """Return the gradient with respect to the input of ``standardise``, [..., D].
+
+    Args:
+        grad: gradient with respect to its result.
+        normal: its first result.
+        rate: its second result.
+    """
     along = (grad * normal).mean(-1, keepdim=True)
     return rate * (grad - grad.mean(-1, keepdim=True) - normal * along)

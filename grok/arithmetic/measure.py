@@ -1,4 +1,4 @@
-"""What an evaluation measures of the parameters: norms."""
+"""Norms of the parameters, for the curve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grok.runs import norms_of
 
 
 def squared_norm(tensor: Tensor) -> float:
-    """Return the sum of squares, in float64 whatever the tensor's type."""
+    """Return the sum of squares, computed in float64."""
     return float(tensor.detach().double().square().sum())
 
 

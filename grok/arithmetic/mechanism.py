@@ -1,18 +1,19 @@
-"""What a network does inside, as numbers an evaluation can add to the curve (``eval.metrics``).
+"""Measurements of a network's mechanism, which an evaluation adds to the curve (``eval.metrics``).
 
-``fourier``   how much of the number embedding's power lies in its five strongest
-              frequencies, and the Gini coefficient of the spectrum. Products and quotients
-              are sums and differences of discrete logarithms, so their basis is over these.
+``fourier``   share of the number embedding's power in its five strongest frequencies, and
+              the Gini coefficient of the spectrum. For products and quotients the numbers are
+              in the order of their discrete logarithms, whose sums and differences they are.
 ``circuit``   restricted and excluded loss: with only, or without, the logits' components at
-              the five key frequencies along the operation (after Nanda et al. 2023, section 5):
-              over all equations, with the frequencies that are strongest at that moment. The
-              paper's own measures need the final weights: :mod:`grok.arithmetic.final_frequencies`.
-``logits``    spread of the logits, and the share of training examples at which softmax has
-              collapsed: all other classes are lost in the rounding (Prieto et al. 2025).
+              five key frequencies along the operation (after Nanda et al. 2023, section 5),
+              over all equations. The frequencies are the strongest at the step of the
+              evaluation. The paper's own measures need the final weights:
+              :mod:`grok.arithmetic.final_frequencies`.
+``logits``    standard deviation of the logits, and the share of training examples at which
+              the softmax collapses: rounding removes all other classes (Prieto et al. 2025).
 ``gradient``  norm of the mini-batch's gradient.
 
-The last layer's norm, whose cycles are slingshots (Thilak et al. 2022), is in
-``block_norms`` of every curve as ``head``.
+The norm of the last layer is in ``block_norms`` of every curve as ``head``; its cycles are
+slingshots (Thilak et al. 2022).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from grok.config.arithmetic import TaskConfig, is_prime
 
 KEY_FREQUENCIES: Final = 5
 _SIGN: Final = {"x+y": 1, "x*y": 1, "x-y": -1, "x/y": -1}
-"""Operations that are a sum (1) or difference (-1) in a cyclic group."""
+"""Operations that are a sum (1) or a difference (-1) in a cyclic group."""
 _LOGARITHMIC: Final = ("x*y", "x/y")
 
 Logits = Callable[[Equations], Tensor]
@@ -51,7 +52,7 @@ def discrete_logarithms(p: int) -> Tensor:
 
 
 def group_order(task: TaskConfig) -> Tensor | None:
-    """Return the numbers in the order in which the operation is addition, or None where it is not one."""
+    """Return the numbers [n] in the order in which the operation adds or subtracts their places, or None."""
     if task.operation not in _SIGN:
         return None
     if task.operation in _LOGARITHMIC:
@@ -60,7 +61,7 @@ def group_order(task: TaskConfig) -> Tensor | None:
 
 
 def spectrum(parameters: Parameters, task: TaskConfig) -> Tensor | None:
-    """Return the share of the number embedding's power at each frequency 1 .. n/2, constant left out."""
+    """Return the share of the number embedding's power at each frequency 1 .. n/2, [n // 2], without the constant."""
     order = group_order(task)
     if order is None or len(order) < 2 * KEY_FREQUENCIES:
         return None
@@ -70,7 +71,7 @@ def spectrum(parameters: Parameters, task: TaskConfig) -> Tensor | None:
 
 
 def gini(shares: Tensor) -> float:
-    """Return the Gini coefficient of non-negative shares: 0 when all are equal, near 1 when one has all."""
+    """Return the Gini coefficient of non-negative shares: 0 if all are equal, near 1 if all but one are 0."""
     ordered = shares.sort().values
     n = len(ordered)
     rank = torch.arange(1, n + 1, dtype=ordered.dtype)
@@ -86,17 +87,17 @@ def fourier_metrics(parameters: Parameters, task: TaskConfig) -> dict[str, float
 
 @dataclass(frozen=True)
 class Waves:
-    """The logits of the equations on which the operation is a group's, as waves in both operands."""
+    """The Fourier transform of the logits over both operands, for equations on which the operation is a group's."""
 
     amplitudes: Tensor
     """[n, n, V]: the 2D Fourier transform over the operands in group order."""
     a: Tensor
     b: Tensor
-    """[N]: the operands' places in that order, for each equation that counts in a loss."""
+    """[N]: the operands' places in that order, for each equation in a loss."""
     targets: Tensor
     """[N]: the tokens of their answers."""
     sign: int
-    """Along the operation lie the waves in a + b (1) or a - b (-1)."""
+    """The waves of the operation are those in a + b (1) or a - b (-1)."""
 
     def along(self, frequencies: Sequence[int]) -> Tensor:
         """Return the mask [n, n, 1] of the waves cos and sin of w_k (a ± b), k in ``frequencies``."""
@@ -107,23 +108,23 @@ class Waves:
         return mask
 
     def restricted(self, frequencies: Sequence[int]) -> float:
-        """Return the loss with the mean over all equations and those waves alone."""
+        """Return the loss with only the mean over all equations and the waves of ``frequencies``."""
         kept = self.along(frequencies)
-        kept[0, 0] = True  # the mean over all equations is no evidence either way
+        kept[0, 0] = True  # the mean over all equations belongs to no frequency
         return self.loss(kept)
 
     def excluded(self, frequencies: Sequence[int]) -> float:
-        """Return the loss without those waves."""
+        """Return the loss without the waves of ``frequencies``."""
         return self.loss(~self.along(frequencies))
 
     def loss(self, mask: Tensor) -> float:
-        """Return the mean cross-entropy of the equations with the waves in ``mask`` alone."""
+        """Return the mean cross-entropy of the equations with only the waves in ``mask``, in nats."""
         part = torch.fft.ifft2(self.amplitudes * mask, dim=(0, 1)).real[self.a, self.b]
         return float(F.cross_entropy(part, self.targets))
 
 
 def waves_of(task: TaskConfig, logits: Logits) -> Waves | None:
-    """Return the logits of all equations as waves, or None where the operation is no group's."""
+    """Return the Fourier transform of the logits of all equations, or None if the operation is no group operation."""
     order = group_order(task)
     if order is None or len(order) < 2 * KEY_FREQUENCIES:
         return None
@@ -137,7 +138,7 @@ def waves_of(task: TaskConfig, logits: Logits) -> Waves | None:
 
 
 def places(task: TaskConfig, order: Tensor, equations: Equations) -> tuple[Tensor, Tensor, Tensor]:
-    """Return both operands' places in ``order`` and the index [N] of the equations that have both in it."""
+    """Return both operands' places in ``order``, and the index of the equations whose operands are both in it; [N]."""
     place = torch.full((task.modulus,), -1)
     place[order] = torch.arange(len(order))
     a, b = place[torch.from_numpy(equations.a)], place[torch.from_numpy(equations.b)]
@@ -146,7 +147,7 @@ def places(task: TaskConfig, order: Tensor, equations: Equations) -> tuple[Tenso
 
 
 def circuit_metrics(parameters: Parameters, task: TaskConfig, logits: Logits) -> dict[str, float]:
-    """Return restricted and excluded loss over all equations on which the operation is a group's."""
+    """Return restricted and excluded loss over all equations on which the operation is a group operation."""
     shares, waves = spectrum(parameters, task), waves_of(task, logits)
     if shares is None or waves is None:
         return {}
@@ -155,10 +156,10 @@ def circuit_metrics(parameters: Parameters, task: TaskConfig, logits: Logits) ->
 
 
 def logit_metrics(train_set: Equations, logits: Logits) -> dict[str, float]:
-    """Return the logits' spread and the share of training examples whose softmax has collapsed."""
+    """Return the logits' standard deviation and the share of training examples whose softmax collapses."""
     outputs = logits(train_set)
     top = outputs.max(-1, keepdim=True).values
-    others = (outputs - top).exp().sum(-1)  # 1 exactly when nothing but the largest is left after rounding
+    others = (outputs - top).exp().sum(-1)  # exactly 1 if rounding removes all classes but the largest
     return {"logit_scale": float(outputs.std(-1).mean()), "softmax_collapse": float((others == 1).double().mean())}
 
 

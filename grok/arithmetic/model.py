@@ -1,6 +1,6 @@
-"""The transformer of the diary, for one lane, as the paper draws it. The reference that the lanes must equal.
+"""The reference model: the diary's transformer for one lane, in the papers' form. The lanes must equal it.
 
-Letters of the axes, the same everywhere: L lanes (runs side by side), B batch (examples of a mini-batch), T tokens
+Letters of the axes, the same everywhere: L lanes (runs of one stack), B batch (examples of a mini-batch), T tokens
 (positions of a sequence), R rows (distinct prefix and position of a row plan), D model width, H heads, K width of
 one head (D / H), F inner width of the MLP, V vocabulary.
 

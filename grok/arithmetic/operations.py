@@ -18,7 +18,7 @@ from grok.errors import ConfigError
 
 Integers = NDArray[np.int64]
 S5: Final = tuple(itertools.permutations(range(5)))
-"""The 120 permutations of five things; an element's number is its place in this lexicographic list."""
+"""The 120 permutations of five elements; a permutation's number is its place in this lexicographic list."""
 
 
 def inverse(x: Integers, p: int) -> Integers:
@@ -45,12 +45,12 @@ MODULAR_SLOTS: Final = tuple(_MODULAR)[:9]
 
 
 def right_operands(operation: str, n: int) -> range:
-    """Return the values that the right operand takes: 0 is left out where it would divide."""
+    """Return the values of the right operand: without 0 where the operation divides by it."""
     return range(1, n) if operation == "x/y" else range(n)
 
 
 def answers(operation: str, a: Integers, b: Integers, n: int) -> Integers:
-    """Return the answer of each equation ``a op b``; all in ``[0, n)``, shapes alike.
+    """Return the answer of each equation ``a op b``, in ``[0, n)``; ``a``, ``b`` and the result have one shape.
 
     Raises:
         ConfigError: an unknown operation, or a division by a modulus that is not prime.

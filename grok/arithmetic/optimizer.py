@@ -1,4 +1,4 @@
-"""AdamW as the diary uses it, the learning rate's warm-up and the Grokfast filter.
+"""AdamW as in the diary, the learning rate's warm-up and the Grokfast filter.
 
 Sources: Loshchilov & Hutter 2019 (AdamW); Lee et al. 2024, "Grokfast: accelerated
 grokking by amplifying slow gradients".
@@ -29,23 +29,23 @@ def decays(name: str, tensor: Tensor, config: OptimConfig) -> bool:
 
 
 class Optimizer(Protocol):
-    """What updates one lane's parameters, with state that a checkpoint can hold."""
+    """Updates one lane's parameters; its state can be stored in a checkpoint."""
 
     def update(self, gradients: dict[str, Tensor], step: int) -> None:
         """Apply update ``step`` (counted from 1) in place."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of the state, by names that no other part of a checkpoint has."""
+        """Return a copy of the state, by names that are unique in a checkpoint."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up the state that :meth:`tensors` gave, from among all tensors of a checkpoint."""
+        """Restore the state of :meth:`tensors` from all tensors of a checkpoint."""
         ...
 
 
 class AdamW:
-    """One lane's optimiser: torch's fused kernel over state that a checkpoint can hold."""
+    """One lane's AdamW: torch's fused kernel, with its state in tensors by parameter name."""
 
     def __init__(self, parameters: Parameters, config: OptimConfig) -> None:
         self.config = config
@@ -56,7 +56,7 @@ class AdamW:
         groups.append([n for n in parameters if n not in set(groups[0])])
         self._groups = [(names, wd) for names, wd in zip(groups, (config.weight_decay, 0.0), strict=True) if names]
         self._counter = torch.zeros(())
-        """The number of the update that the kernel is to make; all parameters stand at the same."""
+        """The number of the update that the kernel makes next, the same for all parameters."""
 
     @torch.no_grad()
     def update(self, gradients: dict[str, Tensor], step: int) -> None:
@@ -64,7 +64,7 @@ class AdamW:
         lr, (beta1, beta2) = learning_rate(self.config, step), self.config.betas
         self._counter.fill_(step)
         for names, weight_decay in self._groups:
-            # torch.optim's own kernel; what stands around it there counts every parameter's updates apart
+            # the kernel of torch.optim.AdamW, which itself has a counter for each parameter
             torch._fused_adamw_(
                 [self.parameters[n] for n in names],
                 [gradients[n] for n in names],
@@ -88,7 +88,7 @@ class AdamW:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up both moments of a checkpoint."""
+        """Restore both moments from a checkpoint."""
         for name in self.parameters:
             self.first_moment[name].copy_(tensors[f"first_moment.{name}"])
             self.second_moment[name].copy_(tensors[f"second_moment.{name}"])
@@ -97,8 +97,8 @@ class AdamW:
 class SlowGradients:
     """Grokfast: adds ``lamb`` times a running mean of the gradient to the gradient.
 
-    ``ema`` keeps one exponential mean; ``ma`` the mean of the last ``window`` gradients,
-    applied, as in the paper's code, only once the window is full.
+    ``ema`` uses an exponential moving average, ``ma`` the mean of the last ``window``
+    gradients; as in the paper's code, ``ma`` starts when the window is full.
     """
 
     def __init__(self, config: OptimConfig) -> None:
@@ -107,7 +107,7 @@ class SlowGradients:
 
     @torch.no_grad()
     def filtered(self, gradients: dict[str, Tensor], step: int) -> dict[str, Tensor]:
-        """Return the gradients to use in update ``step``."""
+        """Return the gradients for update ``step``; also updates the running mean."""
         config = self.config
         if config.grokfast == "none":
             return gradients

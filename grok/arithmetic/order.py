@@ -1,4 +1,4 @@
-"""Which training examples make mini-batch k: a pure function of (order seed, epoch)."""
+"""The data order: the training examples of mini-batch k, a pure function of (order seed, epoch)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from grok.streams import Stream
 class BatchOrder:
     """The mini-batches of ``n`` examples in a new random order each epoch; the last one may be smaller.
 
-    Nothing is advanced by asking, so evaluating, sampling, resuming or asking twice
-    cannot move it.
+    A call changes no state, so evaluation, sampling, a resume or a repeated call cannot
+    change the order.
     """
 
     def __init__(self, n: int, batch_size: int, *, seed: int, moved: Callable[[int], int] | None = None) -> None:
-        """Make the order of ``n`` examples; ``moved(step)`` is for the coupling that shows the diary's bug.
+        """Make the order of ``n`` examples.
 
-        It returns how often something else has drawn from the order stream up to a step,
-        as a validation loader on a shared generator does.
+        Args:
+            n: number of training examples.
+            batch_size: examples of a mini-batch.
+            seed: the order seed.
+            moved: reproduces the diary's bug, in which evaluations changed the data order. It returns for a step
+                how often the validation loader has drawn from the shared generator until then.
         """
         self.n = n
         self.batch_size = batch_size
@@ -48,7 +52,7 @@ class BatchOrder:
         return self.epoch(epoch)[i * self.batch_size : (i + 1) * self.batch_size]
 
     def padded_batch(self, step: int) -> tuple[Integers, int]:
-        """Return ``batch(step)`` filled up to ``batch_size`` with its first example, and its true size."""
+        """Return ``batch(step)``, padded to ``batch_size`` with its first example, and its size without padding."""
         index = self.batch(step)
         size = len(index)
         if size < self.batch_size:

@@ -1,12 +1,12 @@
-"""When things happened in a run: every threshold of the event times, in one place.
+"""The event times of a run, and every threshold that defines them.
 
-An event is dated by the evaluation that shows it, so it is known up to the spacing of
-the evaluations; a run in which it did not happen has none (it is censored).
+The time of an event is the step of the evaluation that shows it, so it is known up to the
+spacing of the evaluations. A run without the event has no time: it is censored.
 
-*Generalised* (grokked) means: ``PERSISTENCE`` evaluations in a row with a validation accuracy
-of at least ``GENERALISED_VAL_ACC``, dated by the first of them. A later fall under the threshold
-does not undo it. Each such fall is counted, and a run has generalised *for good* from the
-evaluation after which it is never seen under the threshold again; a run that ends under it never has.
+A run has *generalised* (grokked) when ``PERSISTENCE`` evaluations in a row have a validation
+accuracy of at least ``GENERALISED_VAL_ACC``; the time is that of the first one. A later fall below
+the threshold does not undo this; such falls are counted. A run has generalised *for good* from the
+first evaluation from which all later ones reach the threshold; a run that ends below it has not.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Final
 from grok.records import CurvePoint
 
 MEMORISED_TRAIN_ACC: Final = 0.95
-"""A run has memorised, by accuracy, when its mini-batches are answered this well."""
+"""Least mini-batch accuracy at which a run has memorised, by accuracy."""
 MEMORISED_TRAIN_LOSS: Final = 0.2
-"""A run has memorised, by loss, when that of its mini-batches is at most this (nats; the right answers then get a
-probability of 0.82): just above the 0.05 to 0.18 at which the default regime stays once it has memorised."""
+"""Largest mini-batch loss at which a run has memorised, by loss, in nats (a probability of 0.82 for the right answer).
+Runs of the default regime that have memorised have 0.05 to 0.18."""
 GENERALISED_VAL_ACC: Final = 0.95
-"""A run has generalised (grokked) when the validation set is answered this well."""
+"""Least validation accuracy at which a run has generalised (grokked)."""
 PERSISTENCE: Final = 2
-"""Evaluations in a row that must show it; at the end of a curve, as many as there are."""
+"""Number of evaluations in a row that must show an event; at the end of a curve fewer are enough."""
 LOSS_FALL: Final = 0.10
-"""The validation loss has peaked once it is this share below its highest value, for good or not."""
+"""The validation loss has a peak once a later value is lower by this share of the highest."""
 NORM_FALL: Final = 0.01
-"""The same for the weight norm."""
+"""The same share for the weight norm."""
 
 
 def first_lasting(steps: Sequence[int], values: Sequence[float], threshold: float) -> int | None:
@@ -42,7 +42,7 @@ def first_lasting(steps: Sequence[int], values: Sequence[float], threshold: floa
 
 
 def for_good(steps: Sequence[int], values: Sequence[float], threshold: float) -> int | None:
-    """Return the first step from which every evaluation up to the last reaches ``threshold``; None if that does not."""
+    """Return the first step from which every evaluation reaches ``threshold``, or None if the last one does not."""
     since = None
     for step, value in zip(reversed(steps), reversed(values), strict=True):
         if not value >= threshold:
@@ -52,7 +52,7 @@ def for_good(steps: Sequence[int], values: Sequence[float], threshold: float) ->
 
 
 def dips(steps: Sequence[int], values: Sequence[float], threshold: float, since: int | None) -> int:
-    """Return how often the values fall under ``threshold`` after the step ``since`` (None: 0 times)."""
+    """Return how often the values fall below ``threshold`` after the step ``since`` (None: 0 times)."""
     if since is None:
         return 0
     under = [not value >= threshold for step, value in zip(steps, values, strict=True) if step >= since]
@@ -60,14 +60,14 @@ def dips(steps: Sequence[int], values: Sequence[float], threshold: float, since:
 
 
 def peak(steps: Sequence[int], values: Sequence[float], fall: float) -> int | None:
-    """Return the step of the highest value, or None while nothing after it is ``fall`` (a share) lower."""
+    """Return the step of the highest value, or None if no later value is lower by the share ``fall``."""
     return peak_and_fall(steps, values, fall)[0]
 
 
 def peak_and_fall(steps: Sequence[int], values: Sequence[float], fall: float) -> tuple[int | None, int | None]:
-    """Return the step of the highest value and the first step after it that is ``fall`` (a share) lower.
+    """Return the step of the highest value, and the first later step whose value is lower by the share ``fall``.
 
-    Both are None while nothing after the highest value is.
+    Both are None if there is no such later step.
     """
     finite = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
     if not finite:
@@ -81,7 +81,7 @@ def peak_and_fall(steps: Sequence[int], values: Sequence[float], fall: float) ->
 
 
 def event_times(curve: Sequence[CurvePoint]) -> dict[str, int | None]:
-    """Return the event times of a curve, by their names in the store (``val_acc_dips``: a number of times)."""
+    """Return the event times of a curve in steps, by column name; ``val_acc_dips`` is a count."""
     return events(
         [p.step for p in curve],
         train_loss=[p.train_loss for p in curve],
@@ -101,7 +101,7 @@ def events(
     val_acc: Sequence[float],
     weight_norm: Sequence[float],
 ) -> dict[str, int | None]:
-    """Return :func:`event_times` of a curve that is given measure by measure; all sequences go by ``steps``."""
+    """As :func:`event_times`, for a curve as one sequence per measurement; all have the length of ``steps``."""
     grokked = first_lasting(steps, val_acc, GENERALISED_VAL_ACC)
     norm_peak, norm_fall = peak_and_fall(steps, weight_norm, NORM_FALL)
     return {

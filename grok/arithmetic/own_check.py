@@ -1,4 +1,4 @@
-"""Whether code of the user's own can train: everything is made, and one step of it taken, before a sweep begins."""
+"""Checks the user's own code before a sweep: constructs everything and takes one training step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from grok.records import Job
 
 
 def refuse_unusable(config: ArithmeticConfig) -> None:
-    """Refuse code that cannot be imported, does not fit the contracts, or fails.
+    """Refuse code that cannot be imported, does not keep the contracts, or fails.
 
     Raises:
-        GrokError: one line that names the setting.
+        GrokError: the message names the setting, in one line.
     """
     for spec in config.plugins().values():
         if not callable(load(spec)):

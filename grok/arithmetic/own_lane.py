@@ -1,4 +1,4 @@
-"""Lanes of runs that name code of the user's own: another optimiser, an intervention, metrics, a plain module."""
+"""Lanes of runs with the user's own code: an optimiser, an intervention, metrics, a plain module."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from grok.streams import Stream
 
 
 def own_lane(run: ArithmeticRun, program: Program) -> Lane:
-    """Return the lane of a run that names code of the user's own."""
+    """Return the lane of a run with the user's own code."""
     return ModuleLane(run, program) if isinstance(program, ModuleProgram) else OwnLane(run, program)
 
 
 class OwnLane(Lane):
-    """A lane with an optimiser, an intervention or metrics of the user's own."""
+    """A lane with the user's own optimiser, intervention or metrics."""
 
     def make_optimizer(self) -> Optimizer:
         config = self.run.config.optim
@@ -62,32 +62,36 @@ class OwnLane(Lane):
                 value = load(spec)(moment, **arguments_of(spec))
             metrics |= numbers_of(name, spec, value)
         if [p._version for p in self.parameters.values()] != before:
-            raise TrainingError("a metric of eval.metric_plugins changed the parameters: it may change a copy")
+            raise TrainingError("a metric of eval.metric_plugins changed the parameters: change a copy of them instead")
         return metrics
 
 
 def numbers_of(name: str, spec: Spec, measured: Any) -> dict[str, float]:
-    """Return what a metric measured, by column: its own name, or NAME_KEY for each key of a map."""
+    """Return a metric's numbers by name: ``name``, or ``name_KEY`` for each key of a map; not finite becomes NaN.
+
+    Raises:
+        ConfigError: ``measured`` is neither a number nor a map of numbers.
+    """
     several = measured if isinstance(measured, Mapping) else {"": measured}
     try:
         numbers = {f"{name}_{key}" if key else name: float(value) for key, value in several.items()}
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"eval.metric_plugins.{name}={label(spec)} gave {type(measured).__name__}: expected a number, or a map of "
-            "numbers by name"
+            f"eval.metric_plugins.{name}={label(spec)} returned {type(measured).__name__}: expected a number, or a map "
+            "of numbers by name"
         ) from error
     return {key: value if math.isfinite(value) else math.nan for key, value in numbers.items()}
 
 
 def classes_of(examples: Any) -> Tensor:
-    """Return the right classes [n] of a set, as places in the logits."""
+    """Return the right classes [n] of a set, as indices of the logits."""
     if isinstance(examples, Examples):
         return torch.from_numpy(examples.answers)
     return torch.from_numpy(examples.answer) + FIRST_NUMBER
 
 
 class ModuleLane(OwnLane):
-    """A lane whose model is a plain torch module, or whose task is a table of any form."""
+    """A lane whose model is a plain torch module, or whose task is no table of two operands."""
 
     def sets(self) -> tuple[Any, Any]:
         task = self.run.config.task

@@ -1,6 +1,6 @@
-"""Models that are no lane model: any torch module, trained one lane at a time without compilation.
+"""Plain models: any torch module that is no lane model, trained one lane at a time without compilation.
 
-n or B examples, T tokens of one, V classes.
+n or B examples, T tokens of an example, V classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grok.streams import Stream, layer_seeds
 
 
 def tokens_of(examples: Equations | Examples, task: TaskConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return (inputs [n, T], right classes [n]) of a set; floats come in ``dtype``."""
+    """Return (inputs [n, T], right classes [n]) of a set; float inputs are converted to ``dtype``."""
     if isinstance(examples, Examples):
         inputs = torch.from_numpy(examples.inputs)
         return (inputs.to(dtype) if inputs.is_floating_point() else inputs), torch.from_numpy(examples.answers)
@@ -36,7 +36,7 @@ def tokens_of(examples: Equations | Examples, task: TaskConfig, dtype: torch.dty
 
 
 def lane_class(config: ArithmeticConfig) -> type[LaneModel] | None:
-    """Return the class of a model of the user's own that speaks the lanes' contract, else None."""
+    """Return the class of the user's own lane model, a subclass of ``LaneModel``, or None."""
     if not config.model.plugin:
         return None
     own = load(config.model.plugin)
@@ -44,38 +44,38 @@ def lane_class(config: ArithmeticConfig) -> type[LaneModel] | None:
 
 
 def is_plain(config: ArithmeticConfig) -> bool:
-    """Return whether a run takes the path of plain modules: one lane at a time, every row computed, uncompiled."""
+    """Return whether a run takes the plain path: one lane at a time, every row computed, uncompiled."""
     return examples_of(config.task) is not None or (bool(config.model.plugin) and lane_class(config) is None)
 
 
 def make_module(config: ArithmeticConfig, seed: int) -> nn.Module:
-    """Return the module with the initial weights that its own code draws under ``seed``.
+    """Return the module, with the initial weights that its own code draws from torch's generator under ``seed``.
 
     Raises:
-        ConfigError: it refuses its arguments, is no module, or has nothing to train.
+        ConfigError: the code refuses its arguments, or returns no module with parameters.
     """
     shapes = shapes_of(config.task)
     if not config.model.plugin:
         if not shapes.vocab_size:
             raise ConfigError(
-                f"{config.task.operation} has inputs of floats, which the transformer does not take: name a model, "
+                f"{config.task.operation} has float inputs, which the transformer does not accept: name a model, "
                 "model.plugin._target_=MODULE.NAME"
             )
         with torch.random.fork_rng(devices=[]):
             return Transformer(config.model, vocab_size=shapes.tokens, length=shapes.length)
-    with torch.random.fork_rng(devices=[]):  # a module draws from the global generator, which is put back
+    with torch.random.fork_rng(devices=[]):  # a module draws from the global generator, whose state is restored
         torch.manual_seed(seed)
         module = build(config.model.plugin, **_wanted(load(config.model.plugin), shapes))
     if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):
         raise ConfigError(
-            f"model.plugin={label(config.model.plugin)} gave a {type(module).__name__}: expected a torch.nn.Module "
+            f"model.plugin={label(config.model.plugin)} returned a {type(module).__name__}: expected a torch.nn.Module "
             "with parameters"
         )
     return module
 
 
 def _wanted(code: Any, shapes: Shapes) -> dict[str, int]:
-    """Return the shapes that ``code`` has parameters for, by name."""
+    """Return the shapes for which ``code`` has a parameter, by the parameter's name."""
     known = {"vocab_size": shapes.vocab_size, "length": shapes.length, "classes": shapes.classes}
     try:
         taken = inspect.signature(code).parameters
@@ -85,10 +85,10 @@ def _wanted(code: Any, shapes: Shapes) -> dict[str, int]:
 
 
 def initial_of_module(config: ArithmeticConfig, dtype: torch.dtype) -> Parameters:
-    """Return a plain module's initial weights: drawn by its own code, under the init stream's seed.
+    """Return a plain module's initial weights: its own code draws them under the init stream's seed.
 
-    A tensor of ``seeds.layers`` is that of a module drawn under its own seed. ``model.init_scale`` multiplies
-    every tensor of two axes or more.
+    A tensor with a seed in ``seeds.layers`` comes from a module that is drawn under that seed. ``model.init_scale``
+    multiplies every tensor with two axes or more.
     """
     if not config.model.plugin:
         return initial_parameters(config, dtype)
@@ -104,7 +104,7 @@ def initial_of_module(config: ArithmeticConfig, dtype: torch.dtype) -> Parameter
 
 
 def perturbed(parameters: Parameters, config: ArithmeticConfig) -> Parameters:
-    """Return the weights moved by ``perturb.ulps``, but for constant tensors."""
+    """Return the weights changed by ``perturb.ulps`` units in the last place; constant tensors stay."""
     ulps, seed = config.perturb.ulps, config.stream_seeds().perturb
     if not ulps:
         return parameters
@@ -115,5 +115,5 @@ def perturbed(parameters: Parameters, config: ArithmeticConfig) -> Parameters:
 
 
 def draw(seed: int) -> int:
-    """Return the seed of torch's generator for a module that is drawn under an init seed."""
+    """Return the seed of torch's generator that belongs to the init seed ``seed``."""
     return Stream("init", seed).at("module").seed64()

@@ -1,4 +1,4 @@
-"""An optimiser of the user's own, and an intervention, behind what the engine asks of its own ones."""
+"""Adapters: the user's own optimiser and intervention behind the engine's interface."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ STATE, GROUP = "optimizer", "optimizer_group"
 
 
 class OwnOptimizer:
-    """A ``torch.optim.Optimizer`` over one lane's parameters; its rates follow ``optim.warmup_steps``.
+    """A ``torch.optim.Optimizer`` over one lane's parameters; its learning rates follow ``optim.warmup_steps``.
 
-    It is called with the named parameters and, where it has parameters of these names, ``lr``, ``weight_decay``,
+    It is constructed with the named parameters and, if its signature has them, with ``lr``, ``weight_decay``,
     ``betas`` and ``eps`` of the settings.
     """
 
@@ -38,13 +38,13 @@ class OwnOptimizer:
         optimizer = build(spec, list(parameters.items()), **{n: v for n, v in known.items() if n in taken})
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(
-                f"optim.plugin={label(spec)} gave a {type(optimizer).__name__}: expected a torch.optim.Optimizer"
+                f"optim.plugin={label(spec)} returned a {type(optimizer).__name__}: expected a torch.optim.Optimizer"
             )
         self.optimizer = optimizer
         self._rates = [group["lr"] for group in optimizer.param_groups]
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if missing := [name for name, p in parameters.items() if id(p) not in held]:
-            raise ConfigError(f"optim.plugin={label(spec)} leaves {', '.join(missing)} out: every parameter must train")
+            raise ConfigError(f"optim.plugin={label(spec)} omits {', '.join(missing)}: every parameter must train")
 
     def update(self, gradients: dict[str, Tensor], step: int) -> None:
         """Apply update ``step`` (counted from 1) in place."""
@@ -56,7 +56,7 @@ class OwnOptimizer:
         self.optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of the state: tensors by parameter, and numbers as tensors of no axis."""
+        """Return a copy of the state: tensors by parameter, and numbers as tensors without an axis."""
         state = {}
         for name, p in self.parameters.items():
             for key, value in self.optimizer.state.get(p, {}).items():
@@ -67,7 +67,7 @@ class OwnOptimizer:
         return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up the state of a checkpoint."""
+        """Restore the state from a checkpoint."""
         for name, p in self.parameters.items():
             prefix = f"{STATE}.{name}."
             for key, tensor in tensors.items():
@@ -79,7 +79,7 @@ class OwnOptimizer:
 
 
 def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an optimiser may count in a group of parameters."""
+    """Return the numbers in a parameter group, which an optimiser may change."""
     return {key: value for key, value in group.items() if type(value) in (int, float)}
 
 
@@ -88,16 +88,16 @@ def _as_tensor(value: Any, name: str) -> Tensor:
         return value.detach().clone()
     if isinstance(value, (int, float)):
         return torch.tensor(value, dtype=torch.float64)
-    raise ConfigError(f"the optimiser keeps {name} as a {type(value).__name__}: a checkpoint holds tensors and numbers")
+    raise ConfigError(f"the optimiser's state {name} is a {type(value).__name__}: expected a tensor or a number")
 
 
 class Intervention:
-    """A change of the user's own to gradients, or to weights after the update.
+    """The user's own change to the gradients, or to the weights after the update.
 
-    Its code is built once a run with the initial parameters as ``parameters``. It has a method
+    Its class is constructed once per run with the initial parameters. It has a method
     ``gradients(step, parameters, gradients)`` that returns the gradients to use, or
-    ``weights(step, parameters)`` that changes the weights in place, or both. What it remembers between
-    steps lies in ``state``, a dict of tensors by name, which checkpoints hold.
+    ``weights(step, parameters)`` that changes the weights in place, or both. Its attribute ``state``, a dict of
+    tensors by name, is kept in checkpoints.
     """
 
     def __init__(self, spec: Spec, parameters: Parameters) -> None:
@@ -110,7 +110,7 @@ class Intervention:
 
     @torch.no_grad()
     def gradients(self, step: int, parameters: Parameters, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the gradients to use."""
+        """Return the gradients for the update."""
         if not hasattr(self.own, "gradients"):
             return gradients
         changed: dict[str, Tensor] = self.own.gradients(step, parameters, gradients)
@@ -118,17 +118,17 @@ class Intervention:
 
     @torch.no_grad()
     def weights(self, step: int, parameters: Parameters) -> None:
-        """Change the weights after an update."""
+        """Change the weights in place after an update."""
         if hasattr(self.own, "weights"):
             self.own.weights(step, parameters)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of what it remembers."""
+        """Return a copy of its ``state``."""
         state: Mapping[str, Tensor] = getattr(self.own, "state", {})
         return {f"intervention.{name}": tensor.detach().clone() for name, tensor in state.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up what a checkpoint remembers."""
+        """Restore its ``state`` from a checkpoint."""
         for key, tensor in tensors.items():
             if key.startswith("intervention."):
                 self.own.state[key.removeprefix("intervention.")] = tensor.clone()
@@ -150,6 +150,6 @@ class WithIntervention:
         return {**self.optimizer.tensors(), **self.intervention.tensors()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up the state of both."""
+        """Restore the state of both."""
         self.optimizer.restore(tensors)
         self.intervention.restore(tensors)

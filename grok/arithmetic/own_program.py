@@ -1,4 +1,4 @@
-"""Programs for code of the user's own: plain modules, lane models, losses."""
+"""Programs for the user's own code: plain modules, lane models, losses."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from grok.plugins import arguments_of, label, load
 
 
 def own_program(config: ArithmeticConfig) -> Program:
-    """Return the program of a run that names code of the user's own."""
+    """Return the program of a run with the user's own code."""
     if is_plain(config):
         return ModuleProgram(config)
     return OwnLaneProgram(config) if lane_class(config) else OwnLossProgram(config)
 
 
 def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor) -> Tensor | None:
-    """Return each example's loss [B] by a loss of the user's own, or None where none is named.
+    """Return each example's loss [B] by the user's own loss, or None if the run has none.
 
     Raises:
-        ConfigError: it gives another shape.
+        ConfigError: the loss has another shape.
     """
     spec = config.train.loss_plugin
     if not spec:
@@ -41,14 +41,14 @@ def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor) -> Tenso
     losses: Tensor = load(spec)(logits, answer, **arguments_of(spec))
     if losses.shape != answer.shape:
         raise ConfigError(
-            f"train.loss_plugin={label(spec)} gave {tuple(losses.shape)} for {len(answer)} examples: expected one "
-            "loss for each (reduction='none')"
+            f"train.loss_plugin={label(spec)} returned the shape {tuple(losses.shape)} for {len(answer)} examples: "
+            "expected one loss for each (reduction='none')"
         )
     return losses
 
 
 class OwnLossProgram(OneLaneProgram):
-    """The lanes' own program, with a loss of the user's own where one is named."""
+    """The lanes' program with the user's own loss, if the run has one."""
 
     def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
         own = losses_of(self.config, logits, answer)
@@ -56,7 +56,7 @@ class OwnLossProgram(OneLaneProgram):
 
 
 class OwnLaneProgram(OwnLossProgram):
-    """The lanes' own program around a lane model of the user's own, uncompiled."""
+    """The lanes' program with the user's own lane model, uncompiled."""
 
     compilable = False
 
@@ -75,7 +75,7 @@ class ModuleBatch:
     share: Tensor
     """[B]: each example's share of the loss."""
     seed: int
-    """Of whatever the module itself draws in this step."""
+    """Seed of torch's generator for the module's own draws in this step."""
 
 
 class ModuleProgram:
@@ -88,8 +88,8 @@ class ModuleProgram:
             raise ConfigError(f"model.dropout: {label(config.model.plugin)} has layers of its own; give it an argument")
         if config.eval.metrics and set(config.eval.metrics) - {"gradient"}:
             raise ConfigError(
-                f"eval.metrics={config.eval.metrics}: a plain module's runs measure gradient, and what "
-                "eval.metric_plugins names"
+                f"eval.metrics={config.eval.metrics}: for a plain module expected gradient, or your own metrics in "
+                "eval.metric_plugins"
             )
         self.config = config
         self.dtype = dtype_of(config)
@@ -118,14 +118,14 @@ class ModuleProgram:
         """Return (loss, accuracy, gradient by name) of one mini-batch.
 
         Raises:
-            TrainingError: the module keeps state between steps, as a batch norm does.
+            TrainingError: the module changes a buffer, as a batch norm does.
         """
         self.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(batch.seed)
             logits = self._forward(parameters, batch.inputs)
         if moved := [name for name, b, version in self._buffers if b._version != version]:
-            raise TrainingError(f"the module changes its buffer {moved[0]!r} while it trains: lanes cannot share that")
+            raise TrainingError(f"the module changes its buffer {moved[0]!r} while it trains, which lanes would share")
         loss = (self._losses(logits, batch.answer) * batch.share).sum()
         hits = (logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype) * batch.share
         slopes = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
@@ -136,15 +136,15 @@ class ModuleProgram:
         return loss.item(), hits.sum().item(), gradients
 
     def _forward(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return the logits [B, V]: those at the last position where the module gives one for each."""
+        """Return the logits [B, V]; of logits [B, T, V] those at the last position."""
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.config.precision == "bf16"):
             logits: Tensor = torch.func.functional_call(self.module, parameters, (inputs,))
         if logits.ndim == 3:
             logits = logits[:, -1]
         if logits.ndim != 2 or len(logits) != len(inputs):
             raise ConfigError(
-                f"the module gave {tuple(logits.shape)} for inputs {tuple(inputs.shape)}: expected logits [B, V] or "
-                "[B, T, V], read at the last position"
+                f"the module returned the shape {tuple(logits.shape)} for inputs {tuple(inputs.shape)}: expected "
+                "logits [B, V] or [B, T, V], read at the last position"
             )
         return logits
 
@@ -158,14 +158,14 @@ class ModuleProgram:
 
     @torch.no_grad()
     def logits(self, parameters: Parameters, examples: Any) -> Tensor:
-        """Return the logits [n, V] of a set, without what the module draws in training."""
+        """Return the logits [n, V] of a set, in evaluation mode (without dropout)."""
         self.module.eval()
         inputs, _ = tokens_of(examples, self.config.task, self.dtype)
         return torch.cat([self._forward(parameters, part) for part in inputs.split(EVALUATION_ROWS)])
 
     @torch.no_grad()
     def evaluate(self, parameters: Parameters, examples: Any, visit: Integers | None = None) -> tuple[float, float]:
-        """Return (mean loss, accuracy) over a set, summed in float64 in its order."""
+        """Return (mean loss in nats, accuracy) over a set, summed in float64 in its order."""
         logits = self.logits(parameters, examples)
         _, answer = tokens_of(examples, self.config.task, self.dtype)
         losses, hits = self._losses(logits, answer), logits.argmax(-1) == answer

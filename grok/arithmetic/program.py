@@ -1,7 +1,7 @@
-"""The training step and the evaluation of one lane: a program that all runs of one shape share.
+"""Programs: the training step and the evaluation of one lane, shared by all runs of one shape.
 
-Which program a run gets follows from its settings and the processor's model alone, and the
-program's description is the run's numerics tag.
+A run's program depends only on its settings and the processor's model. The program's
+description is the run's numerics tag.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from grok.numerics.products import choose_path, processor_model, product_tag
 from grok.streams import Stream
 
 EVALUATION_ROWS = 4096
-"""Most validation examples in one forward pass: more would leave the processor's cache, fewer
-would compute the shared prefixes more often."""
+"""Largest number of validation examples in one forward pass: more do not fit into the processor's
+cache, fewer compute the shared prefixes more often."""
 
 Step = Callable[..., list[Tensor]]
 
@@ -40,7 +40,7 @@ def dtype_of(config: ArithmeticConfig) -> torch.dtype:
 
 
 def program_key(config: ArithmeticConfig) -> str:
-    """Return a text that two runs share exactly when one program serves both."""
+    """Return a text that is equal for two runs exactly if they can use one program."""
     parts = {n: v for n, v, _ in walk(config) if n.startswith(("model.", "task.", "numerics."))}
     parts["loss"] = config.train.loss
     if config.train.loss_plugin:
@@ -50,7 +50,7 @@ def program_key(config: ArithmeticConfig) -> str:
 
 
 class Program(Protocol):
-    """What the lanes of one shape share: loss, gradients and evaluation from parameters by name."""
+    """Loss, gradients and evaluation as functions of the parameters, for all lanes of one shape."""
 
     dtype: torch.dtype
 
@@ -67,7 +67,7 @@ class Program(Protocol):
         ...
 
     def evaluate(self, parameters: Parameters, examples: Any, visit: Integers | None = None) -> tuple[float, float]:
-        """Return (mean loss, accuracy) over a set, whatever the order of the passes."""
+        """Return (mean loss, accuracy) over a set; the order ``visit`` of the passes changes no bit."""
         ...
 
 
@@ -75,7 +75,7 @@ class OneLaneProgram:
     """Loss, gradients and evaluation of one lane on the CPU."""
 
     compilable = True
-    """Whether its model has the form that the compiled step takes."""
+    """Whether its model can be compiled."""
 
     def __init__(self, config: ArithmeticConfig) -> None:
         if config.precision == "tf32":
@@ -86,13 +86,13 @@ class OneLaneProgram:
         self.path = choose_path(config.numerics.path, config.precision)
         noisy = config.model.dropout > 0
         self.plan = RowPlan.of(config.task, shared=not noisy)
-        # noise is drawn outside of any graph, step by step
+        # dropout masks are drawn on the host in each step, which a graph cannot contain
         self.compiled = config.numerics.compile and not noisy and self.compilable
         self.model: LaneModel
         self._step: Step
         self._score: Step
         self._stepped = False
-        """Whether a compiled step was taken: from then on nothing may fall back, its bits are in the runs."""
+        """Whether a compiled step was taken: then no run may fall back to uncompiled steps, which have other bits."""
         if self.compiled:
             self.fused = FusedModel(config.model, self.plan, self.path)
             self.model = self.fused
@@ -106,11 +106,11 @@ class OneLaneProgram:
         self._step, self._score = self._loss_and_gradients, self._losses_and_hits
 
     def lane_model(self) -> LaneModel:
-        """Return the model in the form that is not compiled."""
+        """Return the model for uncompiled steps."""
         return LaneModel(self.config.model, self.plan, OneLane(self.path))
 
     def tag(self) -> str:
-        """Return the numerics tag: all that decides the bits besides the run's identity."""
+        """Return the numerics tag: everything outside the run's identity that decides the bits."""
         parts = {
             "device": "cpu",
             "model": processor_model(),
@@ -126,7 +126,7 @@ class OneLaneProgram:
         return ";".join(f"{key}={value}" for key, value in parts.items())
 
     def _loss_and_gradients(self, *tensors: Tensor, noise: Noise = no_noise) -> list[Tensor]:
-        """Return [loss, accuracy, one gradient for each parameter] for [*parameters, *fields of a batch]."""
+        """Return [loss, accuracy, a gradient per parameter]; ``tensors`` are the parameters and a batch's fields."""
         parameters, batch = self._unpacked(tensors)
         with self._autocast():
             logits = self.model.logits(parameters, batch, noise)
@@ -135,7 +135,7 @@ class OneLaneProgram:
         return [loss.detach(), hits.sum(), *torch.autograd.grad(loss, list(parameters.values()))]
 
     def _whole_step(self, *tensors: Tensor) -> list[Tensor]:
-        """Return the same for parameters without gradients, and behind it what the model kept for the gradients."""
+        """As :meth:`_loss_and_gradients`, for detached parameters; the values that the model kept follow at the end."""
         count = len(self.names)
         leaves = [p.detach().requires_grad_() for p in tensors[:count]]
         results = self._loss_and_gradients(*leaves, *tensors[count:])
@@ -153,7 +153,7 @@ class OneLaneProgram:
         """Return (loss, accuracy, gradient by name) of one mini-batch.
 
         Raises:
-            TrainingError: the step cannot be compiled here and ``numerics.auto_fallback`` is off.
+            TrainingError: the step cannot be compiled on this machine and ``numerics.auto_fallback`` is off.
         """
         inputs = (batch.a, batch.b, batch.answer, batch.share)
         if self.compiled:
@@ -165,7 +165,7 @@ class OneLaneProgram:
         if not self.compiled:
             results = self._step(*parameters.values(), *inputs, noise=noise)
         loss, accuracy, *rest = results
-        return loss.item(), accuracy.item(), dict(zip(self.names, rest, strict=False))  # behind: what was kept
+        return loss.item(), accuracy.item(), dict(zip(self.names, rest, strict=False))  # then follow the kept values
 
     def _fall_back(self, error: Exception) -> None:
         if not is_compile_error(error):
@@ -173,14 +173,14 @@ class OneLaneProgram:
         if self._stepped and self.config.numerics.auto_fallback:
             reason = " ".join(str(error).split())[:300]
             raise TrainingError(
-                f"the evaluation could not be compiled ({reason}), after steps that were: no run may change its "
-                "numerics on the way; set numerics.compile=false"
+                f"the evaluation could not be compiled ({reason}), but steps before it were: a run may not change its "
+                "numerics; set numerics.compile=false"
             ) from error
         allow_uncompiled(error, auto_fallback=self.config.numerics.auto_fallback)
         self._go_uncompiled()
 
     def _losses_and_hits(self, *tensors: Tensor) -> list[Tensor]:
-        """Return [each example's loss, whether its answer is right] for [*parameters, *fields of a batch]."""
+        """Return [each example's loss, whether its answer is right]; ``tensors`` as in :meth:`_loss_and_gradients`."""
         parameters, batch = self._unpacked(tensors)
         with torch.no_grad(), self._autocast():
             logits = self.model.logits(parameters, batch)
@@ -214,14 +214,14 @@ class OneLaneProgram:
     def evaluate(
         self, parameters: Parameters, equations: Equations, visit: Integers | None = None
     ) -> tuple[float, float]:
-        """Return (mean loss, accuracy) over ``equations``, summed in float64 in table order.
+        """Return (mean loss in nats, accuracy) over ``equations``, summed in float64 in table order.
 
-        ``visit`` is an order of the passes. An example has its place in its pass whatever
-        the order, so the order cannot move a bit.
+        ``visit`` is an order of the passes. An example is always in the same pass at the same
+        place, so the order changes no bit.
         """
         n = len(equations)
         passes = evaluation_passes(n)
-        size = -(-n // passes)  # all passes have one shape; the last is filled up with the first example
+        size = -(-n // passes)  # all passes have one shape; the last is padded with the first example
         rows = torch.cat([torch.arange(n), torch.zeros(passes * size - n, dtype=torch.int64)])
         a, b, answer = (column[rows] for column in words_of(equations))
         losses, hits = torch.empty(passes * size, dtype=torch.float64), torch.empty(passes * size, dtype=torch.bool)
@@ -234,12 +234,12 @@ class OneLaneProgram:
 
 
 def evaluation_passes(n: int) -> int:
-    """Return in how many forward passes ``n`` examples are evaluated."""
+    """Return the number of forward passes that evaluate ``n`` examples."""
     return -(-n // EVALUATION_ROWS)
 
 
 def dropout_noise(config: ArithmeticConfig, seed: int, step: int) -> Noise:
-    """Return the dropout of one step: masks drawn at (dropout seed, step, place), inverted scaling."""
+    """Return the dropout of one step: masks are drawn at (dropout seed, step, place); inverted scaling."""
     rate = config.model.dropout
     if rate == 0:
         return no_noise

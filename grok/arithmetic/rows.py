@@ -1,14 +1,14 @@
-"""The row plan: which activations exist, so that none is computed twice and none for nothing.
+"""The row plan: the distinct activations of a step, so that none is computed twice or without need.
 
 Attention is causal, so the activation at a position depends only on the tokens up to
-it. In ``eos a op b =`` position 0 has one distinct row, positions 1 and 2 one for each
+it. In ``eos a op b =`` position 0 has one distinct row, positions 1 and 2 have one for each
 ``a``, and only positions 3 and 4 need one for each example. Before the first attention a
 position depends on its own token alone, so the first layer's queries, keys and values
-need 2p + 3 rows in all; and the last layer needs queries, MLP and head at ``=`` only.
+need 2p + 3 rows in all. The last layer needs queries, MLP and head at ``=`` only.
 
-Rows come in *groups*: ``one`` (a single row), ``left`` (one for each left operand),
-``right`` (one for each right operand), ``pair`` (one for each example of the batch).
-A plan without sharing puts every position into ``pair``: the plain path, for noise that
+Every position belongs to a *group* of rows: ``one`` (a single row), ``left`` (one for each
+left operand), ``right`` (one for each right operand) or ``pair`` (one for each example of the
+batch). A plan without sharing has every position in ``pair``: the plain path, for noise that
 differs between examples.
 """
 
@@ -31,10 +31,10 @@ _OPERAND_GROUP: dict[str, Group] = {"a": "left", "b": "right"}
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Examples of a step: operands as token numbers, answers, and each example's share of the loss.
+    """Examples of a step: operands and answers as token numbers, and each example's weight in the loss (``share``).
 
-    Shapes [B], or [L, B] for stacked lanes. A share is 1/size for a true example and 0 for padding,
-    so every batch has one shape.
+    Shapes [B], or [L, B] for stacked lanes. The share is 1/size for an example and 0 for padding, so that all
+    batches have one shape.
     """
 
     a: Tensor
@@ -45,15 +45,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """The groups of every position, at the embedding (``own``) and after any attention (``prefix``)."""
+    """The group of every position, before the first attention (``own``) and after it (``prefix``)."""
 
     layout: tuple[int | str, ...]
     own: tuple[Group, ...]
     prefix: tuple[Group, ...]
     left: range
-    """Token numbers that the left operand takes."""
+    """Token numbers of the left operand."""
     right: range
-    """Token numbers that the right operand takes."""
+    """Token numbers of the right operand."""
 
     @classmethod
     def of(cls, task: TaskConfig, *, shared: bool = True) -> RowPlan:
@@ -78,25 +78,25 @@ class RowPlan:
         return {"one": 1, "left": len(self.left), "right": len(self.right), "pair": batch_size}[group]
 
     def sizes(self, level: int, batch_size: int) -> list[int]:
-        """Return the rows of each position before the first attention (level 0) or after it (1)."""
+        """Return the number of rows of each position before the first attention (level 0) or after it (level 1)."""
         return [self.size(group, batch_size) for group in (self.prefix if level else self.own)]
 
     def index(self, source: Group, batch: Batch) -> Tensor:
-        """Return, for each example, its row in an operand group."""
+        """Return for each example its row in the group of an operand, [..., B]."""
         return batch.a - self.left.start if source == "left" else batch.b - self.right.start
 
 
 def join(x: Group, y: Group) -> Group:
-    """Return the group of what depends on both ``x`` and ``y``."""
+    """Return the group of an activation that depends on the groups ``x`` and ``y``."""
     if y in (x, "one"):
         return x
     return y if x == "one" else "pair"
 
 
 def matrix_flops(plan: RowPlan, *, batch_size: int, layers: int, d_model: int, d_ff: int, vocab_size: int) -> int:
-    """Return the floating-point operations of one step's matrix products (forward and both gradients).
+    """Return the floating-point operations of one step's matrix products, forward and both gradients.
 
-    A multiply-add counts as two; the gradient products cost twice the forward ones.
+    A multiply-add counts as two operations; the products of the gradients need twice those of the forward pass.
     """
     rows = sum(plan.sizes(0, batch_size))
     after = sum(plan.sizes(1, batch_size))
@@ -114,12 +114,12 @@ def matrix_flops(plan: RowPlan, *, batch_size: int, layers: int, d_model: int, d
 
 
 def shares(batch_size: int, size: int, dtype: torch.dtype) -> Tensor:
-    """Return each example's weight in the mean [batch_size]: the first ``size`` count, the rest is padding."""
+    """Return each example's weight in the mean, [batch_size]: 1/size for the first ``size``, 0 for the padding."""
     share = torch.zeros(batch_size, dtype=dtype)
     share[:size] = 1 / size
     return share
 
 
 def words_of(equations: Equations) -> list[Tensor]:
-    """Return the words of both operands and of the answer, one tensor [n] each."""
+    """Return the token numbers of the left operands, right operands and answers, one tensor [n] each."""
     return [torch.from_numpy(x) + FIRST_NUMBER for x in (equations.a, equations.b, equations.answer)]

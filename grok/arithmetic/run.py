@@ -1,4 +1,4 @@
-"""One run in flight, apart from its tensors: what is due at which step, its curve, its end."""
+"""The state of one run in flight without its tensors: schedule, data order, curve, end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grok.runs import TrainingRun, evaluation_steps
 
 
 class ArithmeticRun(TrainingRun):
-    """One arithmetic run, apart from its tensors: what is due at which step, its data order, its curve, its end."""
+    """One arithmetic run without its tensors: its schedule, its data order, its curve and its end."""
 
     def __init__(self, job: Job) -> None:
         assert isinstance(job.config, ArithmeticConfig)
@@ -40,7 +40,7 @@ class ArithmeticRun(TrainingRun):
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
         self.step = step
-        # A run that is extended was evaluated at its old last step, which need not be on the new schedule.
+        # The shorter run was evaluated at its last step, which may not be on the longer run's schedule.
         self.curve = [CurvePoint(**point) for point in state["curve"] if point["step"] in self.due]
         self._good_in_a_row = state["good_in_a_row"]
         self.spend(state["seconds"])
@@ -48,11 +48,11 @@ class ArithmeticRun(TrainingRun):
         self.tags = list(state["numerics"])
 
     def _evaluations_until(self, step: int) -> int:
-        """Return how many passes over the validation set were made up to ``step``: a function of the schedule."""
+        """Return the number of passes over the validation set up to ``step``: a function of the schedule."""
         return self.config.eval.passes * sum(1 for due in self.due if due <= step)
 
     def state(self, tag: str) -> dict[str, Any]:
-        """Return the JSON-able part of a checkpoint made under the numerics ``tag``."""
+        """Return the JSON part of a checkpoint that is made under the numerics ``tag``."""
         return {
             "numerics": self.all_tags(tag),
             "curve": [asdict(point) for point in self.curve],
@@ -62,7 +62,7 @@ class ArithmeticRun(TrainingRun):
         }
 
     def decision_due(self) -> bool:
-        """Return whether the early stop looks at the validation set now, on its own cadence."""
+        """Return whether the early stop evaluates at this step (every ``train.stop_every`` steps)."""
         train = self.config.train
         return train.stop_when_generalised and self.step % train.stop_every == 0
 
@@ -70,14 +70,14 @@ class ArithmeticRun(TrainingRun):
         return self.step in self.due
 
     def next_due(self) -> int:
-        """Return the next step at which anything is due: an evaluation, a decision, a checkpoint or the end."""
+        """Return the step of the next evaluation, early-stop decision or checkpoint, or of the end."""
         train, every = self.config.train, self.config.checkpoint.every
         later = self._steps[bisect_right(self._steps, self.step) :][:1]
         cadences = [*([train.stop_every] if train.stop_when_generalised else []), *([every] if every > 0 else [])]
         return min([*later, max(train.steps, self.step + 1), *[(self.step // n + 1) * n for n in cadences]])
 
     def decide(self, val_acc: float) -> None:
-        """Note one early-stop decision; the run stops after ``PERSISTENCE`` good ones in a row."""
+        """Record a validation accuracy for the early stop; the run stops after ``PERSISTENCE`` high ones in a row."""
         self._good_in_a_row = self._good_in_a_row + 1 if val_acc >= GENERALISED_VAL_ACC else 0
         if self._good_in_a_row >= PERSISTENCE and self.step >= self.config.train.stop_horizon:
             self.stop_reason = "generalised"
@@ -87,7 +87,7 @@ class ArithmeticRun(TrainingRun):
         self.stop_reason, self.diverged = "not_finite", True
 
     def observe(self, point: CurvePoint) -> Progress:
-        """Add an evaluation to the curve."""
+        """Add an evaluation to the curve and return the progress event."""
         self.curve.append(point)
         return Progress(
             run_id=self.job.run_id,

@@ -1,4 +1,4 @@
-"""Gathers of rows that several examples share, and the sums that are their gradients, without atomics."""
+"""Gathers rows that several examples share; the gradient sums them without atomics."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 _LIBRARY: Final = torch.library.Library("grok", "FRAGMENT")
-"""For operations registered bare: a custom_op's checks of its arguments cost ten microseconds a call.
+"""Registers operations without ``custom_op``: its checks of arguments cost ten microseconds a call.
 
-Its first call also imports torch's compiler, which takes longer than importing torch.
+The first call of a ``custom_op`` also imports torch's compiler, which takes longer than importing torch.
 """
 _LIBRARY.define("take_rows(Tensor x, Tensor index) -> Tensor")
 
@@ -32,9 +32,9 @@ _LIBRARY.define("sum_rows(Tensor grad, Tensor index, int rows) -> Tensor")
 
 
 def _sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return [rows, D] in which row r is the sum of the ``grad`` rows whose index is r, in their order.
+    """Return [rows, D]; row r is the sum of the ``grad`` rows whose index is r, in their order.
 
-    Summed in float32 at least: a bfloat16 sum of ones ends at 256.
+    Sums are in float32 or float64: a bfloat16 sum of ones stops at 256.
     """
     whole = grad if grad.dtype == torch.float64 else grad.float()
     return whole.new_zeros(rows, grad.shape[1]).index_add_(0, index, whole).to(grad.dtype)
@@ -62,14 +62,14 @@ torch.library.register_autograd("grok::take_rows", _sum_back, setup_context=_sav
 
 
 def sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return [rows, D] in which row r is the sum of the ``grad`` [B, D] rows whose index is r, in their order."""
+    """Return [rows, D]; row r is the sum of the rows of ``grad`` [B, D] whose index is r, in their order."""
     return torch.ops.grok.sum_rows.default(grad, index, rows)  # type: ignore[no-any-return]
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return rows ``index`` [B] of ``x`` [R, D]; differentiable.
 
-    A custom operation because a compiler would turn the gradient's sum into atomic
-    additions, which cost more than the rest of the attention's backward pass.
+    This is a custom operation because a compiler would make the gradient's sum from atomic
+    additions, which take longer than the rest of the attention's backward pass.
     """
     return torch.ops.grok.take_rows.default(x, index)  # type: ignore[no-any-return]

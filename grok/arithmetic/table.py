@@ -1,4 +1,4 @@
-"""All equations of a task, and which of them train: a pure function of the split seed."""
+"""All equations of a task, and their split into training and validation set by the split seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grok.streams import Stream
 
 @dataclass(frozen=True, slots=True)
 class Equations:
-    """Left operands, right operands and answers; three arrays of one length."""
+    """Left operands, right operands and answers, [n] each."""
 
     a: Integers
     b: Integers
@@ -46,10 +46,10 @@ def all_equations(task: TaskConfig) -> Equations:
 def split(task: TaskConfig, seed: int) -> tuple[Equations, Equations]:
     """Return (training, validation) equations for a split seed.
 
-    A random permutation's first ``int(fraction * n)`` equations train. Both sets are in
-    table order: which example is in the set is the split's business, when it is seen
-    the order's. Label noise replaces the answers of a random share of the training
-    equations by random numbers.
+    The first ``int(fraction * n)`` equations of a random permutation are the training set.
+    Both sets are in table order: the split seed decides only which set an example is in, the
+    order seed when it is seen. Label noise replaces the answers of a random share of the
+    training equations by random numbers.
     """
     table = all_equations(task)
     n_train = task.train_examples()
@@ -61,7 +61,7 @@ def split(task: TaskConfig, seed: int) -> tuple[Equations, Equations]:
 
 
 def add_label_noise(task: TaskConfig, seed: int, answers: Integers, classes: int) -> None:
-    """Replace ``task.label_noise`` of the training ``answers`` by random ones, in place."""
+    """Replace the share ``task.label_noise`` of the training ``answers`` by random classes, in place."""
     if task.label_noise > 0:
         stream = Stream("split", seed)
         noisy = stream.at("label_noise").permutation(len(answers))[: round(task.label_noise * len(answers))]
@@ -69,13 +69,13 @@ def add_label_noise(task: TaskConfig, seed: int, answers: Integers, classes: int
 
 
 def examples_of(task: TaskConfig) -> Examples | None:
-    """Return the table of a task of the user's own that is no operation of two numbers, else None."""
+    """Return the examples of the user's own task, or None if it is an operation of two numbers or built in."""
     own = table_of(task.plugin) if task.plugin else None
     return own if isinstance(own, Examples) else None
 
 
 def split_examples(task: TaskConfig, table: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Return (training, validation) examples of any table, by the same rule as :func:`split`."""
+    """Return (training, validation) examples of the user's own task, by the same rule as :func:`split`."""
     n_train = task.train_examples()
     permutation = Stream("split", seed).permutation(len(table))
     train, val = table.take(np.sort(permutation[:n_train])), table.take(np.sort(permutation[n_train:]))
@@ -85,18 +85,18 @@ def split_examples(task: TaskConfig, table: Examples, seed: int) -> tuple[Exampl
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What a model of a task must take and give."""
+    """The sizes of a model's inputs and outputs for a task."""
 
     vocab_size: int
     """Number of tokens; 0: inputs are floats."""
     length: int
-    """Tokens (or numbers) of an example, T."""
+    """Number of tokens (or floats) of an example, T."""
     classes: int
-    """Places in the logits, V."""
+    """Number of classes, V."""
 
     @property
     def tokens(self) -> int:
-        """Return the size of a vocabulary that holds tokens and classes alike."""
+        """Return the size of a vocabulary with all tokens and all classes."""
         return max(self.vocab_size, self.classes)
 
 

@@ -1,4 +1,4 @@
-"""Token numbers: end of sequence, equals, nine operations, then the numbers.
+"""Token numbers: 0 is end of sequence, 1 equals; then follow nine operations and the task's numbers.
 
 The default task (modulus 223) has 234 tokens.
 """
@@ -18,11 +18,11 @@ FIRST_NUMBER: Final = FIRST_OPERATION + len(MODULAR_SLOTS)
 
 
 def operation_token(operation: str) -> int:
-    """Return the operation's token.
+    """Return the operation's token number.
 
-    A table has one operation only, so the token's number means nothing but its own row
-    of the embedding. The parity mixture takes division's row and the S5 products the
-    first three, which keeps the vocabulary at the nine operation tokens of the diary.
+    A task has one operation, so the number only selects a row of the embedding. The parity
+    mixture uses division's number and the S5 products use the first three, so that the
+    vocabulary has the nine operation tokens of the diary.
     """
     if operation in MODULAR_SLOTS:
         return FIRST_OPERATION + MODULAR_SLOTS.index(operation)
@@ -36,9 +36,9 @@ class Vocabulary:
     """The tokens of one task and the layout of its sequence."""
 
     numbers: int
-    """How many numbers there are: the modulus, or 120 in S5."""
+    """Count of the task's numbers: the modulus, or 120 in S5."""
     layout: tuple[int | str, ...]
-    """Per position a token number, or ``"a"`` / ``"b"`` for an operand."""
+    """For each position a token number, or ``"a"`` or ``"b"`` for an operand."""
 
     @classmethod
     def of(cls, task: TaskConfig) -> Vocabulary:

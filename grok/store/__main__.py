@@ -1,4 +1,4 @@
-"""``python -m grok.store``: runs the command in ``grok.cli.store``."""
+"""``grok store``: runs the command in ``grok.cli.store``."""
 
 import sys
 

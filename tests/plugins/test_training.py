@@ -212,7 +212,7 @@ def test_layers_of_a_module_are_drawn_by_their_own_seeds() -> None:
     [
         ({"task": {"plugin": {"_target_": "mine.Perceptron", "length": 2, "classes": 2}}}, "grok.plugins.Operation"),
         ({"task": {"plugin": {"_target_": "mine.addition", "n": 13}}}, "set task.modulus=13"),
-        ({"task": {"plugin": {"_target_": "mine.parity"}}}, "inputs of floats"),
+        ({"task": {"plugin": {"_target_": "mine.parity"}}}, "has float inputs"),
         ({"model": {"plugin": {"_target_": "mine.parity"}}}, "expected a torch.nn.Module"),
         ({**PLAIN, "model": {"plugin": {"_target_": "mine.Batchnorm"}}}, "changes its buffer"),
         ({**PLAIN, "model": {"plugin": {"_target_": "mine.Perceptron", "depth": 3}}}, "refuses its arguments"),

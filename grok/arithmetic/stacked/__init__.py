@@ -1,13 +1,13 @@
-"""Many lanes side by side in batched products, for a device on which one lane is too small.
+"""Stacked lanes: many lanes in batched products, for a device that one lane cannot keep busy.
 
-All lanes of one program are stacked along a leading axis and every product is a batched
+All lanes of one program are stacked along a leading axis, and every product is a batched
 one. The width is fixed (short groups are padded with idle lanes), a finished lane is
-refilled in place, and no sum uses atomics, so a lane's bits depend on the tag and on
-nothing beside it.
+refilled in place, and no sum uses atomics, so a lane's bits depend only on the run and the
+numerics tag.
 
-``engine`` decides on the host what is due; ``state`` holds all tensors, in buffers that
-never move; ``step`` computes on them and never speaks to the host; ``captured`` turns
-that into CUDA graphs; ``width`` says how many lanes fit.
+``engine`` schedules on the host; ``state`` holds all tensors in buffers with fixed
+addresses; ``step`` computes on them without synchronising with the host; ``captured`` turns
+the step into CUDA graphs; ``width`` chooses the number of lanes.
 """
 
 from grok.arithmetic.stacked.engine import train_stacked

@@ -1,4 +1,4 @@
-"""The operations of ``grok.arithmetic.backends`` with a leading lane axis L on everything."""
+"""The operations of ``grok.arithmetic.backends`` on tensors with a leading lane axis L."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 
 class StackedLanes:
-    """Batched products; sums over shared rows in a fixed order, never by atomic additions."""
+    """Batched products; sums over shared rows have a fixed order and use no atomics."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         product = torch.bmm(x, weight.mT)
-        # added apart, so that a compiled step fuses it with what follows; baddbmm would copy the bias out first
+        # separate addition, which a compiled step fuses with the next operation; baddbmm would copy the bias first
         return product if bias is None else product + bias[:, None, :]
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -35,12 +35,12 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
     return torch.gather(x, 1, index[..., None].expand(-1, -1, x.shape[-1]))
 
 
-# Custom operations: a compiler must not turn the sums into atomic additions, and sees two equal groupings as one.
+# Custom operations, so that a compiler cannot make atomic additions of the sums, and merges equal groupings.
 @torch.library.custom_op("grok::group_rows", mutates_args=())
 def group_rows(index: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return (order [L, B], lengths [L, R]): the places of ``index`` [L, B] by row, and how many each row has.
+    """Return (order [L, B], lengths [L, R]): the positions of ``index`` [L, B] sorted by row, and the count per row.
 
-    Within a row the places keep their order.
+    The sort is stable: positions of one row keep their order.
     """
     grouped, order = index.sort(dim=1, stable=True)
     borders = torch.arange(rows + 1, device=index.device).expand(index.shape[0], -1).contiguous()
@@ -54,12 +54,12 @@ def _(index: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("grok::sum_grouped_rows", mutates_args=())
 def sum_grouped_rows(grad: Tensor, lengths: Tensor) -> Tensor:
-    """Return [L, R, D]: the sums of consecutive rows of ``grad`` [L, B, D], ``lengths`` [L, R] at a time.
+    """Return [L, R, D]: the sums of consecutive rows of ``grad`` [L, B, D], with ``lengths`` [L, R] rows each.
 
-    On CUDA one thread adds up one element of a row, in order.
+    On CUDA one thread sums one element of a row, in order.
     """
     whole = grad.double() if grad.dtype == torch.float64 else grad.float()
-    # "unsafe" leaves out a check of the lengths that would wait for the device
+    # "unsafe" omits a check of the lengths that would synchronise with the device
     return torch.segment_reduce(whole, "sum", lengths=lengths, axis=1, unsafe=True).to(grad.dtype)
 
 
@@ -69,7 +69,7 @@ def _(grad: Tensor, lengths: Tensor) -> Tensor:
 
 
 class _TakeRows(torch.autograd.Function):
-    """Rows of ``x``, a plain gather that fuses; the gradient is summed row by row, in order."""
+    """Rows of ``x``: a gather that fuses. Its gradient is summed row by row, in order."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
@@ -83,6 +83,6 @@ class _TakeRows(torch.autograd.Function):
 
 
 def take_lane_rows(x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
-    """Return rows ``index`` [L, B] of ``x`` [L, R, D]; ``group_rows`` of the index are for the gradient."""
+    """Return rows ``index`` [L, B] of ``x`` [L, R, D]; the gradient uses the results of ``group_rows``."""
     taken: Tensor = _TakeRows.apply(x, index, order, lengths)  # type: ignore[no-untyped-call]
     return taken

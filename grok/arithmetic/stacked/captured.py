@@ -1,9 +1,9 @@
-"""A function over buffers that never move: on CUDA captured as a graph and replayed, elsewhere called.
+"""A function over buffers with fixed addresses: captured as a graph and replayed on CUDA, called elsewhere.
 
-What a capture forbids, the functions handed over here keep to on every device: no wait
-for the device, no number asked for by the host, no copy from or to it, no shape or
-branch that depends on data. Warming up and capturing use one stream, so that library
-handles and compiled kernels exist before the capture begins.
+The function keeps the rules of a capture on every device: no synchronisation with the
+host, no copy from or to the host, no shape or branch that depends on data. Warm-up and
+capture use one stream, so that library handles and compiled kernels exist before the
+capture begins.
 
 Source: PyTorch's notes on CUDA graphs; NVIDIA's "CUDA Graph best practice for PyTorch".
 """
@@ -17,21 +17,21 @@ from typing import Final
 import torch
 
 WARM_UPS: Final = 3
-"""Calls before a capture: kernels are compiled and chosen, and memory is set aside, in the first ones."""
+"""Calls before a capture: the first ones compile and choose kernels, and allocate memory."""
 
 
 @functools.cache
 def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the one stream of this process on which captures warm up: each has library workspaces of its own."""
+    """Return this process's only stream for captures: every stream has its own library workspaces."""
     return torch.cuda.Stream(device)
 
 
 class Captured:
     """``function`` (no arguments, no result) on a device.
 
-    ``prepare`` calls it ``WARM_UPS`` times on every device, so it must leave everything
-    that counts as it was when nothing is to be done. A graph has memory of its own; what
-    is to outlive a call belongs into the buffers.
+    ``prepare`` calls it ``WARM_UPS`` times on every device, so it must change no result when
+    no lane is alive. A graph has its own memory; results that must outlive a call belong in the
+    buffers.
     """
 
     def __init__(self, function: Callable[[], None], device: torch.device, *, graph: bool = True) -> None:

@@ -1,7 +1,7 @@
-"""The stacked lanes' host: seats runs, says what is due, looks at them, retires them. It does no I/O.
+"""The host side of stacked lanes: gives runs a lane, schedules steps, evaluates, and removes ended runs. No I/O.
 
-Between two looks the host only queues steps and the epochs' orders; it waits for the
-device when something is due and nowhere else.
+Between two synchronisations the host only queues steps and the orders of epochs. It waits
+for the device only when an evaluation, a decision, a checkpoint or an end is due.
 """
 
 from __future__ import annotations
@@ -40,38 +40,43 @@ EXPECTED_WARNINGS = (
     "Attempting to run cuBLAS, but there was no current CUDA context",  # autograd's thread, the first time
     "Online softmax is disabled on the fly",
 )
-"""What torch says while a step is set up and is no news to anybody."""
+"""Warnings of torch during the setup of a step that need no action."""
 LOOK_EVERY = 50
-"""Most steps between two looks at losses and at the stop request."""
+"""Largest number of steps between two checks of losses and of the stop request."""
 
 
 def train_stacked(
     jobs: Sequence[Job], *, lanes: int | None, stop: StopRequested, device: str = "cuda", graphs: bool = True
 ) -> Iterator[Event]:
-    """Train ``jobs`` in stacks of lanes that share one program each; events as ``engine.train``.
+    """Train ``jobs`` in stacks of lanes with one program each; yields the events of ``engine.train``.
 
-    ``graphs=False``, or ``numerics.graphs=false``, queues every kernel anew instead of replaying captured graphs: the
-    same numbers, slower.
+    Args:
+        jobs: runs with arithmetic configs, in the order in which they get a lane.
+        lanes: width of a stack; default: from the table of widths.
+        stop: see ``engine.train``.
+        device: a torch device.
+        graphs: False, or ``numerics.graphs=false``, launches every kernel instead of replaying captured graphs: equal
+            numbers, slower.
 
     Raises:
-        ConfigError: a setting that stacked lanes do not carry.
+        ConfigError: a setting that stacked lanes do not support.
         TrainingError: the lanes could not be set up on the device.
     """
     by_program: dict[str, list[Job]] = {}
     for job in jobs:
         assert isinstance(job.config, ArithmeticConfig)
         if missing := job.config.only_on_cpu():
-            raise ConfigError(f"{', '.join(missing)}: stacked lanes do not carry this yet, set device=cpu")
+            raise ConfigError(f"{', '.join(missing)}: stacked lanes do not support this, set device=cpu")
         by_program.setdefault(f"{program_key(job.config)} {variant(job.config.optim)}", []).append(job)
     for group in by_program.values():
         yield from Stack(group, lanes=lanes, device=torch.device(device), graphs=graphs).train(stop)
-        gc.collect()  # a step refers to itself: its buffers must be gone before the next program's are made
+        gc.collect()  # a step is in a reference cycle: its buffers must be freed before the next program's are made
         if stop():
             return
 
 
 class Seat:
-    """A run and what it brings to a lane, made on the host while the device is at work."""
+    """A run with its data and initial weights, made on the host while the device computes."""
 
     def __init__(self, job: Job) -> None:
         self.run = ArithmeticRun(job)
@@ -84,7 +89,7 @@ class Seat:
         self.norm = 0.0 if clamp is None or self.initial is None else NormClamp(self.initial, clamp).target
 
     def start(self) -> tuple[Parameters, dict[str, Parameters]]:
-        """Return the parameters to start from, and the moments (none for a new run)."""
+        """Return the parameters at the run's start, and the optimiser's moments (empty for a new run)."""
         resume = self.run.job.resume
         if resume is None:
             assert self.initial is not None
@@ -97,7 +102,7 @@ class Seat:
 
 
 class Stack:
-    """One program's lanes and the jobs that wait for one."""
+    """One program's lanes, and the jobs that wait for a lane."""
 
     def __init__(self, jobs: Sequence[Job], *, lanes: int | None, device: torch.device, graphs: bool = True) -> None:
         config = jobs[0].config
@@ -108,7 +113,7 @@ class Stack:
             warnings.warn(idle, stacklevel=2)
         self.waiting = deque(jobs)
         self.ready: deque[Seat] = deque()
-        """Seats made ahead, at most one for each lane."""
+        """Seats made in advance, at most one for each lane."""
         self.seats: list[Seat | None] = [None] * self.width
         self.graphs = graphs and config.numerics.graphs
         self.compiled = config.numerics.compile
@@ -117,7 +122,7 @@ class Stack:
             self._set_up()
         except GrokError:
             raise
-        except Exception as error:  # no other group would fare better: this ends the sweep instead of being retried
+        except Exception as error:  # other groups would fail as well: this ends the sweep without a retry
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise TrainingError(
                 f"{self.width} stacked lanes could not be set up on {device} ({reason}): lanes=N takes fewer, "
@@ -125,10 +130,10 @@ class Stack:
             ) from error
         self._batches = -(-config.task.train_examples() // config.train.batch_size)
         self._epoch = np.full(self.width, -1)
-        """The epoch whose order lies on the device."""
+        """For each lane the epoch whose order is on the device."""
 
     def _set_up(self) -> None:
-        """Compile and capture. No lane is alive yet, so warming up changes nothing."""
+        """Compile and capture. No lane is alive yet, so the warm-up changes no result."""
         with product_precision(self.config.precision), warnings.catch_warnings():
             for message in EXPECTED_WARNINGS:
                 warnings.filterwarnings("ignore", message=message)
@@ -139,8 +144,8 @@ class Stack:
                 if not (self.compiled and is_compile_error(error)):
                     raise
                 allow_uncompiled(error, auto_fallback=self.config.numerics.auto_fallback)
-            # Not inside the handler: the error's traceback holds the failed step's activations, and its
-            # autograd graph with the stream it was made on, which a capture must not wait for.
+            # Outside the handler, because the error's traceback holds the failed step's activations, and its
+            # autograd graph on a stream for which a capture must not wait.
             gc.collect()
             self.compiled = False
             self._build()
@@ -153,7 +158,7 @@ class Stack:
         self._pass.prepare()
 
     def tag(self) -> str:
-        """Return the numerics tag; the width is in it because a batched product may depend on it."""
+        """Return the numerics tag; it has the width, because the bits of a batched product may depend on it."""
         cuda = self.device.type == "cuda"
         parts = {
             "device": self.device.type,
@@ -177,7 +182,7 @@ class Stack:
             if self._seated():
                 began = time.monotonic()
                 self._queue()
-                yield from news  # of the look before: made up and handed over while the device is at work
+                yield from news  # of the last synchronisation; computed while the device works
                 self._make_ready()
                 news = self._look(began)
             if stop() or not (self._seated() or self.ready or self.waiting):
@@ -189,14 +194,14 @@ class Stack:
         return [(lane, seat) for lane, seat in enumerate(self.seats) if seat is not None]
 
     def _seat(self, lane: int, seat: Seat) -> Iterator[Event]:
-        """Give a run the lane: its weights, its moments, its data."""
+        """Write a run's weights, moments and data into the lane."""
         run = seat.run
         run.refuse_other_numerics(self.tag(), run.step)
         parameters, moments = seat.start()
         self.state.seat(lane, parameters, moments, run.step)
         if "init" not in run.config.save:
             seat.initial = None
-        if run.ended():  # resumed at its very end: killed before its row was written
+        if run.ended():  # resumed at its last step: it was killed before its row was written
             self.state.rest(lane)
             yield from self._results([(lane, seat)])
             return
@@ -206,7 +211,7 @@ class Stack:
         self.seats[lane] = seat
 
     def _shuffle(self, further: int = 0) -> None:
-        """Queue the order of every lane that begins an epoch ``further`` steps beyond where it is."""
+        """Queue the data order of every lane that begins an epoch in ``further`` steps."""
         seated = self._seated()
         epochs = (np.array([seat.run.step for _, seat in seated]) + further) // self._batches
         lanes = np.array([lane for lane, _ in seated])
@@ -215,7 +220,7 @@ class Stack:
         self.state.shuffle([(seated[i][0], seated[i][1].run.order.stream(int(epochs[i]))) for i in begun])
 
     def _queue(self) -> None:
-        """Queue steps up to the nearest at which anything is due in any lane."""
+        """Queue steps up to the next one at which anything is due in any lane."""
         steps = min(LOOK_EVERY, *[seat.run.next_due() - seat.run.step for _, seat in self._seated()])
         with product_precision(self.config.precision):
             for further in range(steps):
@@ -223,7 +228,7 @@ class Stack:
                 self._step()
 
     def _make_ready(self) -> None:
-        """Make seats for runs that wait, for as long as the device is at work."""
+        """Make seats for waiting runs while the device computes."""
         if self.device.type != "cuda":
             return
         done = torch.cuda.Event()
@@ -232,9 +237,9 @@ class Stack:
             self.ready.append(Seat(self.waiting.popleft()))
 
     def _look(self, began: float) -> Iterator[Event]:
-        """Wait for the steps queued since ``began``; evaluate and decide what is due, retire what ended.
+        """Wait for the steps queued since ``began``; evaluate, decide, and free the lanes of ended runs.
 
-        Returns the news, in which everything is that the lanes no longer hold.
+        Returns the events, with copies of everything that the freed lanes held.
         """
         losses, accuracies, at, alive = self.state.fetch()
         seated = self._seated()
@@ -264,7 +269,7 @@ class Stack:
             if run.ended():
                 ended.append((lane, seat))
                 if run.config.checkpoint.keep and run.stop_reason == "steps":
-                    kept.append((lane, seat))  # what a longer run goes on from
+                    kept.append((lane, seat))  # for a longer run
             elif run.checkpoint_due(run.step):
                 kept.append((lane, seat))
         news: Iterator[Event] = chain(starmap(observe, observed), self._checkpoints(kept), self._results(ended))
@@ -274,7 +279,7 @@ class Stack:
         return news
 
     def _evaluate(self, lanes: Sequence[int]) -> dict[int, tuple[float, float]]:
-        """Return (loss, accuracy) of each of ``lanes`` on its own validation set."""
+        """Return (mean loss, accuracy) of each of ``lanes`` on its own validation set."""
         together, parts = self.evaluation.lanes, []
         with product_precision(self.config.precision):
             for start in range(0, len(lanes), together):
@@ -286,7 +291,7 @@ class Stack:
         return {lane: (losses[i], hits[i]) for i, lane in enumerate(lanes)}
 
     def _checkpoints(self, seated: Sequence[tuple[int, Seat]]) -> Iterator[Checkpoint]:
-        """Fetch what a run goes on from, at once; return the checkpoints one by one."""
+        """Fetch the states of all runs in one copy; return their checkpoints one by one."""
         held = self.state.lanes([lane for lane, _ in seated], ("parameters", *self.state.moments))
         return (self._checkpoint(seat.run, tensors) for (_, seat), tensors in zip(seated, held, strict=True))
 
@@ -294,7 +299,7 @@ class Stack:
         return Checkpoint(run_id=run.job.run_id, step=run.step, tensors=tensors, state=run.state(self.tag()))
 
     def _results(self, ended: Sequence[tuple[int, Seat]]) -> Iterator[RunResult]:
-        """Fetch what ended runs leave behind, at once; return their results one by one."""
+        """Fetch the weights of all ended runs in one copy; return their results one by one."""
         held = self.state.lanes([lane for lane, _ in ended], ("parameters",))
         return (self._result(seat, tensors) for (_, seat), tensors in zip(ended, held, strict=True))
 

@@ -1,8 +1,8 @@
-"""The stacked lanes' mathematics in the form that compiles to the fewest bytes, for the compiled step.
+"""The stacked lanes' mathematics in the form that compiles to the least memory traffic, for the compiled step.
 
-Equal to ``LaneModel`` over ``StackedLanes`` up to rounding; tests/arithmetic holds it to 1e-12 in float64. As on a CPU
-(``grok.arithmetic.fused``) loss and gradients are one graph, and what a gradient needs is *kept*: handed out of the
-graph, so that the compiler stores it where its operands are at hand.
+Equal to ``LaneModel`` over ``StackedLanes`` up to rounding; tests/arithmetic checks 1e-12 in float64. As on a CPU
+(``grok.arithmetic.fused``) loss and gradients are one graph, and values that a gradient needs are *kept*: they are
+outputs of the graph, so that the compiler stores them in the forward pass.
 
 L lanes, R rows, D width, F width of a product's result.
 """
@@ -23,14 +23,14 @@ from grok.arithmetic.stacked.backend import StackedLanes
 from grok.config.arithmetic import ModelConfig
 
 ALIGNED: Final = 8
-"""Columns of a product come in multiples of this: rows of 16 bytes, which the libraries' fast kernels ask for."""
+"""A product's columns are padded to a multiple of this: rows of 16 bytes, which the libraries' fast kernels need."""
 
 
 class FusedLanes(StackedLanes):
-    """Batched products with aligned rows, whose weight gradients lie in memory as the weights do."""
+    """Batched products with aligned rows; weight gradients have the memory layout of the weights."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):  # here, so that the gradients' products are in its type as well
+        if torch.is_autocast_enabled(x.device.type):  # cast here, so that the gradients' products have its type, too
             low = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(low), weight.to(low)
         outputs = weight.shape[1]
@@ -39,7 +39,10 @@ class FusedLanes(StackedLanes):
         return product if bias is None else product + bias[:, None, :]
 
     def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
-        """By comparing words: the gradient of a look-up is written to a field of zeros, which is then read."""
+        """Return each example's cross-entropy; the answer's logit is selected by comparison.
+
+        The gradient of an indexed selection would be written into zeros and read again.
+        """
         words = torch.arange(logits.shape[-1], device=logits.device)
         own = torch.where(words == answer[..., None], logits, 0.0).sum(-1)
         return logits.logsumexp(-1) - own
@@ -51,10 +54,10 @@ class FusedModel(LaneModel):
     def __init__(self, config: ModelConfig, plan: RowPlan) -> None:
         super().__init__(config, plan, FusedLanes())
         self.kept: list[Tensor] = []
-        """What the gradients need, in the order of its making."""
+        """Values that the gradients need, in the order of their computation."""
 
     def take_kept(self) -> list[Tensor]:
-        """Return what was kept, and forget it."""
+        """Return the kept values and clear the list."""
         kept, self.kept = self.kept, []
         return kept
 
@@ -79,7 +82,7 @@ class _Product(torch.autograd.Function):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """(LayerNorm of rows [L, R, D], the rows before weight and bias, each row's 1 / standard deviation)."""
+    """LayerNorm of rows [L, R, D]; also returns the rows before weight and bias, and their 1 / standard deviation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:

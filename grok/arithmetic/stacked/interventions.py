@@ -1,6 +1,6 @@
-"""The changes to the training rule of ``grok.arithmetic.interventions``, for every lane at once.
+"""The changes to the training rule of ``grok.arithmetic.interventions``, for stacked lanes.
 
-L lanes; what is a number for one lane is a tensor [L] here.
+L lanes; a number of one lane is a tensor [L] here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from grok.config.arithmetic import OptimConfig
 
 
 def variant(optim: OptimConfig) -> tuple[str, bool, bool]:
-    """Return which changes a run asks for: lanes side by side must agree in this."""
+    """Return the changes that a run uses; all lanes of a stack must have the same."""
     return (optim.grokfast, optim.orthogonal_gradient, optim.norm_clamp is not None)
 
 
 def along(values: Tensor, like: Tensor) -> Tensor:
-    """Return ``values`` [L] shaped to act on ``like`` [L, ...], in its type."""
+    """Return ``values`` [L] reshaped to broadcast with ``like`` [L, ...], in its type."""
     return values.to(like.dtype).reshape(-1, *([1] * (like.ndim - 1)))
 
 
@@ -36,7 +36,7 @@ def amplified(
 
 
 def orthogonal(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return each tensor's gradient without its part along the weights, at its old norm."""
+    """Return each tensor's gradient without its component along the weights, scaled to the gradient's norm."""
 
     def total(x: Tensor) -> Tensor:
         return x.flatten(1).sum(1)
@@ -49,7 +49,7 @@ def orthogonal(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> lis
 
 
 def clamp_norm(parameters: Sequence[Tensor], *, target: Tensor, alive: Tensor) -> None:
-    """Scale all parameters of each living lane in place to the norm ``target``."""
+    """Scale all parameters of each lane that is alive, in place, to the norm ``target`` [L]."""
     squares = torch.stack([p.double().square().flatten(1).sum(1) for p in parameters]).sum(0)
     factor = target / squares.sqrt().clamp(min=1e-30)
     for p in parameters:

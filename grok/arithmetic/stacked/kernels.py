@@ -1,8 +1,9 @@
-"""How the compiled step's GPU kernels are laid out: by rule, so that every process runs the same ones.
+"""Fixed block sizes of the compiled step's GPU kernels, so that every process runs the same kernels.
 
-The compiler's default tries several block sizes for each kernel and keeps the fastest, which is another one on another
-day; its ``deterministic`` setting then leaves the choice to an order of sizes that suits no reduction here. These rules
-hold a thread block at 1,024 elements, 8 for each of 128 threads, and read memory in whole lines of 128 bytes.
+By default the compiler times several block sizes for each kernel and keeps the fastest, which may change from process
+to process. Its ``deterministic`` setting takes the first of a list of sizes, which is slow for the reductions of this
+step. These rules give a thread block 1,024 elements, 8 for each of 128 threads, and read memory in whole lines of 128
+bytes.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 from torch._inductor.codegen.triton import FixedTritonConfig
 
 ELEMENTS: Final = 1024
-"""Of a thread block's tile."""
+"""Elements of a thread block's tile."""
 LONGEST_ROW: Final = 1024
-"""Longest row that a thread block holds whole."""
+"""Elements of the longest row that one thread block reads whole."""
 COLUMNS: Final = 32
-"""Columns whose sums one thread block takes: 128 bytes of float32."""
+"""Columns that one thread block sums: 128 bytes of float32."""
 WIDE_COLUMNS: Final = 64
-"""The same where there are 2**17 columns or more: blocks enough for every multiprocessor."""
+"""The same from 2**17 columns on, where every multiprocessor still has enough blocks."""
 
 
 class FixedKernels(InductorChoices):  # type: ignore[misc]
-    """Inductor's choices, but for reductions."""
+    """Inductor's choices, with fixed block sizes for reductions."""
 
     def uuid(self) -> str:
-        """Return the name of these rules, for the compiler's cache."""
+        """Return the identifier of these rules in the compiler's cache."""
         return "grok-1"
 
     @staticmethod
     def should_use_persistent_reduction(features: SIMDKernelFeatures, cooperative_reduction: bool) -> bool:
-        """Hold a row whole, so that it is read once, where it is short and lies in a row in memory."""
+        """Return whether a thread block reads a whole row once: if it is short and contiguous in memory."""
         if int(features.reduction_numel) <= LONGEST_ROW and along_rows(features):
             return True
         return bool(InductorChoices.should_use_persistent_reduction(features, cooperative_reduction))
@@ -56,7 +57,7 @@ class FixedKernels(InductorChoices):  # type: ignore[misc]
 
 
 def along_rows(features: SIMDKernelFeatures) -> bool:
-    """Return whether a reduction sums numbers that are neighbours in memory, for most of what it reads."""
+    """Return whether a reduction sums neighbours in memory, for the majority of its inputs."""
     votes = 0
     for node in features.reduction_nodes():
         body = node._body
@@ -67,5 +68,5 @@ def along_rows(features: SIMDKernelFeatures) -> bool:
 
 
 def power_of_two(n: int) -> int:
-    """Return the least power of two that is not below ``n``."""
+    """Return the smallest power of two that is at least ``n``."""
     return 1 << max(0, n - 1).bit_length()

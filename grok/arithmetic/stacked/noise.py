@@ -1,8 +1,8 @@
-"""Dropout on the device: every bit follows from the lane's dropout seed, its step, the place and the element.
+"""Dropout on the device: a mask is a function of the lane's dropout seed, the step, the place and the element.
 
-A stream's key is hashed on the host; the device mixes it with a counter, in whole numbers,
-so the masks are the same on every device. They are not those of a single lane on a CPU,
-which come from torch's generator.
+The host hashes a stream's key; the device mixes it with a counter in integer arithmetic, so
+the masks are equal on every device. They differ from those of a single lane on a CPU, which
+come from torch's generator.
 
 Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators" (SplitMix64).
 """
@@ -27,11 +27,11 @@ GOLDEN: Final = _signed(0x9E3779B97F4A7C15)
 FIRST: Final = _signed(0xBF58476D1CE4E5B9)
 SECOND: Final = _signed(0x94D049BB133111EB)
 BITS: Final = 53
-"""Of the 64 bits of a mixed word, those that are compared with the rate."""
+"""Number of the upper bits of a mixed 64-bit word that are compared with the rate."""
 
 
 def places(model: ModelConfig) -> list[str]:
-    """Return the names of the places at which dropout acts; none without dropout."""
+    """Return the names of the places of dropout; an empty list without dropout."""
     if model.dropout == 0:
         return []
     return ["embedding", *[f"blocks.{i}.{part}" for i in range(model.layers) for part in ("attention", "mlp")]]
@@ -61,7 +61,7 @@ def dropout(model: ModelConfig, keys: Tensor, step: Tensor) -> Noise:
 
 
 def mixed(words: Tensor) -> Tensor:
-    """Return SplitMix64's output function of 64-bit words held as signed integers; products wrap around."""
+    """Return SplitMix64's output function of 64-bit words, stored as signed integers; products wrap around."""
     words = (words ^ _shifted(words, 30)) * FIRST
     words = (words ^ _shifted(words, 27)) * SECOND
     mixed_words: Tensor = words ^ _shifted(words, 31)
@@ -69,6 +69,6 @@ def mixed(words: Tensor) -> Tensor:
 
 
 def _shifted(words: Tensor, bits: int) -> Tensor:
-    """Return the words shifted right with zeros from the left: a signed integer's own shift repeats its sign."""
+    """Return the words shifted right with zeros from the left (a signed shift would repeat the sign bit)."""
     shifted: Tensor = (words >> bits) & (2 ** (64 - bits) - 1)
     return shifted

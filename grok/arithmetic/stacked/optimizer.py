@@ -17,7 +17,7 @@ from grok.arithmetic.stacked.state import LaneState
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What an update needs of each lane, in the parameters' type: [L], and [P, L] for the decay."""
+    """The coefficients of each lane's update, in the parameters' type: [L], and [P, L] for the decay."""
 
     lr: Tensor
     keep1: Tensor
@@ -65,7 +65,7 @@ def adamw(
         v_new = v + along(keep2, p) * (g * g - v)
         denominator = v_new.sqrt() / along(correction2, p) + along(eps, p)
         change = along(lr, p) * (along(wd, p) * p + m_new / along(correction1, p) / denominator)
-        # chosen, not multiplied by 0: the gradients of a lane at rest may be infinite
+        # selected, not multiplied by 0: the gradients of an idle lane may be infinite
         on = alive.reshape(along(lr, p).shape)
         m.copy_(torch.where(on, m_new, m))
         v.copy_(torch.where(on, v_new, v))

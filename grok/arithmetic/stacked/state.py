@@ -1,8 +1,7 @@
-"""Everything that the stacked lanes' steps read and write, in buffers that never move.
+"""The state of stacked lanes: everything that a step reads and writes, in buffers with fixed addresses.
 
-A captured graph knows addresses, not names: nothing here is ever replaced, only
-overwritten, and a lane that gets a new run is filled in place. L lanes, N training
-examples, P parameters.
+A captured graph refers to addresses, so buffers are never replaced, only overwritten; a
+lane that gets a new run is filled in place. L lanes, N training examples, P parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from grok.streams import Stream
 
 MOMENTS = ("first_moment", "second_moment")
 SORTED_AT_ONCE = 2**23
-"""Most random words that are sorted in one go: it takes some 40 bytes of device memory for each."""
+"""Largest number of random words in one sort, which needs about 40 bytes of device memory for each."""
 _TOP_BIT = -(2**63)
 
 
@@ -50,19 +49,19 @@ class LaneState:
         self.parameters = {n: zeros(*s, dtype=self.dtype).requires_grad_() for n, s in shapes.items()}
         kept = (*MOMENTS, "slow_gradient") if config.optim.grokfast == "ema" else MOMENTS
         self.moments = {m: {n: zeros(*s, dtype=self.dtype) for n, s in shapes.items()} for m in kept}
-        """What the optimiser remembers, by the names of a checkpoint's groups."""
+        """The optimiser's state, by the names of a checkpoint's groups."""
         self.settings = torch.zeros(len(self.SCALARS) + len(shapes), width, dtype=torch.float64, device=device)
         self.train_set = torch.full((3, width, examples), FIRST_NUMBER, device=device)  # a, b, answer
         self.val_set = torch.full((3, width, config.task.examples() - examples), FIRST_NUMBER, device=device)
         for columns in (self.train_set, self.val_set):
-            columns[1] = right  # lanes at rest compute equations that exist
+            columns[1] = right  # idle lanes compute valid equations
         self.order = zeros(examples, dtype=torch.int64)
         """The epoch's permutation of each lane's training examples."""
         self.noise_keys = torch.zeros(len(places(config.model)), width, dtype=torch.int64, device=device)
         self.step = zeros(dtype=torch.int64)
-        """Updates made."""
+        """Number of updates made."""
         self.alive = zeros(dtype=torch.bool)
-        """Lanes that train: the others keep every one of their numbers."""
+        """Whether the lane trains; a step changes no number of the others."""
         self.loss, self.accuracy = zeros(dtype=self.dtype), zeros(dtype=self.dtype)
         """Of the last mini-batch, before its update."""
 
@@ -84,7 +83,7 @@ class LaneState:
 
     @torch.no_grad()
     def seat(self, lane: int, parameters: Parameters, moments: dict[str, Parameters], step: int) -> None:
-        """Put a run's weights into a lane at ``step``; moments that are not given are zero."""
+        """Write a run's weights and moments at ``step`` into a lane; without moments they are zero."""
         for name in self.names:
             self.parameters[name][lane].copy_(parameters[name])
             for moment, named in self.moments.items():
@@ -97,7 +96,7 @@ class LaneState:
         self.alive[lane] = True
 
     def instruct(self, lane: int, optim: OptimConfig, *, dropout_seed: int = 0, norm: float = 0.0) -> None:
-        """Set a lane's learning rate, moments' decay rates, weight decay, dropout stream and norm to be held."""
+        """Write a lane's optimiser settings, dropout keys and the target of the norm clamp."""
         scalars = [optim.lr, optim.warmup_steps, *optim.betas, optim.eps]
         scalars += [optim.grokfast_alpha, optim.grokfast_lamb, norm]
         decay = [optim.weight_decay if decays(n, self._one_lane[n], optim) else 0.0 for n in self.names]
@@ -105,20 +104,20 @@ class LaneState:
         self.noise_keys[:, lane].copy_(torch.tensor(keys_of(self.config.model, dropout_seed), dtype=torch.int64))
 
     def show(self, lane: int, train_set: Equations, val_set: Equations) -> None:
-        """Put a run's data into a lane."""
+        """Write a run's data into a lane."""
         for columns, equations in ((self.train_set, train_set), (self.val_set, val_set)):
             tokens = np.stack([equations.a, equations.b, equations.answer]) + FIRST_NUMBER
             columns[:, lane].copy_(torch.from_numpy(tokens))
 
     def rest(self, lane: int) -> None:
-        """Let a lane keep its numbers from here on."""
+        """Make a lane idle: steps no longer change it."""
         self.alive[lane] = False
 
     def shuffle(self, epochs: Sequence[tuple[int, Stream]]) -> None:
-        """Give lanes the order of an epoch: the stream's permutation, sorted on the device.
+        """Queue the data order of an epoch for lanes: the stream's permutation, sorted on the device.
 
-        The words travel as signed integers in the same order, from pinned memory, and
-        their stable sort is the stream's own permutation bit for bit. Nothing waits.
+        The words are copied from pinned memory as signed integers with the same order. Their
+        stable sort equals the stream's permutation on the host. This does not synchronise.
         """
         examples = self.order.shape[1]
         at_once = max(1, SORTED_AT_ONCE // examples)
@@ -132,7 +131,7 @@ class LaneState:
                 self.order[lane].copy_(row)
 
     def fetch(self) -> tuple[list[float], list[float], list[int], list[bool]]:
-        """Return (loss, accuracy, step, alive) of every lane; waits for the device once."""
+        """Return (loss, accuracy, step, alive) of every lane; synchronises with the device once."""
         rows = torch.stack([self.loss.double(), self.accuracy.double(), self.step.double(), self.alive.double()])
         loss, accuracy, step, alive = rows.tolist()
         return loss, accuracy, [int(s) for s in step], [bool(a) for a in alive]

@@ -1,8 +1,8 @@
-"""One step of all lanes, and one pass of their evaluation: from buffers to buffers.
+"""One training step of all lanes, and one pass of their evaluation, on the buffers of ``state``.
 
-Nothing here waits for the device or asks what a number is, and shapes and addresses are
-the same each time, so that a CUDA graph can be captured once and replayed. Batch order,
-learning rate and bias correction follow on the device from each lane's own step counter.
+Nothing here synchronises with the host, and shapes and addresses are the same in each call,
+so that a CUDA graph can be captured once and replayed. The device computes batch order,
+learning rate and bias correction from each lane's own step counter.
 
 L lanes, E lanes evaluated together, B batch, C examples of an evaluation's pass.
 """
@@ -33,11 +33,11 @@ from grok.numerics.compiled import Function, OneGraph, Options
 
 
 def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextManager[object]:
-    """Return the region in which products run in bfloat16 if ``precision`` says so.
+    """Return the context in which products are in bfloat16 for ``precision=bf16``.
 
-    Its cache of cast weights is off: a capture must not keep what lies in a graph's memory.
+    Its cache of cast weights is off, because it would keep tensors that are in a graph's memory.
     """
-    if config.precision != "bf16" or device.type == "meta":  # tensors without data are not cast: they count as float32
+    if config.precision != "bf16" or device.type == "meta":  # tensors without data count as float32
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
@@ -47,15 +47,15 @@ Score = Callable[..., tuple[Tensor, Tensor]]
 Update = Callable[..., None]
 
 OPTIONS: Final[Options] = {"deterministic": True, "triton.autotune_pointwise": False, "pattern_matcher": False}
-"""The compiler's: kernels are laid out by rule, never by a timing, which would give other bits in another process; the
-pattern matcher is off as on a CPU (decision 4)."""
+"""Options of the compiler. Block sizes come from rules, not from timings, which could give other bits in another
+process. The pattern matcher is off as on a CPU (decision 4)."""
 
 
 def by_rule(build: Callable[[Options], Callable[..., Any]], device: torch.device) -> Callable[..., Any]:
-    """Return what ``build`` makes with the options for ``device``: the same kernels in every process.
+    """Return the function that ``build`` compiles with the options for ``device``: equal kernels in every process.
 
-    It may be compiled anew for each program of a sweep: the compiler counts by the place in the source, and would give
-    up at the ninth program there.
+    The limit on recompilations is off: the compiler counts them by place in the source code, and would stop compiling
+    at the ninth program of a sweep.
     """
     if device.type != "cuda":
         return without_limit(build(OPTIONS))
@@ -63,7 +63,7 @@ def by_rule(build: Callable[[Options], Callable[..., Any]], device: torch.device
 
     from grok.arithmetic.stacked.kernels import FixedKernels
 
-    # the option names the rules for the compiler's cache; a process that has compiled before asks only the handler
+    # the option is for the compiler's cache; after its first compilation a process uses only the handler
     function = without_limit(build({**OPTIONS, "inductor_choices_class": FixedKernels}))
 
     def call(*args: Any) -> Any:
@@ -79,7 +79,7 @@ def compiled(function: Callable[..., Any], device: torch.device) -> Callable[...
 
 
 def without_limit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function without the limit on how often it is compiled anew."""
+    """Return a compiled function without the limit on recompilations."""
 
     def call(*args: Any) -> Any:
         with torch._dynamo.config.patch(recompile_limit=MANY, accumulated_recompile_limit=MANY):
@@ -90,9 +90,9 @@ def without_limit(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @torch.no_grad()
 def model_of(state: LaneState, *, noisy: bool, fused: bool = False) -> LaneModel:
-    """Return the lanes' model, with its table of sines already on the device.
+    """Return the lanes' model, with its table of positions already on the device.
 
-    Where noise differs between examples no row is shared: the plain path.
+    ``noisy``: noise differs between examples, so no row is shared (the plain path).
     """
     plan = RowPlan.of(state.config.task, shared=not noisy)
     kind = state.config.model
@@ -108,7 +108,7 @@ def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor, backend:
 
 
 class TrainingStep:
-    """Takes every lane that is alive one update forward."""
+    """Makes one update of every lane that is alive."""
 
     def __init__(self, state: LaneState, *, compile: bool) -> None:
         self.state = state
@@ -132,7 +132,7 @@ class TrainingStep:
         return Batch(a, b, answer, share / share.sum(-1, keepdim=True))
 
     def gradients(self, *tensors: Tensor) -> list[Tensor]:
-        """Return [loss [L], accuracy [L], one gradient for each parameter], and behind it what the model kept.
+        """Return [loss [L], accuracy [L], a gradient for each parameter]; the values that the model kept follow.
 
         ``tensors``: parameters, a batch's columns and shares [L, B], the dropout's keys, each lane's step.
         """
@@ -144,13 +144,13 @@ class TrainingStep:
             logits = self.model.logits(dict(zip(state.names, leaves, strict=True)), batch, noise)
             loss = (losses_of(state.config, logits, batch.answer, self.model.ops) * batch.share).sum(-1)
         hits = (logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype)
-        # a resting or diverged lane's infinities stay in its own lane: no product crosses lanes
+        # infinities of an idle or diverged lane stay in that lane: no product combines lanes
         gradients = torch.autograd.grad(loss.sum(), leaves)
         kept = self.model.take_kept() if isinstance(self.model, FusedModel) else []
         return [loss.detach(), (hits * batch.share).sum(-1), *gradients, *kept]
 
     def inputs(self) -> list[Tensor]:
-        """Return what ``gradients`` takes for every lane's next mini-batch."""
+        """Return the arguments of ``gradients`` for every lane's next mini-batch."""
         state, batch = self.state, self.batch()
         parameters = [state.parameters[n].detach() for n in state.names]
         return [*parameters, batch.a, batch.b, batch.answer, batch.share, state.noise_keys, state.step]
@@ -174,7 +174,7 @@ class TrainingStep:
             state.loss.copy_(torch.where(state.alive, loss, state.loss))
             state.accuracy.copy_(torch.where(state.alive, accuracy, state.accuracy))
             state.step.add_(state.alive)
-            # a lane whose loss is not finite rests from here on: where it diverged does not depend on its neighbours
+            # A lane whose loss is not finite becomes idle: its last step does not depend on its neighbours.
             state.alive.logical_and_(loss.isfinite())
 
 
@@ -195,14 +195,14 @@ class EvaluationPass:
         self._score: Score = compiled(self.score, device) if compile else self.score
 
     def choose(self, lanes: Sequence[int]) -> None:
-        """Begin the evaluation of up to E lanes; places that are left over evaluate the first one again."""
+        """Begin the evaluation of up to E lanes; if there are fewer, the first one fills the other places."""
         filled = [*lanes, *[lanes[0]] * (self.lanes - len(lanes))]
         self.chosen.copy_(torch.tensor(filled))
         for buffer in (self.start, self.losses, self.hits):
             buffer.zero_()
 
     def score(self, parameters: Sequence[Tensor], columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each example's loss and whether it was answered right, [E, C]."""
+        """Return each example's loss, and whether its answer is right; [E, C]."""
         a, b, answer = columns
         logits = self.model.logits(
             dict(zip(self.state.names, parameters, strict=True)), Batch(a, b, answer, torch.empty_like(a))
@@ -224,7 +224,7 @@ class EvaluationPass:
 
 
 def evaluated_together(config: ArithmeticConfig, width: int) -> int:
-    """Return how many lanes one pass evaluates: about as many rows as a step of all lanes has."""
+    """Return the number of lanes of one evaluation pass, so that it has about as many rows as a training step."""
     examples = config.task.examples() - config.task.train_examples()
     size = -(-examples // evaluation_passes(examples))
     return max(1, min(width, width * config.train.batch_size // size))

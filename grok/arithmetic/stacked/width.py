@@ -1,7 +1,7 @@
-"""How many lanes stand side by side: by a table of device models, by the size of the model, within the memory.
+"""The number of stacked lanes, from a table by device model, the size of the model and the device's memory.
 
-A lane's bits may depend on the width, so it follows from settings and the device's model
-alone, never from what is free or left to do.
+A lane's bits may depend on the width, so the width depends only on settings and the device's
+model, never on free memory or on the number of runs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError
 
 WIDTHS: Final = {"NVIDIA B200": 296, "NVIDIA H200": 264, "NVIDIA H100": 264, "NVIDIA GH200": 264, "NVIDIA A100": 216}
-"""Lanes by device model for a model of the default size: two for each of its multiprocessors, so that batched
-products come out even. A start by arithmetic; ``grok bench device`` measures what would be better."""
+"""Lanes by device model for a model of the default size: two for each multiprocessor, so that a batched product keeps
+all of them equally busy. The numbers are computed; ``grok bench device`` measures other widths."""
 DEFAULT_WIDTH: Final = 64
 WIDEST: Final = 1056
 ON_CPU: Final = 8
 USABLE: Final = 0.85
-"""Share of a device's memory that lanes may take: the rest is the driver's, the libraries' and the allocator's gaps."""
+"""Share of a device's memory that lanes may use; driver, libraries and gaps of the allocator need the rest."""
 STEP: Final = 8
 """Widths from the table are multiples of this."""
 
@@ -36,7 +36,7 @@ def lane_width(config: ArithmeticConfig, device: torch.device, requested: int | 
     """Return the fixed number of lanes for a config on a device; ``requested`` (``lanes``) overrides the table.
 
     Raises:
-        ConfigError: so many lanes do not fit into the device's memory.
+        ConfigError: the lanes do not fit into the device's memory.
     """
     if device.type != "cuda":
         return requested or ON_CPU
@@ -45,7 +45,11 @@ def lane_width(config: ArithmeticConfig, device: torch.device, requested: int | 
 
 
 def width_on(config: ArithmeticConfig, device_model: str, memory: int, requested: int | None = None) -> int:
-    """Return the same for a device of that model with ``memory`` bytes: wider for smaller models, within the memory."""
+    """As :func:`lane_width`, for a device of that model with ``memory`` bytes. Smaller models get more lanes.
+
+    Raises:
+        ConfigError: the lanes do not fit into ``memory``.
+    """
     fitting = lanes_in(config, memory)
     if fitting < (requested or 1):
         most = f"expected at most {fitting}" if fitting else "set device=cpu"
@@ -62,16 +66,16 @@ def width_on(config: ArithmeticConfig, device_model: str, memory: int, requested
 
 
 def idle_lanes(runs: int, width: int) -> str | None:
-    """Return what to say where ``runs`` fill at most half of a stack of the table's width, or None.
+    """Return a warning if ``runs`` fill at most half of a stack of the table's width, else None.
 
-    Said and not done: a width that followed from the number of runs would give a resumed sweep other bits.
+    The width itself does not change: if it depended on the number of runs, a resumed sweep would have other bits.
     """
     if 2 * runs > width:
         return None
     narrow = STEP * math.ceil(runs / STEP)
     return (
         f"{runs} run{'s' if runs > 1 else ''} leave {width - runs} of {width} lanes idle: lanes={narrow} takes less "
-        "time (the width is part of the bits: keep it where the sweep has begun)"
+        "time (other widths may give other bits: do not change the width of a sweep that has begun)"
     )
 
 
@@ -90,10 +94,10 @@ def step_flops(config: ArithmeticConfig) -> int:
 
 
 def lanes_in(config: ArithmeticConfig, memory: int) -> int:
-    """Return how many lanes fit into ``memory`` bytes of a device, at most ``WIDEST``."""
+    """Return the number of lanes that fit into ``memory`` bytes of a device, at most ``WIDEST``."""
     usable = USABLE * memory
     fitting, needed = WIDEST, memory_of(config, WIDEST).total
-    while fitting and needed > usable:  # nearly proportional to the lanes, so this ends at once
+    while fitting and needed > usable:  # memory is nearly proportional to lanes: one or two iterations
         fitting = min(fitting - 1, int(fitting * usable / needed))
         needed = memory_of(config, fitting).total if fitting else 0
     return fitting
@@ -101,7 +105,7 @@ def lanes_in(config: ArithmeticConfig, memory: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on the device: what stays, and what a step and an evaluation's pass need beside it at their peak."""
+    """Bytes on the device: the permanent state, and the peak of a step and of an evaluation pass beside it."""
 
     state: int
     step: int
@@ -109,12 +113,12 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Return the bytes with both at once: each keeps its memory, one in a graph while the other warms up."""
+        """Return the sum: a captured step keeps its memory while the evaluation pass warms up."""
         return self.state + self.step + self.evaluation
 
 
 def memory_of(config: ArithmeticConfig, width: int) -> Memory:
-    """Return the memory of ``width`` lanes, uncompiled: the very step, run on tensors without data."""
+    """Return the memory of ``width`` lanes, uncompiled; runs the step on tensors without data."""
     from grok.arithmetic.stacked.state import LaneState
     from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
 
@@ -130,7 +134,7 @@ def memory_of(config: ArithmeticConfig, width: int) -> Memory:
 
 
 class PeakMemory(TorchDispatchMode):
-    """Follows the bytes of all tensors that operations inside make, until each is freed."""
+    """Counts the bytes of the live tensors that operations in this context make; ``peak`` is the maximum."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
