@@ -148,6 +148,15 @@ class Progress:
     """All steps so far, likewise."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Paused:
+    """A run whose budget of time is used: its checkpoint was yielded just before, and it has no result yet."""
+
+    run_id: str
+    words: str
+    """At which step, and what continues it."""
+
+
 class KeptCheckpoints(Protocol):
     """The checkpoints that a run has left so far."""
 
@@ -173,6 +182,6 @@ class Job:
     """What a rollback may return to beside the states in memory; None: nothing."""
 
 
-Event = Progress | Checkpoint | RunResult
+Event = Progress | Checkpoint | Paused | RunResult
 StopRequested = Callable[[], bool]
 """Asked between steps; True makes an engine yield a last Checkpoint per run in flight and return."""

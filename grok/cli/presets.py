@@ -10,7 +10,17 @@ from grok.config import GptConfig, flatten, load_config
 from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
 
-_NOT_THE_RUNS: Final = ("data.path", "store.", "log.", "dry_run", "retry_failed", "force", "require_clean", "resume.")
+_NOT_THE_RUNS: Final = (
+    "data.path",
+    "data.corpora",
+    "store.",
+    "log.",
+    "dry_run",
+    "retry_failed",
+    "force",
+    "require_clean",
+    "resume.",
+)
 """Settings that say where things are or what the command does: no part of what a preset describes."""
 
 MANY: Final = 4

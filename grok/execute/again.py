@@ -234,7 +234,9 @@ def _without_files(config: RunConfig, store: Store) -> RunConfig:
         log=LogConfig(quiet=True) if isinstance(config, GptConfig) else SinksConfig(),
     )
     if isinstance(config, GptConfig):
-        config = replace(config, eval=replace(config.eval, sample_tokens=0))
+        config = replace(
+            config, eval=replace(config.eval, sample_tokens=0, tasks=[]), train=replace(config.train, hours=None)
+        )
     return config
 
 

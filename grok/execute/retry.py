@@ -42,6 +42,8 @@ class Totals:
     """Error of every run that is at fault for itself."""
     notes: list[str] = field(default_factory=list)
     """What the user should know besides."""
+    paused: dict[str, str] = field(default_factory=dict)
+    """Runs that have used their time, with what continues them."""
     grokked: int = 0
     deaths: int = 0
     """Workers lost."""
@@ -112,7 +114,7 @@ class GroupRunner:
             return
         group, _ = self._flying.pop(ticket)
         self._count(group, report)
-        left = self._left(group, {*report.finished, *report.stored, *report.held})
+        left = self._left(group, {*report.finished, *report.stored, *report.held, *report.paused})
         if report.fatal is not None:
             self.totals.fatal, self.totals.trace = report.fatal, report.trace
         elif report.error is not None:
@@ -123,6 +125,7 @@ class GroupRunner:
     def _count(self, group: Group, report: GroupReport) -> None:
         self.totals.finished |= report.finished
         self.totals.elsewhere |= set(report.stored)
+        self.totals.paused |= report.paused
         self.totals.grokked += report.grokked
         self.totals.notes += report.notes
         if report.held:

@@ -264,6 +264,11 @@ class Sweep:
         line = f"{count} run{'s' if len(requested) > 1 else ''} stored in {path} ({new} new)."
         if totals.fatal is not None:
             line = f"Stopped: {totals.fatal}. {line} {GO_ON}"
+        elif totals.paused and not self.interrupted:
+            run_id, words = next(iter(totals.paused.items()))
+            more = len(totals.paused) - 1
+            others = f" ({more} more run{'s' if more > 1 else ''} likewise)" if more else ""
+            line = f"Paused: {line} Of run {run_id}, {words}{others}."
         elif not complete or (self.interrupted and self._left(totals)):
             line = f"{'Interrupted' if self.interrupted else 'Incomplete'}: {line} {GO_ON}"
         elif failed:

@@ -29,7 +29,7 @@ from grok.execute.resume import StoredCheckpoints, checkpoint_to_resume
 from grok.numerics.machine import cores_of_a_rank
 from grok.plugins import Code, activate
 from grok.processes import Rank
-from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested
+from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
 from grok.store.in_flight import remove_in_flight, write_in_flight
 
@@ -77,6 +77,8 @@ class GroupReport:
     """Runs that another sweep is training now."""
     stored: list[str] = field(default_factory=list)
     """Runs that another sweep has finished meanwhile."""
+    paused: dict[str, str] = field(default_factory=dict)
+    """Runs that have used their time and left a checkpoint, with what continues them."""
     grokked: int = 0
     """How many of the finished runs generalised."""
     stopped: bool = False
@@ -168,6 +170,8 @@ def _train(
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
                     report.notes += measure_kept_weights(event, run.config, settings.store_path)
                     ledger.add(finished_row(event, run, lineage.of(run.run_id), settings.store_path))
+                elif isinstance(event, Paused):
+                    report.paused[event.run_id] = event.words
                 elif isinstance(event, Checkpoint):
                     ledger.settle_branches(event.run_id)
                     kept = lineage.marked(event)

@@ -147,6 +147,15 @@ class Log:
         self.say(f"rolled back from step {k} ({event}{began}) to step {to_step}: branch {branch}")
         self._tell("branch", branch)
 
+    def paused(self, step: int, seconds: float) -> str:
+        """Say that the run has used its hours; return in words where it is, and what continues it."""
+        train = self.config.train
+        self.say(f"paused at step {step:,} of {train.steps:,}: {duration(seconds)} of training, a checkpoint is left")
+        return (
+            f"train.hours={train.hours:g} is used at step {step:,} of {train.steps:,}: the same command with more "
+            "train.hours, or without it, continues there"
+        )
+
     def flush(self) -> None:
         """Let every sink write down what it holds: a run that goes on from here will not tell it again."""
         self._tell("flush")

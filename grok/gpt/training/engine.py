@@ -32,7 +32,7 @@ from grok.gpt.training.ranks import RankLost, Ranks, fatally
 from grok.gpt.training.stability import abandoned_id, return_step
 from grok.gpt.training.texts import Texts, open_data
 from grok.gpt.training.trainer import Trainer, start_scale
-from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StepPoint, StopRequested
+from grok.records import Checkpoint, CurvePoint, Event, Job, Paused, Progress, RunResult, StepPoint, StopRequested
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream
 
@@ -139,6 +139,10 @@ class GptRun(TrainingRun):
                     if self.ranks.size > 1 and self.ranks.index == 0 and not stop():
                         raise RankLost("another process of this run was asked to end")
                     return
+                if self._hours_are_used():
+                    yield self.checkpoint()
+                    yield Paused(run_id=self.job.run_id, words=self.log.paused(self.step, self.seconds()))
+                    return
                 self._snapshot_if_due()
                 begun = self.step
                 try:
@@ -150,6 +154,11 @@ class GptRun(TrainingRun):
             yield from self._finish(reason or "steps")
         finally:
             self.log.close()
+
+    def _hours_are_used(self) -> bool:
+        """Return whether the run has trained for ``train.hours``: rank 0's clock decides for all processes."""
+        hours = self.config.train.hours
+        return hours is not None and self.ranks.any(self.ranks.index == 0 and self.seconds() >= 3600 * hours)
 
     def _advance(self) -> Generator[Event, None, str | None]:
         """Make one update and whatever is due after it; return a reason to end the run, or None."""
