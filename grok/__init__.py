@@ -1,17 +1,17 @@
-"""A laboratory for one question: what does a seed decide?
+"""A laboratory for one question: what does a random seed decide?
 
 For notebooks and scripts::
 
     import grok
 
-    grok.run("experiment=quickstart", seed=7)                     one run; its row
-    grok.sweep("experiment=quickstart", seed=range(0, 64))        many runs; a row each
+    grok.run("experiment=quickstart", seed=7)                     one run; returns its row
+    grok.sweep("experiment=quickstart", seed=range(0, 64))        many runs; returns a row each
     store = grok.open_store("results/store")                      .runs(), .curves(), .steps(): data frames
-    studies = grok.studies("results/store")                       what the report says, as data frames
+    studies = grok.studies("results/store")                       the report's studies, as data frames
     studies["census"]                                             an answer, or what is missing for one
 
-Whatever is refused raises :class:`grok.GrokError`. The names are loaded when they are used: importing
-``grok`` imports nothing else.
+Every refusal raises :class:`grok.GrokError`. The names are loaded at their first use: ``import grok``
+imports no other module.
 """
 
 import importlib
@@ -30,7 +30,7 @@ __all__ = ["GrokError", "__version__", "open_store", "run", "studies", "sweep"]
 _HOMES = {
     "GrokError": "grok.errors",
     "open_store": "grok.store",
-    "run": "grok",  # the module of the command, which can be called
+    "run": "grok",  # the command's module, which is callable
     "studies": "analysis.notebook",
     "sweep": "grok.api",
 }

@@ -1,7 +1,7 @@
-"""``grok COMMAND``: one command over all of them. ``grok --help`` lists them, ``grok COMMAND --help`` explains one.
+"""``grok COMMAND``: the console command. ``grok --help`` lists the commands, ``grok COMMAND --help`` explains one.
 
-The table below names modules; one is imported when its command is called, and not before. So this
-module may name the packages that stand above ``grok``, and depends on none of them.
+The table below names modules; a module is imported only when its command is called. So this module
+can name the packages above ``grok`` without depending on them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grok.errors import ConfigError, nearest
 from grok.version import __version__
 
 HOME: Final = str(Path(__file__).parents[1])
-"""The folder that the package ``grok`` stands in."""
+"""The folder of the package ``grok``."""
 
 NEIGHBOURS: Final = ("analysis", "sweeps", "benchmarks")
 """Packages of this project beside ``grok``."""
@@ -29,14 +29,14 @@ NEIGHBOURS: Final = ("analysis", "sweeps", "benchmarks")
 
 @dataclass(frozen=True)
 class Command:
-    """One command: the module whose ``main`` it is, and what the lists say of it."""
+    """One command: its module, whose ``main`` it calls, and its description in the list."""
 
     module: str
     meaning: str
     settings: bool = False
-    """Whether it takes ``NAME=VALUE`` words."""
+    """Whether it accepts ``NAME=VALUE`` words."""
     words: tuple[str, ...] = ()
-    """Words put before those of the user."""
+    """Words that are inserted before those of the user."""
 
 
 COMMANDS: Final = {
@@ -71,7 +71,7 @@ COMMANDS: Final = {
 }
 
 DESIGNS: Final = {"repeatability": "repeat", "branching": "branch", "layers": "layers"}
-"""``grok sweep NAME ...``: sweeps that start from the runs of a store, by the command that makes them."""
+"""``grok sweep NAME ...``: sweeps that start from the runs of a store; each name with its command."""
 
 EXAMPLES: Final = """\
 examples:
@@ -87,7 +87,7 @@ BENCHMARKS: Final = ("seeds", "gpt", "device", "report")
 
 
 class _Neighbours(MetaPathFinder):
-    """Finds the packages of this project beside ``grok``, whatever the current folder holds under their names."""
+    """Finds the packages of this project beside ``grok``, even if the current folder has packages of their names."""
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
         return PathFinder.find_spec(name, [HOME]) if name in NEIGHBOURS else None

@@ -1,8 +1,8 @@
-"""Runs and sweeps from Python: what ``import grok`` offers to notebooks and scripts.
+"""Runs and sweeps from Python, for notebooks and scripts.
 
-Both take the words of the command line, or values: ``sweep("experiment=quickstart", seed=range(0, 64),
-optim__lr=[1e-3, 3e-3], store="results/rates")``. Two underscores stand for the dot of a setting's name.
-What the store holds already is not trained again.
+Both functions accept the words of the command line, or values: ``sweep("experiment=quickstart", seed=range(0, 64),
+optim__lr=[1e-3, 3e-3], store="results/rates")``. Two underscores mean the dot in a setting's name. Runs in the store
+are not trained again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def run(*words: str, **settings: Any) -> pd.Series:
-    """Train one run, unless the store holds it, and return its row.
+    """Train one run, unless it is in the store, and return its row.
 
     Args:
-        words: settings as they are typed: ``"experiment=quickstart"``, ``"optim.lr=1e-3"``.
+        words: settings as on the command line: ``"experiment=quickstart"``, ``"optim.lr=1e-3"``.
         settings: settings as values; ``store`` is the folder of the store.
 
     Returns:
@@ -33,7 +33,7 @@ def run(*words: str, **settings: Any) -> pd.Series:
 
     Raises:
         GrokError: a setting is refused, or the store cannot be used.
-        KeyboardInterrupt: it was interrupted; the same call goes on.
+        KeyboardInterrupt: the run was interrupted; the same call continues it.
     """
     rows = _rows([*words, *_as_words(settings)])
     if rows is None:
@@ -41,19 +41,20 @@ def run(*words: str, **settings: Any) -> pd.Series:
 
         return pd.Series(dtype=object)
     if rows.empty:
-        raise KeyboardInterrupt("the run was interrupted; the same call goes on where it stopped")
+        raise KeyboardInterrupt("the run was interrupted; the same call continues it")
     return rows.iloc[0]
 
 
 def sweep(*words: str, **settings: Any) -> pd.DataFrame:
-    """Train the product of all settings that have several values, and return a row a run, in the order of the product.
+    """Train the product of all settings with several values, and return one row per run, in the product's order.
 
     Args:
-        words: settings as they are typed: ``"sweep=census"``, ``"seed=range(0,64)"``, ``"optim.lr=1e-3,3e-3"``.
-        settings: settings as values; a ``range``, list or tuple is swept over.
+        words: settings as on the command line: ``"sweep=census"``, ``"seed=range(0,64)"``, ``"optim.lr=1e-3,3e-3"``.
+        settings: settings as values; the sweep has a run for each element of a ``range``, list or tuple.
 
     Returns:
-        The rows in ``runs``. After an interruption those that are stored; the same call goes on.
+        The rows in ``runs``; empty for ``dry_run=True``. After an interruption the rows of the finished runs; the
+        same call continues.
 
     Raises:
         GrokError: a setting is refused, or the store cannot be used.
@@ -67,7 +68,7 @@ def sweep(*words: str, **settings: Any) -> pd.DataFrame:
 
 
 def _rows(words: list[str]) -> pd.DataFrame | None:
-    """Return the rows of the runs that ``words`` ask for, as far as they are stored; None after a dry run."""
+    """Return the stored rows of the runs that ``words`` describe; None after a dry run."""
     from grok.store import open_store
 
     task = Task(["python", "-m", "grok.run", *words])
@@ -81,7 +82,7 @@ def _rows(words: list[str]) -> pd.DataFrame | None:
 
 
 def _as_words(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings given as values as they are typed.
+    """Return settings, which are values, as words of the command line.
 
     >>> _as_words({"seed": range(3), "optim__lr": [0.001, 0.003], "optim__betas": [0.9, 0.98], "dry_run": True})
     ['seed=range(0,3,1)', 'optim.lr=0.001,0.003', 'optim.betas=[0.9,0.98]', 'dry_run=true']
@@ -109,7 +110,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _literal(name: str, value: Any) -> str:
-    value = value.item() if hasattr(value, "item") else value  # a number of numpy
+    value = value.item() if hasattr(value, "item") else value  # a NumPy scalar
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, (int, float)):
@@ -120,4 +121,4 @@ def _literal(name: str, value: Any) -> str:
         return "{" + ",".join(f"{key}:{_literal(name, v)}" for key, v in value.items()) + "}"
     if hasattr(value, "__fspath__") or isinstance(value, str):
         return quoted(str(value))
-    raise ConfigError(f"{name}={value!r}: {type(value).__name__} given, expected a number, text, or a list of them")
+    raise ConfigError(f"{name}={value!r}: expected a number, text, or a list of them, not {type(value).__name__}")

@@ -1,7 +1,7 @@
-"""``grok average RUN``: one model whose weights are the mean of a run's kept checkpoints.
+"""``grok average RUN``: a model whose weights are the mean of a run's kept checkpoints.
 
-It becomes a checkpoint of its own in the store, with a run_id that ``grok evaluate``, ``grok generate`` and
-``grok hf export`` take. The mean of the last ones of a run is often better than each (Izmailov et al. 2018).
+The model is stored as a checkpoint with its own run_id, which ``grok evaluate``, ``grok generate`` and
+``grok hf export`` accept. The mean of a run's last checkpoints is often better than each (Izmailov et al. 2018).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ examples:
 
 @command()
 def main(argv: list[str]) -> int:
-    """Print the name of the average."""
+    """Store the average and print its run_id."""
     print(_average(parser().parse_args(argv)))
     return 0
 
@@ -34,14 +34,14 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="grok average",
-        description="The mean of the weights of a run's kept checkpoints, as a checkpoint of its own.",
+        description="Store the mean of the weights of a run's kept checkpoints as a new checkpoint.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", help="the beginning of a run_id")
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--steps", metavar="STEP,STEP,...", help="steps of the checkpoints (default: all there are)")
+    which.add_argument("--steps", metavar="STEP,STEP,...", help="steps of the checkpoints (default: all kept ones)")
     which.add_argument("--last", type=int, metavar="N", help="the checkpoints of the N largest steps")
     return parser
 
@@ -53,7 +53,7 @@ def _average(arguments: argparse.Namespace) -> str:
 
     store = arguments.store or StoreConfig().path
     if Path(arguments.run).is_dir():
-        raise ConfigError(f"RUN {arguments.run} is a folder: give a run_id and --store STORE, where the average goes")
+        raise ConfigError(f"RUN {arguments.run} is a folder: give a run_id, and --store STORE to store the average in")
     run = find_run(arguments.run, store)
     steps = _chosen(arguments, sorted(set(checkpoint_steps(run.folder))))
     run_id = hashlib.sha256(f"{run.run_id}/average/{steps}".encode()).hexdigest()[: len(run.run_id)]
@@ -65,11 +65,11 @@ def _average(arguments: argparse.Namespace) -> str:
 
 
 def _chosen(arguments: argparse.Namespace, kept: list[int]) -> list[int]:
-    """Return the steps to average, of those that are ``kept``.
+    """Return the steps to average, out of the steps in ``kept``.
 
     Raises:
-        ConfigError: a step is no number, or a number of checkpoints that cannot be.
-        CheckpointError: fewer than two checkpoints, or one that is not there.
+        ConfigError: a step or the number of checkpoints is not valid.
+        CheckpointError: fewer than two checkpoints, or a checkpoint is missing.
     """
     available = f"checkpoints of run {arguments.run} are kept at steps {', '.join(map(str, kept)) or 'none'}"
     steps = kept

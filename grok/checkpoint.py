@@ -1,15 +1,14 @@
-"""One run's checkpoints and kept weights on the disk: safetensors beside a JSON manifest, no pickle.
+"""A run's checkpoints and kept weights on the disk: safetensors with a JSON manifest, no pickle.
 
 ```
 checkpoints/<run_id>/
-  00000007-step-3000/   a checkpoint: tensors.safetensors, manifest.json, and where several processes hold
-                        tensors in shares shards/*.safetensors, written by all of them
+  00000007-step-3000/   a checkpoint: tensors.safetensors, manifest.json; of tensors that are sharded over
+                        processes also shards/*.safetensors, written by all of them
   weights-final/        kept weights, the same two files
 ```
-A folder is written under another name and gets its own by one rename, so it is whole or
-not there. The manifest holds every tensor's dtype and shape and the
-SHA-256 of the tensor file; loading checks all of it, takes the newest intact checkpoint
-and warns of damaged ones.
+A folder is written under another name and then renamed, so it exists whole or not at all.
+The manifest has every tensor's dtype and shape and the SHA-256 of the tensor file. Loading
+checks all of it, uses the newest intact checkpoint, and warns of damaged ones.
 """
 
 from __future__ import annotations
@@ -40,27 +39,27 @@ _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 
 
 class DamagedCheckpointWarning(UserWarning):
-    """A checkpoint was left out because it is not what its manifest says."""
+    """A checkpoint was left out because its files differ from its manifest."""
 
 
 def run_folder(store: str | Path, run_id: str) -> Path:
     """Return ``<store>/checkpoints/<run_id>``.
 
     Raises:
-        CheckpointError: ``run_id`` is not a plain name, so it could point elsewhere.
+        CheckpointError: ``run_id`` is not a plain name, so the path could leave the store.
     """
     return Path(store) / "checkpoints" / plain_name(run_id, "run_id", CheckpointError)
 
 
 def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None = 1, keep_every: int = 0) -> Path:
-    """Write ``checkpoint`` below the run's ``folder``, then drop all but the newest ``keep`` (None: keep all) and those
-    of every ``keep_every``-th step.
+    """Write ``checkpoint`` below the run's ``folder`` and return its path; then remove older ones.
 
-    Newest is the one saved last, whatever its step: after a rollback that is the branch's.
+    The newest ``keep`` checkpoints (None: all) and those of every ``keep_every``-th step stay. The
+    newest is the one saved last, whatever its step: after a rollback that of the branch.
 
     Raises:
-        CheckpointError: the disk refuses (what was there is untouched), or the state is not
-            plain JSON (text keys, no tuples), so that loading would not give it back equal.
+        CheckpointError: the disk refuses (existing checkpoints are unchanged), or the state is not
+            plain JSON (text keys, no tuples), so that it would not be equal after loading.
     """
     folder = Path(folder)
     _check_plain(checkpoint.state, "state")
@@ -76,18 +75,18 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None
 
 
 def has_checkpoint(folder: str | Path) -> bool:
-    """Return whether :func:`load_checkpoint` would find an intact checkpoint; reads and checks it."""
+    """Return whether the run has an intact checkpoint; reads and checks its files."""
     return any(_is_intact(path) for _, _, path in _saved(Path(folder)))
 
 
 def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool = True) -> Checkpoint:
     """Return the newest intact checkpoint of the run's ``folder`` (or that of ``step``), on the CPU.
 
-    Tensors have the dtypes and shapes they were saved with. Those that several processes wrote in shares are put
-    together; with ``whole=False`` they are left where they are, and ``shards`` names the folder.
+    Tensors have their saved dtypes and shapes. Sharded tensors are joined; with ``whole=False`` they are not read, and
+    ``shards`` is their folder.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: no checkpoint is intact.
     """
     folder = Path(folder)
     candidates = [path for _, at, path in _saved(folder) if step in (None, at)]
@@ -109,10 +108,10 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
 
 
 def read_state(folder: str | Path, step: int) -> Checkpoint:
-    """Return the checkpoint of ``step`` without its tensors, which are checked all the same.
+    """Return the checkpoint of ``step`` without its tensors, after a check of all its files.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: it is missing or damaged.
     """
     folder = Path(folder)
     for _, at, path in _saved(folder):
@@ -132,20 +131,20 @@ def checkpoint_steps(folder: str | Path) -> list[int]:
 
 
 def remove_checkpoints(folder: str | Path, keep_every: int = 0) -> None:
-    """Remove the run's checkpoints but those of every ``keep_every``-th step; kept weights stay."""
+    """Remove the run's checkpoints except those of every ``keep_every``-th step; kept weights stay."""
     folder = Path(folder)
-    if not is_folder(folder):  # a link's target is somebody else's
+    if not is_folder(folder):  # a link points outside the store
         return
     for _, step, path in _saved(folder):
         if not _for_good(step, keep_every):
             _discard(path)
-    with suppress(OSError):  # not there, not empty: kept weights stay, and so does what another process writes
+    with suppress(OSError):  # missing or not empty: kept weights stay, and files that another process writes
         clear_unfinished(folder, everything=True)
         folder.rmdir()
 
 
 def save_weights(folder: str | Path, moment: str, tensors: Mapping[str, torch.Tensor]) -> Path:
-    """Keep weights of a ``moment`` (``init``, ``final``) in the run's ``folder``; replaces those of before.
+    """Write the weights of a ``moment`` (``init``, ``final``) to the run's ``folder``; existing ones are replaced.
 
     Raises:
         CheckpointError: the disk refuses, or ``moment`` is not a plain name.
@@ -156,10 +155,10 @@ def save_weights(folder: str | Path, moment: str, tensors: Mapping[str, torch.Te
 
 
 def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
-    """Return the weights that were kept at ``moment``, on the CPU.
+    """Return the kept weights of a ``moment``, on the CPU.
 
     Raises:
-        CheckpointError: none were kept, or they are damaged.
+        CheckpointError: they were not kept, or are damaged.
     """
     path = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
     if not path.is_dir():
@@ -185,7 +184,7 @@ def _saved(folder: Path) -> list[tuple[int, int, Path]]:
 
 
 def read_shards(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors whose shares are in ``folder``, whole.
+    """Return the tensors whose shards are in ``folder``, joined.
 
     Raises:
         CheckpointError: the files cannot be read.
@@ -203,7 +202,7 @@ def read_shards(folder: Path) -> dict[str, torch.Tensor]:
             if isinstance(tensor, TensorStorageMetadata)
         }
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that one process alone reads
+            warnings.simplefilter("ignore")  # torch warns that only one process reads
             load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
     except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
         raise CheckpointError(f"its shards cannot be read: {error}") from error
@@ -211,7 +210,7 @@ def read_shards(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _for_good(step: int, keep_every: int) -> bool:
-    """Return whether the checkpoint of ``step`` is one of those that stay."""
+    """Return whether the checkpoint of ``step`` is kept by ``keep_every``."""
     return keep_every > 0 and step > 0 and step % keep_every == 0
 
 
@@ -221,10 +220,10 @@ def _commit(
     about: dict[str, Any],
     write_shards: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write a folder whole; ``write_shards`` fills its folder of shards, together with other processes.
+    """Write a folder and rename it to ``target``; ``write_shards`` fills its shards, together with other processes.
 
-    Two processes train one run where a lease was lost (a machine slept), and one may clear what
-    the other is writing: that is no fault of the disk, and is written again.
+    After the loss of a lease (a machine slept) two processes may train one run, and one may
+    remove the other's unfinished folder, which is then written again.
     """
     plain = _plain_tensors(tensors)
 
@@ -249,12 +248,12 @@ def _commit(
         _make_run_folder(target.parent)
         refuse_links([target.parent, target], [], CheckpointError)
         clear_unfinished(target.parent)
-        # only kept weights are replaced; their run has no row before they are there
+        # only kept weights are replaced, and they are written before their run has a row
         write_folder(target, write)
 
 
 def _make_run_folder(folder: Path) -> None:
-    """Make a run's folder, and that of all runs; not the store around it, which was removed if it is missing."""
+    """Make a run's folder and its parent ``checkpoints/``, but not the store: if it is missing, it was removed."""
     if not folder.parent.exists():
         folder.parent.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
@@ -263,13 +262,13 @@ def _make_run_folder(folder: Path) -> None:
 def _save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     try:
         save_file(dict(tensors), path)
-    except SafetensorError as error:  # the operating system's error is a part of its text
+    except SafetensorError as error:  # its text has the operating system's error number
         number = re.search(r"os error (\d+)", str(error))
         raise (OSError(int(number[1]), str(error)) if number else OSError(str(error))) from error
 
 
 def _plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return detached, contiguous CPU tensors, each with memory of its own (tied weights are saved twice)."""
+    """Return detached, contiguous CPU tensors that share no memory (tied weights are saved twice)."""
     plain: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -285,10 +284,10 @@ def _plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tenso
 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return manifest and tensors of a committed folder after checking all that the manifest says."""
+    """Return manifest and tensors of a committed folder, after a comparison of its files with the manifest."""
     manifest = _intact_manifest(path)
     try:
-        # cloned: the loaded ones are windows on the file, which may be dropped while the run goes on
+        # cloned: loaded tensors are mapped from the file, which may be removed while the run uses them
         tensors = {name: tensor.clone() for name, tensor in load_file(path / TENSORS).items()}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"its tensors cannot be read: {error}") from error
@@ -297,7 +296,7 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         wrong = sorted(
             n for n in layout.keys() | manifest["tensors"].keys() if layout.get(n) != manifest["tensors"].get(n)
         )
-        raise CheckpointError(f"its tensors are not those of its manifest ({', '.join(wrong[:3])})")
+        raise CheckpointError(f"its tensors differ from its manifest ({', '.join(wrong[:3])})")
     return manifest, {name: tensors[name] for name in manifest["tensors"]}
 
 
@@ -311,14 +310,14 @@ def _intact_manifest(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"its files cannot be read ({error})") from error
     if not whole:
-        raise CheckpointError("its bytes are not those that were written")
+        raise CheckpointError("its bytes differ from those that were written")
     if written_by != FORMAT:
         raise CheckpointError(f"it has format {written_by}, this version reads {FORMAT}: update grok-lab")
     return dict(manifest)
 
 
 def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
-    """Return whether ``folder`` holds the files that a manifest names, and no others."""
+    """Return whether ``folder`` has exactly the files of the manifest, unchanged."""
     if not written:
         return not folder.exists()
     if not is_folder(folder) or {file.name for file in folder.iterdir()} != set(written):
@@ -366,4 +365,4 @@ def _check_plain(value: Any, where: str) -> None:
 
 
 def _disk_errors(doing: str) -> AbstractContextManager[None]:
-    return disk_errors(doing, CheckpointError, "what was saved before is untouched")
+    return disk_errors(doing, CheckpointError, "what was saved before is unchanged")

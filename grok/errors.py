@@ -1,4 +1,4 @@
-"""The errors that users meet. Each message says what was asked, what was given and what would do."""
+"""The errors for users. Each message says what was requested, what is wrong, and what helps."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from collections.abc import Iterable
 
 
 class GrokError(Exception):
-    """Root of every error that this project raises on purpose.
+    """Base class of every error that this project raises for users.
 
-    ``exit_status`` is what a command ends with when the error reaches the door:
-    2 means refused before anything was trained or written, 1 that something
-    failed on the way.
+    ``exit_status`` is the exit status of a command that the error ends: 2 means that it was
+    refused before anything was trained or written, 1 that something failed later.
     """
 
     exit_status = 2
 
 
 class ConfigError(GrokError):
-    """A setting is unknown, of the wrong type, impossible, or clashes with another."""
+    """A setting is unknown, has the wrong type or an impossible value, or conflicts with another."""
 
 
 class StoreError(GrokError):
-    """The store cannot be opened, read or written as asked."""
+    """The store cannot be opened, read or written."""
 
 
 class DataError(GrokError):
@@ -35,7 +34,7 @@ class CheckpointError(GrokError):
 
 
 class TrainingError(GrokError):
-    """Training could not go on; what was finished before is kept."""
+    """Training could not continue; finished runs are kept."""
 
     exit_status = 1
 
@@ -63,7 +62,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def disk_remedy(number: int | None, otherwise: str) -> str:
-    """Return what would do about an error of the file system (its ``errno``), or ``otherwise`` where nothing is known.
+    """Return cause and remedy of an error of the file system by its ``errno``, or ``otherwise`` for other errors.
 
     >>> disk_remedy(28, "No space left on device")
     'the disk is full: free some space'

@@ -1,4 +1,4 @@
-"""``grok evaluate RUN``: how well a trained model predicts a split, by all its kept weights."""
+"""``grok evaluate RUN``: scores a trained model on a split, with each of its kept weights."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def parser() -> Parser:
         "--windows",
         default="fixed",
         choices=["fixed", "sliding"],
-        help="fixed: windows side by side; sliding: --stride apart",
+        help="fixed: windows that do not overlap; sliding: --stride apart",
     )
     parser.add_argument("--stride", type=int, help="tokens between sliding windows (default: half the context)")
     parser.add_argument("--context", type=int, help="tokens of a window (default: the model's; ALiBi can take more)")
@@ -96,9 +96,9 @@ def _evaluate(arguments: argparse.Namespace) -> str:
         return _tasks(arguments)
     for name in ("shots", "documents"):
         if getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name} {getattr(arguments, name)} goes with --tasks")
+            raise ConfigError(f"--{name} {getattr(arguments, name)} needs --tasks")
     if arguments.stride is not None and arguments.windows == "fixed":
-        raise ConfigError(f"--stride {arguments.stride} goes with --windows sliding")
+        raise ConfigError(f"--stride {arguments.stride} needs --windows sliding")
     if arguments.out is not None:
         refuse_unwritable("--out", arguments.out)
     run = find_run(arguments.run, arguments.store)
@@ -134,7 +134,7 @@ def _tasks(arguments: argparse.Namespace) -> str:
     usual = parser().parse_args([arguments.run])
     for name in ("split", "windows", "stride", "context", "batch_size", "limit", "precision"):
         if getattr(arguments, name) != getattr(usual, name):
-            raise ConfigError(f"--{name.replace('_', '-')} does not go with --tasks, which has windows of its own")
+            raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --tasks, which has its own windows")
     for name, least in (("shots", 0), ("documents", 1)):
         value = getattr(arguments, name)
         if value is not None and value < least:
@@ -178,9 +178,7 @@ def _page(
     run: TrainedRun, corpus: Corpus, split: str, context: int, stride: int | None, scores: Mapping[str, Score]
 ) -> str:
     one = next(iter(scores.values()))
-    windows = f"windows of {context:,}" + (
-        ", apart" if stride is None else f", {stride:,} apart, each seeing all it can"
-    )
+    windows = f"windows of {context:,}" + (", not overlapping" if stride is None else f", {stride:,} apart")
     words = "not counted" if one.words is None else f"{one.words:,} ({corpus.manifest['word_rule']})"
     lines = [
         f"run {run.run_id} on {split} of {corpus.path}",
@@ -199,7 +197,7 @@ def _page(
 
 
 def _shown(perplexity: float) -> str:
-    """Return a perplexity in no more than twelve characters."""
+    """Return a perplexity in at most twelve characters."""
     return f"{perplexity:,.2f}" if perplexity < 1e8 else f"{perplexity:.4g}"
 
 

@@ -1,10 +1,9 @@
-"""Files and folders that are either whole or not there, locks between processes, clear words for a disk's refusal.
+"""Atomic writes of files and folders, locks between processes, and one-line errors of the file system.
 
-The rules that everything on the disk rests on: a file or folder is written under another
-name in the same file system, flushed to the disk, renamed to its own name, and the folder
-that holds it is flushed. A reader therefore sees all of it or nothing, also after a power
-cut. What a killed process left unfinished carries that process in its name; the next
-writer removes it once the process is gone.
+A file or folder is written under another name in the same file system, flushed to the disk,
+renamed to its own name, and its parent folder is flushed. So a reader sees all of it or
+nothing, also after a power failure. The name of an unfinished folder has its writer's
+process; the next writer removes it when that process has ended.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from grok.errors import GrokError, StoreError, disk_remedy
 from grok.processes import host_in_names, start_of
 
 TRIES: Final = 3
-"""Times to write a folder that another process clears away meanwhile: it has no reason to do so twice."""
+"""Number of attempts to write a folder that another process removes meanwhile, which it should do only once."""
 
 LARGEST_NOTE: Final = 1000
-"""Bytes that a lock's file may hold: who took it last. A larger one is something else, and is not written over."""
+"""Largest number of bytes in a lock's file, which names its last holder. A larger file is no lock and not changed."""
 
 _UNFINISHED: Final = ".tmp-"
-"""In the name of every folder that is being written or removed."""
+"""Part of the name of every folder that is being written or removed."""
 
 _WRITER: Final = re.compile(r"(.+)\+(\d+)\+([\d.]*)\+[0-9a-f]{8}")
-"""What follows it: host, process and its start; nothing of this kind where anybody may remove the folder."""
+"""The rest of that name: host, process and its start time. Without them any process may remove the folder."""
 
 LOCK_PATIENCE: Final = 600.0
-"""Seconds (of the monotonic clock) to wait for another process that is writing."""
+"""Seconds to wait for another process that holds a lock."""
 
 
 @contextmanager
 def disk_errors(
-    doing: str, kind: type[GrokError] = StoreError, kept: str = "what was stored before is untouched"
+    doing: str, kind: type[GrokError] = StoreError, kept: str = "what was stored before is unchanged"
 ) -> Iterator[None]:
-    """Turn an OSError inside into a one-line error of this ``kind`` that says what would do."""
+    """Turn an OSError of the block into a one-line error of this ``kind`` with the remedy."""
     try:
         yield
     except OSError as error:
@@ -55,7 +54,7 @@ def disk_errors(
 
 
 def flush_folder(folder: Path) -> None:
-    """Make the names in ``folder`` survive a power cut."""
+    """Flush the names in ``folder`` to the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -64,9 +63,9 @@ def flush_folder(folder: Path) -> None:
 
 
 def write_flushed(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a new file with ``write(file)`` and flush it to the disk; on an error nothing is left of it.
+    """Write a new file with ``write(file)`` and flush it to the disk; after an error the file is removed.
 
-    ``write`` may also read what it wrote.
+    ``write`` may also read the file.
     """
     try:
         with path.open("x+b") as file:
@@ -85,7 +84,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def write_json(path: Path, value: Any, tmp: Path) -> None:
-    """Write ``value`` as readable JSON to ``path`` at once, by way of the folder ``tmp``."""
+    """Write ``value`` as indented JSON to ``path`` with one rename, from a file in the folder ``tmp``."""
     text = json.dumps(value, indent=1, sort_keys=False, allow_nan=False) + "\n"
     staged = tmp / f"{path.name}.{unique()}"
     write_flushed(staged, lambda file: file.write(text.encode()))
@@ -93,31 +92,31 @@ def write_json(path: Path, value: Any, tmp: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Put ``text`` in the place of a file at once, unflushed: for what no longer counts after a power cut."""
+    """Replace a file by ``text`` with one rename, without a flush: for files that are useless after a power failure."""
     staged = path.with_name(f".{path.name}.{unique()}")
     staged.write_text(text, encoding="utf-8")
     staged.replace(path)
 
 
 def unique() -> str:
-    """Return 16 hex digits that no other process or machine has, from the system's entropy."""
+    """Return 16 random hexadecimal digits from the system's entropy, for unique names."""
     return os.urandom(8).hex()
 
 
 class FolderCrossed(OSError):
-    """Another process took or cleared the folder that this one was writing."""
+    """Another process replaced or removed the folder that this process was writing."""
 
 
 @contextmanager
 def staged_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside ``target`` to write in; at the end it takes the name of ``target``.
+    """Yield a new folder beside ``target`` for writing, and rename it to ``target`` at the end.
 
-    The old ``target`` is replaced, and who has its files open keeps reading them. On an
-    error nothing is left of the new folder, and what was there is untouched. The folder that
-    holds it is made when missing, not those around.
+    An existing ``target`` is replaced; processes with its files open can still read them. After an
+    error the new folder is removed and ``target`` is unchanged. The parent folder is made when
+    missing, its parents are not.
 
     Raises:
-        FolderCrossed: another process did the same at the same moment.
+        FolderCrossed: another process wrote the same target at the same time.
         OSError: the disk refuses.
     """
     pid = os.getpid()
@@ -137,9 +136,13 @@ def staged_folder(target: Path) -> Iterator[Path]:
 
 
 def write_folder(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder whole: ``write(folder)`` fills one beside ``target``, which then takes its name.
+    """Write a folder atomically: ``write(folder)`` fills a new folder, which is then renamed to ``target``.
 
-    What another process clears away meanwhile is no fault of the disk, and is written again.
+    If another process removes the unfinished folder, it is written again.
+
+    Raises:
+        FolderCrossed: that happened ``TRIES`` times.
+        OSError: the disk refuses.
     """
     for tries_left in reversed(range(TRIES)):
         try:
@@ -152,7 +155,7 @@ def write_folder(target: Path, write: Callable[[Path], object]) -> None:
 
 
 def discard_folder(path: Path) -> None:
-    """Remove a folder: by a rename first, so that no half of it is ever taken for a whole one."""
+    """Remove a folder; it is renamed first, so that no reader uses a part of it."""
     doomed = _beside(path, f"old-{os.urandom(4).hex()}")
     with suppress(FileNotFoundError):
         path.rename(doomed)
@@ -160,13 +163,13 @@ def discard_folder(path: Path) -> None:
 
 
 def clear_unfinished(parent: Path, target: Path | None = None, *, everything: bool = False) -> None:
-    """Remove the unfinished folders in ``parent`` whose writers are gone.
+    """Remove the unfinished folders in ``parent`` whose writers have ended.
 
     Args:
-        parent: where they are.
-        target: only those that were to become this folder.
-        everything: also those that somebody may still be writing, who then loses the whole
-            of it and never a half.
+        parent: the folder to search.
+        target: remove only unfinished folders of this target.
+        everything: also remove folders whose writer may be alive. Such a writer loses its
+            whole folder, never a part of it.
     """
     prefix = "" if target is None else f".{target.name}{_UNFINISHED}"
     for path in list(parent.iterdir()):
@@ -185,7 +188,7 @@ def _beside(target: Path, words: str) -> Path:
 
 
 def _is_being_written(name: str) -> bool:
-    """Return whether the process that writes the folder may be alive: on another machine nobody can tell."""
+    """Return whether the folder's writer may be alive; a writer on another machine always may."""
     writer = _WRITER.fullmatch(name.partition(_UNFINISHED)[2])
     if writer is None:
         return False
@@ -199,7 +202,7 @@ def _put_in_place(folder: Path, target: Path) -> None:
     try:
         folder.rename(target)
     except OSError:
-        with suppress(OSError):  # what was there keeps its name
+        with suppress(OSError):  # the old folder gets its name back
             replaced.rename(target)
         raise
     flush_folder(target.parent)
@@ -216,7 +219,7 @@ def _flush_tree(folder: Path) -> None:
 
 
 def flush_file(path: Path) -> None:
-    """Make the content of a file survive a power cut."""
+    """Flush the content of a file to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -228,13 +231,12 @@ def flush_file(path: Path) -> None:
 def locked(path: Path, patience: float = LOCK_PATIENCE) -> Iterator[None]:
     """Hold the exclusive lock on the file ``path``.
 
-    ``flock``: released by the kernel when its holder dies, whatever killed it. Linux
-    passes it to the server on NFS (version 4, or 3 with lockd), so that it also holds
-    between machines there; on a mount with ``nolock`` or ``local_lock=flock`` it holds
-    on one machine only.
+    The lock is ``flock``: the kernel releases it when its holder ends, also by a kill. On NFS
+    (version 4, or 3 with lockd) Linux passes it to the server, so that it also holds between
+    machines; on a mount with ``nolock`` or ``local_lock=flock`` it holds on one machine only.
 
     Raises:
-        StoreError: the lock stayed with another process for ``patience`` seconds, or the file is no lock.
+        StoreError: another process held the lock for ``patience`` seconds, or the file is no lock.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
@@ -248,7 +250,7 @@ def locked(path: Path, patience: float = LOCK_PATIENCE) -> Iterator[None]:
                     holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "unknown"
                     raise StoreError(
                         f"{path.parent}: another process has been writing for {patience:.0f} s (last holder: "
-                        f"{holder}): end it, or wait for it, and give the command again"
+                        f"{holder}): end it, or wait for it, and run the command again"
                     ) from None
                 time.sleep(pause)
                 pause = min(2 * pause, 0.1)
@@ -262,18 +264,18 @@ def locked(path: Path, patience: float = LOCK_PATIENCE) -> Iterator[None]:
 
 
 def exchange(a: Path, b: Path) -> None:
-    """Swap two folders in one step: whoever lists either name sees all of the one or all of the other.
+    """Swap two folders atomically: a process that lists one of them sees all of either folder.
 
     Raises:
-        OSError: this system or file system cannot (NFS, some others).
+        OSError: the system or file system cannot (NFS, for example).
     """
     swap = 2  # RENAME_EXCHANGE of Linux's renameat2(2), RENAME_SWAP of macOS's renamex_np(2)
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.platform == "darwin":
         failed = libc.renamex_np(os.fsencode(a), os.fsencode(b), ctypes.c_uint(swap))
     elif hasattr(libc, "renameat2"):
-        here = -100  # AT_FDCWD: paths are relative to the current folder
-        failed = libc.renameat2(here, os.fsencode(a), here, os.fsencode(b), ctypes.c_uint(swap))
+        at = -100  # AT_FDCWD: paths are relative to the current folder
+        failed = libc.renameat2(at, os.fsencode(a), at, os.fsencode(b), ctypes.c_uint(swap))
     else:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     if failed:
@@ -284,19 +286,19 @@ def exchange(a: Path, b: Path) -> None:
 
 
 def file_identity(path: Path) -> tuple[int, int, int]:
-    """Return what changes when a file is replaced: inode, size, time of change."""
+    """Return inode, size and modification time of a file: they change when the file is replaced."""
     stat = path.stat()
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def remove_quietly(path: Path) -> None:
-    """Remove a file that may be gone already."""
+    """Remove a file if it exists."""
     with suppress(FileNotFoundError):
         path.unlink()
 
 
 def discard_output(stream: TextIO) -> None:
-    """Send what goes to ``stream`` nowhere, what it has buffered included: that would fail again at the very end."""
+    """Discard the output to ``stream``, also what is buffered, whose flush at the process's end would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,8 +1,8 @@
-"""``grok find {lr|batch_size} experiment=gpt/NAME data.path=DIR [overrides]``: settings found by trying.
+"""``grok find {lr|batch_size} experiment=gpt/NAME data.path=DIR [overrides]``: finds settings by short trials.
 
-``lr`` runs a learning-rate range test, prints the rate where the loss falls fastest and how far the
-configured one is from it, and writes its curve. ``batch_size`` times micro-batches of doubling size.
-Nothing is trained or stored.
+``lr`` runs a learning-rate range test. It prints the rate at which the loss falls fastest and the
+ratio of the configured rate to it, and writes its curve. ``batch_size`` measures the speed of
+micro-batches of doubling size. No run is trained or stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 MOST_STEPS: Final = 1_000_000
-"""Rates of a range test, each one a point of its curve."""
+"""Largest number of rates of a range test; each is a point of its curve."""
 
 _EXAMPLES: Final = """\
 examples:
@@ -39,7 +39,7 @@ examples:
 
 @command()
 def main(argv: list[str]) -> int:
-    """Print what was found."""
+    """Run the trials and print the result."""
     arguments = parser().parse_intermixed_args(argv)
     if not (
         0 < arguments.first < arguments.last < math.inf
@@ -61,7 +61,7 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="grok find",
-        description="Settings of a language model found by trying; nothing is trained or stored.",
+        description="Find settings of a language model by short trials; no run is trained or stored.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -88,7 +88,7 @@ def _rate(config: GptConfig, arguments: argparse.Namespace) -> str:
     lines = [
         f"loss falls fastest at rate {test.suggestion:.2e} ({len(test.rates)} rates from {test.rates[0]:.1e} "
         f"to {test.rates[-1]:.1e})",
-        f"optim.lr={test.configured:g} is {test.ratio:.3g} times that",
+        f"optim.lr={test.configured:g} is {test.ratio:.3g} times that rate",
         "Under a warm-up and a decay the best peak rate is usually higher than the steepest point.",
     ]
     if arguments.out is not None:
@@ -153,7 +153,7 @@ def _trainer(config: GptConfig) -> Trainer:
     from grok.gpt.training.trainer import Trainer
 
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    config.numerics.compile = False  # the shapes change, and compiling each would take longer than the answer
+    config.numerics.compile = False  # the shapes change, and compiling each takes longer than the trial
     texts = open_data(config)
     return Trainer(config, texts.corpus, Numerics.of(config, device), texts=texts)
 

@@ -1,4 +1,4 @@
-"""``grok generate RUN --prompt TEXT``: text that a trained model goes on with; same seed, same text."""
+"""``grok generate RUN --prompt TEXT``: a trained model continues a text; equal seeds give equal texts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parser() -> Parser:
         "--weights", choices=list(MOMENTS), help="which weights (default: the best if they were kept, else the last)"
     )
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--prompt", help="text to go on from (default: the end-of-text token, or a line end)")
+    source.add_argument("--prompt", help="text to continue (default: the end-of-text token, or a line end)")
     source.add_argument(
         "--prompt-file", type=Path, metavar="F", help='file with one prompt per line; .jsonl: {"prompt": text} per line'
     )
@@ -124,7 +124,7 @@ def _generate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _prompts(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
-    """Return each prompt's text and ids; an empty one starts a new document."""
+    """Return each prompt's text and ids; an empty prompt begins a new document."""
     texts = [arguments.prompt or ""] if arguments.prompt_file is None else _prompts_of_file(arguments.prompt_file)
     return [(text, tokenizer.encode(text).tolist() if text else _beginning(tokenizer)) for text in texts]
 
@@ -146,7 +146,7 @@ def _prompts_of_file(file: Path) -> list[str]:
             f'--prompt-file {file}: expected text, or in .jsonl {{"prompt": text}} a line ({error})'
         ) from error
     if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
-        raise DataError(f"--prompt-file {file} holds no prompt: expected one a line")
+        raise DataError(f"--prompt-file {file} has no prompt: expected one per line")
     return prompts
 
 

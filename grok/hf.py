@@ -1,11 +1,11 @@
-"""``grok hf {export|import}``: language models to and from Hugging Face's forms.
+"""``grok hf {export|import}``: converts language models to and from Hugging Face's formats.
 
     grok hf export RUN --store STORE --out DIR [--weights best]
     grok hf import DIR --data CORPUS --store STORE
 
 ``export`` writes a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer.from_pretrained`` read. ``import``
-makes a checkpoint at step 0 of the GPT-2 in one, so that ``grok evaluate`` and ``grok generate`` can be given its
-run_id, and ``grok run ... resume.run=RUN_ID resume.step=0`` can go on training from it.
+stores the GPT-2 of such a folder as a checkpoint at step 0. ``grok evaluate`` and ``grok generate`` accept its run_id,
+and ``grok run ... resume.run=RUN_ID resume.step=0`` continues its training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ examples:
 
 @command()
 def main(argv: list[str]) -> int:
-    """Print what was written."""
+    """Export or import a model and print a summary."""
     arguments = parser().parse_args(argv)
     print(_export(arguments) if arguments.action == "export" else _import(arguments))
     return 0
@@ -44,22 +44,22 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="grok hf",
-        description="Language models to and from Hugging Face's forms.",
+        description="Convert language models to and from Hugging Face's formats.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    out = actions.add_parser("export", help="a run's weights as a folder of transformers")
+    out = actions.add_parser("export", help="write a run's weights as a folder for transformers")
     out.add_argument("run", metavar="RUN", help="the beginning of a run_id, or a checkpoint folder")
     out.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     out.add_argument("--out", type=Path, required=True, help="folder to write")
     out.add_argument("--weights", default="last", choices=("last", "best", "average"), help="default: last")
     out.add_argument("--data", help="corpus, where the run does not say where its own is")
     out.add_argument("--without-tokenizer", action="store_true", help="the weights alone, without a tokeniser's files")
-    into = actions.add_parser("import", help="a folder of transformers as a run's checkpoint")
+    into = actions.add_parser("import", help="store the model of a transformers folder as a run's checkpoint")
     into.add_argument("folder", type=Path, metavar="DIR", help="a folder that transformers wrote")
     into.add_argument("--data", required=True, help="corpus prepared with --tokenizer gpt2 (or the model's own)")
-    into.add_argument("--store", required=True, help="store whose checkpoints/ gets it")
+    into.add_argument("--store", required=True, help="the store for the checkpoint")
     return parser
 
 
@@ -107,7 +107,7 @@ def _import(arguments: argparse.Namespace) -> str:
     rest = {"data": corpus.hash, "data_path": str(Path(arguments.data).resolve()), "numerics": [], "tries": 0,
             "changes": [], "seconds": 0.0, "started_at": 0.0}  # fmt: skip
     checkpoint = to_checkpoint(run_id, config, capture(trainer, History()), [], rest)
-    StoreWriter(arguments.store).close()  # so that it is one where there was none
+    StoreWriter(arguments.store).close()  # creates the store when it is missing
     save_checkpoint(run_folder(arguments.store, run_id), checkpoint)
     n = sum(p.numel() for p in model.parameters())
     return f"run {run_id} at step 0 in {arguments.store}/checkpoints: {n:,} parameters"

@@ -1,9 +1,9 @@
-"""Secrets in text that is kept or shown: one function hides them, wherever the text comes from.
+"""Masks secrets in text that is stored or shown.
 
-Hidden are the password of a URL, a token in the place of its user, parameters of a URL or of a
-connection string that are named like a secret, tokens of well-known forms, and the values of
-environment variables that are named like a secret. Percent-encoded forms count, too. What looks
-like a secret and is none is hidden as well: text is kept for reading, never for connecting.
+Masked are the password of a URL, a token in the place of its user, parameters of a URL or of a
+connection string with a name like that of a secret, tokens of well-known formats, and the values
+of environment variables with such names; also in percent-encoded form. Text that only looks like
+a secret is masked, too: stored text is for reading, not for connecting.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _URL: Final = r"(?::|%3[Aa])(?:\\?/|%2[Ff])+"
 """``://``, plain, percent-encoded, escaped as JSON may have it, or folded to ``:/`` as a path is."""
 
 _PASSWORD: Final = re.compile(rf"({_URL}(?:(?!%3[Aa]|%2[Ff]|%40)[^\s:/@?#'\"])*)(?::|%3[Aa])[^\s]*{_AT}")
-"""``user:password@``, whatever characters the password has, up to the last ``@``."""
+"""``user:password@``; the password may have any characters, up to the last ``@``."""
 
 _PASSWORD_OF_A_VALUE: Final = re.compile(
     rf"^([^\s=]*=)?['\"]?([A-Za-z][\w+.-]*{_URL}[^\s:/@?#'\"]*)(?::|%3[Aa]).*{_AT}", re.DOTALL
 )
-"""The same where the text is one URL and nothing else: its password may hold blanks and quotes, too."""
+"""The same for a text that is one URL: its password may have spaces and quotes, too."""
 
 _TOKEN_AS_USER: Final = re.compile(rf"({_URL})[A-Za-z0-9_.%~+-]{{20,}}{_AT}")
 
 _NAMED: Final = r"pass|pwd|secret|token|key|credential|auth|sig(?:nature)?\b"
 _PARAMETER: Final = re.compile(r"([?&;#])([^=\s&;#?]{1,80})=([^\s&;#'\"]*)")
-"""``?password=``, ``&api_key=``: the name is judged after its percent-codes are read."""
+"""``?password=``, ``&api_key=``; percent-codes in the name are decoded before the comparison."""
 
 _SECRET: Final = (
     r"(?:passwords?|passwd|passphrase|pwd|secret|credentials?|(?:secret|api|access|private|account|storage|signing)"
     r"[_-]?key|(?:access|auth|api|refresh|bearer)[_-]?token)"
 )
-"""End of a name that names a secret, wherever it stands."""
+"""End of the name of a secret."""
 
 _VALUE: Final = r"('[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)"
 
@@ -50,7 +50,7 @@ _MEMBER: Final = re.compile(rf"(?i)((?:{_SECRET}|(?:\b|_)(?:pass|token))['\"])(\
 """``"password": "..."`` of JSON or of a dictionary."""
 
 _TOKEN: Final = re.compile(r"(?i)((?:\b|_)token)(\s*[=:]\s*)(['\"]?[\w.+/~-]{8,}['\"]?)")
-"""``token=...``: a short word is a token of a text."""
+"""``token=...``; a short value is a token of a text, not a secret."""
 
 _OPTION: Final = re.compile(rf"(?i)(--[\w-]*(?:{_SECRET}|\bpass|\btoken))(\s+){_VALUE}")
 """``--password ...``"""
@@ -59,7 +59,7 @@ _HEADER: Final = re.compile(r"(?i)\b((?:bearer|authorization:\s*\w+))(\s+)([\w.+
 """``Authorization: Bearer ...``"""
 
 _NAME: Final = re.compile(rf"(?i)(?:^|[\W_])(?:{_SECRET}|pass|token)$")
-"""A setting whose value is a secret."""
+"""Matches the name of a setting whose value is a secret."""
 
 _FORMS: Final = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
@@ -70,11 +70,11 @@ _FORMS: Final = re.compile(
 
 _VARIABLE: Final = re.compile(rf"(?i)(?:{_SECRET}|(?:^|_)PASS|TOKEN)$")
 _NOT_SECRET: Final = frozenset({"PWD", "OLDPWD"})
-"""Variables that are named like a secret and hold the current folder."""
+"""Variables with such a name whose value is the current folder."""
 
 
 def without_passwords(text: str) -> str:
-    """Return ``text`` with every secret in it hidden: commands, settings and messages are kept and shown.
+    """Return ``text`` with every secret replaced by ``***``.
 
     >>> without_passwords("study.storage=postgresql://me:se/cr@t@host:5432/studies")
     'study.storage=postgresql://me:***@host:5432/studies'
@@ -100,7 +100,7 @@ def without_passwords(text: str) -> str:
 
 
 def without_secrets(value: Any) -> Any:
-    """Return settings, however nested, with every secret in them hidden."""
+    """Return nested settings with every secret replaced by ``***``."""
     if isinstance(value, str):
         return without_passwords(value)
     if isinstance(value, Mapping):
@@ -129,7 +129,7 @@ def _hide_parameter(match: re.Match[str]) -> str:
 
 @functools.cache
 def _of_environment() -> tuple[str, ...]:
-    """Return the values of variables that are named like a secret; short ones, and files, are words like others."""
+    """Return the values of environment variables with the name of a secret, without short values and files' paths."""
     return tuple(
         value
         for name, value in os.environ.items()

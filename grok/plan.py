@@ -1,4 +1,4 @@
-"""``grok plan experiment=gpt/NAME [overrides]``: what a run will take, before it is started."""
+"""``grok plan experiment=gpt/NAME [overrides]``: estimates parameters, time, memory and cost of a run."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def parser() -> Parser:
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for `grok run`: experiment=gpt/NAME ...")
     parser.add_argument("--device", default="A100", help=f"one of {', '.join(MACHINES)} (default A100)")
     parser.add_argument("--devices", type=int, default=1, help="how many (default 1)")
-    parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak that is reached (default 0.4)")
+    parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak FLOP/s in use (default 0.4)")
     parser.add_argument("--price", type=float, help="price of a device for an hour")
-    parser.add_argument("--vocab-size", type=int, help="ids, where neither data.path nor the preset says")
+    parser.add_argument("--vocab-size", type=int, help="number of ids, if neither data.path nor the preset has it")
     parser.add_argument(
         "--diary",
         action="store_true",
-        help="published figures beside ours, and no plan",
+        help="compare published figures with this planner's, and print no plan",
     )
     return parser
 
@@ -101,10 +101,10 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
 
 
 def _fits(planned: Plan) -> str:
-    """Say whether the settings fit, and what would.
+    """Return whether the settings fit into the device's memory, and if not, the layout that does.
 
     Raises:
-        ConfigError: nothing would.
+        ConfigError: no layout fits.
     """
     if planned.bytes_per_device <= planned.machine.memory:
         return "yes"
@@ -112,7 +112,7 @@ def _fits(planned: Plan) -> str:
         least = min(planned.layouts, key=lambda one: one.bytes)
         raise ConfigError(
             f"{planned.parameters.total:,} parameters do not fit {planned.devices} x {planned.machine.name} of "
-            f"{_size(planned.machine.memory)}: the least is {_size(least.bytes)} a device ({least}); "
+            f"{_size(planned.machine.memory)}: the smallest layout needs {_size(least.bytes)} a device ({least}); "
             "give more --devices or larger ones"
         )
     best = planned.fitting[0]
@@ -130,7 +130,7 @@ def _share(planned: Plan) -> str:
 
 def _fit(parameters: int, tokens: int) -> str:
     if parameters < FITTED_FROM:
-        return f"none: it was made from models of {FITTED_FROM / 1e6:.0f}M parameters and more"
+        return f"none: the fit is of models of {FITTED_FROM / 1e6:.0f}M parameters and more"
     loss = chinchilla_loss(parameters, tokens)
     return f"{loss:.2f} nats, perplexity {perplexity(loss):.3g} (web text, each token once)"
 

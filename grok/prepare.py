@@ -1,4 +1,4 @@
-"""``grok prepare``: text in, memory-mapped tokens and a report on the text out."""
+"""``grok prepare``: turns text into memory-mapped token files, with a report on the text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 
 class _Forms(list[str]):
-    """The known forms, which help and completion list; an import path is one, too."""
+    """The known forms, for help and completion; every import path counts as one, too."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or is_import_path(str(name))
@@ -62,7 +62,7 @@ def parser() -> Parser:
         choices=_Forms(FORMS),
         metavar="FORM",
         help="; ".join(f"{name}: {form.doc}" for name, form in FORMS.items())
-        + "; or MODULE.NAME: a function of your own, which gives the documents of one input",
+        + "; or MODULE.NAME: a function of your own that yields the documents of one input",
     )
     parser.add_argument(
         "--input",
@@ -84,14 +84,14 @@ def parser() -> Parser:
         action="append",
         default=[],
         metavar="SPLIT=FILE",
-        help="val=FILE or test=FILE: a split that was published apart",
+        help="val=FILE or test=FILE: a split with its own file",
     )
     parser.add_argument(
         "--val-fraction",
         type=float,
         default=0.1,
-        help="the last part of the input that validates, where no val file is given: of the documents,"
-        " or of the characters of a single one (default 0.1)",
+        help="share of the documents (or of the characters of a single one), at the end of the input, for the"
+        " validation split, without a val file (default 0.1)",
     )
     parser.add_argument(
         "--vocab-size", type=int, default=8192, help="number of ids of a BPE fitted here (default 8192)"
@@ -100,13 +100,11 @@ def parser() -> Parser:
         "--vocab", type=Path, metavar="DIR", help=f"folder with GPT-2's vocab.json and merges.txt (or {GPT2_VOCAB_ENV})"
     )
     parser.add_argument("--eot", default=END_OF_TEXT, help="a tokenizer.json's token that ends documents")
-    parser.add_argument("--field", help="column or key that holds the text in parquet and JSON files")
+    parser.add_argument("--field", help="column or key with the text in parquet and JSON files")
     parser.add_argument(
         "--detokenize", action="store_true", help="undo WikiText's tokenisation: natural spacing and punctuation"
     )
-    parser.add_argument(
-        "--plugin-path", metavar="DIR", default=".", help="the folder that code of your own is in (default: .)"
-    )
+    parser.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of your own code (default: .)")
     parser.add_argument(
         "--workers", type=int, default=usable_cores(), help="number of processes (default: one per usable core)"
     )

@@ -1,7 +1,7 @@
-"""Which process wrote something, and whether it still lives; and a process's place among those of one run.
+"""Identifies the process that wrote a file, tells whether it is alive, and gives a process's rank in a run.
 
-No clock is compared: a process is known by its number *and* its start time, on one
-machine and boot, so that a number that was given out again keeps nothing alive.
+A process is identified by its number *and* its start time, on one machine and boot, because
+the system reuses numbers. No two clocks are compared.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One process, so that others can tell whether it still lives."""
+    """The identity of one process, by which others can tell whether it is alive."""
 
     name: str
     machine: str
-    """Host, boot and process namespace: where process numbers mean the same."""
+    """Host, boot and process namespace: within them a process number is unique."""
     pid: int
     started: str
     """Start time of the process in the kernel's ticks since boot."""
@@ -35,10 +35,10 @@ class Owner:
 
     @classmethod
     def from_json(cls, content: Any) -> Owner:
-        """Return the owner that a file names.
+        """Return the owner in the JSON ``content`` of a file.
 
         Raises:
-            ValueError: it names none.
+            ValueError: ``content`` does not describe a process.
         """
         known = {f.name: int if f.name == "pid" else str for f in fields(cls)}
         if not isinstance(content, dict) or content.keys() != known.keys():
@@ -53,20 +53,20 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A process's place among the processes of one command, as ``torchrun`` tells it; alone without ``torchrun``."""
+    """A process's rank among the processes of one command under ``torchrun``; by default it is the only one."""
 
     index: int = 0
     """Its number, from 0. Rank 0 plans, prints and writes."""
     size: int = 1
     """Number of processes."""
     local: int = 0
-    """Its number among those of its machine: which CUDA device it takes."""
+    """Its number among the processes on its machine; it uses the CUDA device of this number."""
     beside: int = 1
-    """How many of them are on its machine."""
+    """Number of the processes on its machine."""
 
     @classmethod
     def of_this_process(cls) -> Rank:
-        """Return what ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` say."""
+        """Return the rank in the variables ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``."""
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         index, size, local, beside = (os.environ.get(name) for name in names)
         if index is None or size is None:
@@ -75,19 +75,19 @@ class Rank:
 
 
 def alive_here(owner: Owner) -> bool | None:
-    """Return whether the owner's process lives, or None where it runs on another machine."""
+    """Return whether the owner's process is alive, or None if it runs on another machine."""
     if owner.machine != machine():
         return None
     return start_of(owner.pid) == owner.started
 
 
 def host_in_names() -> str:
-    """Return this machine's name as the names of files may hold it."""
+    """Return this machine's name without characters that a file name must not have."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).lstrip(".-")[:60] or "host"
 
 
 def machine() -> str:
-    """Return a name that two processes share exactly when they see the same process numbers."""
+    """Return an identifier that is equal for two processes exactly if they have the same process numbers."""
     boot, namespace = "", ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -97,7 +97,7 @@ def machine() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a living process started, or None where there is no such process."""
+    """Return the start time of a process that is alive, or None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def start_of(pid: int) -> str | None:
         return _start_without_proc(pid)
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    fields = stat.rpartition(")")[2].split()  # the process's name before it may have spaces and brackets
     state, started = fields[0], fields[19]
     return None if state in "ZX" else started
 

@@ -1,12 +1,12 @@
-"""What the engines say and the store keeps: plain records, no torch, no I/O.
+"""The records that engines yield and the store keeps. No torch, no I/O.
 
 An engine is a generator: ``train(jobs, ...)`` yields :class:`Progress` often,
-:class:`Checkpoint` when one is due, and one :class:`RunResult` for each job. Whoever
-iterates decides what to write and where.
+:class:`Checkpoint` when one is due, and one :class:`RunResult` for each job. The caller
+decides what to write and where.
 
 Step ``k`` is after ``k`` updates. ``train_loss`` and ``train_acc`` are those of the
 k-th mini-batch before its update; at step 0 there is no mini-batch, and they are NaN.
-Losses are mean natural-log cross-entropies, accuracies shares in [0, 1].
+Losses are mean cross-entropies in nats, accuracies are shares in [0, 1].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from grok.config import RunConfig
 
 STATUSES: Final = ("completed", "diverged", "failed", "rolled_back")
-"""How a run ended. An interrupted run has no row: it goes on when the command is given again."""
+"""How a run ended. An interrupted run has no row: the same command continues it."""
 
 NAN: Final = float("nan")
 
@@ -29,7 +29,7 @@ TASK: Final = "task."
 """Followed by ``NAME.METRIC``: a task's score there."""
 
 FORMER_COMPONENTS: Final = {"embedding": "token_embedding", "positions": "position_embedding"}
-"""Names in ``block_norms`` that language models wrote at first, and the parameters' own, which both modes write now."""
+"""Former names in ``block_norms`` of language models, each with its present name, which both modes use."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,12 +76,12 @@ class StepPoint:
     data_wait: float = NAN
     """Share of the step's wall time spent waiting for data."""
     event: str | None = None
-    """What happened in this step, if anything: one of ``grok.config.stability.EVENTS``."""
+    """The event of this step, one of ``grok.config.stability.EVENTS``, or None."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunResult:
-    """One finished run: everything of its row that the engine knows, and its curve."""
+    """One finished run: the engine's part of its row, and its curve."""
 
     run_id: str
     status: str
@@ -89,23 +89,23 @@ class RunResult:
     """``steps`` (the budget is used), ``generalised``, ``early_stop``, ``exception``, or a step's event."""
     error: str | None = None
     steps: int
-    """Updates made."""
+    """Number of updates made."""
     weights_hash: str | None = None
-    """SHA-256 of the final parameters' bytes in name order; null where there are none."""
+    """SHA-256 of the final parameters' names and bytes in name order; None without parameters."""
     memorised_step: int | None = None
-    """This and the other event times: ``grok.arithmetic.outcome``; null where the event did not happen."""
+    """This and the other event times are defined in ``grok.arithmetic.outcome``; None: the event did not happen."""
     memorised_loss_step: int | None = None
     grokked_step: int | None = None
     grokked_for_good_step: int | None = None
     val_acc_dips: int | None = None
-    """Falls under the threshold after ``grokked_step``; null: not counted (another mode, an older version)."""
+    """Number of falls below the threshold after ``grokked_step``; None: not counted (other mode, older version)."""
     val_loss_peak_step: int | None = None
     weight_norm_peak_step: int | None = None
     weight_norm_fall_step: int | None = None
     seconds: float = NAN
     device: str = "cpu"
     lane_width: int | None = None
-    """Lanes side by side in batched products; null where each lane is a program of its own."""
+    """Number of lanes in one batched product; None where each lane is computed alone."""
     numerics: str = ""
     """The numerics tag."""
     started_at: float = NAN
@@ -120,22 +120,22 @@ class RunResult:
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoint:
-    """All of one run in flight: loading it and going on equals never having stopped."""
+    """The complete state of one run in flight: a run that continues from it ends with the same bits."""
 
     run_id: str
     step: int
     tensors: dict[str, Any]
     """CPU torch tensors by name."""
     state: dict[str, Any]
-    """JSON-able rest: the curve so far, events so far, counters."""
+    """The other state, JSON-serialisable: the curve so far, events so far, counters."""
     shards: Any = None
-    """Tensors that several processes hold in parts: when saved, a function that writes them into a folder; when
-    loaded in parts, that folder."""
+    """Tensors that are sharded over processes: for saving, a function that writes them into a folder; after loading
+    with ``whole=False``, that folder."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """A run is at ``step`` of ``steps``."""
+    """The progress of a run: it is at ``step`` of ``steps``."""
 
     run_id: str
     step: int
@@ -143,9 +143,9 @@ class Progress:
     train_loss: float = NAN
     val_acc: float = NAN
     curve: Sequence[CurvePoint] = ()
-    """All evaluations so far, where the engine tells them (GPT)."""
+    """All evaluations so far (GPT only)."""
     step_log: Sequence[StepPoint] = ()
-    """All steps so far, likewise."""
+    """All steps so far (GPT only)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,30 +158,30 @@ class Paused:
 
 
 class KeptCheckpoints(Protocol):
-    """The checkpoints that a run has left so far."""
+    """The checkpoints that a run has kept so far."""
 
     def steps(self) -> list[int]:
-        """Return their steps."""
+        """Return the steps of the checkpoints."""
 
     def load(self, step: int) -> Checkpoint:
-        """Return that of ``step``, its tensors whole.
+        """Return the checkpoint of ``step``, with sharded tensors joined.
 
         Raises:
-            CheckpointError: it is damaged, or gone.
+            CheckpointError: it is damaged or missing.
         """
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """One run to train: its name, its settings, and where to go on from."""
+    """One run to train: its run_id, its settings, and the checkpoint from which it continues."""
 
     run_id: str
     config: RunConfig
     resume: Checkpoint | None = None
     kept: KeptCheckpoints | None = None
-    """What a rollback may return to beside the states in memory; None: nothing."""
+    """Checkpoints to which a rollback may return, beside the states in memory; None: no checkpoints."""
 
 
 Event = Progress | Checkpoint | Paused | RunResult
 StopRequested = Callable[[], bool]
-"""Asked between steps; True makes an engine yield a last Checkpoint per run in flight and return."""
+"""Called between steps; if it returns True, the engine yields a last Checkpoint for each run in flight and returns."""

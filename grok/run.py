@@ -1,10 +1,10 @@
-"""``grok run``: one run, or with ``-m`` a sweep, by Hydra's command line.
+"""``grok run``: one run, or with ``-m`` a sweep, with Hydra's command line.
 
-Hydra reads the settings and nothing else; ``grok.execute`` does the work. Exit status 0:
-everything asked for is stored; 1: something failed or was interrupted, and the last line
-says how to go on; 2: refused, in one line.
+Hydra composes the settings; ``grok.execute`` does the work. Exit status 0: all runs are
+stored; 1: a run failed or was interrupted, and the last line says how to continue; 2: the
+command was refused, in one line.
 
-This module can be called, so that ``grok.run(...)`` is a function in a notebook: see ``grok.api.run``.
+The module is callable, so that ``grok.run(...)`` is a function in a notebook: see ``grok.api.run``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPTIONS: Final = ("--store", "--again", "--multirun", "--cfg", "--help", "--hydra-help")
-"""What completion offers beside settings."""
+"""Options for completion, beside settings."""
 
 
 @command(interrupted=GO_ON)
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 
 class _CallableModule(types.ModuleType):
-    """``grok.run`` is this module, and ``grok.run(...)`` a call: a package has one attribute of a name."""
+    """A callable module: ``grok.run`` is both the module of the command and a function."""
 
     def __call__(self, *words: str, **settings: Any) -> pd.Series:
         """See ``grok.api.run``."""

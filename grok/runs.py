@@ -1,4 +1,4 @@
-"""What both engines share of a run that is being trained: what is due, its clock, its numerics tags, its measures.
+"""The engines' common code for a run in training: its schedule, its clock, its numerics tags, its norms and hash.
 
 Each engine's own class of a run (:class:`grok.arithmetic.run.ArithmeticRun`,
 :class:`grok.gpt.training.engine.GptRun`) extends :class:`TrainingRun`.
@@ -19,18 +19,18 @@ from grok.errors import CheckpointError
 from grok.records import Job
 
 EMBEDDINGS: Final = ("token_embedding", "position_embedding")
-"""Components that ``weight_norm`` leaves out; ``weight_norm_all`` has them."""
+"""Components that are not in ``weight_norm``; ``weight_norm_all`` has them."""
 
 
 def never() -> bool:
-    """Return False: nobody asks an engine to stop."""
+    """Return False: the default of an engine's ``stop``."""
     return False
 
 
 def evaluation_steps(steps: int, *, every: int, log_points: int | None = None) -> frozenset[int]:
-    """Return the steps at which a run of ``steps`` updates is evaluated; the last one always is.
+    """Return the steps at which a run of ``steps`` updates is evaluated: every ``every``-th and the last.
 
-    ``log_points`` spreads that many evaluations evenly in the logarithm of the step, instead of every ``every``-th.
+    With ``log_points`` there are about that many evaluations, evenly spaced in the logarithm of the step.
     """
     if log_points is None:
         points = list(range(every, steps + 1, every))
@@ -40,7 +40,7 @@ def evaluation_steps(steps: int, *, every: int, log_points: int | None = None) -
 
 
 def component(parameter: str) -> str:
-    """Return the component that a parameter belongs to, under which ``block_norms`` holds its norm.
+    """Return the component of a parameter, the key of its norm in ``block_norms``.
 
     >>> [component(name) for name in ("blocks.0.mlp.up.weight", "head.weight", "token_embedding.weight")]
     ['blocks.0', 'head', 'token_embedding']
@@ -72,13 +72,13 @@ def weights_hash(weights: Mapping[str, Tensor]) -> str:
 
 
 class TrainingRun:
-    """Book-keeping of one run from its job to its result, apart from its tensors.
+    """The state of one run from its job to its result, without its tensors.
 
-    Its clock counts while it runs: :meth:`go` starts it, :meth:`pause` stops it.
+    :meth:`go` starts the run's clock, :meth:`pause` stops it.
     """
 
     def __init__(self, job: Job, due: frozenset[int]) -> None:
-        """``due`` are the steps at which it is evaluated."""
+        """``due``: the steps at which the run is evaluated."""
         self.job = job
         self.due = due
         self.tags: list[str] = []
@@ -89,7 +89,7 @@ class TrainingRun:
         self._checkpointed = time.monotonic()
 
     def refuse_other_numerics(self, tag: str, step: int) -> None:
-        """Refuse to go on at ``step`` from a checkpoint of other numerics, where ``numerics.strict`` asks for that.
+        """With ``numerics.strict``, refuse to continue at ``step`` from a checkpoint of another numerics tag.
 
         Raises:
             CheckpointError: the tags differ.
@@ -97,15 +97,15 @@ class TrainingRun:
         if self.job.config.numerics.strict and self.tags and self.tags != [tag]:
             raise CheckpointError(
                 f"numerics.strict=true: the checkpoint at step {step} was computed by '{' | '.join(self.tags)}', "
-                f"this is '{tag}'; numerics.strict=false goes on and records both"
+                f"this is '{tag}'; numerics.strict=false continues the run and records both"
             )
 
     def all_tags(self, tag: str) -> list[str]:
-        """Return the tags of everything that trained this run, in order, ``tag`` the present one."""
+        """Return the tags of all processes that trained this run, in order; ``tag`` is the present one."""
         return list(dict.fromkeys([*self.tags, tag]))
 
     def checkpoint_due(self, step: int) -> bool:
-        """Return whether a checkpoint is due at ``step`` by steps or minutes, and start waiting for the next."""
+        """Return whether a checkpoint is due at ``step``, by steps or by minutes; if so, restart the minutes."""
         settings = self.job.config.checkpoint
         by_steps = any(every > 0 and step % every == 0 for every in (settings.every, settings.keep_every))
         by_time = settings.minutes > 0 and time.monotonic() - self._checkpointed > 60 * settings.minutes
@@ -122,9 +122,9 @@ class TrainingRun:
         self._seconds, self._running_since = self.seconds(), None
 
     def spend(self, seconds: float) -> None:
-        """Add a share of time that lanes spent together, or what earlier processes spent."""
+        """Add seconds: a share of the time of stacked lanes, or the time of earlier processes."""
         self._seconds += seconds
 
     def seconds(self) -> float:
-        """Return the seconds spent on this run alone: stops and the turns of other lanes are left out."""
+        """Return the seconds spent on this run alone, without pauses and the turns of other lanes."""
         return self._seconds + (0.0 if self._running_since is None else time.monotonic() - self._running_since)

@@ -1,4 +1,4 @@
-"""``grok show RUN --store STORE [--out FILE.png]``: one stored run, its events and its curves."""
+"""``grok show RUN --store STORE [--out FILE.png]``: shows one stored run, its events and its curves."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ HEIGHT: Final = 10
 PICTURES: Final = (".png", ".svg", ".pdf")
 MEASURED: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all")
 COLOURS: Final = {"train": "#E69F00", "val": "#0072B2", "norm": "#009E73", "event": "#666666"}
-"""Okabe and Ito's, which colour-blind readers tell apart."""
+"""The palette of Okabe and Ito, which colour-blind readers can distinguish."""
 
 
 @dataclass(frozen=True)
 class ShownRun:
-    """One run as it is shown."""
+    """One stored run with its curves."""
 
     row: Mapping[str, Any]
     """Its row, plain values by column name."""
@@ -46,7 +46,7 @@ class ShownRun:
         """Return the run whose run_id begins with ``prefix``.
 
         Raises:
-            StoreError: none, or several do.
+            StoreError: no run, or several, have this prefix.
         """
         run_id = str(store.run(prefix)["run_id"])
         return cls(store.table("runs", [run_id], None).to_pylist()[0], store.curves([run_id]))
@@ -60,22 +60,22 @@ class ShownRun:
 
     @property
     def marks(self) -> dict[str, int]:
-        """The events by the letter that stands for them below a plot."""
+        """The steps of the events by their letters below a plot."""
         return dict(zip("abcdefghijklmnopqrstuvwxyz", self.events.values(), strict=False))
 
     def condition(self) -> dict[str, Any]:
-        """Return the settings that can move a result and are not the mode's defaults."""
+        """Return the settings that can change a result and differ from the mode's defaults."""
         mode = MODES[self.row["mode"]]
         defaults = flatten(mode())
         names = [name for name, (_, rule) in settings_of(mode).items() if rule.role != "none" and name != "replicate"]
         return {n: self.row[f"config.{n}"] for n in names if self.row[f"config.{n}"] != defaults[n] and n != "mode"}
 
     def line(self, column: str) -> Line:
-        """Return one measurement over the steps."""
+        """Return one measurement as a function of the step."""
         return Line(column, _floats(self.curves["step"]), _floats(self.curves[column]))
 
     def panels(self) -> Iterator[tuple[str, list[Line], bool]]:
-        """Yield what is drawn: a title, curves (the last one on top), whether the scale is logarithmic."""
+        """Yield for each panel its title, its curves (the last one on top), and whether its scale is logarithmic."""
         panels = (
             ("accuracy", ("train_acc", "val_acc"), False),
             ("loss", ("train_loss", "val_loss"), self.row["mode"] == "arithmetic"),
@@ -88,7 +88,7 @@ class ShownRun:
 
 
 def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = False) -> Iterator[str]:
-    """Yield the lines that say what a run is, what it came to and when what happened."""
+    """Yield the lines of the page: settings, seeds, results, events, provenance and plots."""
     row = run.row
     yield f"run {row['run_id']}  {row['mode']}, {row['status']}{_ended(row)} after {row['steps']:,} steps"
     if row["error"]:
@@ -131,8 +131,8 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
             ascii_only=ascii_only,
         )
     yield ""
-    yield f"trains it: {row['rerun']}"
-    yield f"compares its bits: grok run --again {row['run_id'][:12]} --store {shlex.quote(store)}"
+    yield f"train it again: {row['rerun']}"
+    yield f"compare its bits: grok run --again {row['run_id'][:12]} --store {shlex.quote(store)}"
 
 
 def _ended(row: Mapping[str, Any]) -> str:
@@ -148,7 +148,7 @@ def picture(run: ShownRun, path: Path) -> None:
     """Draw the run's curves and events into ``path``.
 
     Raises:
-        ConfigError: the file's ending names no format, or it cannot be written.
+        ConfigError: the file's suffix is no known format, or the file cannot be written.
     """
     if path.suffix.lower() not in PICTURES:
         raise ConfigError(f"--out {path}: expected a file that ends in {', '.join(PICTURES)}")
@@ -207,7 +207,7 @@ def parser() -> Parser:
 
 @command()
 def main(argv: list[str]) -> int:
-    """Print a run, and draw it where asked."""
+    """Print a run; with ``--out`` also draw it."""
     words = parser().parse_args(argv)
     if words.out is not None:
         refuse_unwritable("--out", words.out, make_folder=True)

@@ -1,15 +1,13 @@
-"""Every source of randomness, by name. This module is the only owner of random bits.
+"""Named streams of random numbers. Every random number of this project comes from this module.
 
-A *stream* is addressed by what it is for (``purpose``), its integer seed and any
-number of names and counters; the address is hashed into the key of a Philox
-counter generator. Nothing is drawn "from where the last caller stopped", so adding
-a stream, a layer or an evaluation moves no other stream. No global generator is
-read or seeded anywhere in this project.
+The address of a *stream* is its ``purpose``, its integer seed and any number of names
+and counters. A hash of the address is the key of a Philox counter generator. A stream has
+no state that advances, so adding a stream, a layer or an evaluation changes no other
+stream. No global generator is read or seeded in this project.
 
-Bits become numbers here too, by fixed formulas over the generator's raw 64-bit
-words, because NumPy keeps the right to change ``Generator.normal`` and
-``Generator.permutation`` between releases, and a seed's result is a fact only if
-its bits are.
+Numbers are computed from the generator's raw 64-bit words by fixed formulas, because
+NumPy may change ``Generator.normal`` and ``Generator.permutation`` between releases, and
+equal seeds must give equal bits.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Philox).
 """
@@ -26,17 +24,17 @@ from numpy.typing import NDArray
 from grok.errors import ConfigError, nearest
 
 MAX_SEED: Final = 2**63 - 1
-"""Largest seed: it must fit a signed 64-bit column of the store."""
+"""Largest seed: it must fit into a signed 64-bit column of the store."""
 
 STREAMS: Final = ("split", "init", "order", "dropout", "eval", "sample", "perturb")
-"""The named streams that one master seed derives."""
+"""The streams whose seeds are derived from the master seed."""
 
 
 def derive_seed(seed: int, stream: str) -> int:
-    """Return the seed of ``stream`` derived from the master ``seed``, in [0, 2**63).
+    """Return the seed of ``stream`` for the master ``seed``, in [0, 2**63).
 
-    The map is a hash of both, so neighbouring master seeds and different streams
-    share nothing.
+    It is a hash of both, so the seeds of neighbouring master seeds and of different streams
+    are independent.
     """
     digest = hashlib.blake2b(f"{stream}:{seed}".encode(), digest_size=8, person=b"grok.seed").digest()
     return int.from_bytes(digest, "little") >> 1
@@ -44,7 +42,7 @@ def derive_seed(seed: int, stream: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StreamSeeds:
-    """One resolved integer per stream (see ``STREAMS``)."""
+    """The resolved seed of every stream (see ``STREAMS``)."""
 
     split: int
     init: int
@@ -56,7 +54,7 @@ class StreamSeeds:
 
     @classmethod
     def derive(cls, seed: int, overrides: dict[str, int | None] | None = None) -> StreamSeeds:
-        """Derive every stream from the master ``seed``; an integer in ``overrides`` replaces one."""
+        """Return the seeds for the master ``seed``; an integer in ``overrides`` replaces a stream's seed."""
         chosen = overrides or {}
         resolved = {}
         for field in fields(cls):
@@ -67,10 +65,10 @@ class StreamSeeds:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Random numbers at one address: ``Stream("order", seed).at(epoch).permutation(n)``.
+    """The random numbers at one address: ``Stream("order", seed).at(epoch).permutation(n)``.
 
-    ``at`` returns a new address; drawing twice from one address returns the same
-    numbers, on purpose.
+    ``at`` returns the stream at a new address. Two draws from one address return equal
+    numbers.
     """
 
     purpose: str
@@ -83,13 +81,13 @@ class Stream:
 
     def key(self) -> int:
         """Return the 128-bit hash of this address."""
-        # repr keeps the counter 1 apart from the name "1", and quoting keeps ("a", "b") apart from ("a/b",)
+        # repr makes the counter 1 differ from the name "1", and quotes make ("a", "b") differ from ("a/b",)
         address = "\x1f".join(repr(part) for part in (self.purpose, self.seed, *self.path))
         digest = hashlib.blake2b(address.encode(), digest_size=16, person=b"grok.stream").digest()
         return int.from_bytes(digest, "little")
 
     def seed64(self) -> int:
-        """Return a 63-bit integer for a foreign generator (``torch.Generator.manual_seed``)."""
+        """Return a 63-bit seed for another generator (``torch.Generator.manual_seed``)."""
         return self.key() & MAX_SEED
 
     def words(self, n: int) -> NDArray[np.uint64]:
@@ -116,7 +114,10 @@ class Stream:
 
 
 def layer_seeds(names: list[str], layers: dict[str, int], init_seed: int) -> dict[str, int]:
-    """Return the init seed of every tensor: the longest matching name or dotted prefix wins.
+    """Return the init seed of every tensor in ``names``.
+
+    An entry of ``layers`` applies to the tensor of its name, or to all tensors of which it is a
+    prefix of whole dotted components; the longest match wins. Other tensors get ``init_seed``.
 
     Raises:
         ConfigError: an entry of ``layers`` matches no tensor.

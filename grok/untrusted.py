@@ -1,9 +1,8 @@
-"""What the content of a store, a corpus or a checkpoint may do: never name a path outside, never lead along a link.
+"""Safe handling of a store's, a corpus's or a checkpoint's content, which anybody may have written.
 
-Stores are passed around, so whatever lies in one may have been written by anybody. Every
-path that is made of such content is made of a :func:`plain_name`, JSON is read by
-:func:`read_json`, and before anything is written, :func:`refuse_links` has looked. What
-is trusted and what is not: ``SECURITY.md``.
+A path is made of such content only through :func:`plain_name`, so that it cannot leave its
+folder. JSON is read by :func:`read_json`. Before a write, :func:`refuse_links` refuses links.
+``SECURITY.md`` says what is trusted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from grok.errors import GrokError, StoreError
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 LARGEST_JSON: Final = 1 << 30
-"""Bytes of a JSON file above which it is not read: the record of 100,000 runs has some 10 MB."""
+"""Largest size of a JSON file in bytes; a larger one is not read. The record of 100,000 runs has about 10 MB."""
 
 
 def is_plain(name: object) -> bool:
@@ -38,7 +37,7 @@ def plain_name(name: object, what: str, kind: type[GrokError] = StoreError) -> s
     """Return ``name`` if it may become the name of a file or folder.
 
     Raises:
-        GrokError: of this ``kind``; it is not text, empty, too long, hidden, or could point elsewhere.
+        GrokError: of this ``kind``; ``name`` is not text, empty, too long, hidden, or a path.
     """
     if not is_plain(name):
         shown = name if not isinstance(name, str) or len(name) <= 80 else f"{name[:80]}..."
@@ -47,10 +46,10 @@ def plain_name(name: object, what: str, kind: type[GrokError] = StoreError) -> s
 
 
 def open_file(path: Path, *, follow: bool = False) -> IO[bytes]:
-    """Open a file for reading: no pipe, which would keep the reader waiting, and a link only to ``follow`` it.
+    """Open a regular file for reading; with ``follow`` also a link to one. A pipe, which could block, is refused.
 
     Raises:
-        OSError: it cannot be opened, or is something else.
+        OSError: it cannot be opened, or is no regular file.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -60,11 +59,11 @@ def open_file(path: Path, *, follow: bool = False) -> IO[bytes]:
 
 
 def read_json(path: Path, *, follow: bool = False) -> Any:
-    """Return what a JSON file says.
+    """Return the value in a JSON file.
 
     Raises:
-        OSError: it cannot be read; a link (unless to ``follow`` it), a folder or a pipe is not.
-        ValueError: it is not JSON, or nested deeper or larger than anything that this project writes.
+        OSError: it cannot be read, or is a link (without ``follow``), a folder or a pipe.
+        ValueError: it is not JSON, nested too deeply, or larger than ``LARGEST_JSON``.
     """
     with open_file(path, follow=follow) as file:
         content = file.read(LARGEST_JSON + 1)
@@ -77,7 +76,11 @@ def read_json(path: Path, *, follow: bool = False) -> Any:
 
 
 def read_json_object(path: Path, *, follow: bool = False) -> dict[str, Any]:
-    """Return what a JSON file says, which must be an object. Raises: see :func:`read_json`."""
+    """Return the object in a JSON file.
+
+    Raises:
+        OSError, ValueError: see :func:`read_json`; ValueError also if it is no object.
+    """
     value = read_json(path, follow=follow)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, it is a {type(value).__name__}")
@@ -85,11 +88,11 @@ def read_json_object(path: Path, *, follow: bool = False) -> dict[str, Any]:
 
 
 def has_shape(value: Any, shape: Any) -> bool:
-    """Return whether a JSON value is made as ``shape`` says.
+    """Return whether a JSON value has the ``shape``.
 
-    A type is an instance of it (``float``: any number, never a flag); ``[shape]`` a list of any
-    length; a tuple any one of its shapes; a dict an object with these keys and any others,
-    where a key with ``?`` at its end may be missing.
+    A type matches its instances (``float``: any number, but no boolean). ``[shape]`` matches a list
+    of any length. A tuple matches if one of its shapes does. A dict matches an object with these
+    keys and any others; a key with ``?`` at its end may be missing.
 
     >>> has_shape({"runs": [1, 2.5], "more": 0}, {"runs": [float], "name?": str})
     True
@@ -113,7 +116,7 @@ def has_shape(value: Any, shape: Any) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a file of this name: not a link to one, nor a folder or a pipe."""
+    """Return whether ``path`` is a regular file, not a link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -121,7 +124,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether there is a folder of this name, and not a link to one."""
+    """Return whether ``path`` is a folder, not a link."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -129,10 +132,10 @@ def is_folder(path: Path) -> bool:
 
 
 def refuse_links(folders: Iterable[Path], files: Iterable[Path], kind: type[GrokError] = StoreError) -> None:
-    """Refuse to write where one of these is a link, or something else than it should be. What is missing is fine.
+    """Refuse a link or a file of another kind in the place of these folders and files; they may be missing.
 
     Raises:
-        GrokError: of this ``kind``, with the name.
+        GrokError: of this ``kind``; the message names the path.
     """
     for wanted, paths in (("folder", folders), ("file", files)):
         for path in paths:
@@ -142,15 +145,15 @@ def refuse_links(folders: Iterable[Path], files: Iterable[Path], kind: type[Grok
                 continue
             if stat.S_ISLNK(mode):
                 raise kind(
-                    f"{path} is a link to {str(path.readlink())!r}, and links are not followed when something is "
-                    f"written: put the {wanted} itself in its place"
+                    f"{path} is a link to {str(path.readlink())!r}, and links are not followed for writing: "
+                    f"put the {wanted} itself in its place"
                 )
             if not (stat.S_ISDIR(mode) if wanted == "folder" else stat.S_ISREG(mode)):
                 raise kind(f"{path} is not a {wanted}: move it away")
 
 
 def unlinked(path: Path) -> Path:
-    """Return ``path`` after removing a link of that name, so that what is written next does not go where it points."""
+    """Remove ``path`` if it is a link, so that the next write does not follow it; return ``path``."""
     if path.is_symlink():
         path.unlink()
     return path

@@ -1,6 +1,6 @@
-"""Settings: dataclasses that say what each one means, checks that refuse the impossible, and identity.
+"""Settings: dataclasses with a meaning for each setting, checks of their values, and the identity of runs.
 
-No torch in here: planning thousands of runs must start in milliseconds.
+Nothing here imports torch: planning thousands of runs must start in milliseconds.
 """
 
 from grok.config.arithmetic import ArithmeticConfig

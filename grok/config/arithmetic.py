@@ -155,7 +155,7 @@ class ModelConfig:
 
 @dataclass(kw_only=True)
 class OptimConfig:
-    """AdamW as the diary uses it."""
+    """AdamW as in the diary."""
 
     lr: float = setting(1e-3, "Learning rate after the warm-up.", above=0)
     weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
@@ -314,13 +314,13 @@ class ArithmeticConfig(RunConfig):
             )
 
     def live_streams(self) -> frozenset[str]:
-        """Return the streams that can move training: noise and perturbation only where they are on."""
+        """Return the streams that can change training: noise and perturbation only where they are on."""
         noise = {"dropout"} if self.model.dropout > 0 or self.model.plugin else set()
         perturb = {"perturb"} if self.perturb.ulps > 0 else set()
         return super().live_streams() | noise | perturb
 
     def coupled_schedule(self) -> dict[str, object]:
-        """Return the evaluation settings that move training: none, but for the coupling that shows the bug."""
+        """Return the evaluation settings that change training: none, except for the coupling of the diary's bug."""
         if not self.eval.couple_order:
             return {}
         return {

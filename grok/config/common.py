@@ -92,7 +92,7 @@ class CheckpointConfig:
 
 @dataclass(kw_only=True)
 class SinksConfig:
-    """Logs beside the store; none of them can move a run."""
+    """Logs beside the store; none of them changes a run."""
 
     tensorboard: str | None = setting(None, "Folder for TensorBoard files.", role="none")
     wandb: str | None = setting(None, "Weights & Biases project.", role="none")
@@ -210,7 +210,7 @@ class RunConfig:
         return True
 
     def plugins(self) -> dict[str, Spec]:
-        """Return the code of the user's own that these settings name, by setting."""
+        """Return the user's own code that these settings name, by setting."""
         return {}
 
     def measuring_plugins(self) -> frozenset[str]:

@@ -1,9 +1,9 @@
-"""One setting: its meaning, its bounds and its role in a run's identity; and the loader that checks them.
+"""Declares settings with meaning, bounds and role in a run's identity, and builds checked configs of them.
 
 A setting is a dataclass field made by :func:`setting`. :func:`build` turns a plain
-mapping (what Hydra composed) into the dataclass and refuses unknown names, wrong
-types and values out of bounds with one line that names the setting, the value and
-what would be accepted.
+mapping (the settings that Hydra composed) into the dataclass. It refuses unknown names,
+wrong types and values out of bounds in one line, which names the setting, the value and the
+accepted values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grok.errors import ConfigError, nearest
 from grok.streams import MAX_SEED
 
 Role = Literal["result", "length", "schedule", "none"]
-"""What a setting can change: the trajectory, only its length, only when it is looked at, or nothing.
+"""What a setting can change: the trajectory, only its length, only the evaluation schedule, or nothing.
 
 ``result`` settings are in run_id and trajectory_id, ``length``
 (``train.steps``) and ``schedule`` (evaluation) only in run_id, ``none`` in neither.
@@ -37,7 +37,7 @@ class _Never:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a setting accepts, and its part in identity."""
+    """The values that a setting accepts, and its role in identity."""
 
     doc: str
     role: Role = "result"
@@ -50,13 +50,13 @@ class Rule:
     """A value at which the setting is left out of the identity, so that a setting
     added in a later version does not rename the runs of an earlier one."""
     own: bool = False
-    """Whether the import path of code of the user's own (MODULE.NAME) is taken beside the choices."""
+    """Whether the setting also accepts the import path of the user's own code (MODULE.NAME)."""
     meant: tuple[tuple[str, str], ...] = ()
-    """Words that people type for a choice, where spelling alone would point to another one."""
+    """(word, choice): other words for a choice, for suggestions that the spelling does not give."""
 
 
 ANY: Final = Rule(doc="")
-"""What an entry of a list must keep to besides its type."""
+"""The rule of a list's entries: only their type is checked."""
 
 
 def setting(default: Any, doc: str, **rule: Any) -> Any:
@@ -86,7 +86,7 @@ class _Declared:
 
 @functools.cache
 def _declared(cls: Any) -> dict[str, _Declared]:
-    """Return the fields of ``cls`` by name: read once a class, because planning builds thousands of configs."""
+    """Return the fields of ``cls`` by name; cached, because planning builds thousands of configs."""
     hints = typing.get_type_hints(cls)
     return {
         f.name: _Declared(
@@ -159,7 +159,7 @@ def _check(name: str, value: Any, kind: Any, optional: bool, rule: Rule) -> Any:
 
 
 def _without_none(hint: Any) -> Any:
-    """Return ``X`` of the hint ``X | None``, and any other hint as it is."""
+    """Return ``X`` of the hint ``X | None``, and any other hint unchanged."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         members = [m for m in typing.get_args(hint) if m is not type(None)]
         if len(members) == 1:
@@ -284,7 +284,7 @@ def takes_null(hint: Any) -> bool:
 
 
 def accepted_values(hint: Any, rule: Rule) -> str:
-    """Return in words what a setting of type ``hint`` takes.
+    """Return a description of the values that a setting of type ``hint`` accepts.
 
     >>> accepted_values(int | None, Rule(doc="", minimum=1))
     'a whole number, at least 1; or null'
@@ -306,7 +306,7 @@ def walk(config: Any) -> Iterator[tuple[str, Any, Rule]]:
 
 @functools.cache
 def _reader(cls: Any) -> tuple[list[tuple[str, Rule]], Callable[[Any], tuple[Any, ...]]]:
-    """Return name and rule of every setting below ``cls``, and what reads all their values off a config at once."""
+    """Return name and rule of every setting below ``cls``, and a function from a config to all their values."""
     settings = _settings(cls)
     return [(name, rule) for name, (_, rule) in settings.items()], attrgetter(*settings)
 

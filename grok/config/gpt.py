@@ -44,7 +44,7 @@ WARMUP_STEPS: Final = 100
 
 @dataclass(kw_only=True)
 class DataConfig:
-    """The corpus that `grok prepare` made, and how batches are taken from it."""
+    """The corpus of `grok prepare`, and how batches are drawn from it."""
 
     path: str | None = setting(
         None, "Folder that `grok prepare` wrote; run_id depends on its manifest, not on its path.", role="none"
@@ -277,7 +277,7 @@ class EvalConfig:
 
 @dataclass(kw_only=True)
 class LogConfig(SinksConfig):
-    """What a language model logs beside the store; none of it can move a run."""
+    """Logs of a language model beside the store; none of them changes a run."""
 
     profile: str | None = setting(None, "Folder for a trace and a table of a few steps.", role="none")
     profile_steps: int = setting(5, "Steps profiled, after three of warm-up.", role="none", minimum=1)

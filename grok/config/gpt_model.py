@@ -115,7 +115,7 @@ class ModelConfig:
         return math.sqrt(2 / (5 * self.d_model)) if self.init == "small" else float(self.init)
 
     def usual_d_ff(self) -> int:
-        """Return the inner width of the MLP where none is given: SwiGLU's three matrices then weigh as much as two."""
+        """Return the default inner width of the MLP: SwiGLU's three matrices then have as many weights as two."""
         return 4 * self.d_model if self.activation != "swiglu" else -(-self.d_model // 3) * 8
 
     def key_heads(self) -> int:

@@ -1,8 +1,8 @@
-"""Which runs are the same run: names made from what decides a result, and from nothing else.
+"""The identity of a run: three hashes of the settings that decide its result.
 
-``run_id`` names a run, ``trajectory_id`` the sequence of weights it
-walks through (equal trajectory and equal numerics tag must mean equal bits at common
-steps), ``config_id`` the settings without any seed.
+``run_id`` identifies a run, ``trajectory_id`` its sequence of weights (equal trajectory and
+equal numerics tag must mean equal bits at common steps), ``config_id`` the settings without
+any seed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from grok.config.fields import canonical_json, walk
 from grok.plugins import target_of
 
 NUMERICS_VERSION: Final = 1
-"""Raised by hand whenever the same settings begin to give other bits; see tests/test_golden.py."""
+"""Raised by hand when a change of the code gives other bits for equal settings; see tests/test_golden.py."""
 
-_DIGITS: Final = 20  # 80 bits: no clash in any store a person will ever fill
+_DIGITS: Final = 20  # 80 bits: a collision in a store is practically impossible
 _ALWAYS_NAMED: Final = ("split", "init", "order", "dropout", "eval", "sample", "perturb")
 """The streams of the first version: in every ``run_id``. A stream that is added later is in it only where it can move
 training, so that it renames no stored run."""
@@ -38,8 +38,9 @@ def identify(config: RunConfig, data_hash: str | None = None, code: Mapping[str,
     """Return the names of ``config``'s run.
 
     Args:
+        config: the run's settings.
         data_hash: the data manifest's hash in GPT mode.
-        code: for each import path of :meth:`RunConfig.plugins` the fingerprint of the code behind it.
+        code: the fingerprint of the code behind each import path of :meth:`RunConfig.plugins`.
     """
     by_role: dict[str, dict[str, Any]] = {"result": {}, "length": {}, "schedule": {}}
     for name, value, rule in walk(config):
@@ -57,8 +58,8 @@ def identify(config: RunConfig, data_hash: str | None = None, code: Mapping[str,
             measuring = {"measuring": canonical_json(measured)}
     if coupled := config.coupled_schedule():
         settings["coupled"] = canonical_json(coupled)
-    # What cannot move training is not part of the trajectory: evaluation and sampling
-    # never, the other streams only where something reads them.
+    # A stream that cannot change training is not part of the trajectory: evaluation and
+    # sampling never are, the other streams only if these settings use them.
     streams = asdict(config.stream_seeds())
     live = {name: seed for name, seed in streams.items() if name in config.live_streams()}
     seeded = {name: seed for name, seed in streams.items() if name in live or name in _ALWAYS_NAMED}
@@ -77,6 +78,6 @@ def identify(config: RunConfig, data_hash: str | None = None, code: Mapping[str,
 
 
 def _hash(parts: dict[str, str]) -> str:
-    """Return the name made from parts that are canonical JSON texts: what the texts' values would give as one map."""
+    """Return the hash of the map of ``parts``, whose values are canonical JSON texts."""
     text = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
     return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:_DIGITS]

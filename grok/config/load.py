@@ -1,4 +1,4 @@
-"""From what Hydra composed to a checked config, and the config's columns in the store."""
+"""Builds checked configs from the settings that Hydra composed, and lists the config's columns in the store."""
 
 from __future__ import annotations
 

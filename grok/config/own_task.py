@@ -1,4 +1,4 @@
-"""The table of a task of the user's own: asked for once, kept while its code is the same."""
+"""The table of the user's own task: built once, cached while its code is the same."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from grok.plugins import Examples, Operation, Spec, build, label, load
 
 
 def table_of(spec: Spec) -> Operation | Examples:
-    """Return what a task's code gives.
+    """Return the task that the user's own code builds.
 
     Raises:
-        ConfigError: the command does not name it, or it gives something else.
+        ConfigError: the command does not name that code, or it returns another type.
     """
     return _table(canonical_json(dict(spec)), load(spec))
 
@@ -25,13 +25,13 @@ def _table(text: str, code: object) -> Operation | Examples:
     made = build(spec)
     if not isinstance(made, (Operation, Examples)):
         raise ConfigError(
-            f"task.plugin={label(spec)} gave a {type(made).__name__}: expected a grok.plugins.Operation or Examples"
+            f"task.plugin={label(spec)} returned a {type(made).__name__}: expected a grok.plugins.Operation or Examples"
         )
     return made
 
 
 def size_of(spec: Spec, modulus: int) -> int:
-    """Return the number of examples.
+    """Return the number of examples of the user's own task.
 
     Raises:
         ConfigError: see :func:`table_of`; or ``task.modulus`` is not the number of the operation's elements.

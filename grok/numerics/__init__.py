@@ -1,1 +1,1 @@
-"""How numbers are computed: compilation, precision, matrix products, and what the machine offers."""
+"""Numerics: compilation, precision and matrix products; also the machine's cores and memory."""

@@ -1,4 +1,4 @@
-"""Compiling a step: the loss and its gradients as one graph."""
+"""Compiles a training step: the loss and its gradients as one graph."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Options = dict[str, str | int | bool | Callable[..., Any]]
 
 
 class OneGraph:
-    """A function from tensors to tensors, compiled for each set of shapes, strides and dtypes it is called with.
+    """A function from tensors to tensors, compiled for each set of shapes, strides and dtypes of its arguments.
 
-    The function runs once under a tracer that sees through autograd, so that a gradient is
-    part of the graph: forward and backward are scheduled together, and what passes between
-    them needs no autograd at run time. No argument may require gradients.
+    The function runs once under a tracer that records autograd's operations, so that gradients are
+    part of the graph. Forward and backward pass are scheduled together, and no autograd runs
+    at run time. No argument may require gradients.
     """
 
     def __init__(self, function: Function, options: Options | None = None) -> None:
         self.function = function
         self.options: Options = {"pattern_matcher": False} if options is None else options
-        """The compiler's."""
+        """Options of the compiler."""
         self._graphs: dict[Any, Function] = {}
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        # what a compiled graph takes for granted: it checks nothing itself
+        # everything on which a compiled graph depends: it has no guards
         key = (torch.get_num_threads(), *[(t.shape, t.dtype, t.stride()) for t in tensors])
         if key not in self._graphs:
             graph = make_fx(self._traced)(*tensors)
@@ -42,52 +42,52 @@ class OneGraph:
 
     @property
     def _traced(self) -> Function:
-        def function(*tensors: Tensor) -> list[Tensor]:  # the tracer counts a bound method's arguments wrongly
+        def function(*tensors: Tensor) -> list[Tensor]:  # the tracer miscounts the arguments of a bound method
             return self.function(*tensors)
 
         return function
 
 
 def _compiled(graph: torch.fx.GraphModule, options: Options) -> Function:
-    """Return ``graph`` compiled, its bias additions fused with what follows.
+    """Return ``graph`` compiled, with bias additions fused into the following operations.
 
-    Inductor's pattern matcher would turn a product and its bias into one library call
-    that first copies the bias over the whole output. Nothing is looked up again in every
-    step: what a graph depends on is its key, and it has no other argument.
+    Inductor's pattern matcher would replace a product and its bias by one library call,
+    which first copies the bias over the whole output. The graph has no guards: everything
+    on which it depends is in the key of ``OneGraph``.
     """
     unguarded: Any = {**options, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     return torch.compile(graph, dynamic=False, fullgraph=True, options=unguarded)
 
 
 def is_compile_error(error: Exception) -> bool:
-    """Return whether torch.compile failed, rather than the computation itself."""
+    """Return whether torch.compile raised ``error``, not the computation."""
     module = type(error).__module__
     return module.startswith(("torch._dynamo", "torch._inductor"))
 
 
 def allow_uncompiled(error: Exception, *, auto_fallback: bool) -> None:
-    """Warn that a step goes on uncompiled after ``error``, where that is allowed.
+    """Warn that the step will run uncompiled after ``error``.
 
     Raises:
-        TrainingError: it is not; names the settings that would do.
+        TrainingError: ``auto_fallback`` is False; the message names the settings that help.
     """
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     if not auto_fallback:
         raise TrainingError(
-            f"the training step could not be compiled ({reason}): set numerics.compile=false, which is another "
-            "numerics tag, or numerics.auto_fallback=true to do so by itself"
+            f"the training step could not be compiled ({reason}): set numerics.compile=false (another numerics tag), "
+            "or numerics.auto_fallback=true to do so automatically"
         ) from error
-    warnings.warn(f"compiling failed, going on uncompiled: {reason}", RuntimeWarning, stacklevel=2)
+    warnings.warn(f"the step could not be compiled and runs uncompiled: {reason}", RuntimeWarning, stacklevel=2)
 
 
 def compiler() -> str:
-    """Return name and version of the C++ compiler of CPU kernels: another one may contract and order otherwise."""
+    """Return name and version of the C++ compiler of CPU kernels: another compiler may give other last bits."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
     try:
         return _compiler_version(get_cpp_compiler())
-    except InvalidCxxCompiler:  # compiling will say so
+    except InvalidCxxCompiler:  # the compilation will raise the error
         return "none"
 
 
@@ -95,7 +95,7 @@ def compiler() -> str:
 def _compiler_version(command: str) -> str:
     name = command.replace("\\", "/").rsplit("/", 1)[-1]
     try:
-        query = [command, "-dumpfullversion", "-dumpversion"]  # the first is g++'s, the second is clang's as well
+        query = [command, "-dumpfullversion", "-dumpversion"]  # g++ knows both, clang only the second
         done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return name

@@ -6,9 +6,9 @@ import torch
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Return whether a CUDA device failed so that this process may not be able to use it any more.
+    """Return whether ``error`` is a CUDA error after which this process may be unable to use the device.
 
-    CUDA keeps such an error in the process: every later call fails as well. Running out of memory is none.
+    CUDA keeps such an error in the process: every later call fails, too. Out of memory is not such an error.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return False

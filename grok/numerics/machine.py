@@ -1,4 +1,4 @@
-"""What this machine can lend to workers: cores and memory. No torch."""
+"""The cores and the memory that this process may use. No torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from grok.processes import Rank
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: those that it is bound to, within a container's quota."""
+    """Return the number of cores that this process may use, by its CPU affinity and its container's quota."""
     from joblib.externals.loky import cpu_count
 
     cores: int = cpu_count()
@@ -16,12 +16,12 @@ def usable_cores() -> int:
 
 
 def cores_of_a_rank() -> int:
-    """Return how many cores this process may use where torchrun started others beside it on this machine."""
+    """Return this process's equal share of the cores among the processes that torchrun started on this machine."""
     return max(1, usable_cores() // Rank.of_this_process().beside)
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that are free for use now, within a container's or a job's limit."""
+    """Return the bytes of memory that are available now, at most the limit of the container or job."""
     import psutil
 
     available: int = psutil.virtual_memory().available
@@ -30,9 +30,9 @@ def usable_memory() -> int:
 
 
 def memory_limit(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the bytes that this process's control groups allow it, or None where nobody says so.
+    """Return the memory limit of this process's control groups in bytes, or None without a limit.
 
-    Both versions of Linux's control groups are read; a limit of a group above binds as well.
+    Reads both versions of Linux's control groups. Limits of parent groups apply, too.
     """
     try:
         lines = groups.read_text().splitlines()

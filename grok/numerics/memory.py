@@ -1,4 +1,4 @@
-"""The memory that a computation takes on a CPU, by torch's own allocator."""
+"""Measures the memory of a computation on a CPU, from the events of torch's allocator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_on_cpu(function: Callable[[], Any]) -> int:
-    """Call ``function`` and return the most bytes of tensors on the CPU that it had at once, beside those of before."""
+    """Call ``function``; return the peak of the bytes of its CPU tensors, without those allocated before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         function()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]

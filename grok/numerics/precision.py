@@ -1,4 +1,4 @@
-"""In what precision float32 products run on a GPU."""
+"""The precision of float32 products on a GPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 @contextmanager
 def product_precision(precision: str) -> Iterator[None]:
-    """Let float32 products run as TF32 inside when ``precision`` asks for it, and never else.
+    """Compute float32 products in TF32 inside this context if ``precision`` is ``tf32``, otherwise in float32.
 
-    Torch has two ways to say so and raises where they disagree; this one sets both.
+    Torch has two settings for this and raises an error where they disagree; this sets both.
     """
     ways = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     held = [(products, products.fp32_precision) for products in ways]

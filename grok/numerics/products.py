@@ -1,8 +1,8 @@
-"""Matrix products by the fastest path for the processor, behind one function.
+"""Matrix products by the fastest library for the processor.
 
-On some AMD processors torch's default library reaches half of what oneDNN does on the
-same cores; on Intel's the two are level. The choice follows from the processor's model
-by a table and from ``numerics.path``, never from a timing.
+On some AMD processors torch's default library has half the speed of oneDNN; on Intel's both
+are equally fast. A table by processor model and ``numerics.path`` choose the library, never
+a timing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 ONEDNN_PROCESSORS: Final = (r"AMD EPYC .*", r"AMD Ryzen .*")
-"""Processor models, as /proc/cpuinfo names them, on which oneDNN was measured to be faster."""
+"""Processor models (as in /proc/cpuinfo) on which oneDNN is faster, by measurement."""
 
 
 @functools.cache
@@ -37,7 +37,7 @@ def processor_model() -> str:
 def choose_path(requested: str, precision: str) -> str:
     """Return ``plain`` or ``onednn`` for ``numerics.path``.
 
-    oneDNN's operation has no float64, and autocast would pass it by in bf16.
+    oneDNN's operation has no float64, and autocast does not cast its arguments for bf16.
     """
     if precision != "float32":
         return "plain"
@@ -47,7 +47,7 @@ def choose_path(requested: str, precision: str) -> str:
     return "onednn" if fast and torch.backends.mkldnn.is_available() else "plain"
 
 
-# Registered bare: a custom_op's checks of its arguments would cost ten microseconds at each of 30 calls a step.
+# Registered without custom_op, whose checks of arguments cost ten microseconds at each of 30 calls a step.
 _LIBRARY: Final = torch.library.Library("grok", "FRAGMENT")
 _LIBRARY.define("onednn_product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 
@@ -67,7 +67,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x @ weight.T + bias`` [R, F] through oneDNN, without a gradient.
 
-    ``weight`` [F, D] may be a transposed view; an ``x`` [R, D] that is one is copied.
+    ``weight`` [F, D] may be a transposed view; if ``x`` [R, D] is one, it is copied.
     """
     return torch.ops.grok.onednn_product.default(x, weight, bias)  # type: ignore[no-any-return]
 
@@ -75,7 +75,8 @@ def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 def onednn_weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """Return ``grad.T @ x`` [F, D] for grad [R, F], x [R, D].
 
-    One of the two must be laid out anew for oneDNN: the narrower, also where the result must be turned for it.
+    oneDNN needs one of the two as a contiguous copy. The narrower one is copied, even if the result must then be
+    transposed.
     """
     if grad.shape[1] <= x.shape[1]:
         return onednn_product(grad.t().contiguous(), x.t())
@@ -83,7 +84,7 @@ def onednn_weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
 
 
 class _OnednnLinear(torch.autograd.Function):
-    """``x @ weight.T + bias``; a bias's gradient is a product with ones, which a library does in one pass."""
+    """``x @ weight.T + bias``; the bias's gradient is a matrix product with ones, which is one library call."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -113,5 +114,5 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, path: str) -> Tensor:
 
 
 def product_tag(path: str) -> str:
-    """Return what a numerics tag says of a path: another word than before where its last bits are others."""
+    """Return a path's word in the numerics tag; it changes when the path's last bits change."""
     return {"onednn": "onednn-narrow"}.get(path, path)

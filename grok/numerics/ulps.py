@@ -9,10 +9,10 @@ from grok.streams import Stream
 
 
 def move_by_ulps(tensor: Tensor, ulps: int, stream: Stream) -> Tensor:
-    """Return ``tensor`` with each element moved by a random -ulps .. ulps units in the last place.
+    """Return ``tensor`` with each element changed by a random -ulps .. ulps units in the last place.
 
-    Neighbouring floats of one sign are neighbouring integers when their bits are read as
-    such; the few elements so close to zero that they would change sign are left alone.
+    The bits of neighbouring floats of one sign, read as integers, are neighbouring integers.
+    Elements so close to zero that they would change their sign are not changed.
     """
     bits = tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int64)
     moves = torch.from_numpy(stream.integers(tensor.numel(), 2 * ulps + 1) - ulps).reshape(tensor.shape)

@@ -1,4 +1,4 @@
-"""Models whose tensors have a name, a shape and a dtype, and no data. Needs torch."""
+"""Models whose tensors have names, shapes and dtypes but no data. Needs torch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def unallocated() -> Iterator[None]:
-    """Build modules on the meta device inside, without the initial values that they would draw.
+    """Construct modules on the meta device inside this context, without drawing their initial values.
 
-    On that device a draw runs through torch's compiler, whose import takes longer than torch's own.
+    A draw on that device imports torch's compiler, which takes longer than the import of torch.
     """
     with torch.device("meta"), _NoInitialValues():
         yield
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Leaves every tensor that a function of ``torch.nn.init`` is given as it is."""
+    """Makes every function of ``torch.nn.init`` return its tensor unchanged."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -1,8 +1,8 @@
-"""Code of the user's own, named by import path: tasks, models, optimisers, losses, interventions, metrics.
+"""Plugins, the user's own code by import path: tasks, models, optimisers, losses, interventions, metrics.
 
-A setting ``{_target_: MODULE.NAME, ARGUMENT: VALUE, ...}`` names it. Its source is read when a command is planned,
-is part of the runs' names, and travels to the workers with their work. Nothing is imported that the user's own
-command did not name: neither what a store says nor a checkpoint.
+A setting ``{_target_: MODULE.NAME, ARGUMENT: VALUE, ...}`` names a plugin. Its source is read when a command is
+planned, its hash is part of the runs' names, and the source is sent to the workers with their work. Only code that
+the user's command names is imported, never code that a store or a checkpoint names.
 """
 
 from grok.plugins.code import Code, code_of, fingerprints

@@ -1,8 +1,8 @@
-"""The code behind import paths: which modules it is, and a fingerprint of their text. Imports none of them.
+"""Finds the modules behind import paths and hashes their text, without importing them.
 
-A module of the user's own folder (or of a package that is installed as a link to its sources) is read as text,
-with the modules of the same folder that it imports. Of an installed package the version and the module's own file
-count. What a module imports by other means than ``import`` statements, and data files beside it, are not seen.
+A module of the user's own folder (or of a package in editable installation) is read as text, with the modules of the
+same folder that it imports. Of an installed package the fingerprint has the version and the hash of the module's own
+file. Imports other than by ``import`` statements, and data files, are not detected.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a target's object is."""
+    """The location of a target's object, and the fingerprint of its code."""
 
     module: str
     attribute: str
     fingerprint: str
-    """Hash of the code, behind the version of the package that it comes with, if any."""
+    """Hash of the code; of an installed package ``NAME VERSION:`` and the hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The code that one command names. Plain data: it travels to the workers by pickle."""
+    """The code that one command names. Workers receive it by pickle."""
 
     targets: Mapping[str, Place] = field(default_factory=dict)
     modules: Mapping[str, Source] = field(default_factory=dict)
@@ -57,15 +57,15 @@ class Code:
 
 
 def fingerprints(code: Code, targets: Iterable[str]) -> dict[str, str]:
-    """Return the fingerprint of each of ``targets``."""
+    """Return the fingerprint of each of ``targets``, by target."""
     return {target: code.targets[target].fingerprint for target in sorted(set(targets))}
 
 
 def code_of(folder: str | Path, targets: Iterable[str]) -> Code:
-    """Return the code behind ``targets``, looked for in ``folder`` first, then among what is installed.
+    """Return the code behind ``targets``, searched in ``folder`` first, then among installed packages.
 
     Raises:
-        ConfigError: there is no such module, it cannot be read, or it is not Python.
+        ConfigError: no module has that name, or it cannot be read or is not Python.
     """
     places: dict[str, Place] = {}
     modules: dict[str, Source] = {}
@@ -112,12 +112,12 @@ def _locate(folder: Path, target: str, path: str) -> tuple[str, str, Path | None
             return module, ".".join(parts[count:]), root
     raise ConfigError(
         f"_target_={target}: there is no module {'.'.join(parts[:-1])!r} in {folder} and none is installed; "
-        "plugin_path=DIR names the folder that it is in"
+        "plugin_path=DIR names the folder that has it"
     )
 
 
 def _source_root(module: str, origin: str | None) -> Path | None:
-    """Return the folder that ``module`` is imported from where its sources are at hand and may change."""
+    """Return the folder of the sources of a module in editable installation, or None for an installed copy."""
     if origin is None or not origin.endswith(".py") or module.split(".", maxsplit=1)[0] in OURS:
         return None
     file = Path(origin).resolve()
@@ -129,7 +129,7 @@ def _source_root(module: str, origin: str | None) -> Path | None:
 
 
 def _file(root: Path, module: str) -> Path | None:
-    """Return the file of ``module`` below ``root``; a folder without ``__init__.py`` that holds modules is one too."""
+    """Return the file of ``module`` below ``root``, or None (also for a package without ``__init__.py``)."""
     path = root.joinpath(*module.split("."))
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():
@@ -138,7 +138,7 @@ def _file(root: Path, module: str) -> Path | None:
 
 
 def _with_imports(root: Path, module: str) -> dict[str, Source]:
-    """Return ``module``, the packages that it lies in, and all modules below ``root`` that these import."""
+    """Return ``module``, its packages, and all modules below ``root`` that these import, directly or not."""
     sources: dict[str, Source] = {}
     waiting = [module]
     while waiting:
@@ -169,7 +169,7 @@ def _text(file: Path) -> str:
 
 
 def _imported(file: Path, text: str, package: str) -> Iterator[str]:
-    """Yield the names of modules that ``text`` may import, absolute; ``package`` is what it lies in."""
+    """Yield the absolute names of the modules that ``text``, a module in ``package``, may import."""
     try:
         tree = ast.parse(text, str(file))
     except (SyntaxError, ValueError) as error:
@@ -190,7 +190,7 @@ def _imported(file: Path, text: str, package: str) -> Iterator[str]:
 
 
 def _of_sources(sources: Mapping[str, Source]) -> str:
-    """Return the hash of the sources' names and texts; where the folder lies does not count."""
+    """Return the hash of the sources' names and texts; it does not depend on the folder's path."""
     digest = hashlib.sha256()
     for name in sorted(sources):
         text = sources[name].text.replace("\r\n", "\n")
@@ -207,12 +207,12 @@ def _of_installed(module: str) -> str:
 
 @functools.cache
 def _distributions() -> Mapping[str, list[str]]:
-    """Return the installed distributions by package: a look at each of them, which takes a second."""
+    """Return the installed distributions by package; reading them takes a second."""
     return importlib.metadata.packages_distributions()
 
 
 def _version(module: str) -> str:
-    """Return ``NAME VERSION:`` of the distribution that ``module`` is installed with; empty where there is none."""
+    """Return ``NAME VERSION:`` of the distribution that installed ``module``, or an empty text."""
     top = module.split(".", maxsplit=1)[0]
     if top in OURS:
         return f"grok-lab {__version__}:"

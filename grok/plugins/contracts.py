@@ -1,4 +1,4 @@
-"""What plugins give and are given. Shapes: n examples, T tokens of an example, V classes."""
+"""The contracts of plugins: their results and their arguments. n examples, T tokens of an example, V classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from grok.errors import ConfigError
 
 Tensor = Any
-"""A ``torch.Tensor``; planning imports this module and no torch."""
+"""A ``torch.Tensor``; typed as Any, because planning imports this module without torch."""
 Integers = NDArray[np.int64]
 
 
@@ -20,7 +20,10 @@ Integers = NDArray[np.int64]
 class Operation:
     """A task of two operands: ``table[a, b]`` is the answer to ``a op b``; all three are numbers 0 to n - 1.
 
-    It is trained by the same lanes as the built-in operations, on every device.
+    The lanes of the built-in operations train it, on every device.
+
+    Raises:
+        ConfigError: the table is not square, not of integers, or has an answer outside 0 to n - 1.
     """
 
     table: Integers
@@ -40,14 +43,18 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """A task of any form: inputs and the class of each. It is trained one lane at a time, uncompiled."""
+    """A task of any form: inputs and the class of each. It is trained one lane at a time, uncompiled.
+
+    Raises:
+        ConfigError: the shapes or types do not fit.
+    """
 
     inputs: NDArray[Any]
     """[n, T] token numbers, or [n, ...] floats."""
     answers: Integers
     """[n], each 0 to ``classes`` - 1."""
     vocab_size: int = 0
-    """Number of tokens; 0: one more than the largest. Without meaning for floats."""
+    """Number of tokens; 0: one more than the largest. Unused for floats."""
     classes: int = 0
     """Number of classes; 0: one more than the largest answer."""
 
@@ -67,7 +74,7 @@ class Examples:
         object.__setattr__(self, "answers", answers.astype(np.int64))
         for name, least in (("vocab_size", largest), ("classes", int(answers.max()) + 1)):
             if 0 < getattr(self, name) < least:
-                raise ConfigError(f"examples say {name}={getattr(self, name)} and need {least}")
+                raise ConfigError(f"examples have {name}={getattr(self, name)}: expected at least {least}")
             object.__setattr__(self, name, max(getattr(self, name), least))
 
     def __len__(self) -> int:
@@ -80,33 +87,35 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a metric is given at an evaluation. It may look at everything and change nothing."""
+    """The argument of a metric at an evaluation. A metric must not change anything in it."""
 
     step: int
     parameters: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
-    """Of the step's mini-batch, before any intervention."""
+    """Gradients of the step's mini-batch, before any intervention."""
     train_set: Any
     val_set: Any
     """Both are :class:`Examples`, or the equations of a task of two operands (``a``, ``b``, ``answer``)."""
     logits: Callable[[Any], Tensor]
-    """Logits [n, V] of a set."""
+    """Returns the logits [n, V] of a set."""
     classes: Callable[[Any], Tensor]
-    """Right classes [n] of a set, as places in the logits."""
+    """Returns the right classes [n] of a set, as indices of the logits."""
 
 
 class RunSink(Protocol):
-    """A log beside the store, of one run. Its class is called with the run's ``run_id`` and its settings by name.
+    """A log of one run beside the store. Its class is called with the run's ``run_id`` and its settings by name.
 
-    It is closed when the run has ended. What it raises is said once, and no more runs go there.
+    An exception in a method is reported once; then no further run is logged.
     """
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Take the numbers of an evaluation (of a language model: of a step, too) by name."""
+        """Log the numbers of an evaluation by name; of a language model also those of a step."""
         ...
 
     def finish(self, result: Any) -> None:
-        """Take how the run ended: ``result.status``, ``result.stop_reason`` and ``result.steps``."""
+        """Log the end of the run: ``result.status``, ``result.stop_reason`` and ``result.steps``."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the log after the run's end."""
+        ...

@@ -1,4 +1,4 @@
-"""Imports plugins in this process: from the texts that travelled here, and only what the command names."""
+"""Imports plugins in this process, from the source texts in ``Code``, and only those that the command names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grok.plugins.spec import Spec, arguments_of, label, target_of
 
 
 class _Loader(InspectLoader):
-    """Makes a module from a text at hand; tracebacks and ``inspect`` see that text."""
+    """Makes a module from a source text; tracebacks and ``inspect`` show that text."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -40,7 +40,7 @@ class _Loader(InspectLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of the active code, before any path is searched."""
+    """Finds the modules of the active code before ``sys.path`` is searched."""
 
     code = Code()
 
@@ -58,7 +58,7 @@ _FINDER = _Finder()
 
 
 def activate(code: Code) -> None:
-    """Make ``code`` what this process imports plugins from; modules of other code are forgotten."""
+    """Import plugins from ``code`` from now on; modules of other code are removed from ``sys.modules``."""
     if code == _FINDER.code:
         return
     if code.modules != _FINDER.code.modules:
@@ -70,7 +70,7 @@ def activate(code: Code) -> None:
 
 
 def active() -> Code:
-    """Return the code that this process imports plugins from."""
+    """Return the code from which this process imports plugins."""
     return _FINDER.code
 
 
@@ -78,12 +78,12 @@ def load(spec: Spec) -> Any:
     """Return the object that ``spec`` names, without calling it.
 
     Raises:
-        ConfigError: the command did not name it, its module cannot be imported, or has no such name.
+        ConfigError: the command does not name it, its module cannot be imported, or the module has no such name.
     """
     target = target_of(spec)
     place = _FINDER.code.targets.get(target)
     if place is None:
-        raise ConfigError(f"{target} is code of somebody's own, and this command does not name it: nothing is imported")
+        raise ConfigError(f"{target} is code outside this package, and this command does not name it: not imported")
     try:
         value: Any = importlib.import_module(place.module)
     except Exception as error:
@@ -97,12 +97,15 @@ def load(spec: Spec) -> Any:
 
 
 def build(spec: Spec, *positional: Any, **further: Any) -> Any:
-    """Return what the object that ``spec`` names gives when it is called with the spec's arguments.
+    """Call the object that ``spec`` names with the spec's arguments, and return the result.
 
-    ``further`` arguments are given where the spec has none of that name.
+    Args:
+        spec: names the object and its keyword arguments.
+        positional: positional arguments.
+        further: keyword arguments; those of the spec override them.
 
     Raises:
-        ConfigError: see :func:`load`; or it refuses its arguments.
+        ConfigError: see :func:`load`; or the object refuses its arguments.
     """
     made = load(spec)
     try:

@@ -1,4 +1,4 @@
-"""How a plugin is named in the settings: ``{_target_: MODULE.NAME, ARGUMENT: VALUE, ...}``, as Hydra has it."""
+"""The spec of a plugin in the settings, in Hydra's form: ``{_target_: MODULE.NAME, ARGUMENT: VALUE, ...}``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TARGET: Final = "_target_"
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 Spec = Mapping[str, Any]
-"""A plugin as the settings have it; empty: none."""
+"""A plugin in the settings; empty: none."""
 
 
 def check_spec(setting: str, spec: Spec) -> None:
-    """Refuse a spec that names nothing, or whose arguments are no keyword arguments.
+    """Refuse a spec without an import path, or with an argument that is no keyword.
 
     Raises:
-        ConfigError: says what is wrong.
+        ConfigError: the message has the setting and what is expected.
 
     >>> check_spec("task.plugin", {"_target_": "parity.SparseParity", "bits": 40})
     """
@@ -46,7 +46,7 @@ def arguments_of(spec: Spec) -> dict[str, Any]:
 
 
 def label(spec: Spec) -> str:
-    """Return what a plugin is called in tables and messages.
+    """Return a plugin's text for tables and messages: its import path and its arguments.
 
     >>> label({"_target_": "parity.SparseParity", "k": 3, "bits": 40})
     'parity.SparseParity(bits=40, k=3)'

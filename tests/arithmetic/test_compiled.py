@@ -78,7 +78,7 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
     config = tiny(numerics={"compile": True})
     with pytest.raises(TrainingError, match=r"numerics\.compile=false"):
         results(config)
-    with pytest.warns(RuntimeWarning, match="compiling failed, going on uncompiled"):
+    with pytest.warns(RuntimeWarning, match="the step could not be compiled and runs uncompiled"):
         config.numerics.auto_fallback = True
         (found,) = results(config)
     assert "compiled=no" in found.numerics

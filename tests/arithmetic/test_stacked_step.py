@@ -279,7 +279,7 @@ def test_what_a_failed_compilation_left_is_gone_before_the_step_is_made_anew(mon
     monkeypatch.setattr("grok.arithmetic.stacked.step.OneGraph", lambda function, options: function)
     monkeypatch.setattr(Stack, "_build", watched)
     config = tiny(numerics={"compile": True, "auto_fallback": True})
-    with pytest.warns(RuntimeWarning, match="going on uncompiled"):
+    with pytest.warns(RuntimeWarning, match="runs uncompiled"):
         stack = Stack(jobs(config), lanes=2, device=torch.device("cpu"))
     assert alive == [[], [False]] and not stack.compiled
 

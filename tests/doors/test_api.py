@@ -77,7 +77,7 @@ def test_a_dry_run_gives_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"model__heads": 3}, "model.heads=3"),
         ({"seed": [1, 2]}, "seed=1,2"),
         ({"seed": []}, "seed=.* is empty"),
-        ({"seed": object()}, "object given, expected a number, text"),
+        ({"seed": object()}, "expected a number, text, or a list of them, not object"),
         ({"store": ""}, "store.path='' is empty"),
     ],
 )

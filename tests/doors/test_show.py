@@ -56,7 +56,7 @@ def test_a_run_is_shown_whole(door: Door, tmp_path: Path, capfd: pytest.CaptureF
     assert "  order     8  (given)" in out
     assert f"  init      {row['seed_init']}\n" in out
     assert Path("pictures/run.png").read_bytes().startswith(b"\x89PNG")
-    (again,) = (line for line in out.splitlines() if line.startswith("compares its bits: "))
+    (again,) = (line for line in out.splitlines() if line.startswith("compare its bits: "))
     assert run.main(shlex.split(again.partition("grok run ")[2])) == 0, "what it proposes runs as it stands"
 
 

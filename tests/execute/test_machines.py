@@ -62,7 +62,7 @@ def test_a_full_disk_is_refused(disk: Path, door: Door) -> None:
     fill(disk, 0)
     ended = door(*words, "seed=range(0,6)")
     assert ended.status == 2, ended
-    assert "the disk is full: free some space; what was stored before is untouched" in ended.err
+    assert "the disk is full: free some space; what was stored before is unchanged" in ended.err
     assert "Traceback" not in ended.err
     assert raw_run_ids(disk / "S") == before
 

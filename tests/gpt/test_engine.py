@@ -332,7 +332,7 @@ def test_failed_compilation_stops_or_says_that_it_goes_on(settings: Build) -> No
         Compiled(only_eager, numerics)(torch.zeros(2))
     allowed = Numerics.of(settings(numerics={"compile": True, "auto_fallback": True}), "cpu")
     function = Compiled(only_eager, allowed)
-    with pytest.warns(RuntimeWarning, match="going on uncompiled"):
+    with pytest.warns(RuntimeWarning, match="runs uncompiled"):
         assert function(torch.zeros(2)).tolist() == [1, 1]
     assert not function.on and "compiled=no" in allowed.tag(compiled=function.on)
 
@@ -347,7 +347,7 @@ def test_a_run_that_could_not_be_compiled_has_the_bits_of_one_that_was_not_asked
 
     monkeypatch.setattr(gradient, "OneGraph", no_compiler)
     drops: dict[str, Any] = {"model__dropout": 0.1, "train__micro_batch": 3}
-    with pytest.warns(RuntimeWarning, match="going on uncompiled"):
+    with pytest.warns(RuntimeWarning, match="runs uncompiled"):
         fallen = result_of(run(settings(numerics={"compile": True, "auto_fallback": True}, **drops)))
     plain = result_of(run(settings(**drops)))
     assert differences(plain, fallen) == [] and fallen.numerics == plain.numerics

@@ -222,7 +222,7 @@ except CheckpointError as error: print(error)
     done = subprocess.run([sys.executable, "-c", script, str(folder)], check=True, capture_output=True, text=True)
     loaded, refused = done.stdout.splitlines()
     assert loaded == "1 0.1 torch.bfloat16"
-    assert "larger than this process or file system may write" in refused and "untouched" in refused
+    assert "larger than this process or file system may write" in refused and "unchanged" in refused
     assert [p.name for p in folder.iterdir()] == ["00000001-step-1"]
 
 

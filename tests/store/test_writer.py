@@ -114,7 +114,7 @@ with StoreWriter(sys.argv[1]) as writer:
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
     rows = example_rows(range(2, 60), every=1)
     try: writer.commit(rows); sys.exit("written")
-    except StoreError as error: assert "untouched" in str(error) and "\\n" not in str(error), error
+    except StoreError as error: assert "unchanged" in str(error) and "\\n" not in str(error), error
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert len(writer.commit(rows).written) == 58  # the same rows again, once there is room
 """

@@ -173,7 +173,7 @@ def test_a_run_in_flight_can_be_looked_at(trained: Trained, tmp_path: Path, caps
         ([""], "neither a folder nor a run_id"),
         (["RUN", "--split", "test"], "no split 'test': it has train, val"),
         (["RUN", "--data", "nowhere"], "no prepared corpus"),
-        (["RUN", "--stride", "4"], "--stride 4 goes with --windows sliding"),
+        (["RUN", "--stride", "4"], "--stride 4 needs --windows sliding"),
         (["RUN", "--windows", "sliding", "--stride", "99"], "--stride 99: expected a whole number from 1"),
         (["RUN", "--context", "0"], "--context 0: expected a whole number, at least 1"),
         (["RUN", "--out", "no/where.json"], "there is no folder no"),
