@@ -19,6 +19,7 @@ from analysis.figures import (
     language,
     papers,
     search,
+    spikes,
     survival,
 )
 from analysis.figures.style import RC, Drawing
@@ -45,6 +46,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
         search.fronts,
     ),
     "gpt": (language.loss_curves,),
+    "spikes": (spikes.spike_curves,),
     "in_flight": (language.curves_in_flight,),
     "prediction": (causes.prediction_curve,),
     "mechanism": (inside.aligned,),

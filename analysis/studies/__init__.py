@@ -24,6 +24,7 @@ from analysis.studies import (
     scans,
     search,
     seeds,
+    spikes,
     survival,
     val_shuffle,
 )
@@ -50,6 +51,7 @@ QUESTIONS: tuple[Question, ...] = (
     mechanism.QUESTION,
     papers.QUESTION,
     gpt.QUESTION,
+    spikes.QUESTION,
     in_flight.QUESTION,
     seeds.QUESTION,
 )

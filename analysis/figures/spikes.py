@@ -1,0 +1,69 @@
+"""Losses of runs that spiked beside those of runs that did not, setting by setting."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+
+from analysis.figures.curves import lines
+from analysis.figures.style import SERIES, SMALL, WIDTH, Drawing, canvas, steps_axis
+from analysis.studies.spikes import Spikes
+
+MOST_PANELS = 8
+PANEL_HEIGHT = 1.9
+
+
+def spike_curves(study: Spikes) -> Drawing:
+    """Draw every run's training loss: a colour for each value of one setting, a panel for each of the others'."""
+    runs = study.runs
+    by_size = sorted(study.factors, key=lambda factor: -runs[factor].nunique())
+    colour, others = by_size[:1], sorted(by_size[1:], key=study.factors.index)
+    shown = list(itertools.product(*(dict.fromkeys(runs[factor]) for factor in others)))[:MOST_PANELS]
+    values = list(dict.fromkeys(runs[colour[0]])) if colour else [""]
+    columns = 1 if len(shown) == 1 else 2
+    height = 0.9 + PANEL_HEIGHT * math.ceil(len(shown) / columns)
+    figure, grid = canvas(
+        WIDTH, height, math.ceil(len(shown) / columns), columns, sharex=True, sharey=True, squeeze=False
+    )
+    for axes, panel in itertools.zip_longest(grid.ravel(), shown):
+        if panel is None:
+            axes.set_axis_off()
+            continue
+        here = runs[
+            np.logical_and.reduce(
+                [runs[f] == v for f, v in zip(others, panel, strict=True)] or [runs["spiked"].notna()]
+            )
+        ]
+        for i, value in enumerate(values):
+            group = here[here[colour[0]] == value] if colour else here
+            drawn = study.curves[study.curves["run_id"].isin(group.index) & np.isfinite(study.curves["loss"])]
+            lines(axes, drawn, "step", "loss", colors=SERIES[i % len(SERIES)], alpha=0.8, linewidths=1.1)
+        axes.autoscale_view()
+        axes.set_xlim(left=0)
+        words = [f"{f.rpartition('.')[2]} {v}" for f, v in zip(others, panel, strict=True)]
+        axes.set_title(
+            f"{', '.join(words)}\n{int(here['spiked'].sum())} of {len(here)} spiked", fontsize=SMALL, loc="left"
+        )
+    for axes in grid[-1]:
+        steps_axis(axes)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("loss (nats)")
+    if colour:
+        name = colour[0].rpartition(".")[2]
+        for i, value in enumerate(values):
+            grid[0, -1].annotate(
+                f"{name} {value}",
+                (1, 1),
+                xycoords="axes fraction",
+                xytext=(-2, -8 - 12 * i),
+                textcoords="offset points",
+                ha="right",
+                color=SERIES[i % len(SERIES)],
+                fontsize=SMALL,
+            )
+    caption = "Training loss of every run, a running median of five steps; all panels have the same axes."
+    data = study.curves.merge(runs[[*study.factors, "seed"]], left_on="run_id", right_index=True)
+    return Drawing("spike_curves", "Who spiked", caption, figure, pd.DataFrame(data), f"{len(runs):,} runs")

@@ -1,0 +1,311 @@
+"""Loss spikes of language models: who spiked, when, and what rose with the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.observations import Observations, as_text, floats, varying_columns
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.statistics.excursions import RISE, SMOOTH, excursions, smoothed
+from analysis.statistics.multiplicity import holm
+from analysis.statistics.proportions import heterogeneity, share
+from analysis.statistics.resampling import generator
+from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.gpt import CONDITION_SETTINGS
+
+FEWEST: Final = 8
+"""Runs below which there is no comparison of settings."""
+BEFORE: Final = 20
+"""Steps before the lowest loss whose median gradient norm is the usual one."""
+GROWN: Final = {"weights": 1.5, "gradient norm": 3.0}
+"""How many times its level before a norm must reach, between the lowest loss and the peak, to be counted."""
+
+
+@dataclass(kw_only=True)
+class Spikes(Study):
+    """The runs with a log of their steps."""
+
+    runs: pd.DataFrame
+    """One row per run, indexed by run_id: values of the settings that differ, its largest spike, its last loss."""
+    factors: list[str]
+    """Columns of ``runs``: the settings that differ; settings that change together are one."""
+    curves: pd.DataFrame
+    """Smoothed training loss: run_id, step, loss."""
+
+
+def analyse(observations: Observations, question: Question) -> Spikes:
+    """Answer over all language models with a log.
+
+    Raises:
+        NotEnoughData: fewer than ``FEWEST`` of them.
+    """
+    rows, log = observations.gpt, observations.steps
+    if log is None or len(rows) < FEWEST:
+        raise NotEnoughData(f"at least {FEWEST} language models with a log of their steps")
+    logs = {str(run): steps.sort_values("step") for run, steps in log[log["run_id"].isin(rows.index)].groupby("run_id")}
+    rows = rows[rows.index.isin(logs)]
+    if len(rows) < FEWEST:
+        raise NotEnoughData(f"at least {FEWEST} language models with a log of their steps")
+    factors = _factors(rows)
+    last = observations.curves_of(rows.index).sort_values("step").groupby("run_id")["val_loss"].last()
+    records = [_largest(logs[str(run)]) for run in rows.index]
+    runs = pd.DataFrame(factors, index=rows.index).assign(seed=rows["seed"].astype(str))
+    runs = runs.join(pd.DataFrame(records, index=rows.index)).assign(last_loss=floats(last.reindex(rows.index)))
+    curves = [
+        pd.DataFrame({"run_id": run, "step": logs[str(run)]["step"], "loss": smoothed(logs[str(run)]["train_loss"])})
+        for run in rows.index
+    ]
+    study = Spikes(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        runs=runs.sort_values([*factors, "seed"], kind="stable"),
+        factors=list(factors),
+        curves=pd.concat(curves, ignore_index=True),
+    )
+    _answer(study)
+    _by_setting(study)
+    _tables(study)
+    study.notes.append(
+        f"A spike: the training loss, a running median of {SMOOTH} steps, rises {RISE} nats or more above its lowest "
+        f"value so far. It is over within {RISE / 2} nats of that value. The table of events has what was noticed "
+        "while the runs trained, which needs a full window of steps first."
+    )
+    return study
+
+
+def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the settings that differ between runs and their values as text; those that go together as one."""
+    together: dict[tuple[int, ...], list[str]] = {}
+    for column in varying_columns(rows, CONDITION_SETTINGS):
+        codes = tuple(int(code) for code in pd.factorize(rows[column].map(as_text))[0])
+        together.setdefault(codes, []).append(column)
+    factors = {}
+    for columns in together.values():
+        # a width of the MLP that follows from the model's is no setting of its own
+        named = [c for c in columns if c != "config.model.d_ff" or "config.model.d_model" not in columns]
+        name = " and ".join(c.removeprefix("config.") for c in named)
+        factors[name] = [" and ".join(map(as_text, values)) for values in zip(*(rows[c] for c in named), strict=True)]
+    return factors
+
+
+def _largest(log: pd.DataFrame) -> dict[str, Any]:
+    """Return what is known of a run's largest spike, and what was noticed while it trained."""
+    every = excursions(log["train_loss"])
+    noticed = log.dropna(subset=["event"]) if "event" in log else log.iloc[:0]
+    record: dict[str, Any] = {
+        "spikes": len(every),
+        "spiked": bool(every),
+        "noticed": ", ".join(
+            f"{event} at {step}" for event, step in zip(noticed["event"], noticed["step"], strict=True)
+        ),
+    }
+    if not every:
+        return record | dict.fromkeys(("step", "rise", "back_after", "rate", "rising", *GROWN))
+    spike = max(every, key=lambda e: e.rise)
+    steps, rates = log["step"].to_numpy(), floats(log["lr"])
+    gradient, weights = floats(log["grad_norm"]), floats(log["param_norm"])
+    span = slice(spike.low, spike.peak + 1)
+    usual = float(np.median(gradient[max(0, spike.low - BEFORE) : spike.low + 1]))
+    return record | {
+        "step": int(steps[spike.onset]),
+        "rise": spike.rise,
+        "back_after": None if spike.back is None else int(steps[spike.back] - steps[spike.onset]),
+        "rate": float(rates[spike.onset] / rates.max()),
+        "rising": bool(spike.onset <= int(np.argmax(rates)) and rates[0] < rates.max()),
+        "gradient norm": float(np.max(gradient[span]) / usual) if usual > 0 else math.nan,
+        "weights": float(np.max(weights[span]) / weights[spike.low]) if weights[spike.low] > 0 else math.nan,
+    }
+
+
+def _answer(study: Spikes) -> None:
+    runs = study.runs
+    spiked = runs[runs["spiked"]]
+    n, k = len(runs), len(spiked)
+    study.scope = f"{n} runs. They differ in {', '.join(study.factors) or 'their seeds alone'}."
+    text = f"{k} of {n} runs spiked"
+    if k:
+        back = spiked["back_after"].dropna()
+        text += (
+            f", by {spiked['rise'].median():.1f} nats in the median (at most {spiked['rise'].max():.1f}). "
+            f"{len(back)} of the {k} came back"
+            + (f", after {back.median():.0f} steps in the median (at most {back.max():.0f})" if len(back) else "")
+        )
+    study.findings.append(Finding("runs that spiked", f"{k} of {n}", f"{text}.", headline=True))
+    if k:
+        first, later = spiked["step"].min(), spiked["step"].max()
+        study.findings.append(
+            Finding(
+                "step of the spike",
+                f"{spiked['step'].median():.0f} ({first:.0f} to {later:.0f})",
+                f"The spikes began at step {spiked['step'].median():.0f} in the median, the first at {first:.0f}, the "
+                f"last at {later:.0f}; {int(spiked['rising'].astype(bool).sum())} of {k} while the learning rate still "
+                "rose.",
+            )
+        )
+        parts = [f"{int((spiked[name] >= times).sum())} the {name} {times:g} times" for name, times in GROWN.items()]
+        study.findings.append(
+            Finding(
+                "what rose with the loss",
+                "; ".join(f"{name} ×{spiked[name].median():.1f}" for name in GROWN),
+                f"Between the lowest loss and the peak, of {k} runs had {' and '.join(parts)} their level before, or "
+                f"more (medians: {' and '.join(f'{name} {spiked[name].median():.1f}' for name in GROWN)} times).",
+            )
+        )
+    if study.factors:
+        cells = runs.groupby(study.factors)["spiked"].agg(["size", "nunique"])
+        several = cells[cells["size"] > 1]
+        if len(several):
+            agree = int((several["nunique"] == 1).sum())
+            study.findings.append(
+                Finding(
+                    "seeds agree",
+                    f"{agree} of {len(several)}",
+                    f"In {agree} of {len(several)} settings with several seeds all seeds spiked or none did.",
+                )
+            )
+
+
+def _by_setting(study: Spikes) -> None:
+    """Compare the values of each setting over runs that agree in everything else, seeds included."""
+    p = dict(_tests(study))
+    adjusted = dict(zip(p, map(float, holm(list(p.values()))), strict=True))
+    records = []
+    for factor in study.factors:
+        others = study.runs.groupby([*(f for f in study.factors if f != factor), "seed"]).ngroup()
+        losses = study.runs.assign(block=others).pivot_table(index="block", columns=factor, values="last_loss")
+        values = sorted(study.runs[factor].unique(), key=_number)
+        counted = []
+        for value in values:
+            here = study.runs[study.runs[factor] == value]
+            k, n = int(here["spiked"].sum()), len(here)
+            counted.append(f"{value}: {k} of {n}")
+            gap = _gap(losses, value, values[0])
+            records.append(
+                {
+                    "setting": factor,
+                    "value": value,
+                    "spiked": f"{k} of {n}",
+                    "share": share(k, n).percent(0),
+                    "p (Holm)": f"{adjusted[factor]:.2g}" if factor in adjusted and value == values[0] else "",
+                    "median rise": round(float(here["rise"].median()), 2) if k else None,
+                    "last val loss": round(float(here["last_loss"].median()), 3),
+                    "against the first value": "reference" if value == values[0] else gap.plain(3) if gap else "",
+                }
+            )
+        text = f"{factor}: spikes in {'; '.join(counted)}"
+        text += f" (p = {adjusted[factor]:.2g})." if factor in adjusted else "."
+        study.findings.append(
+            Finding(f"spikes by {factor}", "; ".join(counted), text, headline=adjusted.get(factor, 1.0) < 1 - LEVEL)
+        )
+    if records:
+        caption = (
+            "Each setting: runs that spiked (95% intervals as if runs were drawn at random; p: permutation inside runs "
+            "that agree in all else, Holm-adjusted), and the last validation loss: median, and mean difference of "
+            "matched runs to the first value with a t interval"
+        )
+        study.tables.append(Table("spikes_by_setting", caption, pd.DataFrame(records)))
+
+
+def _tests(study: Spikes) -> Iterator[tuple[str, float]]:
+    runs = study.runs
+    for factor in study.factors:
+        block = runs.groupby([*(f for f in study.factors if f != factor), "seed"]).ngroup().to_numpy()
+        groups = pd.factorize(runs[factor])[0]
+        try:
+            test = heterogeneity(runs["spiked"].to_numpy(bool), groups, generator(f"spikes {factor}"), blocks=[block])
+        except NotEnoughData:
+            continue
+        yield factor, test.p
+
+
+def _gap(losses: pd.DataFrame, value: str, reference: str) -> Estimate | None:
+    """Return the mean difference of matched runs' last losses; None for fewer than two finite pairs that differ."""
+    if value not in losses or reference not in losses:
+        return None
+    gaps = (losses[value] - losses[reference]).dropna().to_numpy(dtype=float)
+    if len(gaps) < 2 or float(np.ptp(gaps)) == 0:
+        return None
+    ends = stats.ttest_1samp(gaps, 0.0).confidence_interval(LEVEL)
+    return Estimate(float(gaps.mean()), float(ends.low), float(ends.high), len(gaps), "t over matched pairs")
+
+
+def _number(text: str) -> tuple[float, str]:
+    """Order values as numbers where they begin with one, words behind them."""
+    try:
+        return float(text.split(" and ", maxsplit=1)[0].strip("[]").split(",")[-1]), text
+    except ValueError:
+        return math.inf, text
+
+
+def _tables(study: Spikes) -> None:
+    runs = study.runs
+    if study.factors:
+        cells = [
+            {
+                **dict(zip(study.factors, names if isinstance(names, tuple) else (names,), strict=True)),
+                "spiked": f"{int(group['spiked'].sum())} of {len(group)}",
+                "at step": ", ".join(f"{v:.0f}" for v in group["step"].dropna()),
+                "rise (nats)": ", ".join(f"{v:.2f}" for v in group["rise"].dropna()),
+                "last val loss": ", ".join(f"{v:.3f}" for v in group["last_loss"]),
+            }
+            for names, group in runs.groupby(study.factors, sort=False)
+        ]
+        study.tables.append(
+            Table("spikes_by_cell", "Every combination of settings, its seeds one after another", pd.DataFrame(cells))
+        )
+    spiked = runs[runs["spiked"]].sort_values("rise", ascending=False, kind="stable")
+    if len(spiked):
+        own = pd.DataFrame(
+            {
+                "run": [str(run)[:10] for run in spiked.index],
+                "at step": spiked["step"].astype(int),
+                "learning rate": [
+                    f"{rate:.0%} of its peak{', rising' if rising else ''}"
+                    for rate, rising in zip(spiked["rate"], spiked["rising"], strict=True)
+                ],
+                "rise (nats)": spiked["rise"].round(2),
+                "back after": ["never" if pd.isna(v) else f"{v:.0f} steps" for v in spiked["back_after"]],
+                "gradient norm ×": spiked["gradient norm"].round(1),
+                "weights ×": spiked["weights"].round(2),
+            },
+            index=spiked.index,
+        )
+        frame = spiked[[*study.factors, "seed"]].join(own)
+        caption = (
+            "Every spike (of each run the largest): the rise of the loss, and how many times its level before the "
+            "gradient norm and the norm of the weights reached between the lowest loss and the peak"
+        )
+        study.tables.append(Table("spikes", caption, frame.reset_index(drop=True), code=("run",)))
+    noticed = runs[runs["noticed"] != ""]
+    if len(noticed):
+        frame = noticed[[*study.factors, "seed", "spiked", "noticed"]].assign(
+            run=[str(run)[:10] for run in noticed.index]
+        )
+        study.tables.append(
+            Table(
+                "spike_events",
+                "What was noticed while the runs trained",
+                frame.reset_index(drop=True),
+                open=False,
+                code=("run",),
+            )
+        )
+
+
+QUESTION = Question(
+    "spikes",
+    "Spikes",
+    "Which language models spiked, when, and what rose with the loss?",
+    "",  # a corpus comes first: `grok prepare`
+    analyse,
+    lambda observations: len(observations.gpt) >= FEWEST,
+    any_task=False,
+)

@@ -1,0 +1,131 @@
+"""Spikes: what is one, which settings they follow, and what a store without them says."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.observations import Observations
+from analysis.statistics.excursions import RISE, excursions, smoothed
+from grok.config import identify, load_config
+from grok.records import CurvePoint, RunResult, StepPoint
+from grok.store import Row
+from tests.analysis.questions import BY_NAME, ask, needs
+from tests.analysis.simulate import MACHINE
+from tests.analysis.test_gpt_study import store_of
+
+STEPS = 60
+
+
+def test_a_rise_that_lasts_is_an_excursion_with_its_places() -> None:
+    losses = np.r_[np.linspace(5, 4, 20), np.full(10, 6.0), np.full(10, 4.1)]
+    (found,) = excursions(losses)
+    assert (found.low, found.peak) == (found.onset - 2, found.onset) or losses[found.low] == pytest.approx(4, abs=0.1)
+    assert found.onset == 20 and found.back == 30
+    assert found.rise == pytest.approx(6 - smoothed(losses)[found.low])
+
+
+def test_one_hard_batch_is_none_and_a_loss_that_is_no_number_never_comes_back() -> None:
+    calm = np.full(40, 4.0)
+    calm[20] = 9.0
+    assert excursions(calm) == []
+    (found,) = excursions([4.0] * 20 + [math.nan] * 20)
+    assert found.rise == math.inf and found.back is None
+
+
+def test_a_rise_in_the_first_steps_counts_from_the_first_loss() -> None:
+    (found,) = excursions([4.5, 6.0, 8.0, 9.0, 7.0, 5.0, 4.4, 4.2, 4.1, 4.0])
+    assert found.low == 0 and found.onset == 1 and found.peak == 2
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=60))
+def test_excursions_follow_each_other_and_rise_above_all_before(losses: list[float]) -> None:
+    level = smoothed(losses)
+    found = excursions(losses)
+    for one, before in zip(found, [None, *found], strict=False):
+        quiet = level[max(one.low, (before and before.back) or 0) : one.onset]
+        assert one.low < one.onset <= one.peak and one.rise > RISE
+        assert level[one.low] == level[: one.onset].min()
+        assert level[one.onset] > level[one.low] + RISE and (quiet <= level[one.low] + RISE).all()
+        assert one.back is None or level[one.back] <= level[one.low] + RISE / 2
+    for one, after in itertools.pairwise(found):
+        assert one.back is not None and one.back <= after.onset
+    if not found:
+        assert (level <= np.minimum.accumulate(level) + RISE).all()
+
+
+def run(seed: int, *, hot: bool, std: str, steps: int = STEPS) -> Row:
+    config = load_config(
+        {
+            "mode": "gpt",
+            "experiment": "gpt/tinystories_sample",
+            "seed": seed,
+            "train": {"steps": steps},
+            "optim": {"lr": 0.03 if hot else 0.003, "warmup_steps": 10},
+            "model": {"init": std},
+        }
+    )
+    identity = identify(config, data_hash="d" * 20)
+    spikes = hot and std != "0.006"
+
+    def step(k: int) -> StepPoint:
+        high = spikes and 20 <= k < 30 + seed
+        return StepPoint(
+            step=k,
+            train_loss=5 - k / 100 + (2.0 + 0.1 * seed) * high,
+            lr=min(1, k / 10) * config.optim.lr,  # type: ignore[attr-defined]
+            grad_norm=8.0 if high else 1.0,
+            param_norm=30.0 if high else 10.0,
+            event="spike" if high and k == 20 else None,
+        )
+
+    curve = [CurvePoint(step=k, val_loss=5 - k / 100 + 0.4 * hot + 0.01 * seed) for k in (0, steps)]
+    log = [step(k) for k in range(1, steps + 1)]
+    result = RunResult(
+        run_id=identity.run_id, status="completed", stop_reason="steps", steps=steps, curve=curve, step_log=log
+    )
+    return Row(result, config, identity, MACHINE, data_hash="d" * 20)
+
+
+def grid(**changes: Any) -> Observations:
+    cells = itertools.product(range(4), (False, True), ("0.02", "0.006", "small"))
+    return store_of([run(seed, hot=hot, std=std, **changes) for seed, hot, std in cells])
+
+
+def test_who_spiked_when_and_why() -> None:
+    study = ask("spikes", grid())
+    assert study.factors == ["model.init", "optim.lr"]
+    runs = study.runs
+    assert set(runs[runs["spiked"]]["optim.lr"]) == {"0.03"} and int(runs["spiked"].sum()) == 8
+    assert set(runs[runs["spiked"]]["step"]) == {20} and (runs["weights"].dropna() == 3).all()
+    assert (runs["gradient norm"].dropna() == 8).all() and not runs["rising"].dropna().any()
+    assert sorted(runs["back_after"].dropna()) == [10, 10, 11, 11, 12, 12, 13, 13]
+    said = {f.label: f for f in study.findings}
+    assert said["runs that spiked"].shown == "8 of 24"
+    assert said["spikes by optim.lr"].shown == "0.003: 0 of 12; 0.03: 8 of 12" and said["spikes by optim.lr"].headline
+    assert said["seeds agree"].shown == "6 of 6"
+    table = next(t for t in study.tables if t.name == "spikes_by_setting").frame
+    hot = table[(table["setting"] == "optim.lr") & (table["value"] == "0.03")].iloc[0]
+    assert hot["against the first value"] == ""  # differences that do not differ have no interval
+    assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes", "spike_events"}
+
+
+def test_settings_that_go_together_are_one_and_no_spike_is_said() -> None:
+    rows = [run(seed, hot=False, std=std) for seed in range(4) for std in ("0.02", "0.006")]
+    for row in rows:
+        if row.config.model.init == "0.006":  # type: ignore[attr-defined]
+            row.config.optim.lr = 0.001  # type: ignore[attr-defined]
+    study = ask("spikes", store_of(rows))
+    assert study.factors == ["model.init and optim.lr"]
+    assert [f.shown for f in study.findings if f.headline] == ["0 of 8"]
+
+
+def test_a_few_runs_make_no_comparison() -> None:
+    few = store_of([run(seed, hot=True, std="0.02") for seed in range(3)])
+    assert not BY_NAME["spikes"].applies(few) and "the store has none" in needs("spikes", few)
