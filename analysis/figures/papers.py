@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Final
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from analysis.figures.curves import lines
-from analysis.figures.style import INK, SERIES, SMALL, SOFT, WIDTH, Drawing, canvas, log_axis
+from analysis.figures.style import INK, PAPER, SERIES, SMALL, SOFT, WIDTH, Drawing, canvas, log_axis
 from analysis.studies.papers import FRACTION, Papers, Trained
 
 COLUMNS: Final = 2
+HEIGHTS: Final = (0.75, 0.3)
+"""Of the marks' labels, in turns: the steps of two marks may lie close together."""
+WIDE: Final = 300
+"""Ratio of last to first step above which a decade has two labels instead of three."""
 PANEL: Final = 3.3
 """Inches of a panel's height, legend included."""
 
@@ -45,19 +51,20 @@ def _panel(axes: Axes, title: str, trained: list[Trained], curves: pd.DataFrame,
     for i, (name, rows, theirs) in enumerate(groups):
         colour = SERIES[i % len(SERIES)]
         mine = known[known["run_id"].isin(rows.index)]
-        lines(axes, mine, "step", "train_acc", colors=colour, linewidths=0.6, linestyles="dashed", alpha=0.6)
+        lines(axes, mine, "step", "train_acc", colors=colour, linewidths=0.6, linestyles="dashed", alpha=0.35)
         lines(axes, mine, "step", "val_acc", colors=colour, linewidths=1.5)
         axes.plot([], [], color=colour, linewidth=1.6, label=f"{name} ({len(rows)})")
         if theirs is not None and theirs not in marks:
             marks[theirs] = colour
     last = float(known["step"].max())
-    for step, colour in marks.items():
-        _mark(axes, step, f"paper: {step:,}", colour)
-        last = max(last, step)
-    for name, step in trained[0].paper.phases.items():
-        _mark(axes, step, f"{name}: {step:,}", INK)
+    named = {step: (f"paper: {step:,}", colour) for step, colour in marks.items()}
+    named |= {step: (f"paper, {name}: {step:,}", INK) for name, step in trained[0].paper.phases.items()}
+    for height, (step, (text, colour)) in zip(cycle(HEIGHTS), sorted(named.items()), strict=False):
+        _mark(axes, step, text, colour, height)
         last = max(last, step)
     log_axis(axes.xaxis)
+    if last > WIDE * first:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=12))
     axes.set_xlim(first, 1.25 * last)
     axes.set_ylim(-0.02, 1.03)
     axes.set_ylabel("accuracy")
@@ -74,7 +81,8 @@ def _groups(t: Trained) -> list[tuple[str, pd.DataFrame, int | None]]:
     return [(f"{t.arm.name}, {share:.0%}", rows, None) for share, rows in parts]
 
 
-def _mark(axes: Axes, step: int, text: str, colour: str) -> None:
+def _mark(axes: Axes, step: int, text: str, colour: str, height: float) -> None:
     axes.axvline(step, color=colour, linewidth=1, linestyle=(0, (2, 2)), zorder=0)
-    axes.annotate(text, (step, 0.5), xytext=(-3, 0), textcoords="offset points", rotation=90, ha="right", va="center",
-                  fontsize=SMALL - 2, color=colour)  # fmt: skip
+    box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.85, "pad": 0.5}
+    axes.annotate(text, (step, height), xytext=(-3, 0), textcoords="offset points", rotation=90, ha="right",
+                  va="center", fontsize=SMALL - 2, color=colour, bbox=box, zorder=5)  # fmt: skip

@@ -24,6 +24,7 @@ from analysis.studies.by_condition import conditions_of
 from analysis.studies.mechanism import WAY, half_way
 
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "not decided"
+NO_CLAIM: Final = "no claim of the paper's"
 FEWEST: Final = 3
 """Runs of an arm below which a time is not called another one than the paper's: of two, the interval is too wide."""
 FAR: Final = 2.0
@@ -39,9 +40,10 @@ class Arm:
     """What differs from the defaults, as it is typed."""
     theirs: int | None = None
     """Steps to 95% validation accuracy in the paper."""
-    baseline: str = ""
-    """The arm without what the paper proposes, and how many times as long it takes there."""
-    times: float | None = None
+    baselines: Mapping[str, float | None] = field(default_factory=dict)
+    """Arms that take longer, and how many times as long in the paper; None: it does not compare these two."""
+    claimed: bool = True
+    """Whether it is the paper's own setting; otherwise its steps are held against the paper's without a verdict."""
     free: tuple[str, ...] = ()
     """Settings that take several values."""
     generalises: bool | None = None
@@ -75,10 +77,10 @@ NO_DECAY, SAME_DECAY, COUPLED = "no filter, no decay", "no filter, AdamW", "no f
 GROKFAST: Final = Paper(
     "Lee et al. 2024 (Grokfast)",
     (
-        Arm("EMA filter, Adam", _with(EMA, optim__plugin=ADAM), 910, NO_DECAY, 43.8),
-        Arm("MA filter, Adam", _with(MA, optim__plugin=ADAM), 790, NO_DECAY, 50.5),
-        Arm("EMA filter, AdamW", EMA, 910, SAME_DECAY, 43.8),
-        Arm("MA filter, AdamW", MA, 790, SAME_DECAY, 50.5),
+        Arm("EMA filter, Adam", _with(EMA, optim__plugin=ADAM), 910, {NO_DECAY: 43.8, COUPLED: None}),
+        Arm("MA filter, Adam", _with(MA, optim__plugin=ADAM), 790, {NO_DECAY: 50.5}),
+        Arm("EMA filter, AdamW", EMA, 910, {SAME_DECAY: None}, claimed=False),
+        Arm("MA filter, AdamW", MA, 790, claimed=False),
         Arm(NO_DECAY, _with(TIMES_TABLE, optim__weight_decay="0"), 39_890),
         Arm(COUPLED, _with(TIMES_TABLE, optim__weight_decay="0.005", optim__plugin=ADAM)),
         Arm(SAME_DECAY, _with(TIMES_TABLE, optim__weight_decay="0.005")),
@@ -200,9 +202,10 @@ def analyse(observations: Observations, question: Question) -> Papers:
     study = Papers(name=question.name, title=question.title, question=question.question, trained=trained, curves=curves)
     study.tables.append(Table("papers", "Claims of papers beside the runs of this store", pd.DataFrame(records)))
     study.tables.append(Table("arms", "What was trained", pd.DataFrame([_arm(t) for t in trained])))
-    counts = pd.Series([r["verdict"].partition(":")[0] for r in records]).value_counts()
-    words = ", ".join(f"{counts.get(word, 0)} {word}" for word in (AGREES, DISAGREES, OPEN))
-    text = f"Of {len(records)} claims of {len({t.paper.title for t in trained})} papers: {words}."
+    verdicts = [r["verdict"] for r in records if not r["verdict"].startswith(NO_CLAIM)]
+    counts = {word: sum(v.startswith(word) for v in verdicts) for word in (AGREES, DISAGREES, OPEN)}
+    words = f"{counts[AGREES]} agree, {counts[DISAGREES]} disagree, {counts[OPEN]} not decided"
+    text = f"Claims of papers that runs of this store are about: {len(verdicts)}. Verdicts: {words}."
     study.findings.append(Finding("claims of papers", words, text, headline=True))
     study.notes.append(
         "Times are the steps to 95% validation accuracy, with 95% intervals of the geometric mean. A paper's number is "
@@ -235,7 +238,7 @@ def _arm(t: Trained) -> dict[str, object]:
 
 def _time(t: Trained) -> str:
     if not t.times.seen.any():
-        return f"not within {t.cut:,.0f}"
+        return f"not within {t.cut:,.0f} (then {_range(t.accuracy)})"
     if not t.times.seen.all():
         return f"{int(t.times.seen.sum())} of {len(t.times)} within {t.cut:,.0f}"
     return geometric_mean(t.times).plain() if len(t.times) > 1 else f"{t.times.points[0]:,.0f} (one seed)"
@@ -255,13 +258,14 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
     """Return a record for each claim about an arm."""
     made = []
     if t.arm.theirs is not None:
-        claim = f"{t.arm.name}: steps to 95% validation accuracy"
-        made.append(_record(t, claim, f"{t.arm.theirs:,}", _time(t), judged_time(t)))
-    base = next((other for other in trained if other.arm.name == t.arm.baseline), None)
-    if base is not None and t.arm.times is not None:
-        ours, verdict = _speedup(t, base)
-        claim = f"{t.arm.name}, over {base.arm.name}: times sooner"
-        made.append(_record(t, claim, f"{t.arm.times:g}", ours, verdict))
+        verdict = judged_time(t) if t.arm.claimed else f"{NO_CLAIM}: not its optimiser"
+        made.append(_record(t, f"{t.arm.name}: steps to 95%", f"{t.arm.theirs:,}", _time(t), verdict))
+    for name, times in t.arm.baselines.items():
+        base = next((other for other in trained if other.arm.name == name), None)
+        if base is not None:
+            ours, verdict = _speedup(t, base, times)
+            theirs = "" if times is None else f"{times:g}"
+            made.append(_record(t, f"{t.arm.name}, over {name}: times sooner", theirs, ours, verdict))
     if t.arm.generalises is not None:
         word = "generalises" if t.arm.generalises else "does not generalise"
         made.append(_record(t, f"{t.arm.name} {word}", "curves, no number", _time(t), judged_outcome(t)))
@@ -290,23 +294,26 @@ def judged_time(t: Trained) -> str:
     return f"{OPEN}: {seen} of {n} seeds generalised; {FEWEST} seeds or more, run on, would tell"
 
 
-def _speedup(t: Trained, base: Trained) -> tuple[str, str]:
+def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]:
     """Return how many times sooner ``t`` generalises than ``base``, and the verdict."""
-    theirs = t.arm.times
-    assert theirs is not None
     try:
         e = ratio_of_times(base.times, t.times)
     except NotEnoughData as gap:
-        return "none", f"{OPEN}: needs {gap.needs}"
-    cut = f"{base.arm.name} was cut at step {base.cut:,.0f}"
-    if not np.isfinite(e.high):
-        ours = f"at least {e.low:.1f}"
-        if e.low >= theirs:
-            return ours, f"{AGREES}: more than the paper's"
-        needed = f"its runs need about {theirs * geometric_mean(t.times).value:,.0f} steps each"
-        return ours, f"{OPEN}: {cut}, {needed}"
-    word = AGREES if e.low <= theirs <= e.high else DISAGREES
-    return e.plain(1), f"{word}: the interval {'holds' if word == AGREES else 'leaves out'} the paper's"
+        return "none", f"{OPEN if theirs else NO_CLAIM}: needs {gap.needs}"
+    whole = np.isfinite(e.high)
+    ours = e.plain(1) if whole else f"at least {e.low:.1f}"
+    if theirs is None:
+        return ours, f"{NO_CLAIM}: the filter alone, with decay on both sides"
+    if whole:
+        inside = e.low <= theirs <= e.high
+        return (
+            ours,
+            f"{AGREES if inside else DISAGREES}: the interval {'holds' if inside else 'leaves out'} the paper's",
+        )
+    if e.low >= theirs:
+        return ours, f"{AGREES}: more than the paper's"
+    needed = float(f"{theirs * geometric_mean(t.times).value:.1g}")
+    return ours, f"{OPEN}: runs of {base.arm.name} were cut at step {base.cut:,.0f}; about {needed:,.0f} would tell"
 
 
 def judged_outcome(t: Trained) -> str:

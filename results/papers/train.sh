@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the runs of results/papers, cut to what an hour of one core carries. Give it again and it goes on.
+# Trains the runs of results/papers, cut to what half an hour of one core carries. Give it again and it goes on.
 #   results/papers/train.sh [STORE]     STORE: results/papers/store
 # PLAN=1 results/papers/train.sh plans and trains nothing. ONLY=grokfast: one paper.
 set -euo pipefail
@@ -11,31 +11,30 @@ sweep() { # PAPER WORDS...
   python -m grok sweep "${@:2}" "${how[@]}" # the checkout that this script stands in, not what is installed
 }
 
-# Lee et al. 2024: with a filter, AdamW as in our experiment, then Adam with coupled decay as in the paper's code
+# Lee et al. 2024: with a filter, Adam with coupled decay as in the paper's code
 ema=(sweep=grokfast_2024 experiment=grokfast optim.grokfast=ema)
 ma=(sweep=grokfast_2024 experiment=grokfast optim.grokfast=ma optim.grokfast_lamb=5 optim.weight_decay=0.01)
-fine=('seed=range(0,4)' train.steps=3000 eval.every=20 train.stop_every=20)
+fine=(train.steps=3000 eval.every=20 train.stop_every=20)
 coupled=(optim.plugin._target_=torch.optim.Adam)
-sweep grokfast "${ema[@]}" "${fine[@]}"
-sweep grokfast "${ma[@]}" "${fine[@]}"
-sweep grokfast "${ema[@]}" "${fine[@]}" "${coupled[@]}"
-sweep grokfast "${ma[@]}" "${fine[@]}" "${coupled[@]}"
+sweep grokfast "${ema[@]}" 'seed=range(0,4)' "${fine[@]}" "${coupled[@]}"
+sweep grokfast "${ma[@]}" 'seed=range(0,4)' "${fine[@]}" "${coupled[@]}"
 
-# Prieto et al. 2025: without weight decay
-prieto=(sweep=prieto_2025 experiment=nanda seed=0 train.steps=3000 train.stop_horizon=100 eval.every=50)
-sweep prieto "${prieto[@]}" train.loss=softmax optim.orthogonal_gradient=true
-sweep prieto "${prieto[@]}" train.loss=stablemax optim.orthogonal_gradient=false
-sweep prieto "${prieto[@]}" train.loss=softmax optim.orthogonal_gradient=false
+# Without filter, cut: the paper's baseline (no decay). Then the filter with AdamW, as in our experiment
+slow=(sweep=grokfast_2024 experiment=grokfast optim.grokfast=none seed=0,1 eval.every=100 train.stop_every=100)
+sweep grokfast "${slow[@]}" train.steps=5000 optim.weight_decay=0
+sweep grokfast "${ema[@]}" seed=0,1 "${fine[@]}"
 
-# Power et al. 2022: three fractions of x/y mod 97
+# Prieto et al. 2025: without weight decay. Power et al. 2022: two fractions of x/y mod 97
+prieto=(sweep=prieto_2025 experiment=nanda seed=0 train.steps=2000 train.stop_horizon=100 eval.every=50)
 power=(sweep=power_2022 experiment=openai seed=0,1 train.steps=4000 train.stop_horizon=100 eval.schedule=every eval.every=50)
-sweep power "${power[@]}" task.train_fraction=0.8,0.6,0.5
+sweep prieto "${prieto[@]}" train.loss=softmax optim.orthogonal_gradient=true
+sweep power "${power[@]}" task.train_fraction=0.8,0.6
+sweep prieto "${prieto[@]}" train.loss=stablemax optim.orthogonal_gradient=false
 
-# Nanda et al. 2023: one seed, checkpoints for the measures at the final key frequencies
-sweep nanda sweep=nanda_2023 experiment=nanda seed=0 train.steps=12000 eval.every=200
+# The decay of the paper without its filter
+sweep grokfast "${slow[@]}" train.steps=4000 "${coupled[@]}"
 
-# Lee et al. 2024: without filter, cut. Our decay, their baseline (no decay), and their decay coupled
-slow=(sweep=grokfast_2024 experiment=grokfast optim.grokfast=none seed=0,1 train.steps=8000 eval.every=100)
-sweep grokfast-none "${slow[@]}"
-sweep grokfast-none "${slow[@]}" optim.weight_decay=0
-sweep grokfast-none "${slow[@]}" "${coupled[@]}"
+sweep prieto "${prieto[@]}" train.loss=softmax optim.orthogonal_gradient=false
+# Nanda et al. 2023: the first phase of one seed
+sweep nanda sweep=nanda_2023 experiment=nanda seed=0 train.steps=3000 eval.every=100
+sweep power "${power[@]}" task.train_fraction=0.5

@@ -2,55 +2,86 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.figures import drawings
 from analysis.observations import as_text, differing_settings
-from analysis.studies.papers import EMA, GROKFAST, NANDA, OPENAI, POWER, PRIETO, TIMES_TABLE
+from analysis.studies import Study
+from analysis.studies.papers import EMA, OPENAI, PAPERS, PRIETO, _moves
 from grok.cli.compose import compose
 from grok.config import flatten, load_config
-from tests.analysis.questions import ask, needs
+from tests.analysis.questions import BY_NAME, ask, needs
 from tests.analysis.simulate import Truth, simulate
+
+ARMS = {arm.name: dict(arm.settings) for paper in PAPERS for arm in paper.arms}
+ADAM = ARMS["EMA filter, Adam"]
+
+
+def typed(text: str) -> Any:
+    """Return a setting's value from what is typed."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def runs(settings: dict[str, str], times: list[float], steps: int = 3000, **more: Any) -> list[Truth]:
-    typed = {k: float(v) if v.replace(".", "").isdigit() else v for k, v in settings.items()}
-    typed = {k: {"true": True, "false": False}.get(v, v) if isinstance(v, str) else v for k, v in typed.items()}
-    whole = {k: int(v) if isinstance(v, float) and v == int(v) and "decay" not in k else v for k, v in typed.items()}
+    values = {name: typed(text) for name, text in settings.items()}
     return [
-        Truth({**whole, "seed": seed, "train.steps": steps, "eval.every": 50, **more}, time)
+        Truth({**values, "seed": seed, "train.steps": steps, "eval.every": 50, **more}, time)
         for seed, time in enumerate(times)
     ]
 
 
 def claims(truths: list[Truth]) -> pd.DataFrame:
-    (table,) = [t.frame for t in ask("papers", simulate(truths)).tables if t.name == "papers"]
+    study = BY_NAME["papers"].ask(simulate(truths))
+    assert isinstance(study, Study)
+    (table,) = [t.frame for t in study.tables if t.name == "papers"]
     return table.set_index("claim")
 
 
+def test_every_paper_has_a_panel_and_every_run_is_in_the_figures_data() -> None:
+    truths = runs(ADAM, [900, 1000]) + runs(OPENAI, [900], **{"task.train_fraction": 0.7})
+    study = ask("papers", simulate(truths))
+    (drawing,) = drawings(study)
+    assert drawing.data["run_id"].nunique() == 3
+    titles = [axes.get_title(loc="left") for axes in drawing.figure.axes]
+    assert titles == ["Lee et al. 2024 (Grokfast)", "Power et al. 2022"]
+
+
 def test_a_papers_step_agrees_where_one_more_run_might_have_it() -> None:
-    claim = "EMA filter, AdamW: steps to 95% validation accuracy"
-    assert claims(runs(EMA, [800, 900, 1000, 1100])).loc[claim, "verdict"].startswith("agrees: one more run of ours")
-    assert claims(runs(EMA, [2000, 2100, 2200, 2300])).loc[claim, "verdict"].startswith("disagrees: one more run")
-    assert "none of 4 seeds by 3.3 times" in claims(runs(EMA, [9e9] * 4)).loc[claim, "verdict"]
-    assert claims(runs(EMA, [9e9] * 4, steps=500)).loc[claim, "verdict"].startswith("not decided: cut at step 500")
-    assert claims(runs(EMA, [900, 1000])).loc[claim, "verdict"].startswith("not decided: 2 of 2 seeds")
+    claim = "EMA filter, Adam: steps to 95%"
+    assert claims(runs(ADAM, [800, 900, 1000, 1100])).loc[claim, "verdict"].startswith("agrees: one more run of ours")
+    assert claims(runs(ADAM, [2000, 2100, 2200, 2300])).loc[claim, "verdict"].startswith("disagrees: one more run")
+    assert "none of 4 seeds by 3.3 times" in claims(runs(ADAM, [9e9] * 4)).loc[claim, "verdict"]
+    assert claims(runs(ADAM, [9e9] * 4, steps=500)).loc[claim, "verdict"].startswith("not decided: cut at step 500")
+    assert claims(runs(ADAM, [900, 1000])).loc[claim, "verdict"].startswith("not decided: 2 of 2 seeds")
 
 
 def test_a_ratio_to_runs_that_were_cut_is_a_bound() -> None:
-    slow = {**TIMES_TABLE, "optim.weight_decay": "0.005"}
-    claim = "EMA filter, AdamW, over no filter, AdamW: times sooner"
-    fast = runs(EMA, [900, 1000, 1100])
+    slow = ARMS["no filter, no decay"]
+    claim = "EMA filter, Adam, over no filter, no decay: times sooner"
+    fast = runs(ADAM, [900, 1000, 1100])
     row = claims(fast + runs(slow, [9e9] * 2, steps=8000)).loc[claim]
-    assert row["ours"].startswith("at least ") and "was cut at step 8,000" in row["verdict"]
+    assert row["ours"].startswith("at least ") and "were cut at step 8,000; about 40,000 would tell" in row["verdict"]
     assert row["verdict"].startswith("not decided")
     row = claims(fast + runs(slow, [44_000, 46_000, 48_000], steps=60_000)).loc[claim]
     assert row["verdict"].startswith("agrees: the interval holds")
     row = claims(fast + runs(slow, [4000, 4100, 4200], steps=8000)).loc[claim]
     assert row["verdict"].startswith("disagrees")
+
+
+def test_what_the_paper_does_not_compare_has_no_verdict() -> None:
+    table = claims(runs(ADAM, [900, 1000, 1100]) + runs(ARMS["no filter, Adam"], [4000, 4100, 4200], steps=8000))
+    row = table.loc["EMA filter, Adam, over no filter, Adam: times sooner"]
+    assert row["theirs"] == "" and row["ours"].startswith("4.") and row["verdict"].startswith("no claim")
+    table = claims(runs(EMA, [9e9] * 3))
+    assert table.loc["EMA filter, AdamW: steps to 95%", "verdict"] == "no claim of the paper's: not its optimiser"
 
 
 def test_growth_with_less_data() -> None:
@@ -74,11 +105,12 @@ def test_an_arm_that_must_not_generalise() -> None:
 
 def test_a_run_with_one_other_setting_is_no_run_of_the_paper() -> None:
     assert "runs of this study" in needs("papers", simulate(runs({**EMA, "model.d_model": "64"}, [900] * 3)))
-    perturbed = runs(EMA, [900], **{"perturb.ulps": 1})
+    perturbed = runs(ADAM, [900], **{"perturb.ulps": 1})
     assert "runs of this study" in needs("papers", simulate(perturbed))
 
 
 WORDS = {
+    "EMA filter, Adam": "experiment=grokfast optim.plugin._target_=torch.optim.Adam",
     "EMA filter, AdamW": "experiment=grokfast",
     "MA filter, AdamW": "experiment=grokfast optim.grokfast=ma optim.grokfast_lamb=5 optim.weight_decay=0.01",
     "no filter, no decay": "experiment=grokfast optim.grokfast=none optim.weight_decay=0",
@@ -92,7 +124,7 @@ WORDS = {
 
 @pytest.mark.parametrize("name", WORDS)
 def test_an_arm_is_what_its_experiment_composes(name: str) -> None:
-    (arm,) = [arm for paper in (GROKFAST, PRIETO, POWER, NANDA) for arm in paper.arms if arm.name == name]
+    (arm,) = [arm for paper in PAPERS for arm in paper.arms if arm.name == name]
     config = flatten(load_config(compose(WORDS[name].split())))
     row = pd.Series({f"config.{k}": v for k, v in config.items()})
     composed = {k: as_text(v) for k, v in differing_settings(row).items() if k not in arm.free}
@@ -100,8 +132,6 @@ def test_an_arm_is_what_its_experiment_composes(name: str) -> None:
 
 
 def test_the_progress_measures_are_held_against_validation_accuracy() -> None:
-    from analysis.studies.papers import _moves
-
     step = np.arange(1, 101) * 100.0
     curve = pd.DataFrame(
         {
