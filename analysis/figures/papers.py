@@ -28,9 +28,8 @@ def beside_papers(study: Papers) -> Drawing:
     rows, columns = -(-len(titles) // COLUMNS), min(COLUMNS, len(titles))
     figure, grid = canvas(WIDTH * columns, PANEL * rows + 0.4, rows, columns, squeeze=False)
     panels = list(grid.flat)
-    first = study.curves.loc[study.curves["step"] > 0, "step"].min()
     for axes, title in zip(panels, titles, strict=False):
-        _panel(axes, title, [t for t in study.trained if t.paper.title == title], study.curves, max(10.0, float(first)))
+        _panel(axes, title, [t for t in study.trained if t.paper.title == title], study.curves)
     for axes in panels[len(titles) :]:
         axes.set_axis_off()
     names = pd.concat([pd.Series(f"{t.paper.title}: {t.arm.name}", t.rows.index) for t in study.trained])
@@ -44,7 +43,7 @@ def beside_papers(study: Papers) -> Drawing:
     return Drawing("beside_papers", title, caption, figure, data, f"{len(names):,} runs")
 
 
-def _panel(axes: Axes, title: str, trained: list[Trained], curves: pd.DataFrame, first: float) -> None:
+def _panel(axes: Axes, title: str, trained: list[Trained], curves: pd.DataFrame) -> None:
     groups = [group for t in trained for group in _groups(t)]
     known = curves[(curves["step"] > 0) & curves["run_id"].isin(pd.concat([t.rows for t in trained]).index)]
     marks: dict[int, str] = {}
@@ -56,7 +55,7 @@ def _panel(axes: Axes, title: str, trained: list[Trained], curves: pd.DataFrame,
         axes.plot([], [], color=colour, linewidth=1.6, label=f"{name} ({len(rows)})")
         if theirs is not None and theirs not in marks:
             marks[theirs] = colour
-    last = float(known["step"].max())
+    first, last = float(known["step"].min()), float(known["step"].max())
     named = {step: (f"paper: {step:,}", colour) for step, colour in marks.items()}
     named |= {step: (f"paper, {name}: {step:,}", INK) for name, step in trained[0].paper.phases.items()}
     for height, (step, (text, colour)) in zip(cycle(HEIGHTS), sorted(named.items()), strict=False):

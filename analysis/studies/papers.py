@@ -238,7 +238,7 @@ def _arm(t: Trained) -> dict[str, object]:
 
 def _time(t: Trained) -> str:
     if not t.times.seen.any():
-        return f"not within {t.cut:,.0f} (then {_range(t.accuracy)})"
+        return f"not within {t.cut:,.0f}"
     if not t.times.seen.all():
         return f"{int(t.times.seen.sum())} of {len(t.times)} within {t.cut:,.0f}"
     return geometric_mean(t.times).plain() if len(t.times) > 1 else f"{t.times.points[0]:,.0f} (one seed)"
@@ -247,6 +247,10 @@ def _time(t: Trained) -> str:
 def _range(accuracy: pd.Series) -> str:
     low, high = f"{accuracy.min():.1%}", f"{accuracy.max():.1%}"
     return low if low == high else f"{low} to {high}"
+
+
+def _ours(t: Trained) -> str:
+    return _time(t) + ("" if t.times.seen.any() else f" (then {_range(t.accuracy)})")
 
 
 def _record(t: Trained, claim: str, theirs: str, ours: str, verdict: str) -> dict[str, str]:
@@ -259,7 +263,7 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
     made = []
     if t.arm.theirs is not None:
         verdict = judged_time(t) if t.arm.claimed else f"{NO_CLAIM}: not its optimiser"
-        made.append(_record(t, f"{t.arm.name}: steps to 95%", f"{t.arm.theirs:,}", _time(t), verdict))
+        made.append(_record(t, f"{t.arm.name}: steps to 95%", f"{t.arm.theirs:,}", _ours(t), verdict))
     for name, times in t.arm.baselines.items():
         base = next((other for other in trained if other.arm.name == name), None)
         if base is not None:
@@ -268,7 +272,7 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
             made.append(_record(t, f"{t.arm.name}, over {name}: times sooner", theirs, ours, verdict))
     if t.arm.generalises is not None:
         word = "generalises" if t.arm.generalises else "does not generalise"
-        made.append(_record(t, f"{t.arm.name} {word}", "curves, no number", _time(t), judged_outcome(t)))
+        made.append(_record(t, f"{t.arm.name}: {word}", "curves, no number", _ours(t), judged_outcome(t)))
     if FRACTION in t.arm.free:
         ours, verdict = _growth(t)
         theirs = "40 to 50%" if "S5" in t.arm.name else "grows, no number"
@@ -319,14 +323,18 @@ def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]
 def judged_outcome(t: Trained) -> str:
     """Return the verdict on whether an arm generalises, as far as it was trained."""
     n, seen = len(t.times), int(t.times.seen.sum())
-    far = f"up to step {t.cut:,.0f}, {_range(t.accuracy)} at the end"
+    far = f"by step {t.cut:,.0f}"
     if t.arm.generalises:
         if seen == n:
-            return f"{AGREES}: {'the one seed' if n == 1 else f'all {n} seeds'}"
-        return f"{OPEN}: {seen} of {n} seeds {far}; longer runs would tell"
+            return f"{AGREES}: {n} of {_seeds(n)}"
+        return f"{OPEN}: {seen} of {_seeds(n)} {far}; longer runs would tell"
     if seen:
-        return f"{DISAGREES}: {seen} of {n} seeds generalised"
-    return f"{AGREES} as far as trained: none of {n} seed(s) {far}"
+        return f"{DISAGREES}: {seen} of {_seeds(n)} generalised"
+    return f"{AGREES}, as far as trained: 0 of {_seeds(n)} {far}"
+
+
+def _seeds(n: int) -> str:
+    return "1 seed" if n == 1 else f"{n} seeds"
 
 
 def _growth(t: Trained) -> tuple[str, str]:

@@ -98,9 +98,9 @@ def test_growth_with_less_data() -> None:
 def test_an_arm_that_must_not_generalise() -> None:
     softmax, *others = PRIETO.arms
     table = claims(runs(dict(softmax.settings), [9e9]) + runs(dict(others[0].settings), [1000]))
-    assert table.loc["softmax does not generalise", "verdict"].startswith("agrees as far as trained: none of 1 seed")
-    assert table.loc["stablemax generalises", "verdict"] == "agrees: the one seed"
-    assert claims(runs(dict(softmax.settings), [900])).loc["softmax does not generalise", "verdict"][:9] == "disagrees"
+    assert table.loc["softmax: does not generalise", "verdict"].startswith("agrees, as far as trained: 0 of 1 seed")
+    assert table.loc["stablemax: generalises", "verdict"] == "agrees: 1 of 1 seed"
+    assert claims(runs(dict(softmax.settings), [900])).loc["softmax: does not generalise", "verdict"][:9] == "disagrees"
 
 
 def test_a_run_with_one_other_setting_is_no_run_of_the_paper() -> None:
