@@ -16,9 +16,14 @@ MOST_PANELS = 8
 PANEL_HEIGHT = 1.9
 
 
-def spike_curves(study: Spikes) -> Drawing:
-    """Draw every run's training loss: a colour for each value of one setting, a panel for each of the others'."""
+def spike_curves(study: Spikes) -> Drawing | None:
+    """Draw every run's training loss: a colour for each value of one setting, a panel for each of the others'.
+
+    None where no run spiked.
+    """
     runs = study.runs
+    if not runs["spiked"].any():
+        return None
     by_size = sorted(study.factors, key=lambda factor: -runs[factor].nunique())
     colour, others = by_size[:1], sorted(by_size[1:], key=study.factors.index)
     shown = list(itertools.product(*(dict.fromkeys(runs[factor]) for factor in others)))[:MOST_PANELS]
