@@ -70,9 +70,9 @@ def amount(command: str) -> str:
     """
     words = shlex.split(command)
     if words[:2] == ["grok", "search"]:
-        given = dict(word.split("=", 1) for word in words[2:])
-        file = {**(setup_file("study", "base") or {}), **(setup_file("study", given["study"]) or {})}
-        trials, seeds = (int(given.get(f"study.{name}", file[name])) for name in ("trials", "seeds"))
+        options = dict(word.split("=", 1) for word in words[2:])
+        file = {**(setup_file("study", "base") or {}), **(setup_file("study", options["study"]) or {})}
+        trials, seeds = (int(options.get(f"study.{name}", file[name])) for name in ("trials", "seeds"))
         return f"{trials} trials of {seeds} seeds: up to {trials * seeds:,} runs."
     if words[:2] != ["grok", "sweep"]:
         return ""

@@ -144,8 +144,8 @@ class Question:
             return self.analyse(observations, self)
         except NotEnoughData as gap:
             command = self.command_for(observations, gap.needs)
-            told = (gap.needs, command, started, self.amount_of(command, observations))
-            return Missing(self.name, self.title, self.question, *told)
+            amount = self.amount_of(command, observations)
+            return Missing(self.name, self.title, self.question, gap.needs, command, started, amount)
 
     def command_for(self, observations: Observations, needs: str = "") -> str:
         """Return the command, with the settings of the store's runs and the store's path, ready to be pasted.
