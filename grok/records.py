@@ -150,11 +150,11 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Paused:
-    """A run whose budget of time is used: its checkpoint was yielded just before, and it has no result yet."""
+    """A run that has used its budget of time: its checkpoint was yielded before, and it has no result yet."""
 
     run_id: str
     words: str
-    """At which step, and what continues it."""
+    """The step at which it paused, and how to continue it."""
 
 
 class KeptCheckpoints(Protocol):

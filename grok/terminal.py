@@ -1,7 +1,7 @@
-"""Output that no terminal and no pipe can stop: characters it cannot show are replaced, and its reader may leave.
+"""Text output that never fails: characters that the terminal lacks are replaced, and a closed pipe is ignored.
 
-Secrets in what goes to stderr are masked. Control characters are escaped, because they may come from a
-store or a text of somebody else. A program that draws (a bar, a live view) takes its console from here.
+Secrets in the output to stderr are masked. Control characters are escaped, because a store or a text may have
+them. Code that draws (a progress bar, a live view) gets its console from :func:`drawing_console`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ if TYPE_CHECKING:
 PLAIN: Final = str.maketrans(
     {"×": "x", "–": "-", "—": "-", "…": "...", "²": "^2", "≤": "<=", "≥": ">=", "→": "->", "·": "*", "±": "+-"}
 )
-"""How a terminal without these characters shows them."""
-
+"""Replacements of characters that the output's encoding lacks."""
 
 CONTROL: Final = re.compile(
     "\x1b(?!\\[[0-9;]*m)|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
-"""Control characters that are escaped: all but tab, line end, return, backspace and colours.
+"""Control characters that are escaped: all except tab, line end, return, backspace and colours.
 
-Colours pass because argparse and log handlers write them. Characters that turn the direction of text count, too.
+Colours pass, because argparse and log handlers write them. Characters that change the direction of text are escaped.
 """
 
 
 class Output:
-    """A text stream whose writes do not fail where a character or a reader is missing."""
+    """A text stream whose writes do not fail for a character that the encoding lacks, or for a closed pipe."""
 
     def __init__(self, stream: TextIO, *, masked: bool, escaped: bool) -> None:
-        """``masked``: secrets are hidden; ``escaped``: control characters are shown and have no effect."""
+        """``masked``: replace secrets; ``escaped``: write control characters as escape sequences."""
         self._stream = stream
         self._masked = masked
         self._escaped = escaped
@@ -64,7 +63,7 @@ class Output:
             discard_output(self._stream)
 
     def unescaped(self) -> Output:
-        """Return the same stream for a program that draws with control characters."""
+        """Return the same stream without escaping, for code that draws with control characters."""
         return Output(self._stream, masked=self._masked, escaped=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -73,7 +72,7 @@ class Output:
 
 @contextmanager
 def readable_output() -> Iterator[None]:
-    """Make stdout and stderr such streams while entered, and flush them on leaving; closed ones lead nowhere."""
+    """Replace stdout and stderr by :class:`Output` in this context and flush them at its end; a closed one discards."""
     before = sys.stdout, sys.stderr
     if isinstance(before[0], Output):  # a command inside a command
         yield
@@ -91,20 +90,20 @@ def readable_output() -> Iterator[None]:
 
 
 def drawing_console(stream: TextIO) -> Console:
-    """Return a console of rich on ``stream`` whose own control characters reach the terminal."""
+    """Return a rich console on ``stream`` whose control characters are not escaped."""
     from rich.console import Console
 
     return Console(file=cast(TextIO, stream.unescaped()) if isinstance(stream, Output) else stream)
 
 
 def escape_beside_drawing() -> None:
-    """Escape what is printed while a live view of rich has put its own streams in the place of stdout and stderr."""
+    """Escape printed text while a live view of rich replaces stdout and stderr by its own streams."""
     sys.stdout = cast(TextIO, Output(sys.stdout, masked=False, escaped=True))
     sys.stderr = cast(TextIO, Output(sys.stderr, masked=True, escaped=True))
 
 
 def readable(text: str, encoding: str) -> str:
-    """Return ``text`` in the characters of ``encoding``.
+    """Return ``text`` with replacements or escapes for characters that ``encoding`` lacks.
 
     >>> readable("2 × 3 – ж", "ascii")
     '2 x 3 - \\\\u0436'

@@ -153,7 +153,7 @@ def _status(path: str) -> int:
     if unfinished_compaction(layout) is not None:
         attention.append("a compaction was interrupted: the next command that writes finishes it")
     if unfinished := len(orphans(layout)):
-        attention.append(f"{unfinished} unfinished commits: the next command that writes retires them")
+        attention.append(f"{unfinished} unfinished commits: the next command that writes moves them to quarantine")
     if kept := _entries(layout.quarantine, ".json"):
         attention.append(
             f"{kept} shards in quarantine/, each with its reason beside it; `grok store restore {path}` "

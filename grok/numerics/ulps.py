@@ -1,4 +1,4 @@
-"""A deliberate change of weights by units in the last place: what is left of a seed's effect after it is chaos."""
+"""Changes weights by units in the last place: runs that then differ although all seeds are equal show chaos."""
 
 from __future__ import annotations
 

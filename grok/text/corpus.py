@@ -354,7 +354,7 @@ def check_vocabulary(corpus: Corpus, vocab_size: int) -> None:
 
 
 def refuse_other_tokenizer(corpus: Corpus, main: Corpus) -> None:
-    """Refuse a corpus whose ids do not mean what those of ``main`` mean.
+    """Refuse a corpus with another tokeniser than ``main``'s.
 
     Raises:
         DataError: its tokeniser is another one.

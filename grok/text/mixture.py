@@ -1,7 +1,7 @@
-"""Several corpora as one training set: which corpus a sequence comes from, and which of its blocks. No torch.
+"""Several corpora as one training set: the corpus and the block of each sequence. No torch.
 
-The corpus of each sequence is drawn with the corpora's shares from the order stream. The k-th sequence of a corpus is
-the k-th of that corpus's own order. Both are functions of (order seed, number of the sequence) alone.
+The corpus of a sequence is drawn from the order stream, with the corpora's shares as probabilities. The k-th sequence
+of a corpus is the k-th of that corpus's own order. Both are functions of (order seed, number of the sequence) alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grok.streams import Stream
 from grok.text.windows import BlockOrder
 
 HASH_DIGITS: Final = 20
-"""Digits of a corpus's hash in the settings of a run: as many as the corpus report shows."""
+"""Digits of a corpus's hash in the settings of a run, as in the corpus report."""
 
 _DRAWN_AT_ONCE: Final = 4096
 
@@ -43,7 +43,7 @@ def shares_by_hash(weights: Mapping[str, float], hashes: Mapping[str, str]) -> d
 
 @dataclass(slots=True)
 class MixtureOrder:
-    """The corpus and the block of every sequence."""
+    """The order of a mixture: the corpus and the block of every sequence."""
 
     orders: Sequence[BlockOrder]
     """The order of each corpus's own blocks."""
@@ -51,11 +51,11 @@ class MixtureOrder:
     seed: int
     """The order seed of the run."""
     _before: list[NDArray[np.int64]] = field(default_factory=list, repr=False, compare=False)
-    """For each draw how many sequences each corpus has before it."""
+    """For each draw the number of sequences of each corpus before it."""
     _drawn: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False, compare=False)
 
     def samples(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the corpora's numbers and the blocks' starts, ``[count]`` each, of sequences ``first ...``."""
+        """Return corpus numbers and block offsets, ``[count]`` each, of the sequences from number ``first`` on."""
         if len(self.orders) == 1:
             return np.zeros(count, dtype=np.int64), self.orders[0].samples(first, count)
         corpora = self._corpora(first, count)
@@ -76,7 +76,7 @@ class MixtureOrder:
         return np.concatenate(parts)
 
     def _count_before(self, first: int) -> NDArray[np.int64]:
-        """Return how many of the sequences before ``first`` come from each corpus."""
+        """Return the number of sequences of each corpus before the sequence ``first``, ``[corpora]``."""
         number, position = divmod(first, _DRAWN_AT_ONCE)
         if not self._before:
             self._before.append(np.zeros(len(self.orders), dtype=np.int64))

@@ -25,7 +25,6 @@ from grok.errors import DataError
 END_OF_TEXT: Final = "<|endoftext|>"
 """The text that ends a document, in source files and in decoded text."""
 
-KINDS: Final = ("char", "byte", "bpe", "gpt2", "file")
 
 GPT2_VOCAB_ENV: Final = "GROK_GPT2_VOCAB"
 """Folder with GPT-2's vocab.json and merges.txt, where ``--vocab`` does not name one."""

@@ -50,11 +50,6 @@ class BlockOrder:
         """Blocks in an epoch: each has ``context`` targets, and the first token is not a target."""
         return (self.n_tokens - 1) // self.context
 
-    @property
-    def steps_per_epoch(self) -> float:
-        """Steps in an epoch, not rounded."""
-        return self.blocks_per_epoch / self.batch_size
-
     def batch(self, step: int) -> NDArray[np.int64]:
         """Return the block offsets ``[batch_size]`` of step ``step``, counted from 0."""
         return self.samples(step * self.batch_size, self.batch_size)

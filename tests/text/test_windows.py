@@ -72,7 +72,7 @@ def test_epochs_and_seeds_differ_and_no_token_is_always_left_out() -> None:
     for starts in epochs:
         seen[gather(np.arange(103, dtype=np.uint16), starts, 10)[1].ravel()] += 1
     assert (seen[1:] > 0).all() and seen[0] == 0
-    assert order.steps_per_epoch == 2.5
+    assert order.blocks_per_epoch / order.batch_size == 2.5
 
 
 def test_random_offsets_cover_all_places_evenly() -> None:
