@@ -14,6 +14,7 @@ from analysis.observations import Observations, floats, varying_columns
 from analysis.rerun import rerun_command
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.gpt_further import further_tables
 from analysis.studies.published import TRANSFORMER_XL_ON_THE_WAY, WIKITEXT_103, WIKITEXT_PRESETS
 from grok.config import GptConfig
 from grok.config.fields import settings_of
@@ -102,6 +103,7 @@ def analyse(observations: Observations, question: Question) -> Gpt:
         steps=thinned(mine),
     )
     study.tables.append(_run_table(summary, rows))
+    study.tables += further_tables(summary, curves)
     _spread(study, rows)
     _events(study, observations, mine)
     _samples(study, curves)

@@ -29,13 +29,11 @@ def score_run(
     Raises:
         GrokError: no such weights, no harness, an unknown task, a text that the tokeniser cannot say.
     """
-    from grok.gpt.harness import score_tasks
+    from grok.gpt.harness import load_tasks, score_tasks
 
-    place = device_of(device)
+    place, loaded = device_of(device), load_tasks(tasks, shots=shots)
     return {
-        name: score_tasks(
-            run.model(tensors, corpus.vocab_size, place), corpus.tokenizer, tasks, shots=shots, limit=limit
-        )
+        name: score_tasks(run.model(tensors, corpus.vocab_size, place), corpus.tokenizer, loaded, limit=limit)
         for name, tensors in run.weights(which).items()
     }
 

@@ -41,6 +41,8 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
                 f"{name} of {smallest} cannot be shared by {rank.size} processes: expected at least {rank.size}, "
                 f"or torchrun --nproc-per-node={smallest}"
             )
+        if rank.size > 1 and train.parallel == "fsdp" and config.eval.tasks:
+            raise ConfigError("train.parallel=fsdp with eval.tasks: no process has the whole model; use grok evaluate")
         if rank.size > 1 and train.parallel == "fsdp" and config.optim.kind != "adamw":
             raise ConfigError(f"train.parallel=fsdp with optim.kind={config.optim.kind}: expected optim.kind=adamw")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
@@ -37,6 +38,7 @@ def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store:
     refuse_unavailable(shared.executor, shared.plugin_path)
     refuse_unusable_code(configs)
     refuse_unusable_logs(configs)
+    refuse_unusable_tasks(configs)
     refuse_unknown_tensors(configs)
     refuse_unusable_data(configs)
     refuse_unusable_parents(requested, store)
@@ -105,6 +107,20 @@ def refuse_unusable_logs(configs: Sequence[RunConfig]) -> None:
     for spec in {canonical_json(config.log.plugin): config.log.plugin for config in configs}.values():
         if spec and not callable(load(spec)):
             raise ConfigError(f"log.plugin={label(spec)} cannot be called: expected a class")
+
+
+def refuse_unusable_tasks(configs: Sequence[RunConfig]) -> None:
+    """Refuse tasks of language models that nothing here can score. What a file says is checked when its run starts.
+
+    Raises:
+        ConfigError: the harness is not installed, or a YAML file is not there.
+    """
+    tasks = {task for config in configs if isinstance(config, GptConfig) for task in config.eval.tasks}
+    if tasks and importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError("eval.tasks needs lm-evaluation-harness: pip install 'grok-lab[tasks]'")
+    for task in sorted(tasks):
+        if task.endswith((".yaml", ".yml")) and not Path(task).is_file():
+            raise ConfigError(f"eval.tasks={task}: there is no such file")
 
 
 def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:

@@ -25,9 +25,12 @@ from grok.errors import ConfigError, DataError, GrokError
 from grok.gpt.model import GPT
 from grok.text.tokenizers import Tokenizer
 
+YAML: Final = (".yaml", ".yml")
 TOKENS_AT_ONCE: Final = 8192
 BOOTSTRAP: Final = 100
 """Resamplings behind the standard error of a metric that has no formula for it."""
+FEWSHOT_SEED: Final = 1234
+"""The harness's own seed for the choice of solved examples."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DISABLE_MULTIPROC": "1",
                   "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
 
@@ -107,42 +110,85 @@ class Predictions:
         return text[: min((text.find(stop) for stop in until if stop in text), default=len(text))]
 
 
-def score_tasks(
-    model: GPT, tokenizer: Tokenizer, tasks: Sequence[str], *, shots: int | None = None, limit: int | None = None
-) -> list[TaskScore]:
-    """Return every metric of ``tasks``, names that the harness knows or YAML files of one's own; no network is used.
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Tasks that the harness has read."""
+
+    words: str
+    """As the user named them, with the option or setting."""
+    loaded: Any
+    """The harness's tasks and groups, with their documents."""
+
+
+def load_tasks(tasks: Sequence[str], option: str = "--tasks ", *, shots: int | None = None) -> Tasks:
+    """Return ``tasks``, which are names that the harness knows or YAML files of one's own, read by the harness.
+
+    ``option`` stands before their names in messages. ``shots``: solved examples before each question; None: as the
+    task says. No network is used.
 
     Raises:
-        ConfigError: the harness is not installed, or a task is not known to it, or its data is not on this machine.
-        DataError: a text has characters that the tokeniser lacks.
+        ConfigError: the harness is not installed, does not know a task, or a task's data is not on this machine.
     """
-    with _harness():
-        from lm_eval import simple_evaluate
+    words = f"{option}{','.join(tasks)}"
+    with _harness(option), _its_errors(words):
         from lm_eval.tasks import TaskManager
 
-        files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
+        files = [Path(task) for task in tasks if task.endswith(YAML)]
         for file in files:
             if not file.is_file():
-                raise ConfigError(f"--tasks {file}: there is no such file")
+                raise ConfigError(f"{option}{file}: there is no such file")
         manager = TaskManager(
             include_path=[str(file.parent) for file in files] or None, include_defaults=len(files) < len(tasks)
         )
-        names = [_name_in(Path(task)) if Path(task) in files else task for task in tasks]
-        try:
-            results = simple_evaluate(
-                _adapter(Predictions(model, tokenizer)), tasks=names, num_fewshot=shots, limit=limit,
-                bootstrap_iters=BOOTSTRAP, task_manager=manager, log_samples=False, random_seed=None,
-                numpy_random_seed=None, torch_random_seed=None,
-            )  # fmt: skip
-        except GrokError:
-            raise
-        except Exception as error:  # the harness and `datasets` raise whatever is at hand
-            text = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(
-                f"--tasks {','.join(tasks)}: the harness cannot run it ({type(error).__name__}: {text[:300]}); a task "
-                "needs its data on this machine, docs/gpt.md shows how a task names local files"
-            ) from error
+        names = [_name_in(Path(task), option) if Path(task) in files else task for task in tasks]
+        loaded = manager.load(names)
+        for task in loaded["tasks"].values():
+            own = task.get_config("num_fewshot")
+            if own is None or (shots is not None and own != 0):  # a task that says 0 means it
+                task.set_config(key="num_fewshot", value=shots or 0)
+            task.set_fewshot_seed(seed=FEWSHOT_SEED)
+    return Tasks(words, loaded)
+
+
+def score_tasks(model: GPT, tokenizer: Tokenizer, tasks: Tasks, *, limit: int | None = None) -> list[TaskScore]:
+    """Return every metric of ``tasks``; ``limit``: documents of each (None: all).
+
+    Raises:
+        ConfigError: the harness cannot score a task.
+        DataError: a text has characters that the tokeniser lacks.
+    """
+    was_training = model.training
+    with _harness(tasks.words), _its_errors(tasks.words):
+        from lm_eval import evaluate
+
+        results = evaluate(
+            _adapter(Predictions(model, tokenizer)),
+            tasks.loaded,
+            limit=limit,
+            bootstrap_iters=BOOTSTRAP,
+            log_samples=False,
+        )
+    model.train(was_training)
     return list(_scores(results))
+
+
+@contextmanager
+def _its_errors(words: str) -> Iterator[None]:
+    """Turn what the harness and ``datasets`` raise into one line that begins with ``words``.
+
+    Raises:
+        ConfigError: in the place of an error that is not ours.
+    """
+    try:
+        yield
+    except GrokError:
+        raise
+    except Exception as error:  # they raise whatever is at hand
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(
+            f"{words}: the harness cannot run it ({type(error).__name__}: {text[:300]}); a task needs its data on this "
+            "machine, docs/gpt.md shows how a task names local files"
+        ) from error
 
 
 def _scores(results: dict[str, Any]) -> Iterator[TaskScore]:
@@ -158,7 +204,7 @@ def _scores(results: dict[str, Any]) -> Iterator[TaskScore]:
             yield TaskScore(task, metric, float(value), known, documents, shots)
 
 
-def _name_in(file: Path) -> str:
+def _name_in(file: Path, option: str) -> str:
     """Return the name of the task that a file describes; what else is in it is the harness's business.
 
     Raises:
@@ -168,11 +214,11 @@ def _name_in(file: Path) -> str:
         key, _, value = line.partition(":")
         if key == "task" and value.strip():
             return value.strip().strip("'\"")
-    raise ConfigError(f"--tasks {file}: expected a line `task: NAME`")
+    raise ConfigError(f"{option}{file}: expected a line `task: NAME`")
 
 
 @contextmanager
-def _harness() -> Iterator[None]:
+def _harness(words: str) -> Iterator[None]:
     """Let the harness work without a network, and without its own words on the screen.
 
     Raises:
@@ -190,7 +236,8 @@ def _harness() -> Iterator[None]:
             import datasets
             import lm_eval  # noqa: F401
         except ImportError as error:
-            raise ConfigError("--tasks needs lm-evaluation-harness: pip install 'grok-lab[tasks]'") from error
+            option = words.partition("=")[0].split()[0]
+            raise ConfigError(f"{option} needs lm-evaluation-harness: pip install 'grok-lab[tasks]'") from error
         datasets.disable_progress_bars()
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)

@@ -32,12 +32,18 @@ def run(
     status: str = "completed",
     parent: str | None = None,
     data: str = "d" * 20,
+    metrics: dict[str, float] | None = None,
     **settings: Any,
 ) -> Row:
     config = load_config({"mode": "gpt", "experiment": preset, "seed": seed, "train": {"steps": 400}, **settings})
     identity = identify(config, data_hash=data)
     curve = [
-        CurvePoint(step=k, val_loss=4.2 - (4.2 - final) * k / 300 if k <= 300 else final + 0.1, sample=SAMPLE)
+        CurvePoint(
+            step=k,
+            val_loss=4.2 - (4.2 - final) * k / 300 if k <= 300 else final + 0.1,
+            sample=SAMPLE,
+            metrics={name: value - k / 1000 for name, value in (metrics or {}).items()},
+        )
         for k in range(0, 401, 100)
     ]
     log = [
@@ -87,6 +93,17 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert study.steps.groupby("run_id").size().max() <= 301
     (drawing,) = drawings(study)
     assert {"train_loss", "val_loss"} <= set(drawing.data)
+
+
+def test_further_validation_sets_and_tasks_have_tables() -> None:
+    measured = {"val_loss.wiki": 3.0, "val_acc.wiki": 0.9, "task.piqa.acc": 0.9, "task.piqa.acc_stderr": 0.41}
+    rows = [run(0, "gpt/shakespeare_char", 1.5, metrics=measured), run(1, "gpt/shakespeare_char", 1.6)]
+    tables = {t.name: t.frame for t in ask("gpt", store_of(rows)).tables}
+    (wiki,), (piqa,) = (tables[name].to_dict("records") for name in ("validation_sets", "tasks"))
+    assert (wiki["validation set"], wiki["best loss"], wiki["last loss"], wiki["at step"]) == ("wiki", 2.6, 2.6, 400)
+    assert (piqa["task"], piqa["metric"], piqa["score"], piqa["standard error"]) == ("piqa", "acc", "0.5", "0.01")
+    plain = ask("gpt", store_of(rows[1:]))
+    assert not {"validation_sets", "tasks"} & {t.name for t in plain.tables}
 
 
 def test_a_store_of_language_models_is_asked_for_nothing_arithmetic() -> None:

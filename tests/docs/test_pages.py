@@ -112,6 +112,8 @@ def test_a_run_can_be_planned(
 
             model = GPT(ModelConfig(layers=1, d_model=16, heads=2, context=32), vocab_size=256)
             save_hf_folder(tmp_path / word.removeprefix("init_from="), model)
+        if word.startswith("eval.tasks=["):
+            (tmp_path / word.removeprefix("eval.tasks=[").removesuffix("]")).touch()
         for folder in re.findall(r"[{,]\w+:([\w/]+)", word) if word.startswith("data.corpora=") else []:
             (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / folder).symlink_to(corpus)

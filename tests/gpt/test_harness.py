@@ -18,11 +18,14 @@ from grok.cli.task_scores import page  # noqa: E402
 from grok.cli.trained import TrainedRun  # noqa: E402
 from grok.config.gpt import GptConfig  # noqa: E402
 from grok.errors import ConfigError, DataError  # noqa: E402
+from grok.execute.refusals import refuse_unusable_tasks  # noqa: E402
 from grok.gpt.evaluate import score_split  # noqa: E402
-from grok.gpt.harness import OFFLINE, TaskScore, score_tasks  # noqa: E402
+from grok.gpt.harness import OFFLINE, TaskScore, load_tasks, score_tasks  # noqa: E402
 from grok.gpt.hf import save_hf_folder  # noqa: E402
 from grok.gpt.model import GPT  # noqa: E402
+from grok.records import Checkpoint  # noqa: E402
 from grok.text.corpus import Corpus  # noqa: E402
+from grok.text.preparation import Request, prepare  # noqa: E402
 from tests.gpt.conftest import prepare_text, result_of, run, text_of  # noqa: E402
 
 CONTEXT = 32
@@ -89,11 +92,87 @@ def test_bits_per_byte_and_word_perplexity_are_the_products_own(model: GPT, corp
     pages = {n: corpus.tokenizer.decode(tokens[:n]) for n in lengths if corpus.eot_id not in tokens[:n]}
     length, page = next((n, page) for n, page in reversed(pages.items()) if page == page.strip())
     assert length > 10 * CONTEXT
-    harness = by_metric(score_tasks(model, corpus.tokenizer, [task_file(tmp_path, PAGES, [{"page": page}])]))
+    harness = by_metric(
+        score_tasks(model, corpus.tokenizer, load_tasks([task_file(tmp_path, PAGES, [{"page": page}])]))
+    )
     own = score_split(model, corpus, "val", limit=length)
     assert harness["bits_per_byte"] == pytest.approx(own.bits_per_byte, rel=1e-6)
     assert harness["word_perplexity"] == pytest.approx(own.word_perplexity, rel=1e-5)
     assert harness["bits_per_byte"] < 4, "it has learned something"
+
+
+@pytest.mark.slow
+def test_real_wikitext_gets_the_same_bits_per_byte_and_word_perplexity(
+    settings: Callable[..., GptConfig], samples: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A trained model, GPT-2's tokeniser, an article of the test file; per word by each side's count of words."""
+    test, vocabulary = samples("wikitext/wiki.test.tokens"), samples("gpt2")
+    article = test.read_text(encoding="utf-8")[: 1 << 15]
+    source = tmp_path / "wiki.tokens"
+    source.write_text(article.strip(), encoding="utf-8")
+    corpus = prepare(Request(form="wikitext", inputs=(str(source),), out=tmp_path / "corpus", tokenizer="gpt2",
+                             vocab=vocabulary, split_files={"val": (str(source),)}))[0]  # fmt: skip
+    config = settings(
+        data__path=str(corpus.path), train__steps=30, train__batch_size=2, model__layers=1, model__d_model=8,
+        model__heads=2, model__context=CONTEXT, optim__lr=1e-2, eval__every=30, eval__sample_tokens=0, save="final",
+    )  # fmt: skip
+    weights = result_of(run(config)).tensors["final"]
+    model = GPT(config.model, vocab_size=corpus.vocab_size)
+    model.load_state_dict({**weights, "head.weight": weights["token_embedding.weight"]})
+    tokens = [int(i) for i in corpus.tokens("val")]
+    first_end = tokens.index(corpus.eot_id) if corpus.eot_id in tokens else len(tokens)
+    lengths = range(CONTEXT, min(first_end, 8 * CONTEXT), CONTEXT)
+    pages = {n: corpus.tokenizer.decode(tokens[:n]) for n in lengths}
+    same = lambda page, n: list(corpus.tokenizer.encode(page)) == tokens[:n]  # noqa: E731
+    length = max(n for n, page in pages.items() if page == page.strip() and same(page, n))
+    harness = by_metric(
+        score_tasks(model, corpus.tokenizer, load_tasks([task_file(tmp_path, PAGES, [{"page": pages[length]}])]))
+    )
+    own = score_split(model, corpus, "val", limit=length)
+    assert own.bytes == len(pages[length].encode()) and own.loss < 10
+    assert harness["bits_per_byte"] == pytest.approx(own.bits_per_byte, rel=1e-6)
+    words, lines = len(pages[length].split()), pages[length].count("\n")
+    assert own.words == words + lines > words  # WikiText's own count has each line's end as a word
+    assert harness["word_perplexity"] ** (words / own.words) == pytest.approx(own.word_perplexity, rel=1e-5)
+
+
+def test_tasks_are_scored_while_a_run_trains(
+    settings: Callable[..., GptConfig], corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every second evaluation and the last; the figures are those of the command, and nothing of the run moves."""
+    page = text_of(30, 5).strip()
+    file = task_file(tmp_path, PAGES, [{"page": page}, {"page": page[:40].strip()}])
+    common = {"data__path": str(corpus.path), "train__steps": 11, "eval__every": 2, "eval__sample_tokens": 0}
+    config = settings(**common, eval__tasks=[file], eval__tasks_every=2, log__quiet=False, save="final")
+    result = result_of(run(config))
+    plain = result_of(run(settings(**common, save="final")))
+    assert result.weights_hash == plain.weights_hash
+    scored = {p.step: p.metrics for p in result.curve if p.metrics}
+    assert list(scored) == [4, 8, 11]
+    names = {f"task.wikitext_sample.{m}" for m in ("word_perplexity", "byte_perplexity", "bits_per_byte")}
+    assert names <= scored[11].keys()
+    model = GPT(config.model, vocab_size=corpus.vocab_size)
+    weights = result.tensors["final"]
+    model.load_state_dict({**weights, "head.weight": weights["token_embedding.weight"]})
+    for s in score_tasks(model, corpus.tokenizer, load_tasks([file])):
+        assert scored[11][f"task.wikitext_sample.{s.metric}"] == pytest.approx(s.value, rel=1e-6)
+    assert "tasks: wikitext_sample.word_perplexity " in capsys.readouterr().err
+    half = run(config, stop_at=5)[-1]
+    assert isinstance(half, Checkpoint)
+    assert {p.step: p.metrics for p in result_of(run(config, resume=half)).curve if p.metrics} == scored
+    one = result_of(run(settings(**common, eval__tasks=[file], eval__task_documents=1))).curve[-1].metrics
+    assert one != scored[11]
+
+
+def test_tasks_that_cannot_be_read_are_refused_before_training(
+    settings: Callable[..., GptConfig], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"eval\.tasks=.*none\.yaml: there is no such file"):
+        refuse_unusable_tasks([settings(eval__tasks=[str(tmp_path / "none.yaml")])])
+    file = task_file(tmp_path, PAGES, [{"page": "a"}])
+    (tmp_path / "documents.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"eval\.tasks=.*task\.yaml: the harness cannot run it"):
+        run(settings(eval__tasks=[file]))
 
 
 @pytest.mark.slow
@@ -114,7 +193,7 @@ def test_an_exported_model_gets_the_same_figures_from_the_harness_itself(
     ]
     (tmp_path / "pages").mkdir(), (tmp_path / "choices").mkdir()
     files = [task_file(tmp_path / "pages", PAGES, pages), task_file(tmp_path / "choices", CHOICES, questions)]
-    ours = {(s.task, s.metric): s.value for s in score_tasks(model, corpus.tokenizer, files)}
+    ours = {(s.task, s.metric): s.value for s in score_tasks(model, corpus.tokenizer, load_tasks(files))}
     save_hf_folder(tmp_path / "hf", model, corpus.tokenizer)
     with torch.random.fork_rng():
         theirs = simple_evaluate(
@@ -130,13 +209,14 @@ def test_an_exported_model_gets_the_same_figures_from_the_harness_itself(
 
 def test_what_cannot_be_scored_is_refused_in_one_line(model: GPT, corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such file"):
-        score_tasks(model, corpus.tokenizer, [str(tmp_path / "none.yaml")])
+        load_tasks([str(tmp_path / "none.yaml")])
     with pytest.raises(ConfigError, match="the harness cannot run it"):
-        score_tasks(model, corpus.tokenizer, [task_file(tmp_path, PAGES.replace("page", "nothing"), [{"page": "a"}])])
+        bad = load_tasks([task_file(tmp_path, PAGES.replace("page", "nothing"), [{"page": "a"}])])
+        score_tasks(model, corpus.tokenizer, bad)
     (tmp_path / "char").mkdir()
     char = prepare_text(tmp_path / "char", text_of(300)).tokenizer
     with pytest.raises(DataError):
-        score_tasks(model, char, [task_file(tmp_path, PAGES, [{"page": "ÄÖ"}])])
+        score_tasks(model, char, load_tasks([task_file(tmp_path, PAGES, [{"page": "ÄÖ"}])]))
 
 
 def test_published_scores_are_told_from_ones_own() -> None:

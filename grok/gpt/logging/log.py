@@ -135,7 +135,7 @@ class Log:
             f"{further}, "
             f"perplexity {math.exp(min(point.val_loss, 700)):.2f}, lr {point.lr:.2e}, {tokens_per_second:,.0f} tokens/s"
         )
-        scores = [f"{n.removeprefix(TASK)} {v:.4f}" for n, v in point.metrics.items() if n.startswith(TASK)]
+        scores = [f"{n.removeprefix(TASK)} {v:.4f}" for n, v in point.metrics.items() if _is_score(n)]
         if scores:
             self.say(f"tasks: {', '.join(scores)}")
         if point.sample is not None:
@@ -206,6 +206,11 @@ class Log:
                     file=sys.stderr,
                     flush=True,
                 )
+
+
+def _is_score(name: str) -> bool:
+    """Return whether a measurement is a task's score, not its standard error."""
+    return name.startswith(TASK) and not name.endswith("_stderr")
 
 
 def against_target(config: GptConfig, n: int) -> str:

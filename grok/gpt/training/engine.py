@@ -30,6 +30,7 @@ from grok.gpt.training.history import History, Weights, average_steps, copy_weig
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.ranks import RankLost, Ranks, fatally
 from grok.gpt.training.stability import abandoned_id, return_step
+from grok.gpt.training.task_scores import TaskScores
 from grok.gpt.training.texts import Texts, open_data
 from grok.gpt.training.trainer import Trainer, start_scale
 from grok.records import Checkpoint, CurvePoint, Event, Job, Paused, Progress, RunResult, StepPoint, StopRequested
@@ -101,6 +102,8 @@ class GptRun(TrainingRun):
         self.keeps_weights = "final" in config.save and (ranks.index == 0 or numerics.sharded)
         share = config.eval.average_share if self.keeps_weights else 0.0
         self.averaged = average_steps(share, config.eval.average_points, self.steps)
+        with ranks.all_or_none():
+            self.tasks = TaskScores.of(config, self.due, here=ranks.index == 0)
         self._progressed = time.monotonic()
         self.go()
         if job.resume is not None:
@@ -198,6 +201,8 @@ class GptRun(TrainingRun):
                 curve_point.sample = sample_text(
                     self.trainer.model, self.corpus.tokenizer, self.config.eval, stream=stream
                 )
+        with self.numerics.autocast():
+            curve_point.metrics |= self.tasks.at(point.step, self.trainer.model, self.corpus.tokenizer)
         self.history.observe(curve_point, self.trainer.model, keep=self.keeps_weights)
         best = self.history.best_step == point.step
         self.log.evaluation(curve_point, best=best, tokens_per_second=point.tokens_per_second)
