@@ -1,5 +1,5 @@
-"""From the store to answers with intervals: reads what grok wrote, trains nothing, imports no torch.
+"""Answers to questions about a store, each number with its interval. Trains nothing and imports no torch.
 
-``statistics`` computes, ``studies`` choose the runs a question is about and answer it,
-``figures`` draw the answers, ``report`` assembles the page.
+``statistics`` computes estimates. Each module of ``studies`` selects the runs of one question and answers
+it. ``figures`` draws the answers. ``report`` writes the page.
 """

@@ -1,4 +1,4 @@
-"""The report as data: every question's answer, what is missing for the others, and where the numbers come from."""
+"""The report as data: the answered questions, what the others need, and the origin of the numbers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from analysis.studies import QUESTIONS, Missing, Study
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page says."""
+    """The content of the page."""
 
     store: str
-    """Name of its folder."""
+    """Name of the store's folder."""
     place: str
-    """The store in a command: its path as it was given."""
+    """The store's path as the user gave it, for commands."""
     heading: list[Fact]
     provenance: Provenance
     studies: list[Study]
     missing: list[Missing]
     first_command: str
-    """What fills an empty store."""
+    """The command to propose for an empty store."""
     labels: dict[str, str]
-    """What a run is called, by ``run_id``: the seeds that it was told, ``seed 17``."""
+    """Name of each run for readers, such as ``seed 17``, by ``run_id``."""
 
     def as_json(self) -> dict[str, Any]:
         """Return report.json."""
@@ -43,7 +43,7 @@ class Report:
 
 
 def compile_report(observations: Observations, own: Sequence[Own] = ()) -> Report:
-    """Ask every question of the store, and behind them those of the user's own."""
+    """Return the answers to all questions, then those of the user's own studies."""
     answers = [question.ask(observations) for question in QUESTIONS]
     answers += [ask(observations) for ask in own]
     path = observations.path

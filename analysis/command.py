@@ -1,4 +1,4 @@
-"""What the single-study commands share: read a store, print one study, write its figures and tables."""
+"""Shared by the single-study commands: read a store, print one study, write its figures and tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from grok.cli.command import Main, Parser, add_store, command, store_of
 from grok.cli.output import refuse_unwritable_folder
 
 
-def answering(name: str, question: Question, only: tuple[str, ...] | None = None) -> Main:
-    """Return the command that prints the study of ``question`` and writes its figures (0: answered, or not yet).
+def answering(question: Question, only: tuple[str, ...] | None = None) -> Main:
+    """Return the command that prints the study of ``question`` and writes its figures.
 
-    ``only`` names the tables to print; None prints all.
+    Its exit status is 0 also if the store cannot answer yet. ``only`` names the tables to print; None prints all.
     """
 
     @command()
@@ -29,17 +29,17 @@ def answering(name: str, question: Question, only: tuple[str, ...] | None = None
 
 
 def reading_parser(parser: Parser) -> Parser:
-    """Give a command that reads a store and writes below ``--out`` these arguments; return its parser."""
+    """Add the arguments STORE and ``--out`` to ``parser``, and return it."""
     add_store(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")
     return parser
 
 
 def print_study(question: Question, arguments: argparse.Namespace, only: tuple[str, ...] | None = None) -> None:
-    """Print the answer to a question of the store that the words name, and write its figures.
+    """Print the store's answer to ``question``, and write its figures and tables.
 
     Raises:
-        GrokError: the store cannot be read, or the folder not be written.
+        GrokError: the store cannot be read, or the folder cannot be written.
     """
     store = store_of(arguments)
     if arguments.out is not None:
@@ -48,25 +48,20 @@ def print_study(question: Question, arguments: argparse.Namespace, only: tuple[s
     if isinstance(study, Missing):
         print(missing_text(study))
         return
-    show(study, only)
+    print(study_text(study, only))
     out = arguments.out or default_folder(store)
     for drawing in write_studies([study], out)[study.name]:
         print(f"figure: {out / FIGURES / drawing.name}.png")
 
 
 def missing_text(study: Missing) -> str:
-    """Return what a question needs before it can be answered."""
+    """Return what a question needs, and the command that provides it."""
     remedy = f"\nget it with: {study.command}" if study.command else ""
     return f"{study.title}: not enough data: needs {study.needs}{remedy}"
 
 
-def show(study: Study, only: tuple[str, ...] | None = None) -> None:
-    """Print a study as text; ``only`` names the tables, None: all."""
-    print(study_text(study, only))
-
-
 def study_text(study: Study, only: tuple[str, ...] | None = None) -> str:
-    """Return a study as text: its scope, findings, notes and tables."""
+    """Return a study as text: its scope, findings, notes and tables (those that ``only`` names; None: all)."""
     lines = [f"{study.title}: {study.question}"]
     lines += [f"  {study.scope}"] if study.scope else []
     lines += [f"  {finding.text}" for finding in study.findings]

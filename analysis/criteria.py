@@ -1,11 +1,12 @@
-"""What a super, a fast and a normal seed is: the one place that says so.
+"""The only definitions of super, fast and normal seeds.
 
-The diary judges a seed by its validation accuracy at step 3,000:
-above 0.98 it is *super*, below 0.25 *normal*, and in between *fast*. That definition
-belongs to the diary's regime; on another task, or with a smaller budget, the same
-thresholds are read at the last step that the runs have in common, and the report says
-so. The scale-free definition is by time: a seed is super if it generalises at least
-three times faster than the median seed, the median taken with censoring respected.
+By accuracy (the diary's definition): validation accuracy at step 3,000 above 0.98 is *super*,
+below 0.25 *normal*, in between *fast*. The thresholds were made for the diary's regime. If at
+least half of the runs are shorter than 3,000 steps, the horizon is the largest step that half of
+them reached, and the report says so.
+
+By time, for any task: a seed is super if it generalises at least three times faster than the
+median seed. The median accounts for censored runs.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.survival import Times, quantile
 
 CLASSES: Final = ("super", "fast", "normal", "diverged")
-"""Every class a judged seed can have, best first."""
+"""Classes of judged seeds, best first."""
 UNJUDGED: Final = "not judged"
-"""A run that ended, or was not looked at, before the horizon."""
+"""Class of a run that ended, or was last evaluated, before the horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,16 @@ class Criteria:
     speedup: float = 3.0
     """Super by time: generalises at least this many times faster than the median seed."""
     majority: float = 0.5
-    """The horizon moves down to the largest step that at least this share of runs reached."""
+    """If fewer runs than this share reach the horizon, it is the largest step that this share reached."""
 
     def horizon_for(self, steps: NDArray[np.int64]) -> int:
-        """Return the step at which runs of these lengths can be judged.
+        """Return the step at which runs of these lengths (steps) are judged.
 
-        It is ``horizon`` where at least half of the runs are that long, otherwise the
-        largest step that at least half of them reached.
+        It is ``horizon`` if the share ``majority`` of the runs is that long, otherwise the
+        largest step that this share reached.
+
+        Raises:
+            NotEnoughData: there is no run.
         """
         if not len(steps):
             raise NotEnoughData("at least one finished run")
@@ -53,11 +57,11 @@ class Criteria:
         return int(min(self.horizon, reached[max(0, int(np.ceil(self.majority * len(steps))) - 1)]))
 
     def horizon_of(self, rows: pd.DataFrame) -> int:
-        """Return the step at which these ``runs`` rows can be judged; diverged runs have no say.
+        """Return the step at which the runs in ``rows`` are judged. The lengths of diverged runs do not count.
 
-        A run that was stopped early because it had generalised is known up to its end only, and such
-        runs are the good ones: judging after it would leave exactly them out of the share. So the
-        horizon is never beyond where early stopping began (``train.stop_horizon``).
+        Early stopping ends runs because they have generalised. A horizon after their end would leave
+        out these runs and bias the share low. So the horizon is never after the first step at which
+        early stopping may end a run (``train.stop_horizon``).
         """
         lasting = rows[rows["status"] != "diverged"]
         rows = lasting if len(lasting) else rows
@@ -80,11 +84,10 @@ DIARY: Final = Criteria()
 
 
 def accuracy_at(curves: pd.DataFrame, run_ids: pd.Index, horizon: int) -> pd.Series:
-    """Return each run's validation accuracy at ``horizon``, NaN where it is not known.
+    """Return each run's validation accuracy at ``horizon``, NaN if it is not known.
 
-    It is known from an evaluation at that very step. A run looked at only before and
-    after it is known too when both evaluations agree on the class; the earlier value is
-    returned then.
+    It is known from an evaluation at that step. Without one it counts as known if the evaluations
+    before and after it give the same class; the value is then that of the earlier one.
     """
     usable = curves[["run_id", "step", "val_acc"]].dropna()
     before = usable[usable["step"] <= horizon].sort_values("step").groupby("run_id").last()
@@ -105,16 +108,16 @@ class SpeedJudgement:
     """Steps: the median over ``speedup``."""
     is_super: NDArray[np.bool_]
     judged: NDArray[np.bool_]
-    """False for a run whose budget ends before the threshold, whatever it showed until then: counting
-    only the hits among short runs would flatter the share."""
+    """False for a run whose budget ends before the threshold, also if it generalised: counting
+    only the hits among short runs would bias the share high."""
 
 
 def judge_by_time(times: Times, budgets: NDArray[np.float64], criteria: Criteria = DIARY) -> SpeedJudgement:
-    """Judge each run by its time to generalise against the median of all of them.
+    """Return which runs generalise at least ``speedup`` times faster than the median run.
 
-    ``budgets`` are the planned lengths in steps. A run counts as super only if the
-    evaluation that found it generalised was itself before the threshold, so coarse
-    evaluation can hide a super seed but not invent one.
+    ``budgets`` are the planned lengths in steps. A run counts as super only if its first
+    evaluation as generalised is not after the threshold. So rare evaluations can miss a super
+    seed but cannot report a false one.
 
     Raises:
         NotEnoughData: less than half of the runs generalised, so there is no median.
@@ -127,15 +130,15 @@ def judge_by_time(times: Times, budgets: NDArray[np.float64], criteria: Criteria
 
 @dataclass(frozen=True, slots=True)
 class RegimeRule:
-    """How slow and fast generalisation are told apart from a run's curves.
+    """Classifies a run's generalisation as slow or fast, from its curves.
 
-    Slow: validation loss climbs before the run generalises, and the weight norm falls
-    before it. Fast: the loss does not climb, and the norm falls only after (or never).
-    Where the two signs disagree the run is *mixed*.
+    Slow: before the run generalises, the validation loss climbs and the weight norm falls.
+    Fast: the loss does not climb, and the norm falls after the run generalises or never.
+    If the two signs disagree, the run is *mixed*.
     """
 
     climb: float = 1.25
-    """Validation loss climbed if it rose to this many times its lowest value so far, before generalising."""
+    """Validation loss climbed if, before the run generalised, it rose to this many times its lowest value so far."""
 
     def classify(
         self, climb: NDArray[np.float64], fall: NDArray[np.float64], grokked: NDArray[np.float64]

@@ -1,8 +1,8 @@
-"""What a proposed design command takes from a store: which seeds, how many, chosen at which step.
+"""The choices of a proposed design command that depend on the store: which seeds, how many, at which step.
 
-``sweeps.layers``, ``sweeps.branch`` and ``sweeps.repeat`` start from stored runs. A proposal names runs
-that the store has; where it has none that would do, a census that makes them is proposed instead. A
-census is proposed in a size that fits the store: the named one has as many seeds as the diary's.
+``sweeps.layers``, ``sweeps.branch`` and ``sweeps.repeat`` start from stored runs. A proposal names runs of
+the store. If the store has no suitable runs, the proposal is a census, which trains them. The size of a
+proposed census fits the store, because the named census has as many seeds as the diary's.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ HALVING: Final = 4
 MOST_CANDIDATES: Final = 12
 MOST_PARENTS: Final = 2
 FEWEST: Final = 4
-"""Runs below which nothing is worth choosing among."""
+"""Smallest number of runs to choose from."""
 
 
 @dataclass(frozen=True)
 class Proposed:
-    """A command's words, and what it takes over from the runs of the store."""
+    """The words of a command, and what it copies from the runs of the store."""
 
     words: list[str]
     settings: bool
-    """The settings of the store's runs."""
+    """Whether to add the settings of the store's runs."""
     streams: bool = True
-    """The streams that every population of the store holds."""
+    """Whether to add the stream seeds that are fixed in every population of the store."""
     alone: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that choose one condition among those of the store."""
+    """Settings that select one condition among those of the store."""
 
 
 def designed(words: list[str], observations: Observations, any_task: bool) -> Proposed:
-    """Return a command with the choices filled in that depend on the store."""
+    """Return the command ``words`` with the choices that depend on the store filled in."""
     name = words[1] if words[:1] == ["grok"] else ""
     if words[2:] == ["sweep=census"]:
         return Proposed(_census(words, observations), any_task)
@@ -65,7 +65,7 @@ def designed(words: list[str], observations: Observations, any_task: bool) -> Pr
 
 
 def _census(words: list[str], observations: Observations) -> list[str]:
-    """Return a census of several times the seeds of the store's largest population; ``words`` where those are many."""
+    """Return a census with a multiple of the seeds of the store's largest population; ``words`` if these are many."""
     largest = max((len(p) for p in observations.once(populations).every), default=0)
     wanted = HALVING * largest
     size = next((size for size in SIZES if size >= wanted), None)
@@ -90,7 +90,7 @@ def _search(words: list[str], observations: Observations) -> Proposed:
 
 
 def _with(words: Sequence[str], options: dict[str, str]) -> list[str]:
-    """Return ``words`` in which the values of ``options`` stand."""
+    """Return ``words`` with these values of ``options``, replaced or added."""
     filled = list(words)
     for name, value in options.items():
         if name in filled:
@@ -105,10 +105,10 @@ def _best_first(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _transplant(words: Sequence[str], observations: Observations) -> list[str]:
-    """Return ``words`` with an ordinary seed as recipient and the best one as donor, of the store's first census.
+    """Return ``words`` with the median seed of the store's first census as recipient and the best one as donor.
 
-    The streams that the census holds stay at their seeds. Of a scan of init, where there is no census, the donor is
-    an init seed and so is the recipient's.
+    Streams that are fixed in the census keep their seeds. Without a census, donor and recipient are init seeds of
+    the first scan of init.
     """
     every = [p for p in observations.once(populations).to_go_on if len(p) >= FEWEST]
     census = next((p for p in every if p.from_masters), next((p for p in every if p.varies == ("init",)), None))
@@ -131,7 +131,7 @@ def _transplant(words: Sequence[str], observations: Observations) -> list[str]:
 
 
 def _parents(observations: Observations) -> dict[str, str]:
-    """Return how many parents to take, and the evaluation nearest to half of the steps; empty without a census."""
+    """Return the number of parents, and the evaluation nearest to half of the steps; empty without a census."""
     reference = next(iter(observations.once(populations).to_go_on), None)
     if reference is None:
         return {}
@@ -149,7 +149,7 @@ def _parents(observations: Observations) -> dict[str, str]:
 
 
 def _one_condition(observations: Observations) -> dict[str, Any]:
-    """Return the settings that differ between populations, at the values of the first in which a seed generalised."""
+    """Return the settings that differ between populations, with the values of the first in which a seed generalised."""
     grouped = observations.once(populations)
     if not grouped.settings:
         return {}
@@ -158,7 +158,7 @@ def _one_condition(observations: Observations) -> dict[str, Any]:
 
 
 def _repeatable(observations: Observations, alone: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the runs that ``sweeps.repeat`` chooses among: of one condition, nothing perturbed."""
+    """Return the runs that ``sweeps.repeat`` chooses from: unperturbed runs of one condition."""
     rows = observations.arithmetic
     for name, value in alone.items():
         rows = rows[rows[f"config.{name}"].map(as_text) == as_text(value)]

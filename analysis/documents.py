@@ -1,7 +1,7 @@
-"""The JSON files that a store keeps beside its tables, as far as they are what this project writes there.
+"""The JSON files that a store keeps beside its tables.
 
-A store may come from anybody: a file of another shape is named in a warning and left out,
-so that a study may rely on what it gets.
+A store may come from anybody. A file whose content has another shape than this project writes is left
+out with a warning, so studies can rely on the shape.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SWEEP: Final = {"argv?": [str], "config?": {"runs?": [{"run_id": str}], "setting
 
 
 def searches(store: Path) -> list[dict[str, Any]]:
-    """Return what searches left in the store, in order of the files' names."""
+    """Return the records of searches, in order of the files' names."""
     return _documents(store / "search", lambda data: _is_search(data) or _is_pinned(data) or _is_compared(data))
 
 
@@ -93,5 +93,5 @@ def _is_setting(params: dict[str, Any]) -> bool:
 
 
 def _is_score(run: list[Any]) -> bool:
-    """Return whether ``run`` is a seed, a run and its score."""
+    """Return whether ``run`` is ``[seed, run_id, score]``."""
     return len(run) == 3 and has_shape(run[0], int) and has_shape(run[1], str) and has_shape(run[2], float)

@@ -1,4 +1,4 @@
-"""Event times of runs that were stored before there was a column for them: computed from their curves."""
+"""Event times of runs that were stored before the columns existed, computed from their curves."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pandas as pd
 from grok.arithmetic.outcome import events
 
 ADDED: Final = ("memorised_loss_step", "grokked_for_good_step", "val_acc_dips", "weight_norm_fall_step")
-"""Columns that rows of older versions have no values in."""
+"""Columns that are null in rows of older versions."""
 COUNTED: Final = "val_acc_dips"
-"""Never null in a row whose events were looked for."""
+"""A column that is never null in a row whose events were computed."""
 MEASURES: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
 
 def with_event_times(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """Return ``runs`` with the events of ``ADDED`` in every arithmetic row that has a curve.
 
-    A row keeps what it was stored with; only rows in which the events were never looked for are filled.
+    Stored events stay as they are. Only rows without computed events are filled.
     """
     known = {name: runs[name] if name in runs else pd.Series(pd.NA, runs.index, dtype="Int64") for name in ADDED}
     old = runs[(runs["mode"] == "arithmetic") & known[COUNTED].isna()]

@@ -34,7 +34,7 @@ TERMS: Final[dict[str, str]] = {
     "population": "Runs of one condition in which some streams differ from run to run and the others are fixed: "
     "master seeds, a scan of init seeds at one order, or a scan of one layer's seed.",
     "regime": "Slow: validation loss climbs and falls, and the weight norm falls before the run generalises. Fast: "
-    "validation loss stays flat, then drops, and the run generalises before the norm falls.",
+    "validation loss stays flat, then falls, and the run generalises before the norm falls.",
     "repeatability": "How often a super seed is super again when its run is repeated, compared with the rate of other "
     "seeds.",
     "restricted mean": "The mean time up to a fixed step. Runs that take longer count with that step.",
@@ -73,7 +73,7 @@ AXES: Final = {
 
 
 EVERYDAY: Final = frozenset("run seed step store sweep split stream epoch lane study trial shard checkpoint".split())
-"""Words that stand in nearly every sentence: in the glossary, but not explained on the spot."""
+"""Frequent words: the glossary defines them, but the page shows no tooltip for them."""
 
 
 def markdown() -> str:

@@ -1,4 +1,4 @@
-"""What the runs of a store are, for the top of the page: model, task, training, conditions, date, code, commands."""
+"""The facts at the top of the page: task, model, training, conditions, dates, code and commands of the runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from analysis.proposals import given_again
 from grok.streams import derive_seed
 
 MOST_VALUES: Final = 4
-"""Different values of one fact that are named; more are counted."""
+"""Largest number of values of one fact that the page names; it counts the rest."""
 MOST_COMMANDS: Final = 3
 STREAMS: Final = ("split", "init", "order", "dropout", "sample", "perturb")
-"""Streams whose own seed names a run."""
+"""Streams whose seed is part of a run's label if the master seed does not derive it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Fact:
 
 
 def heading(observations: Observations) -> list[Fact]:
-    """Return the facts of the runs that count, in the page's order; none of an empty store."""
+    """Return the facts in the page's order; an empty list for an empty store."""
     facts = []
     rows = observations.arithmetic
     if len(rows):
@@ -73,7 +73,7 @@ def describe_training(rows: pd.DataFrame) -> str:
 
 
 def run_labels(runs: pd.DataFrame) -> dict[str, str]:
-    """Return what tells each run from the others: its master seed, the streams seeded apart, the settings that vary."""
+    """Return a label for each run: its master seed, stream seeds that it does not derive, settings that vary."""
     if runs.empty:
         return {}
     labels = [f"seed {seed}" for seed in runs["seed"]]
@@ -117,7 +117,7 @@ def _value(value: object) -> str:
 
 
 def _each(rows: pd.DataFrame, words: Callable[[pd.Series], str]) -> str:
-    """Return the different descriptions of the rows; runs of equal settings are described once."""
+    """Return the distinct descriptions of the rows, joined."""
     settings = [
         c for c in rows if str(c).startswith(("config.task.", "config.model.", "config.optim.", "config.train."))
     ]
@@ -145,7 +145,7 @@ def _code(runs: pd.DataFrame) -> str:
 
 
 def _commands(observations: Observations) -> list[str]:
-    """Return the sweeps' commands, the last first, for the store where it lies now."""
+    """Return the commands of the latest sweeps, latest first, with the store's present path."""
     commands = [
         given_again(sweep["argv"], observations.path) for sweep in reversed(observations.sweeps) if sweep.get("argv")
     ]

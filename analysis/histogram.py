@@ -7,7 +7,7 @@ import sys
 from analysis.command import answering
 from analysis.studies.census import QUESTION
 
-main = answering("histogram", QUESTION, only=("shares", "conditions"))
+main = answering(QUESTION, only=("shares", "conditions"))
 
 if __name__ == "__main__":
     sys.exit(main())

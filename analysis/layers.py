@@ -7,7 +7,7 @@ import sys
 from analysis.command import answering
 from analysis.studies.layers import QUESTION
 
-main = answering("layers", QUESTION)
+main = answering(QUESTION)
 
 if __name__ == "__main__":
     sys.exit(main())

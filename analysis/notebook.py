@@ -1,7 +1,8 @@
-"""A store's studies as notebooks use them: ``grok.studies(STORE)["census"]``.
+"""A store's studies for notebooks: ``grok.studies(STORE)["census"]``.
 
-An answer shows itself, its figures and its tables. Where the store cannot answer yet, it
-shows what is missing and the command that trains it, and its tables and figures are empty.
+A notebook shows an answer with its tables, and ``answer.figures`` with their captions. If the store
+cannot answer yet, the answer says what is missing and which command trains it, and its tables and
+figures are empty.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from analysis.figures.style import Drawing
 
 FINDINGS = ["label", "shown", "value", "low", "high", "n", "text"]
-"""Columns of :attr:`Answer.findings`: the number as people read it, and by itself with its interval."""
+"""Columns of :attr:`Answer.findings`: ``shown`` is the formatted number, ``value`` to ``n`` the number itself."""
 
 
 class Figures(tuple["Drawing", ...]):
-    """The figures of one answer: a notebook shows all of them with their captions."""
+    """The figures of one answer. A notebook shows all of them with their captions."""
 
     def _repr_html_(self) -> str:
         return "\n".join(
@@ -44,20 +45,20 @@ class Figures(tuple["Drawing", ...]):
 
 
 class Answer:
-    """The answer to one question of a store, or what is missing for one."""
+    """A store's answer to one question, or what is missing for an answer."""
 
     def __init__(self, study: Study | Missing) -> None:
         self.study = study
-        """What the report has: all numbers of the study are its attributes."""
+        """The study of the report, with all its numbers as attributes."""
 
     @property
     def missing(self) -> str:
-        """What the store lacks for an answer, and how to get it; empty where there is one."""
+        """What the store lacks for an answer, and how to get it; empty if the store has an answer."""
         return missing_text(self.study) if isinstance(self.study, Missing) else ""
 
     @cached_property
     def findings(self) -> pd.DataFrame:
-        """A row a finding, with its interval; columns :data:`FINDINGS`."""
+        """One row per finding, with its interval; columns :data:`FINDINGS`."""
         if isinstance(self.study, Missing):
             return pd.DataFrame(columns=FINDINGS)
         rows = []
@@ -69,14 +70,14 @@ class Answer:
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables of the report by name; empty where there is no answer."""
+        """The tables of the report by name; empty without an answer."""
         return {} if isinstance(self.study, Missing) else {table.name: table.frame for table in self.study.tables}
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return the table ``name``, empty where there is no answer or this store gives it no row.
+        """Return the table ``name``; empty without an answer, or if the answer has no such table.
 
-        Where the answer has parts (populations, conditions) their tables stand below each other; ``about`` names them.
-        Examples: ``shares`` of the census, ``conditional_rates`` of crossed streams.
+        If the answer has parts (populations, conditions), their tables are concatenated, and the column ``about``
+        names the part. Examples: ``shares`` of the census, ``conditional_rates`` of crossed streams.
         """
         if name in self.tables or isinstance(self.study, Missing):
             return self.tables.get(name, pd.DataFrame())
@@ -90,7 +91,7 @@ class Answer:
 
     @cached_property
     def figures(self) -> Figures:
-        """The figures of the report; none where there is no answer."""
+        """The figures of the report; none without an answer."""
         from analysis.figures import drawings
 
         return Figures() if isinstance(self.study, Missing) else Figures(drawings(self.study))
@@ -112,7 +113,7 @@ class Answer:
 
 
 class Studies(Mapping[str, Answer]):
-    """All questions of the report, asked of one store when they are looked up."""
+    """The answers to all questions of the report for one store, computed on first use."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -121,7 +122,7 @@ class Studies(Mapping[str, Answer]):
 
     @cached_property
     def observations(self) -> Observations:
-        """The store's runs and curves, made ready.
+        """The store's runs and curves, prepared for analysis.
 
         Raises:
             StoreError: there is no store.
@@ -137,7 +138,7 @@ class Studies(Mapping[str, Answer]):
         return self._answers[name]
 
     def _no_store(self, q: Question) -> Missing:
-        needs = f"a store, and there is none at {self.path}"
+        needs = f"a store at {self.path}, which does not exist yet"
         return Missing(q.name, q.title, q.question, needs, f"{q.command} store.path={self.path}".strip(), False)
 
     def __iter__(self) -> Iterator[str]:
@@ -154,7 +155,7 @@ class Studies(Mapping[str, Answer]):
 
     @property
     def overview(self) -> pd.DataFrame:
-        """A row a question: what it asks, whether this store answers it, and what it needs otherwise."""
+        """One row per question: its text, whether this store answers it, and what it needs otherwise."""
         rows = [
             (name, answer.study.question, not answer.missing, getattr(answer.study, "needs", ""))
             for name, answer in self.items()
@@ -169,9 +170,9 @@ class Studies(Mapping[str, Answer]):
 
 
 def studies(store: Path | str | None = None) -> Studies:
-    """Return what the report says of ``store`` (by default ``results/store``), question by question.
+    """Return the answers of the report for ``store`` (default: ``results/store``), by the question's name.
 
-    A store that is not there yet is no error: each answer then says how to get one.
+    If the folder does not exist yet, each answer says which command makes the store.
 
     Raises:
         StoreError: the folder is no store, or a newer one.

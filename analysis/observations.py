@@ -1,8 +1,8 @@
-"""What a store holds, made ready for analysis: one row per trajectory, its curve, its event time.
+"""The runs of a store, prepared for analysis: one row per trajectory, with its curve and event times.
 
-A trajectory is counted once however often it was evaluated or re-run: of several runs of
-one trajectory the longest is kept. Failed and rolled-back runs are left out (and counted
-in the provenance); diverged ones stay, as seeds that did not generalise.
+A trajectory counts once, however often it was evaluated or re-run: the longest of its runs is kept.
+Failed and rolled-back runs are left out (the provenance counts them). Diverged runs stay, as seeds
+that did not generalise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONDITION_SETTINGS: Final = tuple(
     for name, (_, rule) in settings_of(ArithmeticConfig).items()
     if rule.role == "result" and name != "perturb.ulps"
 )
-"""Settings that make two runs' conditions different: all that move the result, but no seed and no perturbation."""
+"""Settings that define a condition: all that can change a result, except seeds and the perturbation."""
 
 Result = TypeVar("Result")
 
@@ -56,7 +56,7 @@ def default_settings() -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Flying:
-    """What is known of language models in flight."""
+    """Rows that unfinished language-model runs have written so far."""
 
     runs: pd.DataFrame
     curves: pd.DataFrame
@@ -64,7 +64,7 @@ class Flying:
 
 
 class Observations:
-    """The runs and curves of one store, read once."""
+    """The runs and curves of one store."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Observations:
         self._known: dict[Any, Any] = {}
         self.in_flight: Flying | None = None
         self.searches = searches
-        """What ``grok search`` left in the store, one dict per file."""
+        """Records of ``grok search`` in the store, one dict per file."""
         self.sweeps = sweeps
         """Command, settings and planned runs of each sweep, one dict per file."""
 
@@ -112,11 +112,11 @@ class Observations:
 
     @cached_property
     def computations(self) -> pd.DataFrame:
-        """One row per (trajectory, numerics tag): another device or lane width walks another path."""
+        """One row per (trajectory, numerics tag): another device or lane width gives another trajectory."""
         return self._trajectories("arithmetic", ["trajectory_id", "numerics"])
 
     def measured(self, run_ids: Sequence[str] | pd.Index) -> pd.DataFrame:
-        """Return one row per arithmetic trajectory among ``run_ids``, where another run of it may be the longer one."""
+        """Return one row per arithmetic trajectory among ``run_ids`` only: the longest of these runs."""
         return self._trajectories("arithmetic", ["trajectory_id"], run_ids)
 
     def _trajectories(self, mode: str, once: list[str], among: Sequence[str] | pd.Index | None = None) -> pd.DataFrame:
@@ -137,17 +137,17 @@ class Observations:
         return self.curves.iloc[np.concatenate([np.arange(i, j) for i, j in places]) if places else []]
 
     def once(self, compute: Callable[[Observations], Result]) -> Result:
-        """Return ``compute`` of these observations, computed on first use: several questions start from one choice."""
+        """Return ``compute(self)``, computed on first use and cached."""
         if compute not in self._known:
             self._known[compute] = compute(self)
         known: Result = self._known[compute]
         return known
 
     def times(self, rows: pd.DataFrame, event: str = "grokked_step") -> Times:
-        """Return the event times of ``rows``: in (evaluation before, evaluation that saw it].
+        """Return the event times of ``rows`` in steps: each in (evaluation before, first evaluation with the event].
 
-        Runs without the event are censored at their last step; a diverged run will never
-        show it, and is censored at the end of its budget.
+        Runs without the event are censored at their last step. A diverged run cannot have the event
+        later, so it is censored at the end of its budget.
         """
         right = floats(rows[event])
         seen = np.isfinite(right)
@@ -157,7 +157,7 @@ class Observations:
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
-        """Where each run's evaluations lie in ``curves``: the first, and the one after the last."""
+        """Each run's rows in ``curves`` as a half-open range."""
         runs = self.curves["run_id"].to_numpy()
         starts = np.flatnonzero(np.r_[True, runs[1:] != runs[:-1]]) if len(runs) else np.array([], dtype=int)
         return {str(runs[i]): (int(i), int(j)) for i, j in zip(starts, [*starts[1:], len(runs)], strict=True)}
@@ -167,7 +167,7 @@ class Observations:
         return self.curves["step"].to_numpy(dtype=np.int64)
 
     def _last_before(self, run: str, step: float) -> float:
-        """Return the last evaluation of a run before ``step`` (0: none; NaN ``step``: not asked)."""
+        """Return the step of a run's last evaluation before ``step``; 0 if there is none or ``step`` is NaN."""
         place = self._places.get(run)
         if place is None or not np.isfinite(step):
             return 0.0
@@ -176,9 +176,9 @@ class Observations:
         return float(steps[before - 1]) if before else 0.0
 
     def conditions(self, rows: pd.DataFrame) -> pd.Series:
-        """Return an integer per row: equal where every setting that moves the result is equal, seeds aside.
+        """Return the number of each row's condition: equal for equal :data:`CONDITION_SETTINGS`.
 
-        The numbers go by size: 0 is the condition with most rows.
+        Condition 0 has the most rows, 1 the second most, and so on.
         """
         varying = varying_columns(rows)
         if not varying:
@@ -189,13 +189,13 @@ class Observations:
 
 
 def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTINGS) -> list[str]:
-    """Return the columns of those settings that make conditions different and take several values in ``rows``."""
+    """Return the columns of the settings ``names`` that take several values in ``rows``."""
     columns = [f"config.{s}" for s in names if f"config.{s}" in rows]
     return [c for c in columns if rows[c].nunique(dropna=False) > 1]
 
 
 def is_random_seed(rows: pd.DataFrame) -> pd.Series:
-    """Return whether each run is a plain draw of a master seed: every stream derived from it, nothing perturbed."""
+    """Return whether each run derives every stream from its master seed, without perturbation."""
     free = (rows["config.perturb.ulps"].fillna(0) == 0) & (rows["layers"] == "{}")
     for stream in ("split", "init", "order"):
         free &= is_derived(rows, stream)
@@ -208,12 +208,12 @@ def is_derived(rows: pd.DataFrame, stream: str) -> pd.Series:
 
 
 def seed_names(rows: pd.DataFrame, stream: str) -> dict[int, str]:
-    """Return the stream seeds that a master seed of ``rows`` derives, by the name of that: ``seed 0``."""
+    """Return a name, such as ``seed 0``, for each stream seed that a master seed of ``rows`` derives."""
     return {derive_seed(int(seed), stream): f"seed {int(seed)}" for seed in sorted(rows["seed"].unique(), reverse=True)}
 
 
 def has_own_task(row: pd.Series) -> bool:
-    """Return whether a run trained on a user's own table, whose size is known to its code alone."""
+    """Return whether a run trained on a user's own table, whose size only the user's code knows."""
     plugin = row.get("config.task.plugin")
     return isinstance(plugin, str) and plugin not in ("", "{}")
 

@@ -1,4 +1,4 @@
-"""Figures and studies of the user's own in a report: named on the command line by import path."""
+"""The user's own figures and studies in a report, given on the command line by their import path."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Own = Callable[[Observations], Study]
 
 
 def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
-    """Return what asks each of ``targets`` of a store.
+    """Return a function for each of ``targets`` that makes its study of a store.
 
-    A target is a function of :class:`Observations` that returns a ``Drawing``, several, or a ``Study``; None, or
-    ``NotEnoughData``, where the store has nothing for it.
+    A target is the import path of a function of :class:`Observations`. It returns a ``Drawing``, a list of them, or
+    a ``Study``. If the store has no data for it, it returns None or raises ``NotEnoughData``.
 
     Raises:
         ConfigError: there is no such function.
@@ -61,7 +61,7 @@ def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
                 "analysis.studies.Study"
             )
         title = drawn[0].title if len(drawn) == 1 else name.replace("_", " ").capitalize()
-        notes = [] if drawn else ["The store has nothing for it."]
+        notes = [] if drawn else ["The store has no data for it."]
         return OwnStudy(name=name, title=title, question=question, notes=notes, scope=f"by {target}", drawn=drawn)
 
     return ask

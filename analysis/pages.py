@@ -1,8 +1,8 @@
 """``python -m analysis.pages FOLDER...``: rebuild the pages of ``results/`` from their committed stores.
 
-A FOLDER holds ``page.md.j2`` (the text, without numbers) and ``store/``. This writes README.md, and
-beside it figures/NAME.{png,svg,csv} and tables/NAME.csv of every study that the text takes something from.
-A page has no number of its own: each is asked from a study of the store.
+A FOLDER has ``page.md.j2`` (the text without numbers) and ``store/``. This writes README.md, and
+figures/NAME.{png,svg,csv} and tables/NAME.csv of every study that the text uses. Every number of a page
+comes from a study of its store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TEMPLATE: Final = "page.md.j2"
 OPENING: Final = "opening.md.j2"
-"""What another page says of this one, between two marks."""
+"""Template of the paragraph about this page in another file, between two marks."""
 STORE: Final = "store"
 FIGURES: Final = "figures"
 NOT_YET: Final = "not trained yet"
@@ -60,26 +60,26 @@ class Page:
         return self.studies[name]
 
     def reference(self, name: str) -> Study | Missing:
-        """Return the answer to ``name``, of several populations or conditions that of the reference (the first)."""
+        """Return the answer to ``name``; if it has parts (populations, conditions), that of the first part."""
         study = self.study(name)
         return study.parts[0] if isinstance(study, Study) and study.parts else study
 
     def shown(self, name: str, label: str) -> str:
-        """Return the number of the finding ``label`` of a study, as people read it, or that there is none yet."""
+        """Return the formatted number of a study's finding ``label``, or ``NOT_YET``."""
         study = self.reference(name)
         if isinstance(study, Missing):
             return NOT_YET
         return next((finding.shown for finding in study.findings if finding.label == label), NOT_YET)
 
     def sentences(self, name: str, headlines: bool = True) -> str:
-        """Return what a study found as a list, or that there is nothing yet."""
+        """Return a study's findings as a Markdown list, or ``NOT_YET``."""
         study = self.reference(name)
         if isinstance(study, Missing):
             return f"{NOT_YET.capitalize()}."
         return "\n".join(f"- {f.text}" for f in study.findings if f.headline or not headlines) or f"{NOT_YET}."
 
     def table(self, name: str, table: str, columns: Sequence[str] | None = None) -> str:
-        """Return a table of a study as Markdown, or that there is none yet."""
+        """Return a table of a study in Markdown, or ``NOT_YET``."""
         study = self.reference(name)
         made = [] if isinstance(study, Missing) else [t.frame for t in study.tables if t.name == table]
         if not made:
@@ -87,7 +87,7 @@ class Page:
         return markdown(made[0] if columns is None else made[0][list(columns)])
 
     def drawings(self, name: str) -> list[Drawing]:
-        """Return the figures of a study, with those that only pages have."""
+        """Return the figures of a study, including those that only these pages show."""
         from analysis.figures import drawings
 
         if name not in self._drawings:
@@ -96,12 +96,12 @@ class Page:
         return self._drawings[name]
 
     def figure(self, name: str, drawing: str, words: str) -> str:
-        """Return a figure of a study in Markdown, ``words`` for who cannot see it; nothing where there is none yet."""
+        """Return a figure of a study in Markdown, ``words`` as its alternative text; empty without such a figure."""
         drawn = any(made.name == drawing for made in self.drawings(name))
         return f"![{words}]({FIGURES}/{drawing}.png)" if drawn else ""
 
     def text(self, template: str = TEMPLATE) -> str:
-        """Return the page, or what another template of the folder makes of the same studies."""
+        """Return the page, or another template of the folder, filled in from the same studies."""
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(self.folder), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
         )
@@ -117,7 +117,7 @@ class Page:
         return environment.get_template(template).render(names)
 
     def write(self) -> Path:
-        """Write the page, and the figures and tables of the studies that it names; return the page's path.
+        """Write the page, and the figures and tables of the studies that it uses; return the page's path.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -140,7 +140,7 @@ class Page:
         return page
 
     def opening(self, text: str) -> str:
-        """Return ``text`` with what stands between the page's marks replaced by its ``opening.md.j2``.
+        """Return ``text`` with the part between the page's marks replaced by the page's ``opening.md.j2``.
 
         Raises:
             ConfigError: ``text`` has no such marks.
@@ -154,7 +154,7 @@ class Page:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """Return ``frame`` as a Markdown table; the column names are the head.
+    """Return ``frame`` as a Markdown table with the column names as its header.
 
     >>> print(markdown(pd.DataFrame({"seed": [1], "class": ["super"]})))
     | seed | class |
@@ -174,7 +174,7 @@ def main(argv: list[str]) -> int:
     """Rebuild the pages."""
     parser = Parser(prog="python -m analysis.pages", description="Rebuild pages from their stores.")
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="folders below results/")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="also renew what FILE says of the folders")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="also renew the paragraphs of FILE about the folders")
     arguments = parser.parse_args(argv)
     for folder in arguments.folders:
         page = Page(folder)

@@ -1,8 +1,8 @@
-"""The populations of a store: sets of runs that draw some streams anew in each run and hold everything else.
+"""The populations of a store: sets of runs in which some streams differ from run to run and all else is fixed.
 
-A sweep over master seeds is one population, a scan of init seeds at one order another, and
-so is a scan of one layer's seed. A store may hold several: of other conditions, or of other
-streams. Every section that counts seeds counts them population by population and names each.
+A sweep over master seeds is a population. So is a scan of init seeds at one order, and a scan of one
+layer's seed. A store may have several, of different conditions or different streams. Every section that
+counts seeds counts each population separately and names it.
 """
 
 from __future__ import annotations
@@ -30,46 +30,43 @@ from grok.streams import derive_seed
 STREAMS: Final = ("split", "init", "order")
 """Streams that decide a run without dropout; a population varies some of them."""
 FEWEST: Final = 5
-"""Runs below which a scan is no population, and below which another group is left out beside larger ones."""
+"""Smallest number of runs of a scan. A smaller group counts only if no group is larger."""
 PARALLEL: Final = 20
-"""Runs that each of several parallel scans needs: shorter ones are lines of a crossed design, which has its section."""
+"""Smallest number of runs of each of several parallel scans. Shorter ones are parts of a crossed design."""
 COUPLING: Final = "config.eval.couple_order"
-"""Runs with a coupled order stream are no draws of an order: they have a section of their own."""
+"""Runs with a coupled order stream belong to no population; they have their own section."""
 LAYERS: Final = "layers."
-"""Prefix of the streams that are a layer's own: ``layers.head``."""
+"""Prefix of the name of a layer's own stream: ``layers.head``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Runs of one condition that differ in the seeds of ``varies`` alone, no two of them with a drawn seed in common.
-
-    That a population is judged by its thresholds, or has enough runs for a study, is not said here.
-    """
+    """Runs of one condition that differ only in the seeds of ``varies``. No two of them share such a seed."""
 
     rows: pd.DataFrame
     """One row per run, indexed by run_id."""
     varies: tuple[str, ...]
-    """Streams drawn anew in each run: of ``split``, ``init``, ``order``, or ``layers.NAME``."""
+    """Streams whose seed differs from run to run: of ``split``, ``init``, ``order``, or ``layers.NAME``."""
     fixed: Mapping[str, int]
     """The other streams and their seeds."""
     condition: Mapping[str, str]
-    """Settings that take several values among the populations of the store: the value here, as text."""
+    """Values, as text, of the settings that differ between the store's populations."""
     name: str = ""
-    """What tells this population from the others of the store; empty where it is the only one."""
+    """How this population differs from the others of the store; empty if it is the only one."""
     masters: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Which master seed derives a fixed stream's seed, where one of the store's does."""
+    """Master seed of the store that derives the seed of a stream, by (stream, seed)."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def from_masters(self) -> bool:
-        """Whether the drawn streams come from a master seed that differs from run to run."""
+        """Whether the streams of ``varies`` derive from a master seed that differs from run to run."""
         return len(self.varies) > 1
 
     @property
     def seeds(self) -> pd.Series:
-        """The seed that names each run: of its master, or of the one stream that is drawn."""
+        """The seed that names each run: its master seed, or that of the only stream that differs."""
         if self.from_masters:
             return self.rows["seed"]
         (stream,) = self.varies
@@ -90,17 +87,17 @@ class Population:
 
     @property
     def has_diary_task(self) -> bool:
-        """Whether the task is the diary's, for which its thresholds of accuracy were made."""
+        """Whether the task is the diary's, for which the thresholds of accuracy were made."""
         return not any(name.startswith("task.") for name in differing_settings(self.rows.iloc[0]))
 
     def shared(self, varying: Sequence[str]) -> str:
-        """Return task and settings in words, those of ``varying`` left out."""
+        """Return task and settings in words, without those of ``varying``."""
         words = [] if set(varying) & set(TASK_SETTINGS) else [self.task]
         return "; ".join([*words, settings_in_words(self.rows.iloc[0], varying)])
 
     @property
     def unit(self) -> str:
-        """What is drawn, in words: ``seeds``, ``init seeds``, ``seeds of head``."""
+        """What differs from run to run, in words: ``seeds``, ``init seeds``, ``seeds of layer head``."""
         if self.from_masters:
             return "seeds"
         (stream,) = self.varies
@@ -108,7 +105,7 @@ class Population:
 
     @property
     def held(self) -> str:
-        """The fixed streams and their values in words, by the master seed that derives them where one does."""
+        """The fixed streams and their seeds in words, such as ``split of seed 3`` or ``split seed 12345``."""
         named: dict[str, list[str]] = {}
         plain = []
         for stream, seed in self.fixed.items():
@@ -121,7 +118,7 @@ class Population:
 
     @property
     def scope(self) -> str:
-        """One sentence: how many runs, which streams vary, which stay and at which values, under which settings."""
+        """One sentence: number of runs, streams that vary, fixed streams with their seeds, task and settings."""
         n = len(self)
         drawn = f"{listed(self.varies)} drawn anew in each" if self.from_masters else "one per run"
         streams = f"{drawn}, {self.held} fixed" if self.fixed else drawn
@@ -136,7 +133,7 @@ def listed(words: Sequence[str], joint: str = "and") -> str:
 
 
 def settings_in_words(row: pd.Series, without: Sequence[str] = ()) -> str:
-    """Return the settings of a run that are not the default, the task and ``without`` left out."""
+    """Return the settings of a run that are not the default, without the task and those of ``without``."""
     changed = {k: v for k, v in differing_settings(row).items() if k not in {*TASK_SETTINGS, *without}}
     if changed:
         return ", ".join(f"{k}={as_text(v)}" for k, v in changed.items())
@@ -146,7 +143,7 @@ def settings_in_words(row: pd.Series, without: Sequence[str] = ()) -> str:
 
 
 TASK_SETTINGS: Final = ("task.operation", "task.modulus", "task.train_fraction")
-"""Settings that :func:`describe_task` says."""
+"""Settings that :func:`describe_task` states."""
 
 
 @dataclass(frozen=True)
@@ -155,28 +152,27 @@ class Populations:
 
     every: tuple[Population, ...]
     beside: int
-    """Runs in groups too small to be counted beside the others."""
+    """Number of runs in groups that are too small to count while larger ones exist."""
     settings: tuple[str, ...]
-    """Settings that take several values among them."""
+    """Settings that differ between the populations."""
     tried: int = 0
-    """Runs of settings that only a search tried."""
+    """Number of runs with settings that only a search tried."""
 
     def __len__(self) -> int:
         return len(self.every)
 
     @property
     def to_go_on(self) -> tuple[Population, ...]:
-        """All of them, those first in which a seed generalised: a command about one of them should find fast seeds."""
+        """All populations, those in which a seed generalised first. Proposed commands start from the first."""
         return tuple(sorted(self.every, key=lambda p: bool(p.rows["grokked_step"].isna().all())))
 
 
 def populations(observations: Observations) -> Populations:
     """Return the populations of the arithmetic runs of a store.
 
-    Runs that repeat a seed under a perturbation, exchange layers for a transplant or couple the
-    order stream belong to no population, nor do those of settings that a search tried. Where two
-    populations share most of their runs, as the
-    rows and columns of a crossed design do, the larger is kept.
+    Perturbed repeats of a seed, layer transplants, runs with a coupled order stream and runs with settings
+    that a search tried belong to no population. If two candidates share most of their runs, as rows and
+    columns of a crossed design do, the larger one is kept.
     """
     rows = observations.arithmetic
     if len(rows):
@@ -218,10 +214,10 @@ def _searched(observations: Observations, rows: pd.DataFrame) -> pd.Series:
 
 
 def drawn(rows: pd.DataFrame) -> list[Population]:
-    """Return every group of runs that draw some streams and hold the others, in runs of one condition.
+    """Return every group of ``rows`` in which some streams differ from run to run and the others are fixed.
 
-    No layer of them has a seed of its own, and no two have all seeds in common. The groups may overlap: what is
-    to be counted once is chosen by :func:`populations`.
+    ``rows`` are runs of one condition, without layer seeds, no two with all seeds equal. The groups may overlap;
+    :func:`populations` returns groups that do not.
     """
     return [replace(p, rows=p.rows.drop(columns="_condition")) for p in _drawn(rows.assign(_condition=0))]
 
@@ -231,14 +227,14 @@ def _drawn(plain: pd.DataFrame) -> list[Population]:
 
 
 def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
-    """Return the groups whose runs draw two or three streams from a master seed of their own."""
+    """Return the groups whose runs derive two or three streams each from its own master seed."""
     derived = {s: is_derived(plain, s).to_numpy(bool) for s in STREAMS}
     result = []
     for fixed in ((), *((s,) for s in STREAMS)):
         varies = tuple(s for s in STREAMS if s not in fixed)
         rows = plain[np.all([derived[s] for s in varies], axis=0)]
         cell = ["_condition", *(f"seed_{s}" for s in fixed)]
-        if fixed:  # thousands of cells hold one run each: see _scans
+        if fixed:  # drops thousands of cells of one run before the loop, as _scans does
             rows = rows[rows.groupby(cell)["seed"].transform("nunique") >= FEWEST]
         for _, group in rows.groupby(cell, sort=True):
             result.append(_population(group.drop_duplicates("seed"), varies, fixed))
@@ -246,12 +242,12 @@ def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
 
 
 def _scans(plain: pd.DataFrame) -> list[Population]:
-    """Return the groups in which one stream's seed is drawn and the others stay."""
+    """Return the groups in which one stream's seed differs and the others are fixed."""
     result = []
     for stream in STREAMS:
         fixed = tuple(s for s in STREAMS if s != stream)
         cell = ["_condition", *(f"seed_{s}" for s in fixed)]
-        # Thousands of cells hold one run each: the few scans among them are picked out before any is cut out.
+        # Most of the thousands of cells have one run: dropping them before the loop saves its time.
         size = plain.groupby(cell)[f"seed_{stream}"].transform("nunique")
         large = plain[size >= FEWEST]
         groups = [
@@ -265,7 +261,7 @@ def _scans(plain: pd.DataFrame) -> list[Population]:
 
 
 def _layer_scans(rows: pd.DataFrame) -> list[Population]:
-    """Return the groups in which the seed of one layer is drawn, everything else held."""
+    """Return the groups in which the seed of one layer differs and everything else is fixed."""
     rows = rows[rows["layers"] != "{}"]
     if rows.empty:
         return []
@@ -294,7 +290,7 @@ def _population(group: pd.DataFrame, varies: tuple[str, ...], fixed: tuple[str, 
 
 
 def _not_contained(candidates: list[Population]) -> list[Population]:
-    """Return the candidates of which at least half of the runs are in no larger one."""
+    """Return the candidates with at least half of their runs in no larger candidate."""
     covered: set[str] = set()
     taken = []
     for candidate in sorted(candidates, key=lambda c: (-len(c), -len(c.varies))):
@@ -313,7 +309,10 @@ def _finished(p: Population, settings: tuple[str, ...], masters: dict[tuple[str,
 
 
 def _in_order(every: list[Population], settings: tuple[str, ...]) -> list[Population]:
-    """Return the reference first (fewest changed settings, then most streams drawn, then most runs), then by value."""
+    """Return the reference first, then the others by their values.
+
+    The reference has the fewest settings that are not the default, then the most varying streams, then the most runs.
+    """
     if not every:
         return []
     defaults = {s: as_text(default_settings()[s]) for s in settings}
@@ -336,7 +335,7 @@ def _sortable(value: Any) -> tuple[int, float, str]:
 
 
 def _names(every: list[Population]) -> list[str]:
-    """Return what tells each population from the others: its values, and its streams where those differ, too."""
+    """Return each population's name: the values of its differing settings, and its streams if they differ, too."""
     if len(every) < 2:
         return [""] * len(every)
     kinds = {(p.varies, tuple(p.fixed.items())) for p in every}

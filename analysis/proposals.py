@@ -1,4 +1,4 @@
-"""The commands that a report proposes: for this store, with the settings its runs have, ready to be pasted."""
+"""The commands that a report proposes, with the store's path and the settings of its runs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from grok.store.rerun import literal
 from grok.streams import derive_seed
 
 DEFAULT_STORE: Final = Path("results/store")
-"""The store that commands mean without being told."""
+"""The store that commands use by default."""
 CARRIED: Final = (
     *(name for name in CONDITION_SETTINGS if f"config.{name}" != COUPLING and name != "mode"),
     *("train.steps", "train.stop_when_generalised", "train.stop_horizon", "train.stop_every"),
     *("eval.schedule", "eval.every", "eval.points", "eval.metrics"),
     *("numerics.path", "numerics.compile"),
 )
-"""Settings of a store's runs that a proposed command takes over, unless its own sweep sets them."""
+"""Settings that a proposed command copies from the store's runs, unless it sets them itself."""
 LONGER: Final = 4
+"""Factor by which a proposal for longer runs multiplies the steps."""
 MOST_VALUES: Final = 4
-"""Values of one setting that a command is proposed with; of more, the reference's alone."""
+"""Largest number of values that a proposal sweeps over. If a store has more, the proposal takes the reference's."""
 EXAMPLE_SHARE: Final = 0.05
-"""Share whose interval says how much a proposed census would tell."""
+"""Share in the example that shows the interval of a proposed census."""
 FEWEST_SHOWN: Final = 20
-"""Seeds below which no interval is shown: the command is not about a share."""
+"""Smallest number of seeds with such an example."""
 STORE_WORD: Final = "STORE"
-"""What stands for the store in a command that takes it as an option."""
+"""Placeholder of the store's path in a command that takes it as an argument."""
 
 
 def proposal(command: str, observations: Observations, any_task: bool, longer: bool = False) -> str:
     """Return ``command`` with the settings of the store's runs and the store's path, quoted for a shell.
 
-    ``any_task``: the command can be given for any task; otherwise it keeps its own settings.
-    ``longer``: what the store lacks is longer runs, so they get ``LONGER`` times the steps.
+    ``any_task``: the command works for any task; otherwise it keeps its own settings.
+    ``longer``: the store lacks longer runs, so the command trains ``LONGER`` times the steps.
     """
     if not command:
         return ""
@@ -64,9 +65,9 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
 
 
 def amount(command: str) -> str:
-    """Return how many runs a proposed sweep or search trains, and how narrow a share's interval gets.
+    """Return the number of runs of a proposed sweep or search, and an example of a share's interval.
 
-    Empty of commands whose number of runs depends on the store.
+    Empty for commands whose number of runs depends on the store.
     """
     words = shlex.split(command)
     if words[:2] == ["grok", "search"]:
@@ -91,7 +92,7 @@ def amount(command: str) -> str:
 
 
 def _swept(words: Sequence[str]) -> dict[str, int]:
-    """Return how many values a command takes of each setting, its named sweep's included."""
+    """Return the number of values of each setting in a command, including those of its named sweep."""
     counts: dict[str, int] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -105,21 +106,21 @@ def _swept(words: Sequence[str]) -> dict[str, int]:
 
 
 def _number(value: str) -> int:
-    """Return how many values Hydra reads in ``range(0,64)`` or ``1,2,3``; 1 of anything else."""
+    """Return the number of values that Hydra reads from ``range(0,64)`` or ``1,2,3``; 1 for other text."""
     if ends := re.fullmatch(r"range\((\d+),(\d+)\)", value):
         return int(ends[2]) - int(ends[1])
     return value.count(",") + 1 if re.fullmatch(r"[\w.+-]+(,[\w.+-]+)+", value) else 1
 
 
 def store_words(path: Path | None) -> list[str]:
-    """Return the override that names a store, nothing where commands mean it without being told."""
+    """Return the override that names a store; nothing for the default store."""
     if path is None or path == DEFAULT_STORE:
         return []
     return [f"store.path={literal(str(path)) if _needs_quotes(str(path)) else path}"]
 
 
 def given_again(argv: Sequence[str], path: Path | None) -> str:
-    """Return a stored sweep's command for the store where it lies now."""
+    """Return a stored sweep's command with the store's present path."""
     words, rest = [], list(argv)
     while rest:
         word = rest.pop(0)
@@ -131,16 +132,16 @@ def given_again(argv: Sequence[str], path: Path | None) -> str:
 
 
 def _needs_quotes(path: str) -> bool:
-    """Return whether Hydra's grammar would read more into a path than its letters."""
+    """Return whether Hydra's grammar would not read a path as a plain string."""
     return not re.fullmatch(r"[\w./~@:%+-]+( [\w./~@:%+-]+)*", path)
 
 
 def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, streams: bool = True) -> list[str]:
-    """Return overrides that give the runs of a store again, seeds aside: their set-up, then what differs from it.
+    """Return the overrides of the settings of a store's runs, without seeds: their experiment, then what differs.
 
-    ``own``: names the command sets itself. ``sweeping``: it takes several values of a setting, and
-    streams. A setting that takes a few values among the populations is then swept over all of them,
-    and streams that every population holds are named at their seeds (``streams``).
+    ``own``: names of the settings that the command sets itself. ``sweeping``: the command accepts several
+    values of a setting. If one setting differs between the populations, the command then sweeps over its
+    values. ``streams``: a sweeping command also fixes the streams that are fixed in every population.
     """
     grouped = observations.once(populations)
     rows = observations.arithmetic
@@ -162,7 +163,7 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
 
 
 def _values(grouped: Populations, setting: str) -> list[str] | None:
-    """Return the values of the one setting that differs between populations, where there are few."""
+    """Return the values of the only setting that differs between populations; None if several do or it has many."""
     if grouped.settings != (setting,):
         return None
     values = list(dict.fromkeys(_typed(p.rows.iloc[0][f"config.{setting}"]) for p in grouped.every))
@@ -170,7 +171,7 @@ def _values(grouped: Populations, setting: str) -> list[str] | None:
 
 
 def _streams(grouped: Populations, own: Sequence[str]) -> list[str]:
-    """Return the streams that every population holds at one seed."""
+    """Return overrides of the streams that have the same fixed seed in every population."""
     if not grouped.every:
         return []
     shared = set(grouped.every[0].fixed.items()).intersection(*(p.fixed.items() for p in grouped.every))
@@ -179,12 +180,12 @@ def _streams(grouped: Populations, own: Sequence[str]) -> list[str]:
         for stream, seed in grouped.every[0].fixed.items()
         if (stream, seed) in shared
         and f"seeds.{stream}" not in own
-        and ("seed" in own or seed != derive_seed(0, stream))  # what the command draws without being told
+        and ("seed" in own or seed != derive_seed(0, stream))  # the command's default
     ]
 
 
 def _typed(value: Any) -> str:
-    """Return a stored value in Hydra's grammar; lists and maps are stored as text that it reads as it is."""
+    """Return a stored value in Hydra's grammar. Lists and maps are stored as text in that grammar."""
     if value is None or pd.isna(value):
         return "null"
     if isinstance(value, str):
@@ -197,7 +198,7 @@ def _stored(value: Any) -> Any:
 
 
 def _set_by(words: Sequence[str]) -> list[str]:
-    """Return the settings that a command sets itself, on the command line or in its named sweep."""
+    """Return the settings that a command sets, on the command line or in its named sweep."""
     own: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")

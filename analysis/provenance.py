@@ -1,4 +1,4 @@
-"""Where the numbers of a report come from: how many runs, how they ended, on what they were computed."""
+"""The origin of a report's numbers: counts of runs, their statuses, and the numerics, devices and code of the runs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from analysis.proposals import given_again
 
 @dataclass
 class Provenance:
-    """Counts and mixes over all rows of the store."""
+    """Counts over all rows of the store."""
 
     runs: int
     trajectories: int
     evaluations: int
     statuses: dict[str, int] = field(default_factory=dict)
     mixes: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Column: value: runs."""
+    """Number of runs by value, by the column's name in words."""
     hours: float = 0.0
     dirty: int = 0
     notes: list[str] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
-    """Sweeps of which planned runs are not in the store yet, in words."""
+    """A sentence for each sweep with planned runs that are not in the store yet."""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -66,7 +66,7 @@ def provenance(observations: Observations) -> Provenance:
 
 
 def pending(observations: Observations) -> list[str]:
-    """Return a sentence for each sweep command of which planned runs are missing, the same command counted once."""
+    """Return a sentence for each different sweep command with planned runs that are not in the store."""
     stored = set(observations.all_runs["run_id"])
     planned: dict[str, set[str]] = {}
     stops_early: dict[str, bool] = {}

@@ -1,4 +1,4 @@
-"""``grok study regimes STORE [--out DIR]``: slow and fast generalisation, told apart from the curves."""
+"""``grok study regimes STORE [--out DIR]``: slow and fast generalisation, classified from the curves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from analysis.command import answering
 from analysis.studies.regimes import QUESTION
 
-main = answering("regimes", QUESTION)
+main = answering(QUESTION)
 
 if __name__ == "__main__":
     sys.exit(main())

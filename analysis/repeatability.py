@@ -7,7 +7,7 @@ import sys
 from analysis.command import answering
 from analysis.studies.repeatability import QUESTION
 
-main = answering("repeatability", QUESTION)
+main = answering(QUESTION)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,8 @@
-"""``grok report STORE [--out DIR] [--watch]``: one page that answers, with its figures and their data.
+"""``grok report STORE [--out DIR] [--watch]``: one page with all answers, its figures and their data.
 
 Writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv}, tables/NAME.csv
-and seeds.csv below DIR (default: STORE/report). With ``--watch`` it does so again whenever the
-store has grown, and the page loads itself again, until Ctrl-C.
+and seeds.csv below DIR (default: STORE/report). With ``--watch`` it writes them again whenever the
+store grows, and the page reloads itself, until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def parser() -> Parser:
         metavar="MODULE.NAME",
         action="append",
         default=[],
-        help="a figure or study of your own: a function of the store's observations; may be given several times",
+        help="a figure or study of your own: a function of the store's observations; can be given several times",
     )
     made.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: this one)")
     made.add_argument("--watch", action="store_true", help="rewrite the report when the store grows, until Ctrl-C")
     made.add_argument(
-        "--every", type=int, default=EVERY, metavar="SECONDS", help="seconds between looks (default: %(default)s)"
+        "--every", type=int, default=EVERY, metavar="SECONDS", help="seconds between checks (default: %(default)s)"
     )
     return made
 
@@ -52,9 +52,9 @@ def main(argv: list[str]) -> int:
     report = compile_report(Observations.read(store), own)
     page = write_report(report, out)
     if not report.provenance.runs:
-        print(f"{store} holds no finished run yet; train some: {report.first_command}")
+        print(f"{store} has no finished run yet; train some: {report.first_command}")
     elif report.provenance.statuses.keys() == {"failed"}:
-        print(f"{store} holds no finished run: all of its runs failed; grok store status {store}")
+        print(f"{store} has no finished run: all of its runs failed; see: grok store status {store}")
     for study in report.studies:
         for finding in study.findings:
             if finding.headline:

@@ -8,7 +8,7 @@ from grok.streams import STREAMS, derive_seed
 
 
 def rerun_command(row: pd.Series) -> str:
-    """Return the store's ``rerun`` command without the seeds that the master seed gives anyway."""
+    """Return the store's ``rerun`` command without the seeds that the master seed derives anyway."""
     return _shortened(str(row["rerun"]), int(row["seed"]))
 
 
@@ -19,7 +19,7 @@ def rerun_commands(runs: pd.DataFrame) -> pd.Series:
 
 
 def _shortened(command: str, seed: int) -> str:
-    # the store writes these words bare, one space before and after; in quotes stands no setting's name
+    # The store writes these words unquoted, with one space before and after.
     padded = f"{command} "
     for stream in STREAMS:
         padded = padded.replace(f" seeds.{stream}={derive_seed(seed, stream)} ", " ", 1)

@@ -1,4 +1,4 @@
-"""``grok study search STORE [--out DIR]``: which settings generalise soonest, and is the best one better?"""
+"""``grok study search STORE [--out DIR]``: which settings generalise soonest, and whether the best one is better."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from analysis.command import answering
 from analysis.studies.search import QUESTION
 
-main = answering("search", QUESTION)
+main = answering(QUESTION)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ import sys
 from analysis.command import answering
 from analysis.studies.census import QUESTION
 
-main = answering("super_seeds", QUESTION, only=("best_seeds",))
+main = answering(QUESTION, only=("best_seeds",))
 
 if __name__ == "__main__":
     sys.exit(main())

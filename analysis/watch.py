@@ -1,4 +1,4 @@
-"""Keeping the page of a store fresh while a sweep runs."""
+"""Rewrites the report of a store while a sweep runs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from analysis.figures.style import Drawing
 
 EVERY: Final = 10
-"""Seconds between two looks at the store."""
+"""Seconds between two checks of the store."""
 FOLDERS: Final = {"runs": "*.*", "sweeps": "*.*", "search": "*.*", "live": "*/*.run"}
-"""What changes when a store grows: a finished run, a planned sweep, a search's trials, the curve of a run in flight."""
+"""Files that change when a store grows: of finished runs, planned sweeps, searches, and curves of runs in flight."""
 PATIENCE: Final = 3
-"""Failed readings in a row after which the store is held to be damaged rather than being written."""
+"""Failed reads in a row after which the error is raised."""
 
 
 def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
-    """Write the report of ``store`` whenever it has grown, looking every ``every`` seconds; return 0 on Ctrl-C.
+    """Write the report of ``store`` whenever it has grown, with a check every ``every`` seconds; return 0 on Ctrl-C.
 
-    A store that is not there yet is waited for.
+    If the store does not exist yet, wait for it.
 
     Raises:
         StoreError: ``store`` is no store, or stays unreadable, or ``out`` cannot be written.
@@ -36,7 +36,7 @@ def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
     seen: object = None
     failures = 0
     written: tuple[Report, dict[str, list[Drawing]]] | None = None
-    print(f"watching {store}: looks every {every} s, Ctrl-C ends it", flush=True)
+    print(f"watching {store}: checks every {every} s, Ctrl-C ends it", flush=True)
     try:
         while True:
             now = state(store) if check_path(store) else None
@@ -44,7 +44,7 @@ def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
                 try:
                     report = compile_report(Observations.read(store), own)
                 except StoreError:
-                    # A shard can be merged into another one between listing and reading it.
+                    # A compaction can remove a shard between listing and reading it.
                     failures += 1
                     if failures >= PATIENCE:
                         raise
@@ -56,7 +56,7 @@ def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
             time.sleep(every)
     except KeyboardInterrupt:
         if written is None:
-            print(f"\nstopped: {store} held nothing yet")
+            print(f"\nstopped: {store} has no runs yet")
         else:
             print(f"\nstopped: {written[0].provenance.runs:,} runs in {write_page(*written, out)}")
     return 0
@@ -69,7 +69,7 @@ def state(store: Path) -> tuple[tuple[str, int, int], ...]:
         for file in sorted((store / folder).glob(pattern)):
             try:
                 stat = file.stat()
-            except FileNotFoundError:  # merged into another one meanwhile
+            except FileNotFoundError:  # removed by a compaction
                 continue
             files.append((f"{folder}/{file.name}", stat.st_size, stat.st_mtime_ns))
     return tuple(files)

@@ -1,4 +1,4 @@
-"""Studies and reports on disk: the page, figures (png, svg and the csv behind them), tables (csv), in one folder."""
+"""Writes studies and reports to a folder: the page, figures (png, svg, and their data as csv), tables (csv)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_report(report: Report, out: Path) -> Path:
 
 
 def write_answers(report: Report, out: Path) -> dict[str, list[Drawing]]:
-    """Write all of a report but the page: report.json and the studies; return their drawings by the study's name.
+    """Write report.json and the studies of a report, but not the page; return the drawings by the study's name.
 
     Raises:
         StoreError: ``out`` cannot be written.
@@ -66,9 +66,9 @@ def write_answers(report: Report, out: Path) -> dict[str, list[Drawing]]:
 
 
 def write_page(report: Report, drawn: dict[str, list[Drawing]], out: Path, reload_seconds: int | None = None) -> Path:
-    """Write report.html below ``out`` at once, so that a browser never reads half of it; return its path.
+    """Write report.html below ``out``, by a rename, so that a browser never reads an incomplete page; return its path.
 
-    ``reload_seconds``: the page loads itself again that often (None: never).
+    ``reload_seconds``: seconds after which the page reloads itself (None: never).
 
     Raises:
         StoreError: ``out`` cannot be written.
@@ -87,10 +87,10 @@ def write_page(report: Report, drawn: dict[str, list[Drawing]], out: Path, reloa
 
 
 def default_folder(store: Path) -> Path:
-    """Return where a store's report is written unless ``--out`` names another folder.
+    """Return the folder of a store's report unless ``--out`` names another one.
 
     Raises:
-        StoreError: it is a link: whoever made the store chose where it leads.
+        StoreError: it is a link. Its target was chosen by whoever made the store, so it is not trusted.
     """
     refuse_links([store / REPORT], [])
     return store / REPORT
@@ -98,12 +98,12 @@ def default_folder(store: Path) -> Path:
 
 @contextmanager
 def writing_below(out: Path) -> Iterator[None]:
-    """Say of any file that cannot be written which folder was asked for.
+    """Turn an error of the file system into one that names the folder ``out``.
 
     Raises:
-        StoreError: the disk refuses.
+        StoreError: a file below ``out`` cannot be written.
     """
     try:
         yield
     except OSError as error:
-        raise StoreError(f"--out {out}: cannot be written ({error.strerror}); give a folder that can") from error
+        raise StoreError(f"--out {out}: cannot be written ({error.strerror}); name another folder") from error

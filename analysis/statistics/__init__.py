@@ -1,1 +1,1 @@
-"""Estimates with intervals. Nothing in here knows about stores, studies or plotting."""
+"""Estimates with intervals. Imports nothing of stores, studies or plotting."""

@@ -1,4 +1,4 @@
-"""Which runs of a store form a crossed design: each seed of one stream met with several of the others.
+"""Which runs of a store form a crossed design: each seed of one stream is combined with several of the others.
 
 Source: Shin, Hooi and Faloutsos 2016 (densest block of a sparse tensor by peeling).
 """
@@ -15,9 +15,10 @@ Flags = NDArray[np.bool_]
 
 
 def crossed(codes: Ints) -> Flags:
-    """Return which rows of ``codes`` (n, factors) are left when every level must meet two of each other factor.
+    """Return the largest set of rows of ``codes`` (n, factors), as flags (n,), that is crossed.
 
-    Rows whose levels do not are taken out until all that are left do.
+    In a crossed set each level of a factor is combined with two or more levels of every other factor. Rows
+    that break this are removed until none does.
     """
     kept = np.ones(len(codes), dtype=bool)
     while kept.any():
@@ -33,12 +34,12 @@ def crossed(codes: Ints) -> Flags:
 
 
 def densest(codes: Ints) -> Flags:
-    """Return which rows of ``codes`` (n, factors) form the crossed design with most cells per level.
+    """Return the rows of ``codes`` (n, factors), as flags (n,), of the crossed design with most cells per level.
 
-    A store can hold a grid and, beside it, other runs that share some of its levels; a mean
-    over both would be a mean over two questions. Levels with the smallest part of their
-    possible cells are taken out one by one, and the design is kept that had most different
-    cells per level on the way (of equal ones the largest). None: no row.
+    A store can have a grid and other runs that share some of its levels; a mean over both would mix
+    two designs. So the levels with the smallest share of their possible cells are removed one by one.
+    Of the designs on the way, the one with most different cells per level is returned (of equal ones
+    the largest). All flags are False if no rows are crossed.
     """
     cells, where = np.unique(codes, axis=0, return_inverse=True)
     where = where.reshape(-1)
@@ -53,7 +54,7 @@ def densest(codes: Ints) -> Flags:
         filled = [counts.min() / (np.prod(sizes) / size) for (_, counts), size in zip(levels, sizes, strict=True)]
         thin = int(np.argmin(filled))
         if filled[thin] == 1:
-            break  # a full grid: with any level less it would have fewer cells per level
+            break  # a full grid: removing a level would lower its cells per level
         values, counts = levels[thin]
         kept &= ~np.isin(cells[:, thin], values[counts == counts.min()])
         kept[kept] = crossed(cells[kept])
@@ -61,5 +62,5 @@ def densest(codes: Ints) -> Flags:
 
 
 def filled(codes: Ints) -> tuple[int, int]:
-    """Return how many different cells ``codes`` (n, factors) hold, and how many the full grid of their levels has."""
+    """Return the number of different cells in ``codes`` (n, factors), and that of the full grid of their levels."""
     return len(np.unique(codes, axis=0)), int(np.prod([len(np.unique(column)) for column in codes.T]))

@@ -1,4 +1,4 @@
-"""A number with its interval, and the refusal to give one."""
+"""A number with its interval, and the error for too little data."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 LEVEL: Final = 0.95
-"""Confidence level of every interval that does not say otherwise."""
+"""Default confidence level of intervals."""
 
 
 class NotEnoughData(Exception):
-    """The data cannot carry the number that was asked for; ``needs`` says what would."""
+    """The data are too few for an estimate; ``needs`` says what is needed."""
 
     def __init__(self, needs: str) -> None:
         super().__init__(f"not enough data: needs {needs}")
@@ -22,7 +22,7 @@ class NotEnoughData(Exception):
 class Estimate:
     """``value`` with its confidence interval [low, high] from ``n`` observations.
 
-    ``high`` is infinite where censoring leaves the upper end open.
+    ``high`` is infinite if censoring leaves the upper end open.
     """
 
     value: float
@@ -33,7 +33,7 @@ class Estimate:
     level: float = LEVEL
 
     def as_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict; an open end is null."""
+        """Return a dict for JSON; an infinite end is null."""
         return {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in asdict(self).items()}
 
     def percent(self, digits: int | None = None) -> str:

@@ -16,15 +16,15 @@ from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
 FEWEST = 12
-"""Trials below which a curve through them explains nothing but themselves."""
+"""Smallest number of trials: a curve through fewer would mostly fit their noise."""
 BOOTSTRAPS = 400
 
 
 def median_interval(values: Floats, level: float = LEVEL) -> Estimate:
-    """Return the median of ``values`` (n,) with the interval between two of them that covers it at ``level``.
+    """Return the median of ``values`` (n,) with its order-statistic interval at ``level``.
 
-    With fewer than six values no such interval exists at 95%; the smallest and the
-    largest are returned then, and the level that they do have.
+    With fewer than six values no such interval exists at 95%. The interval is then from the
+    smallest to the largest, and ``level`` of the estimate is the level that this has.
     """
     ordered = np.sort(values)
     n = len(ordered)
@@ -37,11 +37,11 @@ def median_interval(values: Floats, level: float = LEVEL) -> Estimate:
 
 
 def explained(x: Floats, y: Floats, rng: np.random.Generator, level: float = LEVEL) -> Estimate:
-    """Return the share of the variance of ``y``'s ranks that a parabola in ``x``'s ranks explains.
+    """Return the share of the variance of ``y``'s ranks (n,) that a parabola in ``x``'s ranks (n,) explains.
 
-    A parabola, because the best value of a setting often lies inside its bounds. Adjusted
-    for its two coefficients, with a bootstrap interval over trials. For a setting
-    without order give codes and use :func:`explained_by_groups`.
+    A parabola, because the best value of a setting often lies inside its bounds. The share is
+    adjusted for its two coefficients; the interval is a bootstrap over trials. For a categorical
+    setting use :func:`explained_by_groups`.
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` trials, or one of them constant.
@@ -50,7 +50,11 @@ def explained(x: Floats, y: Floats, rng: np.random.Generator, level: float = LEV
 
 
 def explained_by_groups(codes: Floats, y: Floats, rng: np.random.Generator, level: float = LEVEL) -> Estimate:
-    """Return the adjusted share of the variance of ``y``'s ranks between the groups ``codes``; as :func:`explained`."""
+    """Return the adjusted share of the variance of ``y``'s ranks (n,) that the groups ``codes`` (n,) explain.
+
+    Raises:
+        NotEnoughData: as :func:`explained`.
+    """
     return _bootstrap(codes, y, _groups, rng, level)
 
 

@@ -12,11 +12,11 @@ from statsmodels.stats.multitest import multipletests
 
 
 def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
-    """Return q-values: calling everything with q below a rate false keeps the false discoveries below that rate."""
+    """Return q-values: rejecting all hypotheses with q below a rate keeps the false-discovery rate below it."""
     return np.asarray(stats.false_discovery_control(np.asarray(p, dtype=np.float64)), dtype=np.float64)
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """Return adjusted p-values: below 0.05 with at most 5% chance that any of them is a false alarm."""
+    """Return adjusted p-values: rejecting those below 0.05 keeps the chance of any false rejection at most 5%."""
     values = np.asarray(p, dtype=np.float64)
     return np.asarray(multipletests(values, method="holm")[1], dtype=np.float64) if len(values) else values

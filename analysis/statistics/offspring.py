@@ -1,8 +1,7 @@
-"""How much of an outcome a parent hands on: children against parents, and shares among related children.
+"""How much of its outcome a parent run passes on: the slope of children on parents, and shares in families.
 
-Source: the regression of offspring on parents (Galton 1886; Falconer and Mackay 1996, ch. 10). A choice
-among parents by anything that is known of the parents does not bias the slope, because it is
-conditional on the parent; that is why promising parents may be chosen.
+Source: the regression of offspring on parents (Galton 1886; Falconer and Mackay 1996, ch. 10). The slope
+is conditional on the parent, so choosing parents by their own outcomes does not bias it.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from analysis.statistics.proportions import clopper_pearson
 Floats = NDArray[np.float64]
 
 FEWEST_FAMILIES = 5
-"""Parents below which no slope is given: its interval comes from the spread between them."""
+"""Smallest number of parents for a slope: its interval comes from the spread between them."""
 
 
 def slope(parents: Floats, children: Floats, families: NDArray[np.int64], level: float = LEVEL) -> Estimate:
-    """Return the slope of ``children`` on ``parents``, one entry a child, with an interval between families.
+    """Return the slope of the outcomes ``children`` on ``parents`` (n,), one entry per child.
 
-    0: children are as any other run; 1: children are on average as far from the mean as their parent was.
-    A family is one point, its parent and the mean of its children: siblings are not independent of each other.
+    Slope 0: children are like any other run. Slope 1: children are on average as far from the mean as their
+    parent. Siblings are not independent, so a family is one point: its parent, and the mean of its children.
 
     Raises:
-        NotEnoughData: fewer than ``FEWEST_FAMILIES`` families, or parents that are all alike.
+        NotEnoughData: fewer than ``FEWEST_FAMILIES`` families, or all parents have the same outcome.
     """
     _, place, sizes = np.unique(families, return_inverse=True, return_counts=True)
     if len(sizes) < FEWEST_FAMILIES:
@@ -44,9 +43,9 @@ def slope(parents: Floats, children: Floats, families: NDArray[np.int64], level:
 
 
 def likeness(outcomes: Floats, families: NDArray[np.int64]) -> float:
-    """Return the intraclass correlation of siblings, from a one-way analysis of variance, cut to [0, 1].
+    """Return the intraclass correlation of siblings by one-way analysis of variance, clipped to [0, 1].
 
-    NaN where no family has two children, or there is one family only.
+    NaN if no family has two children, or there is only one family.
     """
     _, place, sizes = np.unique(families, return_inverse=True, return_counts=True)
     k, n = len(sizes), len(outcomes)
@@ -63,11 +62,11 @@ def likeness(outcomes: Floats, families: NDArray[np.int64]) -> float:
 def related_share(
     hits: NDArray[np.bool_], outcomes: Floats, families: NDArray[np.int64], level: float = LEVEL
 ) -> Estimate:
-    """Return the share of ``hits`` among children that come in families, with an interval that respects them.
+    """Return the share of ``hits`` (n,) among children, with an interval that accounts for their ``families``.
 
-    Siblings are alike, so that n children count for fewer: n / (1 + (m - 1) likeness), m the size of a
-    family (Kish 1965). The likeness is that of the continuous ``outcomes``, which is never below the one
-    of the hits cut from them; the interval is the exact one of as many independent runs.
+    Siblings are correlated, so n children count as n / (1 + (m - 1) r) independent runs, with m the family
+    size and r the intraclass correlation (design effect, Kish 1965). r is that of the continuous ``outcomes``,
+    which is not below that of the hits. The interval is the exact one for this number of runs.
 
     Raises:
         NotEnoughData: no children.

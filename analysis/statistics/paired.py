@@ -1,4 +1,4 @@
-"""Two settings on the same seeds: the paired difference and whether it is beyond seed noise.
+"""Two settings on the same seeds: the paired difference with its interval and test.
 
 Sources: Wilcoxon 1945; Hodges and Lehmann 1963; Bonett and Price 2012 (the difference of two shares).
 """
@@ -16,10 +16,10 @@ from scipy import stats
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 FEWEST: Final = 6
-"""Pairs that differ; with fewer no two-sided signed-rank test can reach 0.05."""
+"""Smallest number of pairs that differ: with fewer, no two-sided signed-rank test reaches 0.05."""
 
 EXACT: Final = 50
-"""Pairs up to which the interval is exact; with more the test statistic is normal."""
+"""Largest number of pairs with an exact interval; above it the statistic is taken as normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,15 @@ class Paired:
     """The shift of b against a, seed by seed."""
 
     shift: Estimate
-    """Hodges-Lehmann estimate of b - a; of outcomes that are 0 or 1, the difference of their shares."""
+    """Hodges-Lehmann estimate of b - a; for outcomes that are 0 or 1, the difference of their shares."""
     p: float
-    """Two-sided Wilcoxon signed-rank test."""
+    """p-value of the two-sided Wilcoxon signed-rank test."""
     lower: int
+    """Seeds for which b is lower than a."""
     higher: int
-    """Seeds for which b is lower, and higher, than a."""
+    """Seeds for which b is higher than a."""
     up: bool
-    """Whether b is the higher one by the test's own sum of ranks, which may differ from the sign of a shift near 0."""
+    """Whether b is higher by the test's sum of ranks; for a shift near 0 this may differ from the shift's sign."""
 
 
 def paired(a: NDArray[np.float64], b: NDArray[np.float64], level: float = LEVEL) -> Paired:
@@ -82,7 +83,7 @@ def _cut(n: int, level: float) -> int:
     if n > EXACT:
         z = float(stats.norm.ppf(0.5 + level / 2))
         return int(np.floor(n * (n + 1) / 4 - z * np.sqrt(n * (n + 1) * (2 * n + 1) / 24)))
-    ways = np.ones(1)  # of choosing ranks out of 1..n with each sum
+    ways = np.ones(1)  # number of subsets of the ranks 1..n by their sum
     for rank in range(1, n + 1):
         longer = np.zeros(len(ways) + rank)
         longer[: len(ways)] += ways

@@ -1,4 +1,4 @@
-"""Who will be super, told early: AUROC, cross-validated scores, and what a screen misses.
+"""Early prediction of super seeds: AUROC, cross-validated scores, and the hits that a screen misses.
 
 Sources: DeLong, DeLong and Clarke-Pearson 1988 (variance of the AUROC); le Cessie and
 van Houwelingen 1992 (ridge in logistic regression).
@@ -21,11 +21,11 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 FEWEST: Final = 10
-"""Hits, and misses, below which no prediction is judged."""
+"""Smallest number of hits, and of misses, for a prediction."""
 MOST_REPEATS: Final = 5
-"""Ways to cut the folds, at most: over them the mean has less noise."""
+"""Largest number of random fold assignments; their mean has less noise."""
 REPEATED_RUNS: Final = 1500
-"""Ways times runs, at most: with many runs one way does."""
+"""Upper bound of fold assignments times runs: with many runs one assignment is enough."""
 
 
 def _enough(labels: Flags) -> None:
@@ -37,7 +37,7 @@ def _enough(labels: Flags) -> None:
 
 
 def auroc(scores: Floats, labels: Flags, level: float = LEVEL) -> Estimate:
-    """Return the chance that a hit scores higher than a miss, with DeLong's interval on the logit scale.
+    """Return the probability that a hit scores higher than a miss, with DeLong's interval on the logit scale.
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
@@ -60,7 +60,7 @@ def _delong(scores: Floats, labels: Flags) -> tuple[float, float]:
 def _on_logit(value: float, se: float, labels: Flags, method: str, level: float, freedom: float = math.inf) -> Estimate:
     n = len(labels)
     if not 0 < value < 1 or se == 0:
-        # Perfect separation has no variance to see: what so many pairs of seeds allow at this level.
+        # Perfect separation has no sample variance: use the exact bound for this number of seeds.
         fewest = min(int(labels.sum()), int((~labels).sum()))
         slack = 1 - ((1 - level) / 2) ** (1 / fewest)
         return Estimate(value, max(0.0, value - slack), min(1.0, value + slack), n, "exact bound", level)
@@ -71,7 +71,7 @@ def _on_logit(value: float, se: float, labels: Flags, method: str, level: float,
 
 
 def folds(labels: Flags, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return a fold number per run, hits and misses spread evenly over folds."""
+    """Return a fold number (0 to k - 1) per run, with hits and misses spread evenly over the folds."""
     fold = np.empty(len(labels), dtype=np.int64)
     for kind in (True, False):
         where = np.flatnonzero(labels == kind)
@@ -80,7 +80,10 @@ def folds(labels: Flags, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def fit_logistic(x: Floats, labels: Flags, ridge: float = 1.0, iterations: int = 50) -> Floats:
-    """Return weights (1 + features) of a ridge logistic regression on standardised ``x``; the first is the offset."""
+    """Return the weights (1 + features,) of a ridge logistic regression on standardised ``x`` (n, features).
+
+    The first weight is the intercept, which is not penalised.
+    """
     design = np.column_stack([np.ones(len(x)), x])
     penalty = np.diag([1e-8, *[ridge] * x.shape[1]])
     weights = np.zeros(design.shape[1])
@@ -97,20 +100,20 @@ def fit_logistic(x: Floats, labels: Flags, ridge: float = 1.0, iterations: int =
 
 @dataclass(frozen=True, slots=True)
 class OutOfFold:
-    """Scores of runs by models that have not seen them."""
+    """Scores of runs by models that were not trained on them."""
 
     scores: Floats
     """(n,) mean rank of each run within its folds, 0 to 1."""
     concordance: float
-    """Chance that a hit scores higher than a miss of the same fold: the AUROC, one half for labels that mean nothing.
+    """Probability that a hit scores higher than a miss of the same fold: an AUROC, one half for random labels.
 
-    Pairs of different folds were scored by models that have learnt from each other's labels: counted with
-    the rest, they put meaningless labels below one half.
+    Two runs of different folds are scored by models that were each trained on the other run's label. Counting
+    such pairs would put random labels below one half.
     """
 
 
 def cross_validated(x: Floats, labels: Flags, rng: np.random.Generator, k: int = 5) -> OutOfFold:
-    """Return out-of-fold scores of a logistic regression, over several ways to cut ``k`` folds where n is small.
+    """Return out-of-fold scores of a logistic regression over ``k`` folds; for small n over several assignments.
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
@@ -138,20 +141,20 @@ def cross_validated_auroc(
 ) -> Estimate:
     """Return the concordance within folds with DeLong's interval on the logit scale.
 
-    ``widen`` multiplies the standard error, for scores that were learnt: the root of the mean of
-    :func:`cross_validation_noise` over so many ``shuffles``. A few of them tell a variance roughly, so the
-    interval is Student's with as many degrees of freedom.
+    ``widen`` multiplies the standard error, to account for the noise of the fitted models: the root of the
+    mean of :func:`cross_validation_noise` over ``shuffles`` draws. A few draws estimate a variance roughly, so
+    the interval is Student's with ``shuffles`` degrees of freedom.
     """
     _, se = _delong(out.scores, labels)
     return _on_logit(out.concordance, widen * se, labels, "DeLong, widened for cross-validation", level, shuffles)
 
 
 def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, draws: int = 10, k: int = 5) -> Floats:
-    """Return how far the concordance strays from one half under shuffled labels: squared, over DeLong's variance.
+    """Return squared deviations (draws,) of the concordance from 0.5 under shuffled labels, over DeLong's variance.
 
-    The scores come from ``k`` fitted models whose noise the variance over runs does not
-    hold. The root of the mean of many such ratios (draws,) is the factor to widen by.
-    Labels that luck has separated perfectly show no variance; theirs is Mann and Whitney's.
+    DeLong's variance over runs does not include the noise of the ``k`` fitted models. The root of the
+    mean of many such ratios is the factor ``widen``. Shuffled labels that happen to be separated
+    perfectly have no sample variance; Mann and Whitney's is used for them.
     """
     m, n = int(labels.sum()), int((~labels).sum())
     chance = math.sqrt((m + n + 1) / (12 * m * n))
@@ -165,20 +168,20 @@ def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, d
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A two-stage search: train all seeds to ``step``, go on only with the most promising share."""
+    """A two-stage search: train all seeds to ``step``, continue only the share with the best scores."""
 
     step: int
     kept: float
     missed: Estimate
-    """Share of the hits that the screen throws away."""
+    """Share of the hits that the screen drops."""
     cost: float
-    """Steps trained with the screen over steps trained without."""
+    """Steps trained with the screen divided by steps trained without it."""
 
 
 def screened(scores: Floats, labels: Flags, keep: float, step: int, lengths: Floats) -> tuple[int, float]:
-    """Return how many hits keeping the top share ``keep`` by ``scores`` misses, and its cost (1: without a screen).
+    """Return the number of hits missed by keeping the top share ``keep`` by ``scores``, and the screen's cost.
 
-    ``lengths`` (n,) are the steps that each run takes without a screen.
+    ``lengths`` (n,) are each run's steps without a screen. Cost 1 is that of no screen.
     """
     n = max(1, round(keep * len(scores)))
     kept = np.zeros(len(scores), dtype=bool)
@@ -188,7 +191,7 @@ def screened(scores: Floats, labels: Flags, keep: float, step: int, lengths: Flo
 
 
 def screen(scores: Floats, labels: Flags, keep: float, step: int, lengths: Floats) -> Screen:
-    """Return what keeping the top share ``keep`` by ``scores`` (from out of fold) misses, and its cost.
+    """Return the screen that keeps the top share ``keep`` by out-of-fold ``scores`` after ``step`` steps.
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
@@ -200,7 +203,7 @@ def screen(scores: Floats, labels: Flags, keep: float, step: int, lengths: Float
 
 
 def spearman(x: Floats, y: Floats, level: float = LEVEL) -> Estimate:
-    """Return the rank correlation with its interval (Fisher z, Bonett and Wright 2000).
+    """Return Spearman's rank correlation with its interval (Fisher z, Bonett and Wright 2000).
 
     Raises:
         NotEnoughData: fewer than ten pairs, or one of them constant.

@@ -1,7 +1,7 @@
-"""Shares with intervals, comparisons of two shares, and how many seeds an interval needs.
+"""Shares with intervals, comparisons of two shares, and the number of seeds for an interval's width.
 
-Sources: Wilson 1927; Clopper and Pearson 1934; Katz et al. 1978 (ratio); Brown, Cai and
-DasGupta 2001 on which to use; Cameron, Gelbach and Miller 2011 (multi-way clustering).
+Sources: Wilson 1927; Clopper and Pearson 1934; Katz et al. 1978 (ratio); Brown, Cai and DasGupta 2001
+(choice of the interval); Cameron, Gelbach and Miller 2011 (multi-way clustering).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 RARE: Final = 5
-"""Below this count (of hits or of misses) a share gets its exact interval."""
+"""Below this number of hits or of misses a share has the exact interval."""
 
 
 def _z(level: float) -> float:
@@ -42,7 +42,11 @@ def _interval(hits: int, n: int, method: Literal["wilson", "exact"], name: str, 
 
 
 def share(hits: int, n: int, level: float = LEVEL) -> Estimate:
-    """Return ``hits / n``: exact where the count is rare (``RARE``), Wilson elsewhere."""
+    """Return ``hits / n`` with the exact interval if hits or misses are below ``RARE``, else with Wilson's.
+
+    Raises:
+        NotEnoughData: ``n`` is 0.
+    """
     _check(hits, n)
     return (clopper_pearson if min(hits, n - hits) < RARE else wilson)(hits, n, level)
 
@@ -55,10 +59,10 @@ def _check(hits: int, n: int) -> None:
 
 
 def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
-    """Return share a over share b with an interval on the log scale.
+    """Return share a divided by share b, with Katz's interval on the log scale.
 
-    Half a hit is added to every count where one of them is 0, so that the other
-    end of the interval stays informative; the end beyond the zero is 0 or infinite.
+    If one group has no hit, half a hit is added to every count, so that one end of the interval is
+    finite and above 0; the other end is 0 or infinite.
 
     Raises:
         NotEnoughData: neither group has a hit.
@@ -80,8 +84,8 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
 def seeds_for_width(expected: float, width: float, level: float = LEVEL) -> int:
     """Return the smallest n whose Wilson interval is at most ``width`` wide at share ``expected``.
 
-    ``expected`` and ``width`` are shares: 0.0087 and 0.01 ask for an interval of one
-    percentage point around the diary's 0.87%.
+    ``expected`` and ``width`` are shares: 0.0087 and 0.01 mean an interval that is one
+    percentage point wide around 0.87%.
     """
     if not 0 <= expected <= 1 or not 0 < width < 1:
         raise ValueError(f"expected={expected}, width={width}: both are shares, width above 0 and below 1")
@@ -102,12 +106,12 @@ def seeds_for_width(expected: float, width: float, level: float = LEVEL) -> int:
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """Do the groups share one rate? Pearson's chi-square with a permutation p-value."""
+    """Test that all groups have one rate: Pearson's chi-square with a permutation p-value."""
 
     statistic: float
     p: float
     p_of: dict[int, float]
-    """Two-sided, of each group: is its rate another one than that of the rest?"""
+    """Two-sided p-value of each group: that its rate equals that of the others."""
     groups: int
     n: int
 
@@ -119,16 +123,16 @@ def heterogeneity(
     draws: int = 1000,
     blocks: Sequence[np.ndarray] = (),
 ) -> Heterogeneity:
-    """Test whether boolean ``hits`` are equally frequent in all ``groups`` (integer labels).
+    """Test whether boolean ``hits`` (n,) are equally frequent in all ``groups`` (n,) (integer labels).
 
-    The null distribution permutes the hits over all runs, so it holds for rare hits too.
-    In a crossed design the runs of one group with one level of another factor go
-    together (an interaction), and only those units may be permuted. Each of ``blocks``
-    gives the levels of one such factor: inside each of its levels the groups are
-    permuted whole; of several factors the largest p-value counts.
+    The null distribution permutes the hits over all runs, so the test is valid for rare hits.
+    In a crossed design the runs of one group at one level of another factor are not independent
+    (an interaction), so only such units may be permuted. Each of ``blocks`` (n,) gives the levels of
+    one such factor: within each level whole groups are permuted. With several factors, p is the
+    largest of theirs.
 
     Raises:
-        NotEnoughData: one group only, or all runs are hits, or none.
+        NotEnoughData: there is only one group, or all runs are hits, or none is.
     """
     names, group = np.unique(groups, return_inverse=True)
     total, n, k = int(hits.sum()), len(hits), len(names)
@@ -155,7 +159,7 @@ def heterogeneity(
                 labels = rng.permuted(np.tile(np.arange(k), (int(place.max()) + 1, 1)), axis=1)
                 null[d] = deviations(labels[place, group], hit)
         p = max(p, (1 + int(((null**2).sum(1) >= statistic - 1e-9).sum())) / (1 + draws))
-        # Every group's deviation has about the same null distribution: pooled, it resolves small p-values.
+        # The groups' deviations have nearly the same null distribution: pooling them resolves small p-values.
         pooled = np.sort(np.abs(null).reshape(-1))
         beyond = len(pooled) - np.searchsorted(pooled, np.abs(observed) - 1e-9)
         p_of = np.maximum(p_of, (1 + beyond) / (1 + len(pooled)))
@@ -165,14 +169,14 @@ def heterogeneity(
 def clustered_ratio(
     hits: np.ndarray, chosen: np.ndarray, clusterings: Sequence[np.ndarray], level: float = LEVEL
 ) -> Estimate:
-    """Return the rate of boolean ``hits`` among the ``chosen`` runs over the rate among the others.
+    """Return the rate of boolean ``hits`` among the ``chosen`` runs divided by the rate among the others.
 
-    The interval is on the log scale, by linearisation, from the spread between clusters of runs
-    that are not independent of each other. Each of ``clusterings`` labels the runs by one thing
-    that they can have in common (multi-way clustering; Cameron, Gelbach and Miller 2011).
+    The interval is on the log scale, by linearisation, from the spread between clusters of dependent
+    runs. Each of ``clusterings`` (n,) labels the runs by one factor that they can share (multi-way
+    clustering; Cameron, Gelbach and Miller 2011).
 
     Raises:
-        NotEnoughData: fewer than four clusters of a kind, or a group without a hit.
+        NotEnoughData: a clustering has fewer than four clusters, or a group has no hit.
     """
     kinds = [np.unique(labels, return_inverse=True)[1] for labels in clusterings]
     fewest = min(int(kind.max()) + 1 for kind in kinds)
@@ -180,7 +184,7 @@ def clustered_ratio(
     if fewest < 4 or not a or not b:
         raise NotEnoughData("hits in both groups, and four seeds or more to see their spread over")
     n, m = int(chosen.sum()), int((~chosen).sum())
-    # d log(rate) of one run: (hit - rate) / (rate n)
+    # Influence of one run on log(rate): (hit - rate) / (rate n).
     part = np.where(chosen, (hits - a / n) / a, -(hits - b / m) / b)
 
     def variance(kind: np.ndarray) -> float:
@@ -190,7 +194,7 @@ def clustered_ratio(
     variances = [variance(kind) for kind in kinds]
     cells = np.unique(np.stack(kinds, 1), axis=0, return_inverse=True)[1].reshape(-1)
     together = sum(variances) - (len(variances) - 1) * variance(cells)
-    # Two rates are fitted to the clusters.
+    # Two fitted rates cost two degrees of freedom.
     half = float(stats.t.ppf(0.5 + level / 2, fewest - 2)) * math.sqrt(max(*variances, together, 0.0))
     value = (a / n) / (b / m)
     low, high = value * math.exp(-half), value * math.exp(half)
@@ -200,12 +204,12 @@ def clustered_ratio(
 def confirmed_ratio(
     hits: np.ndarray, levels: np.ndarray, others: Sequence[np.ndarray], level: float = LEVEL
 ) -> Estimate:
-    """Return how many times as likely hits are at the best of ``levels``, chosen and measured on different runs.
+    """Return how many times as likely hits are at the best of ``levels``, chosen and measured on separate runs.
 
-    ``others`` are the labels of the factors that ``levels`` is crossed with. It is chosen on half of the
-    levels of each of them and measured on the other halves, all ways round. So the runs to choose on and
-    those to measure on have nothing in common but the level itself: with one seed more, a lucky
-    combination with that seed would pass for a lucky level.
+    ``others`` are the labels of the factors that ``levels`` is crossed with. The level is chosen on one half
+    of the levels of each of them and measured on the other half, for all pairs of halves. So the runs for
+    choosing and for measuring share nothing but the level. If they shared a seed of another factor, a lucky
+    combination with that seed would count as a lucky level.
 
     Raises:
         NotEnoughData: as :func:`clustered_ratio`.

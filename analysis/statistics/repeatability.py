@@ -1,8 +1,8 @@
-"""Do fast seeds stay fast? Rank correlation between repeats, over seeds that were not chosen for their speed.
+"""Do fast seeds stay fast? Rank correlation between conditions, over seeds not selected for their speed.
 
-``values`` is a table (units, conditions): the outcome (smaller is faster) of each
-seed under each condition, NaN where it was not run. Ranks are taken inside
-each condition, so conditions may differ in level.
+``values`` is an array (units, conditions): the outcome (smaller is faster) of each seed under
+each condition, NaN if it was not run. Ranks are taken within each condition, so conditions may
+differ in their mean.
 
 Source: Efron and Tibshirani 1993 (delete-a-group jackknife).
 """
@@ -20,13 +20,13 @@ from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 Floats = NDArray[np.float64]
 
 FLAT: Final = 1e-12
-"""Variance of scores between 0 and 1 below which all are equal, but for rounding."""
+"""Variance of scores between 0 and 1 below which all are equal except for rounding."""
 GROUPS: Final = 40
-"""Groups of units that the jackknife leaves out in turn, at most."""
+"""Largest number of groups of units for the jackknife."""
 
 
 def rank_scores(values: Floats) -> Floats:
-    """Return each unit's rank score inside each condition: 1 fastest, 0 slowest, ties shared; NaN stays."""
+    """Return each unit's rank score within each condition: 1 fastest, 0 slowest, ties averaged; NaN stays NaN."""
     scores = np.full(values.shape, np.nan)
     for c in range(values.shape[1]):
         here = np.isfinite(values[:, c])
@@ -47,9 +47,9 @@ def _shuffled(scores: Floats, rng: np.random.Generator) -> Floats:
 
 
 def mean_correlation(scores: Floats) -> float:
-    """Return the mean correlation of scores over pairs of conditions, each over the units they share (three or more).
+    """Return the mean correlation of scores over pairs of conditions that share three units or more.
 
-    All pairs at once: products with the mask give every pair's counts and sums.
+    Matrix products with the mask of finite scores give the counts and sums of all pairs at once.
     """
     here = np.isfinite(scores)
     x, mask = np.where(here, scores, 0.0), here.astype(float)
@@ -64,7 +64,7 @@ def mean_correlation(scores: Floats) -> float:
 
 
 def agreement(values: Floats, rng: np.random.Generator, draws: int = 200, level: float = LEVEL) -> Estimate:
-    """Return the mean rank correlation between two conditions: 0 chance, 1 a property of the seed alone.
+    """Return the mean rank correlation between two conditions: 0 for chance, 1 if only the seed decides.
 
     Raises:
         NotEnoughData: fewer than five units, or no two conditions that share five of them.
@@ -74,7 +74,7 @@ def agreement(values: Floats, rng: np.random.Generator, draws: int = 200, level:
         raise NotEnoughData("at least five candidate seeds, each run under at least two conditions")
     scores = scores[:, np.isfinite(scores).sum(0) >= 2]
     observed = mean_correlation(scores)
-    # With few units the jackknife is noisy: chance's own spread, which shrinks as for any correlation, is the floor.
+    # With few units the jackknife is noisy: the standard deviation under chance, times 1 - r^2, is its lower bound.
     null = np.array([mean_correlation(_shuffled(scores, rng)) for _ in range(draws)])
     low, high = _jackknife(scores, observed, float(null.std()) * (1 - observed**2), rng, level)
     return Estimate(observed, min(observed, low), max(observed, high), len(scores), "jackknife over seeds", level)
@@ -83,7 +83,7 @@ def agreement(values: Floats, rng: np.random.Generator, draws: int = 200, level:
 def _jackknife(
     scores: Floats, observed: float, floor: float, rng: np.random.Generator, level: float
 ) -> tuple[float, float]:
-    """Return the interval of the agreement, from leaving out a group of units at a time."""
+    """Return the interval of the agreement by a delete-a-group jackknife."""
     k = min(len(scores), GROUPS)
     group = rng.permutation(len(scores)) % k
     left = np.array([mean_correlation(scores[group != g]) for g in range(k)])

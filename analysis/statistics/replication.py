@@ -1,13 +1,13 @@
-"""A seed did something rare: does it do it again? Hits among fresh repeats, against the rate of other seeds.
+"""Does a rare outcome of a seed repeat? Hits among repeats of candidates, compared with the rate of other seeds.
 
-A candidate was chosen for a hit; its repeats are runs that had no part in choosing it. If
-the hit was luck, its repeats hit as often as any other seed does. The rate of other seeds
-is itself a count of runs, so the two counts are compared by Fisher's exact test: the
-p-value is valid for one candidate, for any rate and for any number of runs.
+A candidate was chosen because of a hit. Its repeats are runs that played no part in the choice. If
+the hit was chance, its repeats hit as often as other seeds do. The rate of other seeds is estimated
+from a finite number of runs, so Fisher's exact test compares the two counts. Its p-value is valid for
+one candidate, at any rate and for any number of runs.
 
 Sources: Clopper and Pearson 1934; Fisher 1935; Benjamini and Hochberg 1995; Hoeffding 1956
-(a sum of hits at unlike rates spreads no more than one at their mean rate, so the exact
-interval holds for it).
+(a sum of hits at different rates varies no more than one at their mean rate, so the exact
+interval covers it).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from analysis.statistics.multiplicity import benjamini_hochberg
 from analysis.statistics.proportions import clopper_pearson
 
 RATE: Final = 0.05
-"""False-discovery rate of what is said about single candidates."""
+"""False-discovery rate of the verdicts about single candidates."""
 MOST: Final = 0.5
-"""A candidate whose repeats hit more often than this hits in most of them."""
+"""Share of hits above which a candidate hits in most of its repeats."""
 
 Counts = tuple[int, int]
 """Hits and runs."""
 
 
 class Verdict(Enum):
-    """What repeats say."""
+    """Result of the repeats."""
 
     MOST = "most repeats"
     MORE = "more often than other seeds"
@@ -49,25 +49,25 @@ class Candidate:
     again: Estimate
     """Share of its repeats that hit, with the exact interval."""
     base: Estimate | None
-    """Share of other seeds that hit; None where too few of them were run."""
+    """Share of other seeds that hit; None if too few of them were run."""
     p_more: float | None
-    """One-sided: that it hits no more often than other seeds."""
+    """One-sided p-value of: it hits no more often than other seeds."""
     p_most: float
-    """One-sided: that it hits in no more than half of its repeats."""
+    """One-sided p-value of: it hits in no more than half of its repeats."""
     verdict: Verdict
-    """MOST: it hits in most repeats. MORE: more often than other seeds. NO_SIGN: neither, and not in most repeats.
-    p-values are corrected for the number of candidates."""
+    """MOST: it hits in most repeats. MORE: more often than other seeds. NO_SIGN: neither, and the interval excludes
+    most repeats. Verdicts use p-values corrected for the number of candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """What the repeats of all candidates say together."""
+    """The repeats of all candidates."""
 
     candidates: tuple[Candidate, ...]
     pooled: Estimate
-    """Share of all repeats that hit: about these candidates."""
+    """Share of all repeats that hit; the interval is for these candidates."""
     mean: Estimate | None
-    """Mean over candidates, with an interval about candidates like these; None for a single one."""
+    """Mean share over candidates; the interval is for the population of such candidates. None for a single one."""
     verdict: Verdict
 
     def count(self, *verdicts: Verdict) -> int:
@@ -76,10 +76,10 @@ class Replication:
 
 
 def mean_share(counts: Sequence[Counts], level: float = LEVEL) -> Estimate:
-    """Return the mean over units of their shares of hits, with an interval about units like these.
+    """Return the mean of the units' shares of hits, with an interval for the population of such units.
 
-    The unit is one draw, however many runs were made of it: a mean of shares spreads no more
-    than that of one run each, whose interval is Clopper and Pearson's.
+    A unit counts as one draw, however many runs it has. The mean of shares varies no more than the
+    share with one run per unit, whose interval is Clopper and Pearson's.
 
     Raises:
         NotEnoughData: no unit.
@@ -95,7 +95,11 @@ def mean_share(counts: Sequence[Counts], level: float = LEVEL) -> Estimate:
 
 
 def replication(counts: Sequence[Counts], bases: Sequence[Counts | None]) -> Replication:
-    """Judge each candidate's hits among its repeats against those among the other seeds that it is compared with.
+    """Compare each candidate's hits with those of other seeds.
+
+    Args:
+        counts: each candidate's hits and repeats.
+        bases: the hits and runs of the other seeds that it is compared with; None: too few of them.
 
     Raises:
         NotEnoughData: no candidate.
@@ -122,7 +126,7 @@ def replication(counts: Sequence[Counts], bases: Sequence[Counts | None]) -> Rep
 
 
 def more_often(count: Counts, base: Counts) -> float:
-    """Return the one-sided p-value of Fisher's exact test that the hits of ``count`` come at the rate of ``base``."""
+    """Return the one-sided p-value of Fisher's exact test that the rate of ``count`` is not above that of ``base``."""
     (hits, runs), (other_hits, other_runs) = count, base
     return float(stats.hypergeom.sf(hits - 1, runs + other_runs, hits + other_hits, runs))
 

@@ -1,4 +1,4 @@
-"""Random numbers for resampling: reproducible, from the project's named streams, never global."""
+"""Random numbers for resampling, from the project's named streams, so that they are reproducible."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from grok.streams import Stream
 
 
 def generator(purpose: str, seed: int = 0) -> np.random.Generator:
-    """Return the generator of one resampling ``purpose``: the same numbers every time it is asked for."""
+    """Return a new generator for ``purpose``; equal arguments give equal numbers."""
     return np.random.Generator(np.random.Philox(key=Stream("analysis", seed).at(purpose).key()))

@@ -1,9 +1,9 @@
-"""Which layers make the difference? Effects and Shapley shares of a two-level factorial.
+"""Which layers change the outcome? Effects and Shapley shares of a two-level factorial design.
 
-Each run takes every factor (a layer's initial tensors) from one of two seeds: 0 the
-recipient, 1 the donor. ``v(S)`` is the mean outcome where exactly the factors in S come
-from the donor; a factor's Shapley share is its average contribution over all orders of
-exchanging them, and the shares sum to ``v(all) - v(none)``.
+Each run takes every factor (a layer's initial tensors) from one of two seeds: 0 is the recipient, 1
+the donor. ``v(S)`` is the mean outcome of runs with exactly the factors in S from the donor. A
+factor's Shapley share is its average contribution over all orders of exchanging the factors. The
+shares sum to ``v(all) - v(none)``.
 
 Sources: Shapley 1953; Box, Hunter and Hunter 2005 (factorial effects).
 """
@@ -25,11 +25,11 @@ from analysis.statistics.multiplicity import holm
 
 Floats = NDArray[np.float64]
 UNFIT: Final = 0.01
-"""p-value below which a fraction's replicates say that two-way interactions do not describe it."""
+"""Level of the test that a fractional design has interactions of three or more factors."""
 FLAT: Final = 1e-9
-"""Distance from the ceiling that is rounding of a mean."""
+"""Differences below this are rounding of a mean."""
 UNEXPLAINED: Final = 0.05
-"""Share of the spread between combinations above which what they leave over forbids shares."""
+"""Largest unexplained share of the variance between combinations at which shares are still given."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Attribution:
     main: dict[str, Estimate]
     interactions: dict[tuple[str, str], Estimate]
     total: Estimate
-    """v(all) - v(none): what exchanging everything changes."""
+    """v(all) - v(none): the effect of exchanging all factors."""
     full: bool
-    """Whether all combinations were run; otherwise interactions above two factors are taken as none."""
+    """Whether all combinations were run; otherwise interactions of three or more factors are assumed to be zero."""
     n: int
 
 
@@ -56,15 +56,14 @@ def attribute(
 ) -> Attribution:
     """Return the attribution of outcomes ``y`` (n,) to the factors of ``design`` (n, k), entries 0 and 1.
 
-    The error variance comes from replicates of equal rows, or, in a fractional design, from
-    what two-way interactions leave over, where that is more. It is never taken to be
-    below ``rounding``: replicates that agree only because they were rounded to one
-    evaluation are not certain. Nor do replicates tell anything that agree because all of
-    them were cut off at ``ceiling``.
+    The error variance comes from replicates (equal rows). In a fractional design it comes from the
+    residuals of the model with two-way interactions, if they are larger. It is at least ``rounding``,
+    because replicates can agree only by being rounded to the same evaluation. Replicates that were all
+    censored at ``ceiling`` do not count, because they agree for that reason.
 
     Raises:
-        NotEnoughData: neither replicates nor spare runs, a factor that was never exchanged, or a
-            fraction in which three or more factors act together.
+        NotEnoughData: there are neither replicates nor spare runs, a factor was never exchanged, or in a
+            fractional design three or more factors interact.
     """
     design = np.asarray(design, dtype=np.float64)
     n, k = design.shape
@@ -79,7 +78,7 @@ def attribute(
         )
     variance, dof = _error(y, means, where, counts, x, ceiling)
     variance = max(variance, rounding)
-    # Weighted least squares over cell means; with a full model it reproduces them.
+    # Weighted least squares on the cell means; a full model reproduces them.
     weight = counts[:, None] * x
     inverse = np.linalg.inv(x.T @ weight)
     beta = inverse @ (weight.T @ means)
@@ -93,7 +92,7 @@ def attribute(
         half = t * math.sqrt(max(0.0, float(contrast @ covariance @ contrast)))
         return Estimate(value, value - half, value + half, n, method, level)
 
-    # With 0/1 coding the dividends of the game are the coefficients, shared equally inside each term.
+    # With 0/1 coding the coefficients are the game's Harsanyi dividends; each is divided equally among its factors.
     shapley = {
         name: estimate(np.array([1 / len(term) if i in term else 0.0 for term in columns]))
         for i, name in enumerate(names)
@@ -115,11 +114,11 @@ def attribute(
 def additive_share(
     design: Floats, y: Floats, rng: np.random.Generator, rounding: float = 0.0, level: float = LEVEL
 ) -> Estimate:
-    """Return which share of the variance between the combinations the layers explain one by one.
+    """Return the share of the variance between combinations that the main effects explain.
 
-    The rest is interaction: what a layer does then depends on which others were exchanged.
-    All contrasts of the cell means are orthogonal; each square is freed of its noise, which
-    replicates tell (at least ``rounding``). Parametric bootstrap interval.
+    The rest is interaction: the effect of a layer depends on which others were exchanged. The contrasts
+    of the cell means are orthogonal. From each squared contrast the noise variance is subtracted,
+    estimated from replicates (at least ``rounding``). The interval is a parametric bootstrap.
 
     Raises:
         NotEnoughData: not all combinations were run, or there are no replicates.
@@ -142,7 +141,7 @@ def additive_share(
         return np.asarray(np.clip(squares[..., single].sum(-1) / np.where(total > 0, total, np.inf), 0, 1))
 
     value = float(share(contrasts**2 - noise))
-    # A draw around noisy contrasts carries the noise twice.
+    # A bootstrap draw adds the noise a second time, so it is subtracted twice.
     drawn = share((contrasts + np.sqrt(noise) * rng.normal(size=(1000, len(terms)))) ** 2 - 2 * noise)
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
@@ -150,23 +149,23 @@ def additive_share(
 
 @dataclass(frozen=True)
 class Null:
-    """What a table without structure shows: the same outcomes, shuffled over the combinations."""
+    """Permutation distribution: the same outcomes, shuffled over the combinations."""
 
     p: dict[str, float]
-    """Per factor, over all of them (Holm): how often a shuffled table gives it a share at least as large."""
+    """p-value of each factor's share, corrected for their number (Holm)."""
     reach: float
-    """Size below which the largest share of any factor stays in 95% of the shuffled tables."""
+    """95% quantile of the largest share of any factor."""
     additive: tuple[float, float, float] | None
-    """Share of the variance explained one by one in shuffled tables: median, 2.5% and 97.5%. None: a fraction."""
+    """Share of the variance that main effects explain: median, 2.5% and 97.5% quantile. None: a fractional design."""
     additive_p: float | None
-    """How often it is at least as large as in the table itself."""
+    """p-value of that share."""
 
 
 def shuffled(design: Floats, y: Floats, names: list[str], rng: np.random.Generator, draws: int = 999) -> Null:
-    """Return what is left of shares when the mean outcomes are shuffled over the combinations that were run.
+    """Return the shares under random permutations of the mean outcomes over the combinations.
 
-    The intervals of shares say how well replicates tell them; this says whether they are more than
-    what any outcomes give that differ from combination to combination without a pattern.
+    The intervals of shares measure the noise between replicates. This test asks instead whether the
+    shares are larger than for outcomes that differ between combinations without any pattern.
     """
     design = np.asarray(design, dtype=np.float64)
     k = design.shape[1]
@@ -196,19 +195,19 @@ def shuffled(design: Floats, y: Floats, names: list[str], rng: np.random.Generat
 
 @dataclass(frozen=True)
 class _Grid:
-    """The different combinations that were run, and the model of their means."""
+    """The distinct combinations that were run, and the linear model of their means."""
 
     means: Floats
     """Mean outcome of each combination."""
     counts: NDArray[np.intp]
     """Runs of each combination."""
     where: NDArray[np.intp]
-    """Each run's combination."""
+    """Index of each run's combination."""
     exchanged: NDArray[np.int64]
     """(combinations, factors): 1 where the factor comes from the donor."""
     full: bool
     columns: list[tuple[int, ...]]
-    """The model's terms: the factors that act together in each."""
+    """The model's terms, each as the indices of its factors."""
     x: Floats
     """(combinations, terms): 1 where all factors of the term come from the donor."""
 
@@ -233,7 +232,7 @@ def _second_order(k: int) -> list[tuple[int, ...]]:
 
 
 def _replicates(means: Floats, counts: NDArray[np.intp], ceiling: float) -> int:
-    """Return the degrees of freedom between replicates of combinations that were not all cut off at ``ceiling``."""
+    """Return the degrees of freedom between replicates, without combinations that were all censored at ``ceiling``."""
     return int((counts - 1)[means < ceiling - FLAT].sum())
 
 
@@ -253,8 +252,8 @@ def _error(
     left = float((counts * (means - fitted) ** 2).sum())
     if within < 1:
         return left / spare, spare
-    # A fraction takes interactions of three and more as none. Where replicates say that there are some, shares
-    # of the fitted model are not those of the game.
+    # A fractional design assumes no interactions of three or more factors. If replicates show such interactions,
+    # the shares of the fitted model are not the Shapley shares.
     if left / spare <= noise:
         return noise, within
     if stats.f.sf(left / spare / max(noise, 1e-300), spare, within) < UNFIT:
@@ -268,7 +267,7 @@ def _error(
 
 
 def shapley_values(v: dict[frozenset[int], float], k: int) -> Floats:
-    """Return the Shapley values (k,) of a complete game by the definition, for checks and small games."""
+    """Return the Shapley values (k,) of a complete game by their definition; exponential in ``k``."""
     phi = np.zeros(k)
     for i in range(k):
         others = [j for j in range(k) if j != i]

@@ -1,4 +1,4 @@
-"""How far values spread, and how many times as far as others: intervals for normal values."""
+"""Standard deviations and variance ratios of normal values, with exact intervals."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Time to generalise as what it is: seen only at evaluations, and cut off at the budget.
+"""Time to generalise, interval-censored by evaluations and right-censored by the budget.
 
-A run's time lies in (left, right]: ``right`` is the evaluation that found it
-generalised, ``left`` the one before; ``right`` is infinite for a run that had not
-generalised when it ended (right-censored at ``left``).
+A run's time lies in (left, right]: ``right`` is the first evaluation at which it had generalised,
+``left`` the one before. ``right`` is infinite for a run that had not generalised when it ended
+(right-censored at ``left``).
 
 Sources: Kaplan and Meier 1958; Greenwood 1926; Fay, Brittain and Proschan 2013 (beta-product
 bands); Brookmeyer and Crowley 1982 (interval of the median); Turnbull 1976 (interval censoring);
@@ -26,12 +26,12 @@ from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
 EDGE: Final = 1e-6
-"""Width in steps of an interval that stands for one of its ends."""
+"""Width in steps of an interval that represents a point."""
 FEWEST_WATCHED: Final = 10
-"""Runs that must still be watched (or half of all, where that is less) after others were cut off.
+"""Smallest number of runs at risk (or half of all runs, if that is less) after others were censored.
 
-On simulated stores in which most runs were short and a few long, intervals held the truth in 84% of the cases where
-fewer were left, and at their level where as many were.
+In simulated stores with many short and a few long runs, intervals covered the truth in 84% of the cases with fewer
+runs at risk, and at their nominal level otherwise.
 """
 
 
@@ -56,7 +56,7 @@ class Times:
 
     @property
     def points(self) -> Floats:
-        """One time a run: the middle of the interval, or the time of censoring."""
+        """One time per run (n,): the middle of its interval, or its time of censoring."""
         return np.where(self.seen, (self.left + np.where(self.seen, self.right, 0.0)) / 2, self.left)
 
     def take(self, index: NDArray[np.bool_] | NDArray[np.int64]) -> Times:
@@ -66,7 +66,7 @@ class Times:
 
 @dataclass(frozen=True)
 class SurvivalCurve:
-    """Share of runs that have not generalised yet, just after each event time, with pointwise bands."""
+    """Share of runs that have not generalised, just after each event time (steps), with pointwise bands."""
 
     times: Floats
     survival: Floats
@@ -92,10 +92,10 @@ class SurvivalCurve:
 
 
 def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:
-    """Return the Kaplan-Meier curve over the interval midpoints, with beta-product bands.
+    """Return the Kaplan-Meier curve of the interval midpoints, with beta-product bands.
 
-    Without censoring they are Clopper and Pearson's; with it they hold their level at small n, too,
-    where log-log bands held the truth in 54% of the cases (n = 8, 90% surviving).
+    Without censoring the bands are Clopper and Pearson's. With censoring they keep their level also at
+    small n, where log-log bands covered the truth in 54% of simulated cases (n = 8, 90% surviving).
 
     Raises:
         NotEnoughData: no run at all.
@@ -112,10 +112,10 @@ def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:
 
 
 def _bands(at_risk: Floats, events: Floats, left: NDArray[np.int64], level: float) -> tuple[Floats, Floats]:
-    """Return the band's ends after each event; ``left`` runs are still watched then.
+    """Return the lower and upper band after each event; ``left`` is the number of runs at risk then.
 
-    The share that survives is a product of beta variables, one for each event (one more for the lower
-    end), taken as the beta variable with the product's mean and variance.
+    The surviving share is a product of beta variables, one for each event (one more for the lower
+    band). The product is approximated by the beta variable with its mean and variance.
     """
     a, b = at_risk - events + 1, events
     first, second = np.cumsum(np.log(a / (a + b))), np.cumsum(np.log(a * (a + 1) / ((a + b) * (a + b + 1))))
@@ -127,17 +127,16 @@ def _bands(at_risk: Floats, events: Floats, left: NDArray[np.int64], level: floa
 
 
 def _beta(log_mean: Floats, log_square: Floats) -> tuple[Floats, Floats]:
-    """Return the parameters of the beta variable whose mean and mean square have these logs."""
+    """Return the parameters of the beta distribution with these logs of its mean and mean square."""
     mean = np.exp(log_mean)
     size = mean * -np.expm1(log_square - log_mean) / (mean**2 * np.expm1(log_square - 2 * log_mean))
     return mean * size, (1 - mean) * size
 
 
 def watched_until(times: Times) -> float:
-    """Return the last step up to which enough runs were watched (``FEWEST_WATCHED``); infinite if none was cut off.
+    """Return the last step with enough runs at risk (``FEWEST_WATCHED``); infinite if censoring leaves enough.
 
-    Beyond it a curve rests on the few runs that happened to be longer: one of them that generalises looks
-    like all of them.
+    After it the curve depends on a few longer runs, and one of them that generalises moves it too far.
     """
     fewest = min(FEWEST_WATCHED, len(times) / 2)
     points = np.sort(times.points)
@@ -152,12 +151,11 @@ def _count_at_least(t: Floats, at: Floats) -> NDArray[np.int64]:
 
 
 def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
-    """Return the step by which a share ``q`` of runs has generalised, censoring respected.
+    """Return the step by which a share ``q`` of the runs has generalised, with censoring taken into account.
 
-    The interval inverts the pointwise bands (Brookmeyer and Crowley), ends at the
-    evaluations around the times where they cross ``1 - q``, and is infinite above where the
-    upper band never comes down to it. The value comes from
-    Turnbull's estimate, spread evenly over the interval between two evaluations.
+    The value is that of Turnbull's estimate, interpolated evenly between two evaluations. The interval
+    inverts the pointwise bands (Brookmeyer and Crowley): it ends at the evaluations around the times at
+    which they cross ``1 - q``. Its upper end is infinite if the upper band never falls to ``1 - q``.
 
     Raises:
         NotEnoughData: too few runs generalised for the quantile to exist.
@@ -172,7 +170,7 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
             f"at least {q:.0%} of the runs generalised within the budget (seen: {share:.0%} of {len(times)}); "
             "longer runs (train.steps) give them"
         )
-    # A time lies anywhere between two evaluations: the lower end takes all at the first, the upper at the second.
+    # A time lies between two evaluations: the lower end assumes the first for all runs, the upper end the second.
     early = kaplan_meier(Times(times.left - EDGE, np.where(times.seen, times.left, np.inf)), level)
     late = kaplan_meier(Times(np.where(times.seen, times.right - EDGE, times.left), times.right), level)
     low = early.times[early.low <= 1 - q + 1e-12]
@@ -190,7 +188,7 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
 
 @dataclass(frozen=True)
 class Turnbull:
-    """Nonparametric maximum likelihood for interval-censored times: ``mass`` in each (left, right]."""
+    """Nonparametric maximum-likelihood estimate for interval-censored times: ``mass`` in each (left, right]."""
 
     left: Floats
     right: Floats
@@ -208,11 +206,11 @@ class Turnbull:
 
 
 def turnbull(times: Times, tolerance: float = 1e-8, iterations: int = 5000) -> Turnbull:
-    """Return Turnbull's estimate by self-consistency, over the distinct intervals with their counts."""
+    """Return Turnbull's estimate by the self-consistency iteration."""
     pairs, counts = np.unique(np.stack([times.left, times.right], 1), axis=0, return_counts=True)
     lefts, rights = pairs[:, 0], pairs[:, 1]
-    # Innermost intervals: a left end followed, among all ends in order, directly by a right end.
-    # Intervals are (left, right], so at equal position a right end comes first.
+    # Innermost intervals: in the sorted list of all ends, a left end directly followed by a right end.
+    # Intervals are (left, right], so at equal positions a right end comes first.
     ends = sorted([(float(x), 1) for x in lefts] + [(float(x), 0) for x in rights])
     inner = sorted({(a[0], b[0]) for a, b in itertools.pairwise(ends) if a[1] == 1 and b[1] == 0})
     q, r = np.array([x for x, _ in inner]), np.array([y for _, y in inner])
@@ -232,7 +230,7 @@ def restricted_mean(times: Times, horizon: float, log: bool = False, level: floa
     """Return the mean of min(time, horizon), or of its natural log, from the Kaplan-Meier curve.
 
     Raises:
-        NotEnoughData: every run ended before the horizon, so the curve does not reach it, or too few went that far.
+        NotEnoughData: every run ended before the horizon, or too few were that long.
     """
     curve = kaplan_meier(times, level)
     t = times.points
@@ -249,7 +247,7 @@ def restricted_mean(times: Times, horizon: float, log: bool = False, level: floa
     heights = np.concatenate([[1.0], curve.survival[keep]])
     areas = widths * heights
     value = float(edges[0] + areas.sum()) if log else float(areas.sum())
-    # Var = sum over events of (area to the right)^2 d / (Y (Y - d))
+    # Greenwood: variance = sum over events of (area to the right)^2 d / (Y (Y - d)).
     right = np.cumsum(areas[::-1])[::-1][1:]
     d, y = curve.events[keep], curve.at_risk[keep]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -261,7 +259,7 @@ def restricted_mean(times: Times, horizon: float, log: bool = False, level: floa
 
 @dataclass(frozen=True, slots=True)
 class LogRank:
-    """Do the groups generalise at one pace? Mantel's log-rank test over k groups."""
+    """Mantel's log-rank test that k groups have the same distribution of times."""
 
     statistic: float
     dof: int
@@ -272,13 +270,14 @@ def logrank(groups: Sequence[Times]) -> LogRank:
     """Compare groups of times; event times are interval midpoints.
 
     Raises:
-        NotEnoughData: fewer than two groups with runs, no event in any, or a group that no event can be seen in.
+        NotEnoughData: fewer than two groups have runs, no run has an event, or fewer than two groups have runs at risk
+            at an event.
     """
     groups = [g for g in groups if len(g)]
     events = np.concatenate([g.points[g.seen] for g in groups]) if groups else np.array([])
     if len(groups) < 2 or not len(events):
         raise NotEnoughData("two conditions with runs, and at least one run that generalised")
-    groups = [g for g in groups if g.points.max() >= events.min()]  # others were cut off before anything happened
+    groups = [g for g in groups if g.points.max() >= events.min()]  # without groups that were censored before any event
     points = np.concatenate([g.points for g in groups])
     seen = np.concatenate([g.seen for g in groups])
     member = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
@@ -287,6 +286,6 @@ def logrank(groups: Sequence[Times]) -> LogRank:
     except np.linalg.LinAlgError:
         statistic = math.nan
     if not math.isfinite(statistic):
-        raise NotEnoughData("two conditions of which runs were still watched when others generalised")
-    # survdiff's own p-value is 1 - cdf, which ends at 1e-16.
+        raise NotEnoughData("two conditions with runs that had not ended when others generalised")
+    # survdiff's p-value is 1 - cdf, which loses its digits below 1e-16.
     return LogRank(statistic, len(groups) - 1, float(stats.chi2.sf(statistic, len(groups) - 1)))

@@ -1,16 +1,16 @@
-"""How much of the spread is the split, the weights, the order, their interactions, and chaos?
+"""Variance shares of split, weights, order, their interactions and chaos: a random-effects analysis of variance.
 
-The outcome y of a run is modelled as a sum of independent random effects, one for each
-set of crossed factors and one for the replicate (chaos):
+The outcome y of a run is a sum of independent random effects, one for each set of crossed
+factors and one for the replicate (chaos):
 ``y = mean + sum over sets A of effect_A(levels of A) + chaos``.
 
-Each set of factors has a mean square: that of the cell means' part which its levels
-explain and no other set of as many or fewer factors does. Each is, in expectation, a
-known sum of the variance components, so solving a linear system gives those. Intervals
-are fiducial (generalised confidence intervals): every mean square is a scaled
-chi-square, which is inverted draw by draw. On a full grid with equally many replicates
-in each cell this is the classical analysis and exact under the model; on a sampled grid
-the chi-squares get Satterthwaite's degrees of freedom and the intervals are approximate.
+The mean square of a set of factors measures the part of the cell means that its levels explain
+and that no other set of as many or fewer factors explains. Its expectation is a known linear
+combination of the variance components, so a linear system gives the components. Intervals are
+fiducial (generalised confidence intervals): each mean square is a scaled chi-square, which is
+inverted draw by draw. On a full grid with equal numbers of replicates this is the classical
+analysis, exact under the model. On a sampled grid the chi-squares have Satterthwaite's degrees of
+freedom, and the intervals are approximate.
 
 Sources: Searle, Casella and McCulloch 1992 (fitting constants); Satterthwaite 1946;
 Weerahandi 1993; Hannig, Iyer and Patterson 2006 (fiducial generalised intervals).
@@ -34,7 +34,7 @@ Ints = NDArray[np.int64]
 CHAOS: Final = "chaos"
 DRAWS: Final = 4000
 TOLERANCE: Final = 1e-8
-"""Relative eigenvalue below which a direction is none."""
+"""Relative eigenvalues below this count as zero."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class VarianceShares:
 
     shares: dict[str, Estimate]
     together: Estimate | None
-    """Share of all interactions: what belongs to combinations of levels and to no factor by itself."""
+    """Share of all interactions; None with a single factor."""
     sums: dict[str, Estimate]
-    """Shares of the sums of components that were asked for, by their names."""
+    """Shares of the requested sums of components, by name."""
     components: dict[str, float]
     total: float
     levels: dict[str, int]
@@ -64,13 +64,12 @@ def variance_shares(
 ) -> VarianceShares:
     """Return the variance shares of outcome ``y`` (n,) over crossed ``factors`` (name: level of each run).
 
-    Factors with a single level are left out. ``sums`` names sums of components: the model of an order that means
-    something inside its split only is the crossed one, with the split's part in the order's.
+    Factors with a single level are left out. ``sums`` names sums of components. Example: an order nested in its
+    split is the crossed model with the sum of ``order`` and ``split × order``.
 
     Raises:
-        NotEnoughData: no factor has two levels, no cell has two replicates (then
-            interaction and chaos cannot be told apart), the levels are not crossed
-            enough to tell the components apart, or all outcomes are equal.
+        NotEnoughData: no factor has two levels; no cell has two replicates, so interaction and chaos cannot
+            be separated; the levels are not crossed enough to separate the components; or all outcomes are equal.
     """
     names = [name for name, values in factors.items() if len(np.unique(values)) > 1]
     if not names:
@@ -132,10 +131,10 @@ def variance_shares(
 
 
 def _freedom(squares: Floats, most: int) -> float:
-    """Return the degrees of freedom of the sum of ``squares`` (one of each cell), at most ``most``.
+    """Return the degrees of freedom of the sum of ``squares`` (one per cell), at most ``most``.
 
-    Those of the chi-square with the same mean and variance (Satterthwaite): where some cells are more
-    chaotic than others, a few of them make most of the sum, and it is less certain than their number says.
+    They are those of the chi-square with the same mean and variance (Satterthwaite). If a few chaotic cells
+    make most of the sum, it is less certain than the number of cells suggests.
     """
     spread = len(squares) * float(squares.var(ddof=1)) if len(squares) > 1 else 0.0
     return min(float(most), max(1.0, 2 * float(squares.sum()) ** 2 / spread)) if spread > 0 else float(most)
@@ -148,8 +147,8 @@ def _name(names: Sequence[str], subset: tuple[int, ...]) -> str:
 def _estimates(
     value: Floats, draws: Floats, labels: list[str], n: int, method: str, level: float
 ) -> dict[str, Estimate]:
-    # A draw's total takes its negative components along: cutting each off at 0 first would inflate the
-    # total and pull every share down.
+    # A draw's total includes its negative components: clipping each at 0 first would raise the total and
+    # bias all shares down.
     total = draws.sum(1, keepdims=True)
     drawn = np.clip(draws / np.where(total > 0, total, np.inf), 0, 1)
     tail = (1 - level) / 2
@@ -161,25 +160,25 @@ def _estimates(
 
 
 def _basis(columns: Floats) -> Floats:
-    """Return an orthonormal basis (cells, rank) of what ``columns`` (cells, k) span."""
+    """Return an orthonormal basis (cells, rank) of the span of ``columns`` (cells, k)."""
     values, vectors = np.linalg.eigh(columns.T @ columns)
     kept = values > TOLERANCE * max(float(values[-1]), 1.0)
     return np.asarray(columns @ (vectors[:, kept] / np.sqrt(values[kept])))
 
 
 class _Design:
-    """What each mean square of the cell means is made of, from the cells that were run.
+    """The expected mean squares of the cell means, for the cells that were run.
 
-    Rows of ``expected`` are the mean squares (one for each set of factors, then chaos),
-    columns the variance components in the same order.
+    Rows of ``expected`` are the mean squares (one per set of factors, then chaos), columns the
+    variance components in the same order.
     """
 
     def __init__(self, cells: Ints, noise: Floats, names: Sequence[str], *, strict: bool) -> None:
-        """Decompose ``cells`` (m, factors); ``noise`` (m,) is each mean's share of the chaos variance.
+        """Decompose ``cells`` (m, factors); the variance of a cell's mean has ``noise`` (m,) times the chaos variance.
 
-        Strict: each set's mean square is freed of all other sets of as many factors, so that
-        it holds as few components as can be. That takes many cells; otherwise it is freed of
-        sets of fewer factors only.
+        ``strict``: each set's effects are made orthogonal to all other sets of as many factors, so that
+        its mean square has as few components as possible. This needs many cells. Otherwise they are
+        orthogonal only to sets of fewer factors.
         """
         m, k = cells.shape
         self.subsets = [s for size in range(1, k + 1) for s in combinations(range(k), size)]
@@ -235,7 +234,7 @@ class _Design:
         return [*squares, float((rest**2).sum()) / self._left]
 
     def degrees_of_freedom(self, components: Floats) -> list[float]:
-        """Return those of the chi-square with each mean square's mean and variance (Satterthwaite)."""
+        """Return those of the chi-square with the mean and variance of each mean square (Satterthwaite)."""
 
         def effective(basis: Floats) -> float:
             covariance = components[-2] * np.eye(basis.shape[1]) + components[-1] * (basis.T * self._noise) @ basis

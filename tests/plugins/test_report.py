@@ -53,7 +53,7 @@ def test_a_figure_and_a_study_stand_in_the_report(store: Path, capsys: pytest.Ca
     assert "runs                     3" in capsys.readouterr().out
     studies = {study["name"]: study for study in json.loads((store / "report/report.json").read_text())["studies"]}
     assert studies["picture"]["question"] == "How many runs are there?"
-    assert studies["nothing"]["notes"] == ["The store has nothing for it."]
+    assert studies["nothing"]["notes"] == ["The store has no data for it."]
     assert (store / "report/figures/picture.csv").read_text() == "runs\n3\n"
     assert "All of them." in (store / "report/report.html").read_text()
 
