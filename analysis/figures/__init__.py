@@ -1,4 +1,4 @@
-"""Pictures of what the studies found. Figures take a study's result and decide nothing."""
+"""Figures of the studies' results. A figure draws the numbers of a study and computes no estimates."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "mechanism": (inside.aligned,),
     "papers": (papers.beside_papers,),
 }
-"""Study name: its figures, each a function of the study; None where it has nothing to show."""
+"""Figures by the study's name, each a function of the study that returns None if there is nothing to draw."""
 
 
 PAGES: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
     "census": (evidence.census_iconic, evidence.census_logit),
 }
-"""Study name: figures that the pages of ``results/`` have beside those of the report."""
+"""By the study's name: figures that only the pages of ``results/`` have."""
 
 
 BESIDE: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
     "census": (beside.super_shares,),
     "survival": (beside.cumulative,),
 }
-"""Study name: its figures where it has parts, each a function of the study."""
+"""By the study's name: figures of a study that has parts (populations, conditions)."""
 MOST_PARTS = 4
-"""Parts whose own figures are drawn; the others stand in the table."""
+"""Largest number of parts that get their own figures; the others are only in the table."""
 
 
 def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
-    """Return the figures of a study, drawn in the common style; of its parts, where it has some, each by its name.
+    """Return the figures of a study in the common style. If it has parts, the names of their figures are numbered.
 
-    ``for_page``: with those that only a page of ``results/`` has.
+    ``for_page``: also return the figures that only the pages of ``results/`` have.
     """
     if isinstance(study, OwnStudy):
         return study.drawn
@@ -84,7 +84,7 @@ def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
             drawn = draw(study)
             made += drawn if isinstance(drawn, list) else [drawn] if drawn else []
     for i, part in enumerate(study.parts[:MOST_PARTS], 1):
-        if study.name != "survival":  # all of them are in one figure
+        if study.name != "survival":  # one figure shows all its parts
             made += [
                 replace(
                     d,

@@ -1,4 +1,4 @@
-"""Figures that hold the populations of a store beside each other."""
+"""Figures that compare the populations of a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from analysis.figures.style import BLUE, SERIES, Drawing
 from analysis.studies.base import Study
 
 NAME_WIDTH, LABEL_WIDTH = 30, 20
-"""Letters of a population's name in one line: beside an axis, beside a curve."""
+"""Largest number of characters per line of a population's name: beside an axis, beside a curve."""
 
 
 def _lines(name: str, width: int) -> str:
@@ -54,8 +54,8 @@ def cumulative(study: Study) -> Drawing:
         f" {len(study.parts) - len(parts)} more populations are in the table." if len(study.parts) > len(parts) else ""
     )
     caption = (
-        "Kaplan-Meier with 95% bands; a curve ends where too few runs were watched, and counts a seed from when it "
-        f"first reached the threshold.{rest}"
+        "Kaplan-Meier with 95% bands. A curve ends where too few runs are left. A seed counts from the step at which "
+        f"it first reached the threshold.{rest}"
     )
     title = "Share of seeds that have generalised by each step"
     return survival.compare("cumulative", title, caption, curves, max(ends), ends)

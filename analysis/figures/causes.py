@@ -31,7 +31,7 @@ from analysis.studies.prediction import Prediction
 from analysis.studies.repeatability import MORE_OFTEN, MOST_REPEATS, Repeats
 
 SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "#c67e1b"])
-"""Early to late. Near the palette's teal and amber but none of it, so that a dark page leaves the map as it is."""
+"""Colours from early to late. None is a colour of the palette, so a dark page does not replace them."""
 
 
 def intervals(
@@ -69,7 +69,7 @@ def variance_bars(study: Crossed) -> Drawing | None:
         f"Share of the variance of the outcome with 95% intervals; {result.n} runs, {result.replicates:.1f} per cell. "
         "Blue: a seed alone; grey: interactions; red: runs with equal seeds."
     )
-    return intervals("variance_shares", "Who decides?", caption, frame, colours, "share of variance", True)
+    return intervals("variance_shares", "Variance shares", caption, frame, colours, "share of variance", True)
 
 
 def heat_map(study: Crossed) -> Drawing | None:
@@ -113,7 +113,7 @@ def heat_map(study: Crossed) -> Drawing | None:
     else:
         label, what = "accuracy", "mean accuracy at the horizon"
     bar.set_label(label, color=SOFT)
-    caption = f"Each square: {what}, of one {a} seed with one {b} seed ({len(study.rows)} runs)."
+    caption = f"Each square: {what} of one {a} seed and one {b} seed ({len(study.rows)} runs)."
     data = table.reset_index().melt(id_vars=first, value_name="mean outcome")
     return Drawing("heat_map", f"{a.capitalize()} seeds against {b} seeds", caption, figure, data)
 
@@ -150,9 +150,9 @@ def layer_shares(study: Layers) -> Drawing:
     axes.set_ylim(-0.6, n - 0.4)
     _factor_ticks(axes, float(frame["low"].min()), float(frame["high"].max()))
     if study.is_time:
-        axes.set_xlabel("times as long (left of 1: faster with the donor's weights)")
+        axes.set_xlabel("ratio of times (left of 1: faster with the donor's weights)")
     else:
-        axes.set_xlabel("odds of a wrong answer, times (left of 1: better with the donor's weights)")
+        axes.set_xlabel("ratio of the odds of a wrong answer (left of 1: better with the donor's weights)")
     caption = (
         "Shapley share of each layer's initial weights with 95% intervals, one colour per transplant (recipient "
         "← donor). The shares of a transplant multiply to its total. Grey: negative controls, layers that start "
@@ -184,18 +184,18 @@ def repeat_kinds(study: Repeats) -> Drawing | None:
     colours = [ROSE if not t.free else BLUE if len(t.kind.fixed) == 1 else AMBER for t in study.tests]
     caption = (
         f"Share of the candidates' repeats that are {study.tests[0].kind.hit.words} again, with 95% intervals. Red: "
-        "all seeds kept, only the rounding differs; amber: the two streams that are named are kept, the third is "
-        "redrawn; blue: one is kept."
+        "all seeds are kept, only the rounding differs. Amber: the two named streams are kept, the third is "
+        "redrawn. Blue: one stream is kept."
     )
-    return intervals("repeat_kinds", "What carries it?", caption, frame, colours, "share of repeats", True)
+    return intervals("repeat_kinds", "Repeats by what is kept", caption, frame, colours, "share of repeats", True)
 
 
 MOST_CANDIDATES = 30
-"""Candidates that are drawn; the data hold all."""
+"""Largest number of candidates in the figure; its csv has all."""
 
 
 def repeat_candidates(study: Repeats) -> Drawing:
-    """Draw, for the first kind of repeat, each candidate's share of hits beside that of other seeds."""
+    """Draw, for the first kind of repeat, each candidate's share of hits and the share of other seeds."""
     test = study.tests[0]
     frame = test.units.assign(name=test.units["candidate"], value=test.units["share"])
     shown = frame.head(MOST_CANDIDATES)
@@ -210,7 +210,7 @@ def repeat_candidates(study: Repeats) -> Drawing:
         caption += f" Band: other seeds, {base.percent()}."
     colours = [TEAL if yes else GREY for yes in called]
     label = f"share of repeats that are {test.kind.hit.words}"
-    made = intervals("repeat_candidates", "Do they come back?", caption, shown, colours, label, True)
+    made = intervals("repeat_candidates", "Repeats of each candidate", caption, shown, colours, label, True)
     axes = made.figure.axes[0]
     axes.set_xlim(-0.01, 1.02)
     if base is not None:
@@ -238,4 +238,4 @@ def prediction_curve(study: Prediction) -> Drawing:
         chart.Axis("AUROC", min(0.4, float(looks["low"].min()) - 0.02), 1.02),
         (chart.Rule("y", 0.5, "chance"), band),
     )
-    return Drawing("prediction", "How early the winners can be told", caption, figure, looks, charts=(answer,))
+    return Drawing("prediction", "AUROC by the step of the prediction", caption, figure, looks, charts=(answer,))

@@ -1,6 +1,6 @@
-"""What a figure shows, as data that a page draws and points at: which run, which step, which value.
+"""The content of an interactive chart as data: run, step and value of each line, point and bar.
 
-A chart stands beside the drawing of the same numbers by matplotlib. Nothing is drawn here.
+The page's scripts draw a chart from it, with the same numbers as the matplotlib figure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis. ``low`` and ``high`` are its ends."""
+    """One axis with its ends ``low`` and ``high``."""
 
     label: str
     low: float
@@ -20,9 +20,9 @@ class Axis:
     log: bool = False
     percent: bool = False
     whole: bool = False
-    """Counts: no ticks between whole numbers."""
+    """The axis has counts: ticks only at whole numbers."""
     linear_until: float | None = None
-    """From here on the axis is logarithmic, below it linear; None: it is what ``log`` says."""
+    """The axis is linear below this value and logarithmic above; None: ``log`` decides."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Lines:
     x: str
     y: str
     drawn: frozenset[str]
-    """Runs that are always seen; the others are drawn while they are highlighted."""
+    """Runs that are always drawn; the others are drawn while they are highlighted."""
     alpha: float = 0.6
     width: float = 1.0
 
@@ -82,10 +82,10 @@ Layer = Lines | Points | Bars | Band | Rule
 
 @dataclass(frozen=True)
 class Chart:
-    """Axes, and what is drawn between them from back to front."""
+    """Axes, and layers from back to front."""
 
     x: Axis
     y: Axis
     layers: tuple[Layer, ...]
     marks: pd.Series | None = None
-    """Where each run (index: run_id) stands on the x axis of a chart of counts or shares."""
+    """Place of each run (index: run_id) on the x axis of a chart of counts or shares."""

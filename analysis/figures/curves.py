@@ -1,4 +1,4 @@
-"""Curves over steps: accuracy and loss with the super seeds picked out, and the phase portrait of the regimes."""
+"""Curves over steps: accuracy and loss of the seeds by class, and the phase portrait of the regimes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from analysis.studies.census import Census
 from analysis.studies.regimes import Regimes
 
 MOST: Final = 60
-"""Lines drawn per group; more only make ink. They are spread evenly over the runs in order of run_id."""
+"""Largest number of lines per group, spread evenly over the runs in order of run_id."""
 CLASS_STYLES: Final = {
     "normal": (CLASS_COLOURS["normal"], 0.45, 0.7),
     "fast": (CLASS_COLOURS["fast"], 0.8, 0.9),
@@ -52,7 +52,7 @@ def lines(axes: Axes, curves: pd.DataFrame, x: str, y: str, **options: Any) -> N
 
 
 def bounds(values: pd.Series) -> tuple[float, float]:
-    """Return the ends of an axis that holds ``values`` with a little room."""
+    """Return the ends of an axis for ``values``, with a margin of 4%."""
     finite = values.to_numpy(dtype=float)
     finite = finite[np.isfinite(finite)]
     first, last = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
@@ -61,12 +61,12 @@ def bounds(values: pd.Series) -> tuple[float, float]:
 
 
 def seed_curves(census: Census) -> Drawing | None:
-    """Draw validation accuracy and loss over steps, super seeds picked out."""
+    """Draw validation accuracy and loss over steps, coloured by the seed's class."""
     if census.curves.empty:
         return None
     label, styles = census.rows["label"], CLASS_STYLES
     if not census.has_diary_task:
-        # The diary's classes belong to its task; elsewhere a seed is super by time.
+        # The diary's thresholds were made for its task; on other tasks the definition by time applies.
         seen = np.where(census.times.seen, "generalised", "not yet")
         fastest = census.by_time.is_super if census.by_time is not None else np.zeros(len(seen), dtype=bool)
         label, styles = pd.Series(np.where(fastest, "super", seen), index=label.index), TIME_STYLES
@@ -106,7 +106,7 @@ def seed_curves(census: Census) -> Drawing | None:
             color=INK if styles[name][0] == GREY else styles[name][0],
             fontsize=SMALL,
         )
-    caption = f"Up to {MOST} seeds of each class, evenly picked from {len(label):,}; the counts are of all seeds."
+    caption = f"Up to {MOST} seeds of each class, evenly selected; the counts are of all {len(label):,} seeds."
     charts = tuple(
         Chart(
             Axis("step", 0, last),
@@ -162,7 +162,7 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
     data = pd.concat(drawn)
     axes.set_yscale("log")
     axes.autoscale_view()
-    axes.set_xlabel("weight norm (embeddings left out)")
+    axes.set_xlabel("weight norm (without embeddings)")
     axes.set_ylabel("validation loss")
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
     for i, (name, n) in enumerate(notes):
@@ -176,12 +176,12 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
             fontsize=SMALL,
         )
     caption = (
-        f"Each line is one of {sum(n for _, n in notes):,} generalised seeds (up to 30 a regime) on its way from the "
-        "first evaluation to the last; the dot is where it generalised."
+        f"Each line is one of {sum(n for _, n in notes):,} generalised seeds (up to 30 per regime), from its first "
+        "evaluation to its last. The dot marks the step of generalisation."
     )
     loss = data["val_loss"]
     chart = Chart(
-        Axis("weight norm (embeddings left out)", *bounds(data["weight_norm"])),
+        Axis("weight norm (without embeddings)", *bounds(data["weight_norm"])),
         Axis("validation loss", 0.9 * float(loss.min()), 1.1 * float(loss.max()), log=True),
         (*layers, *ends),
     )
@@ -231,8 +231,8 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     )
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18), ncols=3, borderaxespad=0)
     missing = int((~np.isfinite(done["fall"])).sum())
-    caption = f"{len(done):,} generalised seeds; on the dashed line both happen at one step. "
-    caption += f"{missing} seeds at the upper edge never lost 1% of their norm." if missing else ""
+    caption = f"{len(done):,} generalised seeds. On the dashed line both happen at the same step. "
+    caption += f"The norm of {missing} seeds, at the upper edge, never fell by 1%." if missing else ""
     data = done[["grokked", "fall", "climb", "lag", "regime"]].rename_axis("run_id").reset_index()
     places = pd.DataFrame({"run_id": done.index, "x": x, "y": y})
     layers = tuple(
@@ -246,4 +246,5 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         (Rule("diagonal", 0.0), *layers),
     )
     count = f"{len(done):,} seeds"
-    return Drawing("order_of_events", "Which comes first", caption.strip(), figure, data, count, (chart,))
+    title = "Fall of the weight norm and generalisation"
+    return Drawing("order_of_events", title, caption.strip(), figure, data, count, (chart,))

@@ -1,7 +1,7 @@
-"""Figures of the evidence pages: frames in, a drawing out. To be called under ``style.RC``.
+"""Figures of the pages in ``results/``, from data frames. Call them under ``style.RC``.
 
-Accuracy stands on a logit axis: from 1% to 2% is as far as from 98% to 99%, so that rare seeds
-at either end are seen.
+Accuracy has a logit axis: from 1% to 2% is as far as from 98% to 99%, so that rare seeds at both
+ends are visible.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from analysis.studies.census import Census
 
 Floats = NDArray[np.float64]
 CHOSEN: Final = (TEAL, AMBER, BLUE)
-"""Colours of the runs that are picked out, in their order."""
+"""Colours of the chosen runs, in their order."""
 LOGIT_TICKS: Final = (0.001, 0.01, 0.05, DIARY.normal_accuracy, 0.5, 0.75, 0.9, DIARY.super_accuracy, 0.999)
 MOST_FAINT: Final = 200
 MOST_STRIPS: Final = 18
-"""Families (a parent, and what is redrawn) that get a strip each."""
+"""Largest number of families (a parent and its redrawn streams) with a strip each."""
 
 
 def logit(accuracy: pd.Series | Floats, examples: int) -> Floats:
-    """Return ln(right / wrong) of accuracies over ``examples`` examples, half an example away from 0 and 1."""
+    """Return ln(right / wrong) of accuracies over ``examples`` examples, with half an example added to both counts."""
     hits = np.asarray(accuracy, dtype=float) * examples + 0.5
     return np.asarray(np.log(hits / (examples + 1 - hits)))
 
@@ -42,14 +42,17 @@ def logit(accuracy: pd.Series | Floats, examples: int) -> Floats:
 def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
     """Draw training (dashed) and validation accuracy (solid) over log steps: the chosen runs in colour, others faint.
 
-    ``curves``: columns run_id, step, train_acc, val_acc. ``chosen``: run_id and what it is called,
-    ``{"3f...": "seed 512 (super)"}``, at most three.
+    ``curves``: columns run_id, step, train_acc, val_acc. ``chosen``: the legend's name by run_id, such as
+    ``{"3f...": "seed 512 (super)"}``, for at most three runs.
+
+    Raises:
+        ValueError: more than three runs are chosen, or one is not among the curves.
     """
     known = curves[curves["step"] > 0].sort_values(["run_id", "step"], kind="stable")
     every = pd.Index(known["run_id"].unique())
     missing = [run for run in chosen if run not in every]
     if missing or len(chosen) > len(CHOSEN):
-        raise ValueError(f"up to {len(CHOSEN)} runs of the curves can be chosen; not among them: {missing}")
+        raise ValueError(f"choose up to {len(CHOSEN)} runs of the curves; without a curve: {missing}")
     faint = spread(every.difference(pd.Index(list(chosen))), MOST_FAINT)
     figure, axes = canvas(height=3.4)
     here = known[known["run_id"].isin(faint)]
@@ -80,7 +83,7 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
 
 
 def branch_strips(study: Branching) -> Drawing | None:
-    """Draw the children of every family beside the census; of many parents, those of each kind together."""
+    """Draw the children of every family and the census; with many parents, one strip per kind of parent."""
     children = pd.concat(
         [family.rows.assign(redrawn=family.name) for family in study.families], ignore_index=True
     ).rename(columns={"accuracy": "val_acc"})
@@ -95,7 +98,7 @@ def branch_strips(study: Branching) -> Drawing | None:
 
 
 def census_logit(census: Census) -> Drawing | None:
-    """Draw the logit accuracies of a census that was judged by the diary's thresholds."""
+    """Draw the logit accuracies of a census of the diary's task; None for other tasks."""
     judged = census.rows[census.rows["label"].isin(["super", "fast", "normal"])]
     if judged.empty or not census.has_diary_task:
         return None
@@ -104,7 +107,7 @@ def census_logit(census: Census) -> Drawing | None:
 
 
 def census_iconic(census: Census) -> Drawing | None:
-    """Draw the curves of a census, the best super seed and the best fast one in colour (else the two best)."""
+    """Draw the curves of a census, with the best super and the best fast seed in colour (else the two best seeds)."""
     ranked = census.rows[census.rows["label"] != UNJUDGED].sort_values("accuracy", ascending=False, kind="stable")
     if len(ranked) < 3:
         return None
@@ -116,7 +119,7 @@ def census_iconic(census: Census) -> Drawing | None:
 
 
 def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step: int = DIARY.horizon) -> Drawing:
-    """Draw the children of each parent and redrawn stream as points, below them the seeds of the census.
+    """Draw the children of each parent and redrawn stream as points, and the seeds of the census below them.
 
     ``children``: columns parent (its name), redrawn (stream or streams) and val_acc at ``step``;
     ``census``: validation accuracies of random seeds at the same step; ``examples``: validation examples.
@@ -145,22 +148,22 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
     _logit_axis(axes, examples, np.concatenate([frame["logit"].to_numpy() for frame in frames]))
     axes.set_xlabel(f"validation accuracy at step {step:,} (logit axis)")
     caption = (
-        f"Each point is a run at step {step:,}: the census of {len(census):,} random seeds, and above it the children "
-        "of each parent, with what is named redrawn and the other streams kept. Bar: median. Dashed: the diary's "
+        f"Each point is a run at step {step:,}. Lowest row: the census of {len(census):,} random seeds. Other rows: "
+        "children of one parent, with the named streams redrawn and the others kept. Bar: median. Dashed: the diary's "
         f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
     count = f"{len(children):,} children, {len(census):,} seeds"
     return Drawing(
-        "redraw_strips", "Children with redrawn streams, beside random seeds", caption, figure, pd.concat(frames), count
+        "redraw_strips", "Children with redrawn streams, and random seeds", caption, figure, pd.concat(frames), count
     )
 
 
 def qq_log_time(times: pd.DataFrame, level: float = 0.95) -> Drawing:
-    """Draw the order of log times against a normal's, with the band in which one log-normal stays.
+    """Draw the normal quantile plot of log times, with the pointwise band of samples of one log-normal.
 
-    ``times``: columns left and right, each run's time being in (left, right] and right infinite
-    where it was censored at left. The line is the log-normal of highest likelihood; censored runs
-    count in it and in the ranks (Kaplan-Meier), and have no point.
+    ``times``: columns left and right. Each run's time is in (left, right]; right is infinite if it was
+    censored at left. The line is the log-normal of maximum likelihood. Censored runs count in the fit
+    and in the ranks (Kaplan-Meier) but have no point.
     """
     known = Times(times["left"].to_numpy(dtype=float), times["right"].to_numpy(dtype=float))
     n, seen = len(known), int(known.seen.sum())
@@ -191,16 +194,16 @@ def qq_log_time(times: pd.DataFrame, level: float = 0.95) -> Drawing:
     axes.set_ylabel("step of generalisation (log)")
     axes.legend(loc="upper left")
     caption = (
-        f"{seen:,} of {n:,} seeds generalised. Line: the log-normal of highest likelihood (median "
-        f"{np.exp(centre):,.0f} steps, standard deviation of the log {width:.2f}). Band: where {level:.0%} of samples "
-        f"of it have the point of that rank; {int(outside.sum())} points lie outside."
+        f"{seen:,} of {n:,} seeds generalised. Line: the log-normal of maximum likelihood (median "
+        f"{np.exp(centre):,.0f} steps, standard deviation of the log {width:.2f}). Band: {level:.0%} of samples of it "
+        f"have the point of that rank inside; {int(outside.sum())} points lie outside."
     )
     frame = pd.DataFrame({"normal": z, "step": curve.times, "runs": curve.events, "low": low, "high": high})
     return Drawing("qq_log_time", "Is one log-normal enough?", caption, figure, frame, f"{n:,} seeds")
 
 
 def logit_histogram(accuracy: pd.Series, examples: int, step: int = DIARY.horizon, bins: int = 40) -> Drawing:
-    """Draw the histogram of logit validation accuracy at ``step``, the diary's thresholds and classes on it.
+    """Draw the histogram of logit validation accuracy at ``step``, with the diary's thresholds and classes.
 
     ``accuracy``: one value per seed; ``examples``: validation examples.
     """
@@ -233,12 +236,12 @@ def logit_histogram(accuracy: pd.Series, examples: int, step: int = DIARY.horizo
         f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
     return Drawing(
-        "logit_histogram", "Where the seeds stand, tails and all", caption, figure, data, f"{len(values):,} seeds"
+        "logit_histogram", "Validation accuracy on a logit axis", caption, figure, data, f"{len(values):,} seeds"
     )
 
 
 def _edges(x: Floats, thresholds: Floats, bins: int) -> Floats:
-    """Return bin edges over ``x`` among which are the thresholds, so that a bar has one class."""
+    """Return bin edges over ``x`` that include the thresholds, so that each bar has one class."""
     low, high = min(float(x.min()), float(thresholds[0])) - 0.1, max(float(x.max()), float(thresholds[1])) + 0.1
     width = (high - low) / bins
     ends = [low, *thresholds, high]
@@ -247,7 +250,7 @@ def _edges(x: Floats, thresholds: Floats, bins: int) -> Floats:
 
 
 def _apart(x: Floats, most: float = 0.34) -> Floats:
-    """Return heights that keep equal values apart: the same for the same values, in no order that could be read."""
+    """Return deterministic vertical offsets (n,) that separate equal values and show no pattern."""
     turns = np.argsort(np.argsort(x, kind="stable"), kind="stable") * 0.6180339887498949 % 1.0
     return np.asarray((2 * turns - 1) * most)
 

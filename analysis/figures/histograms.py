@@ -14,13 +14,13 @@ from analysis.studies.census import Census
 
 _LOW, _HIGH = DIARY.normal_accuracy, DIARY.super_accuracy
 ACCURACY_BINS = np.concatenate([np.linspace(0, _LOW, 11), np.linspace(_LOW, _HIGH, 30)[1:], [1.0]])
-"""Bins about 0.025 wide whose edges include the thresholds, so that a bar has one class."""
+"""Edges of bins about 0.025 wide. They include the thresholds, so that each bar has one class."""
 LINEAR_UNTIL = 10.0
-"""Seeds in a bin above which a logarithmic axis of counts begins."""
+"""Number of seeds in a bin above which an axis of counts is logarithmic, if it is."""
 
 
 def accuracy_histogram(census: Census) -> Drawing:
-    """Draw how many seeds ended in each fortieth of validation accuracy at the horizon, by class."""
+    """Draw the histogram of validation accuracy at the horizon, by class."""
     rows = census.rows[census.rows["label"] != UNJUDGED]
     figure, axes = canvas()
     bottom = np.zeros(len(ACCURACY_BINS) - 1)
@@ -67,7 +67,7 @@ def accuracy_histogram(census: Census) -> Drawing:
     )
     layers = [
         Bars(
-            f"{name if census.is_diary_regime else words[name]} ({int(data[name].sum()):,})",
+            f"{name if census.has_diary_task else words[name]} ({int(data[name].sum()):,})",
             CLASS_COLOURS[name],
             pd.DataFrame({"low": data["accuracy from"], "high": data["accuracy to"], "count": data[name]}),
         )
@@ -80,12 +80,12 @@ def accuracy_histogram(census: Census) -> Drawing:
         (*layers, *rules),
         rows["accuracy"],
     )
-    title = "Where the seeds stand at the horizon"
+    title = "Validation accuracy at the horizon"
     return Drawing("accuracy_histogram", title, caption, figure, data, f"{len(rows):,} seeds", (chart,))
 
 
 def time_histogram(census: Census) -> Drawing:
-    """Draw at which step the seeds generalised; those that never did are a bar of their own."""
+    """Draw the histogram of the step of generalisation; seeds that did not generalise have their own bar."""
     times = census.times
     budget = float(np.max(np.where(times.seen, np.where(times.seen, times.right, 0), times.left)))
     edges = _edges(times.right[times.seen], budget)
@@ -124,7 +124,7 @@ def time_histogram(census: Census) -> Drawing:
     axes.set_xlim(0, budget + 3.5 * bar)
     steps_axis(axes, "step at which the seed generalised")
     data = pd.DataFrame({"step from": [*edges[:-1], np.nan], "step to": [*edges[1:], np.nan], "seeds": [*count, never]})
-    caption = f"Step of generalisation of {len(times):,} seeds; {never:,} had not generalised when their run ended."
+    caption = f"Step of generalisation of {len(times):,} seeds. {never:,} had not generalised when their run ended."
     if census.by_time:
         caption += f" Median {census.by_time.median.plain()}"
         caption += "; green: at least three times faster than that." if census.by_time.is_super.any() else "."
@@ -154,7 +154,7 @@ def time_histogram(census: Census) -> Drawing:
 
 
 def _is_uneven(counts: np.ndarray) -> bool:
-    """Return whether a few seeds stand beside thousands, so that a linear axis hides them."""
+    """Return whether the smallest bin is too small to be visible on a linear axis."""
     top = float(np.max(counts, initial=0))
     return top > 50 * float(np.min(counts[counts > 0], initial=max(1.0, top)))
 
@@ -170,7 +170,7 @@ def _counts(counts: np.ndarray) -> Axis:
 
 
 def _count_axis(axes: Axes, counts: np.ndarray) -> None:
-    """Scale the axis of counts: logarithmic above 10 where a few seeds stand beside thousands."""
+    """Scale the axis of counts: logarithmic above ``LINEAR_UNTIL`` if the counts are uneven."""
     top = max(1.0, float(np.max(counts)))
     if _is_uneven(counts):
         axes.set_yscale("symlog", linthresh=LINEAR_UNTIL, linscale=0.6)
@@ -184,7 +184,7 @@ def _count_axis(axes: Axes, counts: np.ndarray) -> None:
 
 
 def _edges(times: np.ndarray, budget: float, most: int = 40) -> np.ndarray:
-    """Return bin edges that are multiples of the evaluation spacing, so that no bin is empty by rounding."""
+    """Return bin edges at multiples of the evaluation interval, so that no bin is empty by rounding."""
     values = np.unique(times)
     spacing = float(np.diff(values).min()) if len(values) > 1 else max(1.0, budget / most)
     per_bin = max(1, int(np.ceil(budget / spacing / most)))

@@ -1,4 +1,4 @@
-"""Figures of the measurements inside a network, on a clock that shows 1 when the run generalises."""
+"""Figures of the measurements inside a network, over the step relative to the step of generalisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_FROM = 30.0
 
 
 def aligned(study: Mechanism) -> list[Drawing]:
-    """Draw median and quartiles of each measurement that moves by the clock, one figure each."""
+    """Draw median and quartiles of each measurement over relative time, one figure each; constant ones are left out."""
     return [_one(name, frame) for name, frame in study.aligned.items() if frame["low"].min() < frame["high"].max()]
 
 
@@ -27,7 +27,7 @@ def _one(name: str, frame: pd.DataFrame) -> Drawing:
     axes.annotate("generalises", (1, 1), xycoords=("data", "axes fraction"), xytext=(4, -1),
                   textcoords="offset points", va="top", fontsize=SMALL, color=SOFT)  # fmt: skip
     axes.set_xlim(0, float(frame["clock"].max()))
-    axes.set_xlabel("step, over the step of generalisation")
+    axes.set_xlabel("step divided by the step of generalisation")
     axes.set_ylabel(name)
     meaning = MEANINGS.get(name, name)
     caption = f"Median and middle half of {int(frame['runs'].iloc[0])} runs that generalised."

@@ -1,4 +1,4 @@
-"""Figures of one setting at a time: how much slower each value is, and each setting's cumulative curves."""
+"""Figures of one setting at a time: the ratio of times for each value, and each setting's cumulative curves."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from analysis.studies.conditions import Comparison
 
 MOST_CURVES = 6
 FEWEST_ROWS = 3
-"""Contrasts below which the table says it as well."""
+"""Smallest number of contrasts for a figure; the table shows fewer."""
 
 
 def slowdowns(study: Comparison) -> Drawing | None:
-    """Draw the time of each value against its reference, on a log axis; an arrow where it is a bound only."""
+    """Draw the time of each value relative to its reference on a log axis; an arrow marks a bound."""
     shown = [c for c in study.contrasts if c.slowdown is not None]
     if len(shown) < FEWEST_ROWS:
         return None
@@ -63,17 +63,16 @@ def slowdowns(study: Comparison) -> Drawing | None:
     axes.set_yticks(y, frame["name"].tolist())
     axes.tick_params(axis="y", labelcolor=INK, labelsize=8)
     axes.set_ylim(-0.7, n - 0.3)
-    axes.set_xlabel("time to generalise, over the reference's")
+    axes.set_xlabel("time to generalise, relative to the reference")
     caption = (
-        "Geometric mean of the time to generalise over that of the reference, with 95% intervals; arrow: some runs "
-        "had not generalised by the budget, so the true ratio lies there or beyond. Grey: chance explains it (after "
-        "Holm)."
+        "Geometric mean of the time to generalise divided by that of the reference, with 95% intervals. Arrow: some "
+        "runs had not generalised by the budget, so the value is a bound. Grey: not significant at 5% (Holm)."
     )
     return Drawing(f"slowdown_{study.name}", "How much slower or faster?", caption, figure, frame)
 
 
 def family_curves(study: Comparison) -> list[Drawing]:
-    """Draw the cumulative curves of every setting at which something generalised, one figure each."""
+    """Draw the cumulative curves of every setting for which some run generalised, one figure each."""
     made = []
     for i, (family, curves) in enumerate(study.families):
         if not any(len(curve.times) for curve, _ in curves.values()):
@@ -81,9 +80,7 @@ def family_curves(study: Comparison) -> list[Drawing]:
         label = [(f"{value} (n={curve.n})", curve) for value, (curve, _) in list(curves.items())[:MOST_CURVES]]
         ends = [end for _, end in list(curves.values())[:MOST_CURVES]]
         n = sum(curve.n for curve, _ in curves.values())
-        caption = (
-            f"Kaplan-Meier with 95% bands, {n} runs by {family.title}; a curve ends where too few runs were watched."
-        )
+        caption = f"Kaplan-Meier with 95% bands, {n} runs by {family.title}. A curve ends where too few runs are left."
         name = "by_" + family.setting.replace(".", "_") + (f"_{i + 1}" if family.at else "")
         made.append(survival.compare(name, f"Time to generalise by {family.title}", caption, label, max(ends), ends))
     return made

@@ -36,7 +36,7 @@ def curves_in_flight(study: InFlight) -> Drawing:
     steps_axis(axes)
     data = pd.concat([val[["run_id", "step", "val_loss"]], study.steps[["run_id", "step", "train_loss"]]])
     count = study.steps["run_id"].nunique()
-    caption = "Thick: validation, thin: training; of long runs every n-th step."
+    caption = "Thick: validation, thin: training. Long runs show every n-th step."
     losses = pd.concat([data["val_loss"], data["train_loss"]])
     chart = Chart(
         Axis("step", 0, float(data["step"].max())),

@@ -14,9 +14,9 @@ from analysis.studies.search import FINISHED, Floats, Searches, SearchResult
 
 GOLDEN = 0.618034
 FEW = 8
-"""Whole values up to which each gets its own tick."""
+"""Largest number of whole values that each get their own tick."""
 LATE = 1.15
-"""Where a seed that did not generalise is drawn, in budgets."""
+"""Place of a seed that did not generalise, in budgets."""
 WORDS = {
     "median_time": "median step of generalisation",
     "generalised_share": "share of seeds that generalised",
@@ -27,7 +27,7 @@ WORDS = {
     "compute": "training operations",
 }
 MOST = 6
-"""Settings that get a slice each."""
+"""Largest number of settings with a panel each."""
 
 
 def _done(result: SearchResult) -> pd.DataFrame:
@@ -57,8 +57,8 @@ def histories(study: Searches) -> list[Drawing]:
         axes.set_ylabel(_words(result.objective))
         axes.yaxis.set_major_formatter(lambda v, _: _number(v))
         caption = (
-            f"{len(done)} finished trials of {result.name}, each the statistic of {done['seeds'].iloc[0]} seeds with "
-            f"its 95% interval over them; red ticks: {len(stopped)} trials that were stopped, impossible or failed."
+            f"{len(done)} finished trials of {result.name}, each the value over {done['seeds'].iloc[0]} seeds with its "
+            f"95% interval. Red ticks: {len(stopped)} trials that were stopped, impossible or failed."
             f"{beyond}"
         )
         data = done[["trial", "value", "low", "high"]].assign(best=best)
@@ -86,22 +86,20 @@ def slices(study: Searches) -> list[Drawing]:
         for axes in grid[:, 0]:
             axes.set_ylabel(_words(result.objective))
             axes.yaxis.set_major_formatter(lambda v, _: _number(v))
-        caption = (
-            f"Finished trials of {result.name}, one panel per setting (those trials that have it); dashed: the default."
-        )
+        caption = f"Finished trials of {result.name}. Each panel has the trials with that setting. Dashed: the default."
         data = done[["trial", "value", *shown]]
-        made.append(Drawing(f"search_slices_{result.name}", "What each setting does", caption, figure, data))
+        made.append(Drawing(f"search_slices_{result.name}", "Trials by setting", caption, figure, data))
     return made
 
 
 def _slice(axes: Axes, done: pd.DataFrame, setting: str, default: object) -> None:
-    """Draw the trials that have a setting: numbers along an axis, names side by side."""
+    """Draw the trials that have a setting: numbers on a numeric axis, other values as categories."""
     x = pd.to_numeric(done[setting], errors="coerce").to_numpy(dtype=float)
     if np.isnan(x).any() or done[setting].map(lambda value: isinstance(value, bool)).any():
         named = done[setting].astype(str)
         names = sorted(named.unique())
         place = named.map(names.index).to_numpy(dtype=float)
-        x = place + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # side by side, not at random
+        x = place + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # deterministic jitter
         axes.set_xticks(range(len(names)), names)
         axes.set_xlim(-0.6, len(names) - 0.4)
         default = names.index(str(default)) if str(default) in names else None
@@ -111,7 +109,7 @@ def _slice(axes: Axes, done: pd.DataFrame, setting: str, default: object) -> Non
     elif x.min() > 0 and x.max() / x.min() > 20:
         log_axis(axes.xaxis)
         if x.max() / x.min() > 200:
-            axes.xaxis.set_major_locator(LogLocator())  # the decades: a panel has no room for more
+            axes.xaxis.set_major_locator(LogLocator())  # decades only: a panel is narrow
         axes.tick_params(axis="x", labelrotation=45)
     if isinstance(default, int | float):
         axes.axvline(default, color=AMBER, linewidth=0.9, linestyle=(0, (3, 3)))
@@ -121,7 +119,7 @@ def _slice(axes: Axes, done: pd.DataFrame, setting: str, default: object) -> Non
 
 
 def _above(axes: Axes, x: float, text: str, colour: str) -> None:
-    """Write ``text`` above the plot, where no point can be."""
+    """Write ``text`` above the plot, where it covers no point."""
     axes.annotate(
         text, (x, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points", ha="right", va="bottom",
         color=colour, fontsize=SMALL,
@@ -129,13 +127,13 @@ def _above(axes: Axes, x: float, text: str, colour: str) -> None:
 
 
 def _mark_budget(axes: Axes, result: SearchResult, values: Floats) -> str:
-    """Draw the line above which a median time is censored; return what the caption says of it."""
+    """Draw the line above which a median time is censored; return the caption's sentence about it."""
     if result.objective != "median_time" or result.steps is None or not (values > result.steps).any():
         return ""
     axes.axhline(result.steps, color=SOFT, linewidth=0.9, linestyle=(0, (3, 3)))
     return (
-        f" Above the dashed line at {result.steps:,} steps, the end of training, half of the seeds or more had not "
-        "generalised: it is that many times (1 + their share)."
+        f" The dashed line is the end of training, {result.steps:,} steps. Trials in which half of the seeds or more "
+        "had not generalised lie above it, at that many steps times (1 + their share)."
     )
 
 
@@ -157,7 +155,7 @@ def fronts(study: Searches) -> list[Drawing]:
             axis.set_major_formatter(lambda v, _: _number(v))
         _above(axes, 0.78, "other trials", SOFT)
         _above(axes, 1, "Pareto front", TEAL)
-        caption = f"{len(done)} finished trials of {result.name}; no trial is better in both than one on the front."
+        caption = f"{len(done)} finished trials of {result.name}. No trial is better in both than a trial on the front."
         data = done[["trial", "value", "second", "best"]]
         made.append(Drawing(f"search_front_{result.name}", "Two objectives", caption, figure, data))
     return made
@@ -186,7 +184,7 @@ def importances(study: Searches) -> list[Drawing]:
             f"Share of the variance of the ranks of {_words(result.objective)} over {frame['trials'].max()} finished "
             f"trials of {result.name} that each setting explains alone, with 95% intervals over trials."
         )
-        made.append(Drawing(f"search_importance_{result.name}", "Which settings matter", caption, figure, frame))
+        made.append(Drawing(f"search_importance_{result.name}", "Importance of each setting", caption, figure, frame))
     return made
 
 
@@ -207,19 +205,19 @@ def contours(study: Searches) -> list[Drawing]:
         colours = SEQUENTIAL if result.minimise else SEQUENTIAL.reversed()
         value = done["value"].to_numpy(dtype=float)
         levels = MaxNLocator(8).tick_values(float(value.min()), float(value.max()))
-        # a triangle whose corners all lie at the topmost level belongs to no band
+        # tricontourf leaves out triangles whose corners all lie at the highest level: lower them a little
         drawn = np.minimum(value, levels[-1] - 1e-6 * (levels[-1] - levels[0]))
         mesh = axes.tricontourf(x, y, drawn, levels=levels, cmap=colours, alpha=0.85)
         axes.scatter(x, y, s=12, color=INK, edgecolors=PAPER, linewidths=0.6, zorder=3)
-        axes.use_sticky_edges = False  # the outermost trials keep their whole dots
+        axes.use_sticky_edges = False  # otherwise the dots of the outermost trials are cut
         axes.margins(0.04)
         bar = figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
         bar.outline.set_visible(False)
         bar.set_label(_words(result.objective), color=SOFT)
         bar.ax.yaxis.set_major_formatter(lambda v, _: _number(v))
         caption = (
-            f"{_words(result.objective).capitalize()} between {len(done)} finished trials (dots) of {result.name}, "
-            "over the two settings that explain most; straight lines between trials, nothing fitted."
+            f"{_words(result.objective).capitalize()} of {len(done)} finished trials (dots) of {result.name}, over the "
+            "two settings that explain most. Between trials: linear interpolation, no model."
         )
         data = done[["trial", "value", *two]]
         made.append(Drawing(f"search_contour_{result.name}", "Two settings together", caption, figure, data))
@@ -227,7 +225,7 @@ def contours(study: Searches) -> list[Drawing]:
 
 
 def _scaled(axis: Axis, values: Floats, setting: str) -> Floats:
-    """Name an axis; return ``values``, as logarithms with their own ticks where they span more than a decade."""
+    """Label an axis; return ``values``, or their logarithms (and set ticks) if they span a factor of 20 or more."""
     axis.set_label_text(setting)
     low, high = float(values.min()), float(values.max())
     if low <= 0 or high / low < 20:
@@ -263,8 +261,8 @@ def comparisons(study: Searches) -> list[Drawing]:
         _above(axes, 1, f"better {int(better.sum())}", TEAL)
         _above(axes, 0.72, f"worse {int(worse.sum())}", ROSE)
         caption = (
-            f"Each dot: a fresh seed ({len(frame)} in all, larger where they coincide) at both settings of "
-            f"{result.name}, pinned before they were trained; better for {int(better.sum())}, worse for "
+            f"Each dot is a new seed ({len(frame)} in all, larger where several coincide) at both settings of "
+            f"{result.name}. The seeds were fixed before they were trained. Better for {int(better.sum())}, worse for "
             f"{int(worse.sum())}.{late}"
         )
         made.append(Drawing(f"search_comparison_{result.name}", "Best against default", caption, figure, frame))
@@ -272,12 +270,12 @@ def comparisons(study: Searches) -> list[Drawing]:
 
 
 def _in_time(values: Floats, result: SearchResult) -> Floats:
-    """Return seeds' values for drawing: those that did not generalise side by side just beyond the budget."""
+    """Return seeds' values for drawing; seeds that did not generalise are drawn just after the budget."""
     return np.minimum(values, LATE * result.budget) if result.objective == "median_time" else values
 
 
 def _time_ticks(axes: Axes, result: SearchResult, low: float, high: float) -> str:
-    """Label both axes; return what the caption says of seeds that did not generalise, empty where all did."""
+    """Label both axes; return the caption's sentence about seeds that did not generalise, empty if all did."""
     end = min(high, result.budget)
     ticks = [float(tick) for tick in MaxNLocator(5).tick_values(low, end) if low <= tick <= end]
     labels = [_number(tick) for tick in ticks]
@@ -288,7 +286,7 @@ def _time_ticks(axes: Axes, result: SearchResult, low: float, high: float) -> st
     axes.set_yticks(ticks, labels)
     if not late:
         return ""
-    return f" never: not within {result.budget:,.0f} steps, which the test counts as twice that."
+    return f" never: not within {result.budget:,.0f} steps; the test counts twice that number."
 
 
 def _words(objective: str) -> str:

@@ -1,8 +1,8 @@
-"""One look for every figure: size, palette, fonts, and files that come out the same every time.
+"""The common style of all figures: size, palette, fonts, and files that are equal for equal data.
 
-Figures are drawn once, in light colours. Each colour of the palette has a dark partner;
-in the SVG every palette colour becomes a CSS variable with the light value as fallback,
-so that a page (or the SVG by itself) turns dark without a second drawing.
+Figures are drawn once, in light colours. Each colour of the palette has a dark partner. In the
+SVG every palette colour is a CSS variable with the light value as fallback, so that a page (or
+the SVG alone) can be dark without a second drawing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ PALETTE: Final[dict[str, tuple[str, str]]] = {
     "rose": ("#c2447a", "#fb7050"),
     "violet": ("#51297e", "#a172fc"),
 }
-"""Name of a colour: (light, dark).
+"""(light, dark) by the colour's name.
 
-The six colours of series stay apart also for eyes that lack one kind of cone, most of all
-by their lightness; a test holds them to it.
+The six colours of series are distinguishable also with a colour vision deficiency, mostly by
+their lightness; a test checks this.
 """
 
 LIGHT: Final = {name: light for name, (light, _) in PALETTE.items()}
@@ -65,7 +65,7 @@ DPI: Final = 200
 SMALL: Final = 9.5
 """Font size of labels inside a figure, in points."""
 TITLE_WIDTH: Final = 50
-"""Characters of a title's line."""
+"""Largest number of characters in a line of a title."""
 
 RC: Any = {
     "font.family": "sans-serif",
@@ -90,7 +90,7 @@ RC: Any = {
     "xtick.major.size": 3,
     "ytick.major.size": 0,
     "text.color": INK,
-    "text.parse_math": False,  # a dollar sign in a name is one: half a formula would end the drawing
+    "text.parse_math": False,  # names may have a dollar sign, which matplotlib would parse as a formula
     "lines.linewidth": 1.6,
     "lines.solid_capstyle": "round",
     "patch.linewidth": 0,
@@ -106,7 +106,7 @@ RC: Any = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A finished figure: the picture, what it shows, and the numbers behind it."""
+    """A finished figure: the picture, its title and caption, and its numbers."""
 
     name: str
     title: str
@@ -114,11 +114,11 @@ class Drawing:
     figure: Figure
     data: pd.DataFrame
     count: str = ""
-    """What the figure counts, ``64 seeds``: its title ends with it, so that a picture alone says it."""
+    """The sample size, such as ``64 seeds``, which is added to the title of the picture."""
     charts: tuple[Chart, ...] = ()
-    """The same numbers for a page that answers to the pointer; empty: the picture stands in the page."""
+    """Interactive charts of the same numbers for the page; if empty, the page shows the picture."""
     about: str = ""
-    """Which of several populations or conditions it shows; empty where it shows all of them."""
+    """The population or condition that the figure shows; empty if it shows all of them."""
 
     def __post_init__(self) -> None:
         title = f"{self.title} (n = {self.count})" if self.count else self.title
@@ -126,15 +126,15 @@ class Drawing:
             self.figure.suptitle(fill(title, TITLE_WIDTH), x=0.01, ha="left", fontsize=10.5, fontweight="bold")
 
     def _repr_png_(self) -> bytes:
-        """Return what a notebook shows."""
+        """Return the PNG that a notebook shows."""
         return self.png()
 
     def png(self) -> bytes:
-        """Return the PNG, light."""
+        """Return the PNG, in light colours."""
         out = io.BytesIO()
         with mpl.rc_context(RC):
             FigureCanvasAgg(self.figure).print_png(out, metadata={"Software": None})  # type: ignore[no-untyped-call]
-            self.figure.set_layout_engine("none")  # it stays as it is: computing it again for the SVG costs as much
+            self.figure.set_layout_engine("none")  # keep the layout: the SVG would compute it again
         return out.getvalue()
 
     def write(self, folder: Path) -> None:
@@ -145,7 +145,7 @@ class Drawing:
 
     @cached_property
     def svg(self) -> str:
-        """The SVG element, its colours as CSS variables ``--f-NAME`` and its ids made unique by name."""
+        """The SVG element, with its colours as CSS variables ``--f-NAME`` and the figure's name in its ids."""
         out = io.StringIO()
         with mpl.rc_context(RC):
             FigureCanvasSVG(self.figure).print_svg(out, metadata={"Date": None})  # type: ignore[no-untyped-call]
@@ -159,7 +159,7 @@ class Drawing:
         return text.strip()
 
     def standalone_svg(self) -> str:
-        """Return the SVG as a file of its own, dark where the viewer prefers dark."""
+        """Return the SVG as a complete file, dark if the viewer prefers dark."""
         dark = "".join(f"--f-{name}:{value};" for name, (_, value) in PALETTE.items())
         style = f"<style>@media (prefers-color-scheme: dark){{svg{{{dark}}}}}</style>"
         head, body = self.svg.split(">", 1)
@@ -167,7 +167,7 @@ class Drawing:
 
 
 def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns: int = 1, **options: Any) -> Any:
-    """Return (figure, axes). To be called under ``RC``, as ``figures.drawings`` does; no global state is touched."""
+    """Return (figure, axes). Call it under ``RC``, as ``figures.drawings`` does. It changes no global state."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
 
@@ -187,7 +187,7 @@ def steps_axis(axes: Axes, label: str = "step") -> None:
 
 
 def log_axis(axis: Axis) -> None:
-    """Make an axis logarithmic with labels at 1, 2 and 5, so that one decade has more than one number."""
+    """Make an axis logarithmic, with labels at 1, 2 and 5 of each decade."""
     (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
     axis.set_minor_locator(NullLocator())
@@ -195,5 +195,5 @@ def log_axis(axis: Axis) -> None:
 
 
 def in_style() -> AbstractContextManager[None]:
-    """Return the context in which a figure has the report's fonts and lines."""
+    """Return a context manager that gives figures the report's fonts and lines."""
     return mpl.rc_context(RC)

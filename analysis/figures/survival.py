@@ -1,4 +1,4 @@
-"""Cumulative curves of generalisation, with bands."""
+"""Cumulative curves of generalisation with their bands."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def cumulative(study: Survival) -> Drawing:
 
 
 def quantile_plot(study: Survival) -> Drawing | None:
-    """Draw the times against those of one log-normal population at their rank; None where none was fitted."""
+    """Draw the times against the quantiles of the fitted log-normal; None if none was fitted."""
     if study.lognormal is None:
         return None
     return qq_log_time(pd.DataFrame({"left": study.times.left, "right": study.times.right}))
 
 
 def shares_chart(curves: Sequence[tuple[str, str, pd.DataFrame]], end: float) -> Chart:
-    """Return the chart of cumulative curves: (name, colour, numbers as :func:`stairs` returns them)."""
+    """Return the chart of cumulative curves, each (name, colour, numbers as :func:`stairs` returns them)."""
     bands = [
         Band(name, colour, frame.rename(columns={"step": "x", "share": "value"}), stairs=True)
         for name, colour, frame in curves
@@ -73,14 +73,14 @@ def shares_chart(curves: Sequence[tuple[str, str, pd.DataFrame]], end: float) ->
 
 
 def _name(axes: Axes, data: pd.DataFrame, height: float, text: str, colour: str) -> None:
-    """Write ``text`` right of its curve, where that has risen to ``height`` of its last value."""
+    """Write ``text`` right of its curve, at the share ``height`` of the curve's last value."""
     share = height * float(data["share"].iloc[-1])
     step = data["step"].to_numpy()[int(np.argmax(data["share"].to_numpy() >= share))]
     direct_label(axes, float(step), share, text, colour)
 
 
 def _apart(shares: list[float], gap: float = 0.075) -> list[float]:
-    """Return heights near sorted ``shares`` that keep a distance: pushed up first, then down from the top."""
+    """Return heights near the sorted ``shares`` that are at least ``gap`` apart, so that labels do not overlap."""
     heights = list(shares)
     for i in range(1, len(heights)):
         heights[i] = max(heights[i], heights[i - 1] + gap)
@@ -99,7 +99,10 @@ def compare(
     end: float,
     ends: Sequence[float] | None = None,
 ) -> Drawing:
-    """Draw one cumulative curve per condition, labelled at the right edge; ``ends``: where each stops (``end``)."""
+    """Draw one cumulative curve per condition, with its label at the right edge.
+
+    ``ends``: the last step of each curve (default: ``end``).
+    """
     figure, axes = canvas(height=3.4)
     frames, labels, drawn = [], [], []
     for i, (label, curve) in enumerate(curves):
@@ -126,18 +129,19 @@ def compare(
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
     axes.set_ylabel("share of seeds generalised")
     steps_axis(axes)
-    axes.xaxis.set_major_locator(MaxNLocator(4))  # the labels at the right leave little room
+    axes.xaxis.set_major_locator(MaxNLocator(4))  # the labels at the right take space
     return Drawing(name, title, caption, figure, pd.concat(frames), charts=(shares_chart(drawn, end),))
 
 
 def coupled_curves(study: ValShuffle) -> Drawing:
-    """Draw the cumulative curves with the streams apart and coupled."""
+    """Draw the cumulative curves with separate and with coupled streams."""
     end = float(max(np.max(np.where(t.seen, t.right, t.left)) for t in (study.apart, study.coupled)))
     pairs = [
         (f"apart (n={len(study.apart)})", kaplan_meier(study.apart)),
         (f"coupled (n={len(study.coupled)})", kaplan_meier(study.coupled)),
     ]
     caption = (
-        "Share of seeds that have generalised, with validation shuffling apart from and coupled to the batch order."
+        "Share of seeds that have generalised, with the validation shuffle separate from the batch order and coupled "
+        "to it."
     )
     return compare("val_shuffle", "The val-shuffle bug", caption, pairs, end)

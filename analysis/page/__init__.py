@@ -1,4 +1,4 @@
-"""From a report to one self-contained HTML page that answers to the pointer. Nothing is loaded from anywhere."""
+"""A report as one self-contained, interactive HTML page. The page loads no other file."""
 
 from analysis.page.assembly import render
 from analysis.page.text import cell, with_terms

@@ -1,4 +1,4 @@
-"""The page of a report: one file with its style, its script and its numbers inside."""
+"""The page of a report: one file with its style, script and numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from analysis.answers import Report
 
 LONG: Final = 30
-"""Rows from which a table is kept as data and only its visible rows are drawn."""
+"""Number of rows above which a table is kept as data and only its visible rows are drawn."""
 FIRST: Final = 20
 """Rows of a long table that a browser without scripts shows."""
 SCRIPTS: Final = ("selection.js", "charts.js", "layers.js", "tables.js", "page.js")
@@ -38,7 +38,7 @@ def _file(*path: str) -> str:
 
 
 def script() -> str:
-    """Return everything that runs in the page: the library, then the page's own."""
+    """Return the page's scripts: the library, then our own."""
     own = "\n".join(_file("templates", name) for name in SCRIPTS)
     return f'{_file("vendor", "uplot", "uPlot.iife.min.js")}\n(() => {{\n"use strict";\n{own}\n}})();\n'
 
@@ -46,7 +46,7 @@ def script() -> str:
 def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int | None = None) -> str:
     """Return the page of ``report`` with the figures of each study.
 
-    ``reload_seconds``: the page loads itself again that often (None: never).
+    ``reload_seconds``: seconds after which the page reloads itself (None: never).
     """
     environment = Environment(
         loader=PackageLoader("analysis.page"),

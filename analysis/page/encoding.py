@@ -1,7 +1,7 @@
-"""The numbers behind the charts and the long tables, small enough to stand inside the page.
+"""The numbers of the charts and the long tables, in a compact form for the page.
 
-Curves are thinned to ``POINTS`` evaluations a chart, and values are kept in 16 bits: no
-more than a screen shows. The csv files beside the page have every number.
+Curves are thinned to ``POINTS`` evaluations per chart, and values have 16 bits, which is as much as
+a screen can show. The csv files beside the page have every number.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from analysis.figures.style import LIGHT
 from analysis.page.text import cell, is_numeric
 
 POINTS: Final = 120_000
-"""Evaluations of one chart that are kept in the page."""
+"""Largest number of evaluations of one chart in the page."""
 FEWEST_POINTS: Final = 40
-"""Evaluations that a curve keeps at least; where that is too much, whole curves are left out."""
+"""Smallest number of evaluations of a thinned curve; if this is still too much, whole curves are left out."""
 KEY: Final = 10
-"""First characters of a ``run_id`` that name a run in the page."""
+"""Number of first characters of a ``run_id`` that identify a run in the page."""
 LOG_FROM: Final = 100.0
-"""Ratio of largest to smallest value from which the 16 bits are spread over the logarithm."""
+"""Ratio of largest to smallest value above which the 16 bits encode the logarithm."""
 MISSING: Final = 65535
+"""Code of a missing value."""
 NAMES: Final = {light: name for name, light in LIGHT.items()}
 
 
 class Runs:
-    """The runs that the page knows, numbered in order of first use."""
+    """The runs of the page, numbered in order of first use."""
 
     def __init__(self, labels: dict[str, str]) -> None:
         self.labels = labels
@@ -52,7 +53,7 @@ class Runs:
 
 
 def quantised(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return ``values`` in 16 bits: base64 text, the ends of their range, whether it is spread over the logarithm."""
+    """Return ``values`` in 16 bits: their codes in base64, the ends of their range, whether codes are logarithmic."""
     known = values[np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     log = bool(low > 0 and high / low > LOG_FROM)
@@ -64,15 +65,15 @@ def quantised(values: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def plain(values: Iterable[Any]) -> list[Any]:
-    """Return numbers as JSON can hold them, NaN as null, to six significant digits."""
+    """Return numbers for JSON: NaN and infinity as null, others with six significant digits."""
     return [None if not np.isfinite(v) else int(v) if float(v).is_integer() else float(f"{v:.6g}") for v in values]
 
 
 def kept_runs(layers: Sequence[Lines], points: int = POINTS) -> tuple[set[str], int]:
-    """Return the runs whose curves the page keeps, and how many evaluations each keeps at most.
+    """Return the runs whose curves the page keeps, and the largest number of evaluations per curve.
 
-    All of them where ``FEWEST_POINTS`` each fit into ``points``; otherwise those that are
-    always drawn and others spread evenly over the order of ``run_id``.
+    All runs are kept if ``points`` allows ``FEWEST_POINTS`` for each. Otherwise those that are always
+    drawn are kept, and others spread evenly over the order of ``run_id``.
     """
     every = sorted({str(r) for layer in layers for r in layer.frame["run_id"].unique()})
     if not every:
@@ -157,14 +158,14 @@ def _curves(layer: Lines, runs: Runs, kept: set[str], most: int) -> dict[str, An
 
 
 def thinned(start: int, end: int, most: int) -> NDArray[np.int64]:
-    """Return at most ``most`` places from ``start`` up to ``end``, the first and the last among them."""
+    """Return at most ``most`` indices of ``range(start, end)``, evenly spaced, including the first and the last."""
     if end - start <= most:
         return np.arange(start, end)
     return np.unique(np.linspace(start, end - 1, most).astype(np.int64))
 
 
 def encode_table(frame: pd.DataFrame, code: Sequence[str], runs: Runs) -> dict[str, Any]:
-    """Return a long table by columns; a column of run ids also says which runs the rows are."""
+    """Return a long table by columns; with a column of run ids also the number of each row's run."""
     columns = []
     for name in frame:
         column = frame[name]
@@ -188,7 +189,7 @@ def encode_table(frame: pd.DataFrame, code: Sequence[str], runs: Runs) -> dict[s
 
 
 def run_column(frame: pd.DataFrame) -> str | None:
-    """Return the column that holds run ids."""
+    """Return the name of the column of run ids; None if there is none."""
     return next((name for name in ("run_id", "run") if name in frame), None)
 
 

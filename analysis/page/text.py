@@ -1,4 +1,4 @@
-"""Text of the page: glossary words explained, cells of tables."""
+"""Text of the page: tooltips of glossary words, and cells of tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_LOWER: Final = {term.lower(): meaning for term, meaning in TERMS.items()}
 
 
 def with_terms(text: str) -> Markup:
-    """Return escaped ``text`` with the first use of each glossary word explained on hover, focus or touch."""
+    """Return escaped ``text`` with a tooltip (hover, focus or touch) at the first use of each glossary word."""
     seen: set[str] = set()
 
     def explain(match: re.Match[str]) -> str:
@@ -50,5 +50,5 @@ def cell(value: object) -> str:
 
 
 def is_numeric(column: pd.Series) -> bool:
-    """Return whether a column is set flush right."""
+    """Return whether a column has numbers, which are aligned to the right."""
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)

@@ -1,4 +1,4 @@
-"""One module per question: choose the runs it is about from their config columns, answer it or say what is missing."""
+"""One module per question. Each selects its runs by their config columns and answers, or says what is missing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ QUESTIONS: tuple[Question, ...] = (
     in_flight.QUESTION,
     seeds.QUESTION,
 )
-"""Every question of the report, in its order."""
+"""All questions, in the order of the report."""
 
 
 def ask(name: str, observations: Observations) -> Any:
@@ -63,7 +63,7 @@ def ask(name: str, observations: Observations) -> Any:
 
     Raises:
         NotEnoughData: the store cannot answer it yet.
-        KeyError: there is no study of that name.
+        KeyError: there is no study with this name.
     """
     question = next((q for q in QUESTIONS if q.name == name), None)
     if question is None:

@@ -1,4 +1,4 @@
-"""What a study hands over: findings with intervals, tables, notes; no drawing."""
+"""The result of a study: findings with intervals, tables and notes. Figures are drawn elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from analysis.statistics.estimate import Estimate, NotEnoughData
 
 @dataclass(frozen=True)
 class Finding:
-    """One answer: a label for a card, the number as people read it, and a sentence."""
+    """One answer: a label, the formatted number, and a sentence."""
 
     label: str
     shown: str
@@ -24,25 +24,25 @@ class Finding:
     estimate: Estimate | None = None
     headline: bool = False
     listed: bool = True
-    """Whether the sentence stands in the page (its number is in a table, too)."""
+    """Whether the page shows the sentence; if not, a table has the number."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
+        """Return a dict for JSON."""
         estimate = self.estimate.as_json() if self.estimate else None
         return {"label": self.label, "shown": self.shown, "text": self.text, "estimate": estimate}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table for the page and its CSV: column names are the headings."""
+    """A table of the page and its CSV file; the column names are the headings."""
 
     name: str
     caption: str
     frame: pd.DataFrame
     open: bool = True
-    """Shown at once; False: behind a click."""
+    """Whether the table is shown without a click."""
     code: tuple[str, ...] = ()
-    """Columns set as code (commands, hashes)."""
+    """Columns in code font (commands, hashes)."""
 
 
 @dataclass(kw_only=True)
@@ -53,11 +53,11 @@ class Study:
     title: str
     question: str
     scope: str = ""
-    """Which runs it is about: how many, which streams vary, which stay, under which settings. Empty: said elsewhere."""
+    """Its runs: their number, varying and fixed streams, settings. Empty if the notes say it."""
     about: str = ""
-    """What tells its population from the others of the store; empty where there is one only."""
+    """The name of its population or condition; empty if the store has only one."""
     parts: list[Study] = field(default_factory=list)
-    """The same question answered for each population by itself, where the store holds several."""
+    """The answers for each population or condition, if the store has several."""
     findings: list[Finding] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -66,11 +66,11 @@ class Study:
 
     @property
     def headlines(self) -> list[Finding]:
-        """The answers that stand on the section's cards and at the top of the page."""
+        """The findings on the section's cards and at the top of the page."""
         return [finding for finding in self.findings if finding.headline]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the study as it stands in report.json."""
+        """Return the study as a dict for report.json."""
         return {
             "name": self.name,
             "title": self.title,
@@ -87,7 +87,7 @@ class Study:
 
 @dataclass(kw_only=True)
 class OwnStudy(Study):
-    """A section of the user's own, which brings its figures along."""
+    """The user's own section, with its figures."""
 
     drawn: list[Any] = field(default_factory=list)
     """``analysis.figures.style.Drawing``s."""
@@ -103,12 +103,12 @@ class Missing:
     needs: str
     command: str
     started: bool
-    """Whether the store holds runs of this study at all."""
+    """Whether the store has runs of this study."""
     amount: str = ""
-    """What the command trains: how many runs, what their share's interval would be, what to do next."""
+    """The size of the command: the number of runs, and an example of a share's interval."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the gap as it stands in report.json."""
+        """Return the question and what it needs as a dict for report.json."""
         return {
             "name": self.name,
             "title": self.title,
@@ -121,22 +121,22 @@ class Missing:
 
 @dataclass(frozen=True)
 class Question:
-    """A study that can be asked of a store, and the command that gets it the data."""
+    """A question that a store may answer, and the command that trains the runs for it."""
 
     name: str
     title: str
     question: str
     command: str
-    """Empty: nothing that can be typed gets it the data yet, and the report is silent about it until data are there."""
+    """Empty if no single command trains the runs; the report then omits the question while the store has no runs."""
     analyse: Callable[[Observations, Question], Study]
-    """Raises NotEnoughData where there is no honest answer yet."""
+    """Return the answer; raise NotEnoughData if the store has too few data."""
     applies: Callable[[Observations], bool]
-    """Whether the store holds runs of this study, judged from config columns."""
+    """Whether the store has runs of this study, by their config columns."""
     any_task: bool = True
-    """Whether it can be asked of any task: its command then takes the store's own set-up."""
+    """Whether the command can train any task; it then gets the settings of the store's runs."""
 
     def ask(self, observations: Observations) -> Study | Missing:
-        """Return the answer, or what is missing for one."""
+        """Return the answer, or what is missing for it."""
         started = self.applies(observations)
         try:
             if not started:
@@ -148,9 +148,9 @@ class Question:
             return Missing(self.name, self.title, self.question, gap.needs, command, started, amount)
 
     def command_for(self, observations: Observations, needs: str = "") -> str:
-        """Return the command, with the settings of the store's runs and the store's path, ready to be pasted.
+        """Return the command with the store's path and the settings of its runs.
 
-        Where ``needs`` asks for longer runs (it names ``train.steps``), the command does as well.
+        If ``needs`` asks for longer runs (it names ``train.steps``), the command trains longer runs.
         """
         return proposal(self.command, observations, self.any_task, longer="train.steps" in needs)
 

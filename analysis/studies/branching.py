@@ -1,9 +1,8 @@
-"""Branching: two streams of a run kept and the third redrawn, one kept and two redrawn, or single layers redrawn.
+"""Branching: one or two streams of a run are redrawn and the others kept, or single layers are redrawn.
 
-A family is a parent and its children. The parent's streams all derive from its master seed, or it is a
-child that was branched again; a child differs from its parent in exactly the redrawn streams, or in the
-initial weights of the redrawn layers. Only children are judged. Parents may have been chosen for any property of
-their own.
+A family is a parent and its children. A parent derives all streams from its master seed, or is itself a
+child. A child differs from its parent only in the redrawn streams, or in the initial weights of the redrawn
+layers. Only children are judged, because parents may have been chosen by their own results.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from analysis.studies.side_by_side import Beside
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
 FEWEST: Final = 4
-"""Children below which a set of redrawn streams is not reported."""
+"""Smallest number of children of a reported family."""
 MODULE: Final = "sweeps.branch"
 
 
 @dataclass(frozen=True)
 class Families:
-    """Children of one set of redrawn streams or layers under one condition: one row a child."""
+    """The children with one set of redrawn streams or layers under one condition."""
 
     redrawn: tuple[str, ...]
     rows: pd.DataFrame
-    """Columns: run_id, parent (its run_id), seed (the parent's), kind, accuracy, outcome (its logit), parent_outcome,
-    super, generation."""
+    """One row per child. Columns: run_id, parent (its run_id), seed (the parent's), kind, accuracy, outcome (its
+    logit), parent_outcome, super, generation."""
 
     @property
     def name(self) -> str:
@@ -48,7 +47,7 @@ class Families:
 
     @property
     def kept(self) -> str:
-        """What children share with their parent, in words."""
+        """The streams that children share with their parent, in words."""
         if self.redrawn[0].startswith(LAYERS):
             return "split, order and the other layers"
         return " and ".join(s for s in STREAMS if s not in self.redrawn)
@@ -56,24 +55,27 @@ class Families:
 
 @dataclass(kw_only=True)
 class Branching(Study):
-    """What kept streams carry, for figures and tests."""
+    """The families of one condition and their slopes."""
 
     families: list[Families]
     census: pd.DataFrame
-    """The random seeds of the same condition: columns ``accuracy``, ``outcome`` and ``super``, indexed by run_id."""
+    """Random seeds of the same condition: columns ``accuracy``, ``outcome`` and ``super``, indexed by run_id."""
     slopes: dict[tuple[str, ...], Estimate]
     horizon: int
     examples: int
-    """Validation examples."""
+    """Number of validation examples."""
 
 
 def validation_examples(row: pd.Series) -> int:
-    """Return about how many examples a run is validated on: it only keeps the ends of a logit finite."""
+    """Return the approximate number of a run's validation examples, which is enough to keep a logit finite."""
     return round(float(row["config.task.modulus"]) ** 2 * (1 - float(row["config.task.train_fraction"])))
 
 
 def logit_accuracy(accuracy: pd.Series, rows: pd.DataFrame) -> np.ndarray:
-    """Return the logit of validation accuracy at a step, half an example away from 0 and 1; ``rows``: one condition."""
+    """Return the logits of validation accuracies, with half an example added to both counts.
+
+    ``rows``: the runs, all of one condition.
+    """
     if rows.empty:
         return np.array([])
     n = validation_examples(rows.iloc[0])
@@ -82,7 +84,7 @@ def logit_accuracy(accuracy: pd.Series, rows: pd.DataFrame) -> np.ndarray:
 
 
 def plain(observations: Observations) -> pd.DataFrame:
-    """Return the runs that can be in a family: no weight moved, no coupled order, no layer of another run."""
+    """Return the runs that can be in a family: no perturbation, no coupled order, no layer of another run."""
     rows = observations.arithmetic
     if rows.empty:
         return rows
@@ -97,7 +99,8 @@ def pairs(observations: Observations) -> pd.DataFrame:
     """Return (child, parent, redrawn, generation) of every child in the store.
 
     Generation 1: the parent is a random seed. Generation 2: the parent is itself a child. A run that could
-    be a child of several belongs to the one it shares most streams with, a random seed before a child.
+    be a child of several parents belongs to the one with most common streams; of equal ones, a random seed
+    comes before a child.
     """
     rows = plain(observations)
     related: list[tuple[str, str, tuple[str, ...], int]] = []
@@ -121,7 +124,7 @@ def pairs(observations: Observations) -> pd.DataFrame:
 
 
 def _by_layers(children: pd.DataFrame, parents: pd.DataFrame) -> Iterator[tuple[str, str, tuple[str, ...], int]]:
-    """Yield (child, parent, redrawn layers, generation) of runs that differ in the initial weights of layers alone."""
+    """Yield (child, parent, redrawn layers, generation) of runs that differ only in the initial weights of layers."""
     seeds = [f"seed_{s}" for s in STREAMS]
     both = children[[*seeds, "layers"]].rename_axis("child").reset_index()
     both = both.merge(parents[[*seeds, "_random"]].rename_axis("parent").reset_index(), on=seeds)
@@ -132,7 +135,7 @@ def _by_layers(children: pd.DataFrame, parents: pd.DataFrame) -> Iterator[tuple[
 def _matches(
     children: pd.DataFrame, parents: pd.DataFrame, kept: list[str], redrawn: list[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (child, parent) that agree in the columns ``kept`` and differ in each of ``redrawn``."""
+    """Yield (child, parent) pairs that agree in the columns ``kept`` and differ in each of ``redrawn``."""
     if children.empty or parents.empty:
         return
     left = children[[*kept, *redrawn]].rename_axis("child").reset_index()
@@ -144,10 +147,10 @@ def _matches(
 
 
 def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, str]:
-    """Return why each parent of one condition was taken, as far as the store's sweeps say: ``best`` or ``named``.
+    """Return how each parent of one condition was chosen, ``best`` or ``named``, by the records of the store's sweeps.
 
-    The choice of ``--best N --at STEP`` is made again from the curves, as the sweep made it. A sweep whose
-    children are of another condition chose there.
+    The choice of ``--best N --at STEP`` is repeated from the curves. Sweeps whose children are of another
+    condition are ignored.
     """
     kinds: dict[str, str] = {}
     random = rows[is_random_seed(rows)] if len(rows) else rows
@@ -161,7 +164,7 @@ def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, 
         options = {w: words[i + 1] for i, w in enumerate(words[:-1]) if w.startswith("--")}
         numbers = [*options.get("--seeds", "0:0").split(":"), options.get("--at", "0"), options.get("--best", "0")]
         if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
-            continue  # no command of this project's: the record may be anybody's
+            continue  # not a command of this project: a store may come from anybody
         if "--parents" in options:
             for name in options["--parents"].split(","):
                 kinds.update(dict.fromkeys(rows.index[rows.index.str.startswith(name)], "named"))
@@ -180,10 +183,10 @@ def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, 
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for every condition that has families.
+    """Return the answer for every condition that has families.
 
     Raises:
-        NotEnoughData: no run of the store is a child of another.
+        NotEnoughData: no run of the store is a child of another one.
     """
     related = observations.once(pairs)
     if related.empty:
@@ -195,7 +198,7 @@ def analyse(observations: Observations, question: Question) -> Study:
 
 
 def beside(study: Branching) -> dict[str, object]:
-    """Return how one condition stands beside another."""
+    """Return the row of one condition in the table of conditions."""
     return {
         "children": sum(len(f.rows) for f in study.families),
         **{f.label: f.shown for f in study.findings},
@@ -203,7 +206,7 @@ def beside(study: Branching) -> dict[str, object]:
 
 
 def one(observations: Observations, condition: Condition, question: Question) -> Branching:
-    """Answer for one condition.
+    """Return the answer for one condition.
 
     Raises:
         NotEnoughData: too few of its children were judged.
@@ -250,7 +253,7 @@ def one(observations: Observations, condition: Condition, question: Question) ->
         title=question.title,
         question=question.question,
         scope=f"{sum(len(f.rows) for f in families):,} children of "
-        f"{table['parent'].nunique()} parents, beside {len(census):,} random seeds; {describe_task(first)}; "
+        f"{table['parent'].nunique()} parents, compared with {len(census):,} random seeds; {describe_task(first)}; "
         f"{settings_in_words(first)}.",
         families=families,
         census=census,
@@ -339,7 +342,7 @@ def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str,
 QUESTION = Question(
     "branching",
     "Branching",
-    "Two streams kept and the third redrawn: which pair carries a fast seed?",
+    "If two streams of a fast seed are kept and the third is redrawn, does it stay fast?",
     "grok branch --store STORE",
     analyse,
     lambda observations: any(MODULE in map(str, sweep.get("argv", [])) for sweep in observations.sweeps),

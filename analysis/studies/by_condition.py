@@ -1,7 +1,6 @@
-"""One question, asked of every condition of a store: a single answer, or the answers side by side.
+"""The answers to one question for every condition of a store, side by side if there are several.
 
-For designs that are no population of seeds (crossed streams, branches, measured runs): their
-runs are told apart by the settings that move a result.
+For designs that are not populations of seeds: crossed streams, branches, measured runs.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from analysis.studies.base import Question, Study
 from analysis.studies.side_by_side import Beside, needs_of_all, side_by_side, unanswered
 
 MOST: Final = 12
-"""Conditions that are answered for; a store with more says which ones were left out."""
+"""Largest number of conditions with an answer; a note names the others."""
 
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """Runs that agree in every setting that moves a result, seeds aside."""
+    """Runs that agree in every setting that can change a result, except seeds."""
 
     name: str
-    """The settings that tell it from the others, ``optim.weight_decay=0``; empty where it is the only one."""
+    """The settings that differ between conditions, such as ``optim.weight_decay=0``; empty if it is the only one."""
     rows: pd.DataFrame
 
     def __len__(self) -> int:
@@ -44,7 +43,7 @@ class Condition:
 def conditions_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> list[Condition]:
     """Return the conditions among ``rows``: the one with fewest changed settings first, then by size.
 
-    ``but``: settings that a study compares, so that they make no condition.
+    ``but``: settings that the study compares, so they do not define conditions.
     """
     if rows.empty:
         return []
@@ -69,12 +68,12 @@ def by_condition(
     beside: Beside,
     settings: Sequence[str] = CONDITION_SETTINGS,
 ) -> Study:
-    """Return the answer for the only condition, or a study whose ``parts`` answer for each.
+    """Return the answer for the only condition, or a study with the answer for each in ``parts``.
 
     ``settings`` are those that make conditions different.
 
     Raises:
-        NotEnoughData: no condition, or none of them has an answer yet.
+        NotEnoughData: there is no condition, or none has enough data.
     """
     if not conditions:
         raise NotEnoughData("runs of this study")

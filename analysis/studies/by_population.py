@@ -1,4 +1,4 @@
-"""One question, asked of every population of a store: a single answer, or the answers side by side."""
+"""The answers to one question for every population of a store, side by side if there are several."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from analysis.studies.base import Question, Study
 from analysis.studies.side_by_side import Beside, needs_of_all, side_by_side, unanswered
 
 MOST: Final = 12
-"""Populations that are answered for; a store with more says which ones were left out."""
+"""Largest number of populations with an answer; a note counts the others."""
 
 
 def has_populations(observations: Observations) -> bool:
-    """Return whether the store holds a population at all."""
+    """Return whether the store has a population."""
     return bool(observations.once(populations).every)
 
 
@@ -27,10 +27,10 @@ def by_population(
     beside: Beside,
     most: int = MOST,
 ) -> Study:
-    """Return the answer for the store's only population, or a study whose ``parts`` answer for each.
+    """Return the answer for the store's only population, or a study with the answer for each in ``parts``.
 
     Raises:
-        NotEnoughData: no population, or none of them has an answer yet.
+        NotEnoughData: there is no population, or none has enough data.
     """
     grouped = observations.once(populations)
     if not grouped.every:
@@ -61,7 +61,7 @@ def by_population(
 
 
 def _largest(grouped: Populations, most: int) -> list[Population]:
-    """Return the reference and the largest of the others, in the order of the store."""
+    """Return the reference and the largest of the others, in their order."""
     kept = sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]
     return [p for i, p in enumerate(grouped.every) if i == 0 or p in kept]
 
@@ -76,7 +76,7 @@ def _beside_note(grouped: Populations) -> list[str]:
 
 
 def _scope(grouped: Populations) -> str:
-    """Say what the populations of a store are: what differs between them, then what they share."""
+    """Return a sentence about the populations: first what differs between them, then what they share."""
     names = [f"{p.name} (n = {len(p):,})" for p in grouped.every[:MOST]]
     more = f" and {len(grouped) - MOST} more" if len(grouped) > MOST else ""
     text = f"{len(grouped)} populations, each with its own answer: {'; '.join(names)}{more}."

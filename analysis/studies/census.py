@@ -21,7 +21,7 @@ from analysis.studies.side_by_side import Beside
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
 
 BEST = 12
-"""Rows of the table of best seeds."""
+"""Number of rows of the table of best seeds."""
 
 
 @dataclass(kw_only=True)
@@ -33,13 +33,13 @@ class Census(Study):
     """One row per seed, with ``accuracy`` (at the horizon) and ``label`` added."""
     times: Times
     curves: pd.DataFrame
-    """The evaluations of all its seeds."""
+    """The evaluations of its runs."""
     horizon: int
     shares: dict[str, Estimate]
     is_diary_regime: bool
-    """Every setting is the default."""
+    """Whether every setting is the default."""
     has_diary_task: bool
-    """The task is the diary's, so that its classes apply."""
+    """Whether the task is the diary's, for which its classes were defined."""
     by_time: SpeedJudgement | None = None
 
 
@@ -53,7 +53,7 @@ def judged(observations: Observations, rows: pd.DataFrame, criteria: Criteria = 
 
 
 def one(observations: Observations, population: Population, question: Question) -> Census:
-    """Answer for one population."""
+    """Return the answer for one population."""
     rows, horizon = judged(observations, population.rows)
     labels = rows.loc[rows["label"] != UNJUDGED, "label"]
     census = Census(
@@ -80,7 +80,7 @@ def one(observations: Observations, population: Population, question: Question) 
         census.notes.append(f"{unjudged} of {len(rows)} seeds are not judged: no evaluation at step {horizon:,}.")
     if horizon < DIARY.horizon:
         census.notes.append(
-            f"The runs end before step {DIARY.horizon:,}, so the diary's accuracy thresholds are read at step "
+            f"The runs end before step {DIARY.horizon:,}, so the diary's accuracy thresholds are applied at step "
             f"{horizon:,}, the last one that at least half of the runs reached."
         )
     if not census.has_diary_task:
@@ -98,7 +98,7 @@ def one(observations: Observations, population: Population, question: Question) 
 
 
 def beside(census: Census) -> dict[str, object]:
-    """Return how a census stands beside that of another population."""
+    """Return the row of one population in the table of populations."""
     reached, good = _ends(census)
     record: dict[str, object] = {"judged at step": f"{census.horizon:,}"}
     words = _class_words(census)
@@ -122,7 +122,7 @@ def generalise_alike(reference: Census, other: Census) -> float | None:
 
 
 def compare(reference: Census, other: Census) -> float | None:
-    """Return Fisher's p that super seeds are as frequent in both; None where both were not judged alike."""
+    """Return Fisher's p-value that super seeds are equally frequent in both; None if their horizons differ."""
     if reference.horizon != other.horizon or not reference.shares or not other.shares:
         return None
     table = []
@@ -134,7 +134,7 @@ def compare(reference: Census, other: Census) -> float | None:
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for every population of the store.
+    """Return the answer for every population of the store.
 
     Raises:
         NotEnoughData: there is none.
@@ -165,7 +165,7 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         )
         label = f"{name} seeds" if census.has_diary_task else f"{name} seeds by the diary's thresholds"
         findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
-    if "super" in census.shares and census.has_diary_task:  # of another task "faster than normal" means nothing
+    if "super" in census.shares and census.has_diary_task:  # "normal" is defined for the diary's task only
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
         text = f"Super and fast together: {quicker.percent()}."
@@ -177,19 +177,19 @@ def _accuracy_findings(census: Census) -> list[Finding]:
 
 
 def _seeds_needed(e: Estimate, name: str) -> list[Finding]:
-    """Plan the next census: how many seeds make the interval as narrow as the share itself, or 10 points.
+    """Return the number of seeds for an interval as wide as the share itself, or 10 percentage points if that is less.
 
-    Nothing where this one has as many.
+    Empty if the census has as many seeds.
     """
-    # Nothing seen yet is planned for as one in all seeds so far.
+    # With no hit so far, plan for one hit in n + 1 seeds.
     p = max(e.value, 1 / (e.n + 1))
     width = min(p, 0.1)
     n = seeds_for_width(p, width)
     if n <= e.n:
         return []
-    supposed = "" if e.value else f" (one in {e.n + 1:,}, for none was seen in {e.n:,})"
+    supposed = "" if e.value else f" (one in {e.n + 1:,}, because {e.n:,} seeds had none)"
     text = (
-        f"If the {name} is {p:.2%}{supposed}, an interval {100 * width:.2g} percentage points wide around it takes "
+        f"If the {name} is {p:.2%}{supposed}, an interval that is {100 * width:.2g} percentage points wide needs "
         f"{n:,} seeds."
     )
     return [Finding("seeds needed", f"{n:,}", text)]
@@ -205,8 +205,8 @@ def _time_findings(census: Census) -> list[Finding]:
     if seen:
         fell = int((floats(census.rows["val_acc_dips"]) > 0).sum())
         text += (
-            f" {fell:,} of them fell below it again at some later evaluation; {kept:,} generalised for good, that is "
-            f"stayed above it from some evaluation up to their end: {good.percent()} of all."
+            f" {fell:,} of them fell below it again at a later evaluation. {kept:,} generalised for good: they stayed "
+            f"above it from some evaluation to their end ({good.percent()} of all)."
         )
     generalised = Finding("generalised", done.percent(), text, done)
     try:
@@ -230,13 +230,13 @@ def _time_findings(census: Census) -> list[Finding]:
 
 
 def _ends(census: Census) -> tuple[Estimate, Estimate]:
-    """Return the share that generalised, and the share that did for good."""
+    """Return the share that generalised, and the share that generalised for good."""
     n = len(census.times)
     return share(int(census.times.seen.sum()), n), share(int(census.rows["grokked_for_good_step"].notna().sum()), n)
 
 
 def _class_words(census: Census) -> dict[str, str]:
-    """Return what the classes are called where their names would claim too much: on another task, by thresholds."""
+    """Return names of the classes by their thresholds; empty for the diary's task, where the classes have their own."""
     if census.has_diary_task:
         return {}
     low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
@@ -281,9 +281,9 @@ def _best_table(census: Census) -> Table:
         }
     )
     if not census.has_diary_task:
-        frame = frame.drop(columns="class")  # the diary's classes belong to its task
+        frame = frame.drop(columns="class")  # the classes are defined for the diary's task only
     caption = (
-        "The best seeds of this census. They were chosen as the best, so part of their lead is luck: "
+        "The best seeds of this census. They were chosen as the best, so part of their speed is chance: "
         "repeat a super seed before you rely on it"
     )
     return Table("best_seeds", caption, frame, code=("run", "run it again"))

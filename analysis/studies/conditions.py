@@ -1,8 +1,7 @@
 """One setting at a time: weight decay, and every other intervention.
 
-A family is all runs that differ in one setting only (seeds aside). Each value of the
-setting is compared with the reference: the default where it was run, otherwise the value
-with most runs.
+A family is all runs that differ in one setting only, except seeds. Each value of the setting is
+compared with the reference: the default if it was run, otherwise the value with most runs.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ RANKS = "ρ over seeds"
 
 @dataclass(kw_only=True)
 class Comparison(Study):
-    """Families, their curves and each value's contrast, for the figures."""
+    """Families, their curves and each value's contrast."""
 
     families: list[tuple[Family, dict[str, tuple[SurvivalCurve, float]]]]
-    """With, per value, its curve and the last step up to which enough runs of it were watched."""
+    """Each family with, per value, its curve and the last step with enough runs at risk."""
     contrasts: list[Contrast]
     p: dict[str, float]
     """Holm-adjusted p-value by the contrast's label."""
 
 
 def analyse_settings(observations: Observations, question: Question, families: list[Family]) -> Comparison:
-    """Answer for every family.
+    """Return the answer for every family.
 
     Raises:
-        NotEnoughData: there is none.
+        NotEnoughData: there is no family.
     """
     if not families:
         raise NotEnoughData(f"at least {FEWEST} seeds at each of two values of one setting, everything else equal")
@@ -72,19 +71,19 @@ def analyse_settings(observations: Observations, question: Question, families: l
     caption = "Each value against its reference; p (Holm): that the times do not differ, over all rows of the table"
     table = pd.DataFrame(records)
     if all(c.paired for c in contrasts):
-        table = table.drop(columns="same seeds")  # a note says so for all
+        table = table.drop(columns="same seeds")  # a note says it for all
     table = table[[c for c in table if (table[c].astype(str) != "").any()]]
     study.tables.append(Table("values", caption, table))
     study.notes += _notes(families, contrasts)
     if any(RANKS in f.text for f in study.findings):
         study.notes.append(
-            f"{RANKS}: rank correlation of the same seeds' times under both values, 1 where the fast ones stay fast."
+            f"{RANKS}: rank correlation of the same seeds' times under both values (1: the same order of speed)."
         )
     return study
 
 
 def _count(study: Comparison) -> Finding:
-    """Say how many of the values change the time beyond chance, and which the most."""
+    """Return the number of values that change the time beyond chance, with the slowest and the fastest."""
     timed = [(c, c.slowdown) for c in study.contrasts if c.slowdown is not None]
     clear = [(c, e) for c, e in timed if study.p[c.label] < 0.05]
     shown = f"{len(clear)} of {len(timed)}"
@@ -118,9 +117,7 @@ def _sentence(
         values.append(f"{c.value}: {_slowdown_words(c)}{_verdict(study, c)}{ranks}")
     doc = doc.rstrip(".")
     meaning = doc[0].lower() + doc[1:] if doc[1:2].islower() else doc
-    text = (
-        f"{family.title} ({meaning}), time to generalise against that at {family.reference}: " + "; ".join(values) + "."
-    )
+    text = f"{family.title} ({meaning}), time to generalise relative to {family.reference}: " + "; ".join(values) + "."
     return Finding(family.title, f"{len(contrasts) + 1} values", text)
 
 
@@ -128,7 +125,7 @@ def _verdict(study: Comparison, c: Contrast) -> str:
     if c.slowdown is None or study.p[c.label] < 0.05:
         return ""
     if c.slowdown.low > 1 or c.slowdown.high < 1:
-        return ", which among so many comparisons may be chance"
+        return ", which may be chance among so many comparisons"
     return ", no difference beyond chance"
 
 
@@ -163,7 +160,7 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
 
 
 def _known_until(observations: Observations, family: Family) -> float:
-    """Return the largest step up to which every run's time is known: longer runs of one value are no advantage."""
+    """Return the largest step up to which every run's time is known, so that longer runs of one value do not count."""
     times = [observations.times(rows) for rows in family.groups.values()]
     return min(float(t.left[~t.seen].min(initial=np.inf)) for t in times)
 
@@ -174,12 +171,12 @@ def _time_at(c: Contrast) -> str:
 
 
 MOST_CENSORED = 0.25
-"""Share of runs without a time above which ranks over seeds are mostly ties."""
+"""Share of runs without a time above which too many ranks are ties."""
 FEWEST_RANKED = 10
 
 
 def _stay_fast(observations: Observations, c: Contrast) -> str:
-    """Return the rank correlation over the same seeds, where there are enough of them with a time."""
+    """Return the rank correlation over the same seeds as text; empty if too few of them have a time."""
     if not c.paired or len(c.timed) < FEWEST_RANKED:
         return ""
     log, log0 = (restricted(observations.times(r), c.horizon) for r in (c.timed, c.timed_base))
@@ -199,7 +196,7 @@ def _median(times: Times) -> str:
 
 
 def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Finding]:
-    """Say how much rarer or more frequent super seeds are, both judged at one horizon."""
+    """Return findings about the ratio of super seeds, with both values judged at one horizon."""
     findings = []
     if headline and c.slowdown is not None:
         text = f"{c.label} takes {_slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
@@ -226,7 +223,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     else:
         shown = f"×{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
         text = f"{what} at {c.label} are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}): {counts}."
-    # The table holds the pace of every value; sentences are kept for rates that chance does not explain.
+    # The table has the times of every value; only rates that differ beyond chance get a sentence.
     clear = e.low > 1 or e.high < 1
     if headline and a and b and e.value < 1:
         text += f" That is {1 / e.value:.3g} times rarer ({1 / e.high:.3g} to {1 / e.low:.3g})."
@@ -235,14 +232,14 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
 
 def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
     notes = [
-        "Times are geometric means up to the step named in the table, where runs that take longer count with that "
-        "step: “at least” or “at most” where more than 5% of them did, and then the interval has one end only."
+        "Times are geometric means up to the step in the table; runs that take longer count with that step. If more "
+        "than 5% of them do, the ratio is a bound (“at least” or “at most”), and its interval has only one end."
     ]
     if all(c.paired for c in contrasts):
         notes.append("Each value is compared with the reference over the same seeds.")
     notes += [
-        f"{c.label}: times are those of the {len(c.timed)} of {len(c.rows)} seeds that were run longest, up to step "
-        f"{c.horizon:,.0f}; rates are of all of them."
+        f"{c.label}: times are those of the {len(c.timed)} of {len(c.rows)} seeds with the longest runs, up to step "
+        f"{c.horizon:,.0f}; rates are those of all seeds."
         for c in contrasts
         if len(c.timed) < len(c.rows)
     ]

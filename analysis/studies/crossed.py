@@ -1,4 +1,4 @@
-"""Split, weights or order? Weights, order or dropout? The crossed factorial with replicates."""
+"""Variance shares of the streams in a crossed factorial design with replicates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NESTED: Final = {
     "order within a split": ("order", "split × order"),
     "init × order within a split": ("init × order", "split × init × order"),
 }
-"""Sums of components: the model in which an order means something inside its split only."""
+"""Sums of components: those of the model in which the order is nested in the split."""
 NESTED_WORDS: Final = {
     "split and init together": "the split and init seeds together (the diary's model seed moved both)",
     "order within a split": "the order seed within its split",
@@ -41,22 +41,22 @@ class Crossed(Study):
     """Variance shares and conditional rates of one crossed design."""
 
     rows: pd.DataFrame
-    """The runs of the design, with ``y`` (the outcome) added."""
+    """The runs of the design, with the column ``y`` (the outcome)."""
     outcome: Outcome
     subject: Subject
     factors: dict[str, np.ndarray]
-    """Factor name: each run's level."""
+    """Each run's level (runs,) by the factor's name."""
     streams: dict[str, str]
-    """Factor name: the stream whose seed names its levels."""
+    """The stream whose seed names the levels, by the factor's name."""
     shares: VarianceShares | None = None
     rates: pd.DataFrame | None = None
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for the crossed design of every condition of the arithmetic mode.
+    """Return the answer for the crossed design of every condition of the arithmetic mode.
 
     Raises:
-        NotEnoughData: no crossed design, or neither times nor accuracies that differ.
+        NotEnoughData: there is no crossed design, or neither times nor accuracies differ.
     """
     return _analyse(observations, question, EQUATIONS, designs)
 
@@ -91,23 +91,23 @@ def _analyse(
 
 
 def largest_share(study: Crossed) -> Finding | None:
-    """Return the largest of the shares that stand on cards, by its name."""
+    """Return the headline finding with the largest share, with the share's name in its label."""
     shares = [f for f in study.findings if f.headline and f.estimate is not None]
     largest = max(shares, key=lambda f: f.estimate.value if f.estimate else 0.0, default=None)
     return None if largest is None else replace(largest, label=f"largest share: {largest.label.removesuffix(' share')}")
 
 
 def beside(study: Crossed) -> dict[str, object]:
-    """Return how the shares of one condition stand beside those of another."""
+    """Return the row of one condition in the table of conditions."""
     sizes = " × ".join(f"{len(np.unique(levels))} {name}" for name, levels in study.factors.items())
     return {"seeds": sizes, "outcome": study.outcome.name, **{f.label: f.shown for f in study.findings if f.headline}}
 
 
 def one(observations: Observations, crossing: Design, question: Question, subject: Subject) -> Crossed:
-    """Answer for one design.
+    """Return the answer for one design.
 
     Raises:
-        NotEnoughData: no outcome that differs between the runs.
+        NotEnoughData: no outcome differs between the runs.
     """
     rows = crossing.rows
     result = subject.outcome(observations, rows)
@@ -131,10 +131,14 @@ def one(observations: Observations, crossing: Design, question: Question, subjec
     for streams in crossing.factors.values():
         if len(streams) > 1:
             study.notes.append(
-                f"The {' and '.join(streams)} seeds move together in these runs, so their parts cannot be told apart."
+                f"The {' and '.join(streams)} seeds vary together in these runs, so their shares cannot be separated."
             )
     if result.censored:
-        end = "had not generalised by then and count with that step" if result.is_time else "guess, or are all right"
+        end = (
+            "had not generalised by then and count with that step"
+            if result.is_time
+            else "are at chance level, or have no wrong answer"
+        )
         note = f"{result.censored:.0%} of the runs {end}."
         if result.censored > FEW_CUT_OFF:
             note += (
@@ -179,9 +183,9 @@ def _shares(study: Crossed) -> None:
         )
     if shares.sums:
         study.notes.append(
-            "An order permutes positions of a training set, so an order seed has a meaning inside one split only: read "
-            "its share within a split. A model seed that draws split and weights together, as the diary's did, decides "
-            "the sum of both and of their interaction."
+            "An order permutes the positions of a training set, so an order seed is comparable only within one split: "
+            "read its share within a split. A model seed that draws split and weights together, as the diary's did, "
+            "decides the sum of both and of their interaction."
         )
     if not shares.balanced:
         study.notes.append(
@@ -204,7 +208,7 @@ def _shares(study: Crossed) -> None:
 
 
 def _rates(observations: Observations, study: Crossed) -> None:
-    """Given this order seed, are good init seeds likelier? (and the other way round)"""
+    """Add the rates of good seeds given each seed of one factor, and tests of their differences."""
     first = ~study.rows.duplicated([f"seed_{s}" for s in study.subject.streams]).to_numpy()
     cells = study.rows[first]
     factors = {name: levels[first] for name, levels in study.factors.items()}
@@ -239,8 +243,8 @@ def _rates(observations: Observations, study: Crossed) -> None:
     if frames:
         study.rates = pd.concat(frames, ignore_index=True)
         caption = (
-            f"Share of good seeds ({meaning}) given each seed, one run per cell; p and q come from permuting whole "
-            "blocks, the intervals take the cells as independent and can be too narrow"
+            f"Share of good seeds ({meaning}) given each seed, one run per cell; p and q are from permutations of "
+            "whole blocks; the intervals assume independent cells and can be too narrow"
         )
         study.tables.append(Table("conditional_rates", caption, study.rates, open=False))
 
@@ -288,7 +292,7 @@ def _level_table(
 def _confirmed_ratio(
     hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], factor: str, *, diary: bool
 ) -> Finding | None:
-    """Say what the best level is worth with seeds of the other factors that had no part in choosing it."""
+    """Return the ratio of rates at the best level, measured with seeds of the other factors that did not choose it."""
     try:
         e = confirmed_ratio(hit, levels, list(others.values()))
     except NotEnoughData:

@@ -1,4 +1,4 @@
-"""Families of runs: those that differ in one setting only, seeds aside."""
+"""Families of runs that differ in one setting only, except seeds."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import pandas as pd
 from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings, varying_columns
 
 MOST = 6
-"""Families of one setting that are compared, the largest ones."""
+"""Largest number of families of one setting; the largest are kept."""
 FEWEST = 5
-"""Runs of a value below which it is not compared."""
+"""Smallest number of runs of a value."""
 WEIGHT_DECAY = "optim.weight_decay"
 COUPLING = "eval.couple_order"
-"""Has a section of its own."""
+"""A setting with its own section."""
 SEEDS = ["seed_split", "seed_init", "seed_order"]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Runs that differ in ``setting`` alone, by its value (as text); the reference first."""
+    """Runs that differ only in ``setting``."""
 
     setting: str
     groups: dict[str, pd.DataFrame]
+    """The runs by the value as text, the reference first."""
     at: str = ""
-    """Values of the other settings that vary in the store, where the setting has several families."""
+    """Values of the other settings that vary in the store, if the setting has several families."""
 
     @property
     def title(self) -> str:
-        """The setting, and at which other values it was varied where that tells it from another family."""
+        """The setting, followed by ``at`` if there is one."""
         return f"{self.setting} at {self.at}" if self.at else self.setting
 
     @property
@@ -39,9 +40,9 @@ class Family:
 
 
 def families(observations: Observations, settings: tuple[str, ...]) -> list[Family]:
-    """Return the families of each setting that takes at least two values in them, the largest first.
+    """Return the families of each of ``settings`` with at least two values, the largest first.
 
-    Where another setting varies as well, each of its values is a family of its own.
+    If another setting varies as well, each of its values makes a separate family.
     """
     rows = observations.arithmetic
     rows = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)] if len(rows) else rows
@@ -53,7 +54,7 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
             continue
         others = [c for c in columns if c != column]
         base = rows.groupby(others, dropna=False, sort=True).ngroup() if others else pd.Series(0, index=rows.index)
-        # Sizes first: hundreds of families of one value each would otherwise be cut out for nothing.
+        # Compute the sizes first: a store can have hundreds of families of one value.
         value = rows[column].map(as_text, na_action=None)
         sizes = rows.groupby([base, value]).size()
         sizes = sizes[sizes >= FEWEST]
@@ -79,7 +80,7 @@ def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:
 
 
 def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Keep of each value only the seeds that the reference was run with too, where that leaves enough of them."""
+    """Return the groups with only the seeds that the reference has, too, if enough of them remain."""
     (reference, base), *others = groups.items()
     theirs = set(triples(base))
     kept = {value: rows[[t in theirs for t in triples(rows)]] for value, rows in others}
@@ -90,6 +91,7 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
+    """Return each run's (split, init, order) seeds."""
     return list(rows[SEEDS].itertuples(index=False, name=None))
 
 

@@ -24,9 +24,9 @@ CONDITION_SETTINGS: Final = tuple(
     for name, (_, rule) in settings_of(GptConfig).items()
     if rule.role in ("result", "length") and name != "perturb.ulps"
 )
-"""Settings that make the conditions of two language models different: no seed and no perturbation."""
+"""Settings that define the condition of a language model: no seed and no perturbation."""
 SAMPLES = 4
-"""Runs whose last sample is shown."""
+"""Number of runs whose last sample is shown."""
 
 
 @dataclass(kw_only=True)
@@ -41,7 +41,7 @@ class Gpt(Study):
 
 
 def condition_names(rows: pd.DataFrame) -> pd.Series:
-    """Return each run's preset, with the settings and the data that tell its condition from others of the preset."""
+    """Return each run's preset, with the settings and the data that differ between runs of the preset."""
     names = pd.Series("", index=rows.index)
     for preset, group in rows.groupby(rows["config.experiment"].fillna(""), sort=False):
         varying = {c.removeprefix("config."): group[c] for c in varying_columns(group, CONDITION_SETTINGS)}
@@ -56,15 +56,15 @@ def condition_names(rows: pd.DataFrame) -> pd.Series:
 
 
 def perplexity(loss: float) -> float:
-    """Return e to the loss in nats per token; infinite where that overflows."""
+    """Return exp(``loss``), with the loss in nats per token; infinite if it overflows."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
 def analyse(observations: Observations, question: Question) -> Gpt:
-    """Answer over all GPT runs.
+    """Return the answer for all GPT runs.
 
     Raises:
-        NotEnoughData: no GPT run with an evaluation.
+        NotEnoughData: no GPT run has an evaluation.
     """
     rows = observations.gpt
     curves = observations.curves_of(rows.index)
@@ -112,7 +112,7 @@ def analyse(observations: Observations, question: Question) -> Gpt:
 
 
 def thinned(log: pd.DataFrame, points: int = 300) -> pd.DataFrame:
-    """Return the training loss averaged over at most ``points`` equal stretches of steps per run."""
+    """Return the training loss averaged over at most ``points`` equal intervals of steps per run."""
     if log.empty or "train_loss" not in log:
         return pd.DataFrame({"run_id": [], "step": [], "train_loss": []})
     width = (log.groupby("run_id")["step"].transform("max") / points).clip(lower=1)
@@ -198,13 +198,13 @@ def _events(study: Gpt, observations: Observations, log: pd.DataFrame) -> None:
         events = log.dropna(subset=["event"])
         if len(events):
             counts = ", ".join(f"{n} {kind}" for kind, n in events["event"].value_counts().items())
-            study.notes.append(f"Events on the way: {counts}.")
+            study.notes.append(f"Events during training: {counts}.")
     every = observations.all_runs
     branches = every[(every["mode"] == "gpt") & (every["status"] == "rolled_back")]
     if len(branches):
         frame = branches[["run_id", "parent_run_id", "branch_step", "steps", "stop_reason"]].astype(str)
         study.tables.append(
-            Table("branches", "Branches given up after a rollback; nothing is deleted", frame, open=False)
+            Table("branches", "Branches that ended with a rollback; the store keeps them", frame, open=False)
         )
 
 
@@ -222,7 +222,7 @@ def _samples(study: Gpt, curves: pd.DataFrame) -> None:
             }
         )
         study.tables.append(
-            Table("samples", "What they write: the last sample of the best runs", frame, code=("run", "sample"))
+            Table("samples", "Generated text: the last sample of the best runs", frame, code=("run", "sample"))
         )
 
 
@@ -234,13 +234,16 @@ def _references(study: Gpt) -> None:
     )
     study.tables.append(
         Table(
-            "published_on_the_way", "Transformer-XL on WikiText-103 on its way", TRANSFORMER_XL_ON_THE_WAY, open=False
+            "published_on_the_way",
+            "Transformer-XL on WikiText-103 during training",
+            TRANSFORMER_XL_ON_THE_WAY,
+            open=False,
         )
     )
     study.notes.append(
-        "The published numbers are on the full WikiText-103, per word-level token. A run of this store compares only "
-        "if its data hash is that of the full WikiText-103; a run on a sample of it is not a WikiText-103 result. "
-        "Perplexities per token of different tokenisers do not compare at all."
+        "The published numbers are on the full WikiText-103, per word-level token. A run of this store is comparable "
+        "only if its data hash is that of the full WikiText-103; a run on a sample of it is not a WikiText-103 result. "
+        "Perplexities per token of different tokenisers are not comparable."
     )
 
 

@@ -1,4 +1,4 @@
-"""Language models in flight: what is known of runs that have no row yet."""
+"""Language models in flight: the results so far of runs that have no row yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study, Table
 
 EVALUATIONS = 20
-"""Last evaluations of a run that its table shows."""
+"""Number of a run's last evaluations in the table."""
 
 
 @dataclass(kw_only=True)
@@ -24,10 +24,10 @@ class InFlight(Study):
 
 
 def analyse(observations: Observations, question: Question) -> InFlight:
-    """Show the runs in flight.
+    """Return the tables of the runs in flight.
 
     Raises:
-        NotEnoughData: none is.
+        NotEnoughData: no run is in flight.
     """
     flying = observations.in_flight
     if flying is None or flying.runs.empty:
@@ -48,7 +48,7 @@ def analyse(observations: Observations, question: Question) -> InFlight:
             "written": [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in flying.runs["written"]],
         }
     )
-    study.tables.append(Table("in_flight", "Runs in flight, as they last wrote", frame, code=("run",)))
+    study.tables.append(Table("in_flight", "Runs in flight, as of their last write", frame, code=("run",)))
     shown = flying.curves.groupby("run_id").tail(EVALUATIONS)
     evaluations = pd.DataFrame(
         {

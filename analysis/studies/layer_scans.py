@@ -1,4 +1,4 @@
-"""One layer's seed drawn anew, everything else held: how much of what the whole init seed moves does it move?"""
+"""Scans of one layer's seed with everything else fixed: the spread, and its share of that of the whole init seed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import Outcome, outcome
 
 FEWEST = 8
-"""Seeds of a layer below which its spread is not told."""
+"""Smallest number of seeds of a scanned layer."""
 
 
 @dataclass(frozen=True)
 class Background:
-    """Scans of layers under one condition, split and order, and the scan of the whole init seed if there is one."""
+    """Scans of layers at one condition, split and order, and the scan of the whole init seed if it exists."""
 
     layers: list[Population] = field(default_factory=list)
     init: list[Population] = field(default_factory=list)
@@ -42,17 +42,17 @@ def backgrounds(observations: Observations) -> Iterator[Background]:
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for every scan of a layer.
+    """Return the answer for every scan of a layer.
 
     Raises:
-        NotEnoughData: none has enough seeds, or none of its outcomes is known.
+        NotEnoughData: no scan has enough seeds with a known outcome.
     """
     study = Study(name=question.name, title=question.title, question=question.question)
     records, gap = [], None
     for background in backgrounds(observations):
         scans = [*background.layers, *background.init]
         try:
-            # one outcome for all of them: spreads are compared on one scale, up to one step
+            # One outcome for all scans, so that their spreads are on one scale and up to one step.
             seen = outcome(observations, pd.concat([p.rows for p in scans]))
             records += [_answer(study, p, background, seen) for p in background.layers]
         except NotEnoughData as problem:
@@ -61,19 +61,19 @@ def analyse(observations: Observations, question: Question) -> Study:
         raise gap or NotEnoughData(f"at least {FEWEST} seeds of one layer with everything else held")
     study.tables.append(Table("layer_scans", "One layer's seed at a time, 95% intervals", pd.DataFrame(records)))
     study.notes.append(
-        "Only the layer's initial weights are drawn anew; the rest, the order and the split are those of one seed, and "
-        "another seed may show another spread. Outcomes are taken as normal."
+        "Only the layer's initial weights differ. The other weights, the order and the split are those of one seed; "
+        "other seeds can give another spread. The intervals assume normal outcomes."
     )
     if any(record["of what init moves"] == "" for record in records):
         study.notes.append(
-            "For the share of what the whole init seed moves, scan that as well, at the same split and order: "
+            "To compare with the whole init seed, scan it at the same split and order: "
             + proposal("grok sweep 'seeds.init=range(0,64)'", observations, any_task=True)
         )
     return study
 
 
 def _answer(study: Study, p: Population, background: Background, seen: Outcome) -> dict[str, object]:
-    """Add what one layer's scan says, and return its row of the table."""
+    """Add the finding of one layer's scan, and return its row of the table."""
     scans = [*background.layers, *background.init]
     start = sum(len(q) for q in scans[: next(i for i, q in enumerate(scans) if q is p)])
     values = seen.values[start : start + len(p)]
@@ -87,7 +87,7 @@ def _answer(study: Study, p: Population, background: Background, seen: Outcome) 
         return {**record, "of what init moves": ""}
     count = sum(len(q) for q in background.layers)
     share = variance_ratio(values, seen.values[count : count + len(background.init[0])])
-    text += f"; its variance is {share.percent(0)} of what drawing the whole init seed gives."
+    text += f"; its variance is {share.percent(0)} of the variance over whole init seeds."
     study.findings.append(Finding(f"spread from {layer} alone", share.percent(0), text, share, headline=True))
     return {**record, "of what init moves": share.percent(0)}
 
@@ -95,7 +95,7 @@ def _answer(study: Study, p: Population, background: Background, seen: Outcome) 
 QUESTION = Question(
     "layer_scans",
     "One layer alone",
-    "With everything else held, how much does one layer's initial draw decide?",
+    "With everything else fixed, how much do one layer's initial weights decide?",
     "grok sweep 'seeds.layers.head=range(0,32)'",
     analyse,
     lambda observations: any(True for _ in backgrounds(observations)),

@@ -1,4 +1,4 @@
-"""Which layers' initial weights make a seed super? Layer transplants."""
+"""Layer transplants: which layers' initial weights make a seed fast."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from analysis.studies.outcomes import Outcome, outcome
 from analysis.studies.transplants import Transplant, transplants
 
 ALARM = 0.05
-"""p-value over all layers of a transplant (Holm) from which one of them is named."""
+"""p-value (Holm, over the layers of a transplant) below which a layer is named."""
 FEWEST_POOLED = 3
-"""Pairs of seeds below which nothing is said about others."""
+"""Smallest number of pairs of seeds for a mean over transplants."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one transplant showed."""
+    """The result of one transplant."""
 
     transplant: Transplant
     outcome: Outcome
     attribution: Attribution
     null: Null
-    """What tables without structure show: the same outcomes, shuffled over the combinations."""
+    """The shares of the same outcomes shuffled over the combinations."""
 
     @property
     def clear(self) -> bool:
-        """Whether exchanging everything changes the outcome beyond doubt; otherwise there is nothing to share out."""
+        """Whether the interval of the total effect excludes 0; otherwise shares of it mean nothing."""
         return self.attribution.total.low > 0 or self.attribution.total.high < 0
 
 
 @dataclass(kw_only=True)
 class Layers(Study):
-    """Shapley shares of the layers, transplant by transplant."""
+    """Shapley shares of the layers for each transplant."""
 
     is_time: bool
     results: list[Result]
@@ -49,14 +49,14 @@ class Layers(Study):
     """Per transplant and layer: share, low, high, main effect, control."""
     interactions: pd.DataFrame
     pooled: pd.DataFrame
-    """Per layer, over the transplants: empty where there are too few."""
+    """Per layer, the mean over transplants; empty if there are too few."""
 
 
 def analyse(observations: Observations, question: Question) -> Layers:
-    """Answer for every transplant that carries an estimate.
+    """Return the answer for every transplant with enough runs for an estimate.
 
     Raises:
-        NotEnoughData: none does.
+        NotEnoughData: none has enough.
     """
     results: list[Result] = []
     gap: NotEnoughData | None = None
@@ -73,7 +73,7 @@ def analyse(observations: Observations, question: Question) -> Layers:
             gap = problem
     if not results:
         raise gap or NotEnoughData("runs with seeds.layers")
-    # Times and accuracies do not go into one figure: the kind with more transplants is shown.
+    # One figure cannot show times and accuracies: keep the kind with more transplants.
     is_time = sum(r.outcome.is_time for r in results) * 2 >= len(results)
     kept = [r for r in results if r.outcome.is_time == is_time]
     study = Layers(
@@ -127,7 +127,7 @@ def _records(result: Result) -> list[dict[str, Any]]:
 
 
 def between(values: np.ndarray, level: float = LEVEL) -> Estimate:
-    """Return the mean of one value per pair of seeds with its t interval: what other pairs of seeds may show, too."""
+    """Return the mean of one value per pair of seeds (n,), with the t interval for the population of pairs."""
     n = len(values)
     value = float(values.mean())
     half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * float(values.std(ddof=1)) / float(np.sqrt(n))
@@ -135,10 +135,10 @@ def between(values: np.ndarray, level: float = LEVEL) -> Estimate:
 
 
 def _pooled(results: list[Result]) -> pd.DataFrame:
-    """Return the shares over pairs of seeds with one set of layers, each turned towards the faster weights.
+    """Return the mean shares over pairs of seeds with one set of layers, signed towards the faster weights.
 
-    Only those whose total is clear can be turned: picking the sign of noise would make
-    every mean an effect. A pair exchanged both ways round counts once, with its mean.
+    Only transplants with a clear total have a sign: choosing the sign of noise would turn every mean
+    into an effect. A pair that was exchanged in both directions counts once, with its mean.
     """
     clear = [r for r in results if r.clear]
     sets = sorted({tuple(r.transplant.factors) for r in clear})
@@ -159,7 +159,7 @@ def _pooled(results: list[Result]) -> pd.DataFrame:
 
 
 def _identical(transplant: Transplant, factor: str) -> bool | None:
-    """Return whether exchanging ``factor`` alone never changed the final weights (None: no such pair of runs)."""
+    """Return whether exchanging only ``factor`` never changed the final weights (None: no such pair of runs)."""
     seen = None
     i = transplant.factors.index(factor)
     rest = [j for j in range(len(transplant.factors)) if j != i]
@@ -178,7 +178,7 @@ def _identical(transplant: Transplant, factor: str) -> bool | None:
 
 
 def in_words(change: Estimate, is_time: bool) -> str:
-    """Return a change of log time (or of the log odds of a wrong answer) as people say it."""
+    """Return a change of log time, or of the log odds of a wrong answer, as a ratio in words."""
     value, low, high = np.exp([change.value, change.low, change.high])
     if change.low <= 0 <= change.high:
         what = "times as long" if is_time else "times the odds of a wrong answer"
@@ -203,15 +203,15 @@ def _notes(study: Layers, left_out: int) -> None:
     )
     if len(study.results) > 1:
         study.notes.append(
-            "Each transplant has its own interval, which is about these two seeds (repeated with weights moved by a "
-            "unit in the last place), not about other pairs."
+            "The interval of a transplant is for its two seeds (repeated with weights moved by a unit in the last "
+            "place), not for other pairs."
         )
     if len(study.pooled):
         n = sum(r.clear for r in study.results)
         study.notes.append(
             f"The mean is over the {n} transplants with a clear total. Each is taken in the direction that makes its "
             "run faster, so the total is positive by construction; only the shares are informative. The interval comes "
-            "from the spread between pairs of seeds, so it is about other pairs, too."
+            "from the spread between pairs of seeds, so it holds for other pairs, too."
         )
     elif len(study.results) > 1:
         study.notes.append(
@@ -248,17 +248,16 @@ def _findings(study: Layers, result: Result) -> None:
     if result.null.p:
         beyond = [f for f in ranked if result.null.p.get(f, 1.0) < ALARM]
         text += (
-            f" Where the same outcomes are shuffled over the combinations, one layer's share reaches "
+            f" If the same outcomes are shuffled over the combinations, the largest share reaches "
             f"±{result.null.reach:.2f} by chance (log scale, 95%)"
-            + (f"; beyond that: {', '.join(beyond)}." if beyond else "; no layer is beyond that.")
+            + (f"; larger: {', '.join(beyond)}." if beyond else "; no layer's share is larger.")
         )
     study.findings.append(Finding(f"all layers, {t.name}", total, text, attribution.total, headline=True))
     try:
         rng = generator(f"additive share {t.name}")
         alone = additive_share(t.design, result.outcome.values, rng, result.outcome.rounding)
-        text = (
-            f"Taken one by one, the layers explain {alone.percent(0)} of the variance between combinations ({t.name})"
-            + ("; the rest depends on which other layers are exchanged." if alone.value < 0.8 else ".")
+        text = f"Alone, the layers explain {alone.percent(0)} of the variance between combinations ({t.name})" + (
+            "; the rest depends on which other layers are exchanged." if alone.value < 0.8 else "."
         )
         if result.null.additive is not None and result.null.additive_p is not None:
             null = result.null.additive
@@ -277,8 +276,8 @@ def _findings(study: Layers, result: Result) -> None:
         e = attribution.shapley[f]
         shown = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
         text = (
-            f"{f} starts constant (negative control, {t.name}): exchanging its seed left every weight unchanged to "
-            f"the bit, as it must."
+            f"{f} starts constant (negative control, {t.name}): exchanging its seed changed no bit of the weights, "
+            "as expected."
         )
         study.findings.append(Finding(f"{f} (negative control), {t.name}", shown, text, e))
 

@@ -1,7 +1,7 @@
-"""Optional measurements on the way (Fourier spectrum, restricted loss, logit scale ...), where runs carry them.
+"""Optional measurements during training (Fourier spectrum, restricted loss, logit scale ...).
 
-Each measurement is put on a clock that shows 1 when its run generalises. It *leads* if it
-has moved half of its way, from the first evaluation to the last, before that.
+Time is relative to the run's step of generalisation, which is 1. A measurement *leads* if it makes half
+of its change, from the first evaluation to the last, before that step.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ MEANINGS: Final = {
     "head_norm": "norm of the last layer",
 }
 FEWEST: Final = 5
-"""Generalised runs below which nothing is said about leads."""
+"""Smallest number of generalised runs for a statement about leads."""
 WAY: Final = 0.5
-"""A metric leads or lags by the step at which it has gone this share of its way."""
+"""Share of a metric's total change that defines its half-way step."""
 CLEAR: Final = 0.5
-"""The way from start to end must be this share of the metric's whole range: what comes back has no half-way."""
+"""Smallest ratio of the change from start to end to the metric's range: a metric that comes back has no half-way."""
 CYCLE: Final = 0.02
 """A slingshot: the last layer's norm falls by this share from a peak and rises by it again (Thilak et al. 2022)."""
 CLOCK: Final = np.linspace(0, 2, 81)
-"""Step over the step of generalisation."""
+"""Relative time: step divided by the step of generalisation."""
 
 
 @dataclass(kw_only=True)
@@ -47,13 +47,13 @@ class Mechanism(Study):
     metrics: pd.DataFrame
     """Columns run_id, step, then one per metric."""
     aligned: dict[str, pd.DataFrame]
-    """Per metric: median and quartiles over generalised runs by the clock."""
+    """Per metric: median and quartiles over generalised runs by relative time."""
     runs: int
     generalised: int
 
 
 def metrics_of(observations: Observations) -> pd.DataFrame:
-    """Return the optional measurements, each trajectory's once: run_id, step, one column per metric."""
+    """Return the optional measurements of each trajectory once: columns run_id, step, one per metric."""
     curves = observations.curves
     if "metrics" not in curves:
         return pd.DataFrame({"run_id": [], "step": []})
@@ -70,7 +70,7 @@ def metrics_of(observations: Observations) -> pd.DataFrame:
 
 
 def cycles(norm: NDArray[np.float64], least: float = CYCLE) -> int:
-    """Return how often ``norm`` fell by ``least`` of its latest peak and then rose by it from the trough."""
+    """Return how often ``norm`` fell by the share ``least`` from its last peak and then rose by it from the trough."""
     count, falling = 0, False
     peak = trough = float(norm[0])
     for value in norm[1:]:
@@ -86,7 +86,7 @@ def cycles(norm: NDArray[np.float64], least: float = CYCLE) -> int:
 
 
 def half_way(step: NDArray[np.float64], value: NDArray[np.float64]) -> float:
-    """Return the first step at which ``value`` has gone half of its way; NaN where it has no clear way."""
+    """Return the first step at which ``value`` has made half of its total change; NaN if the change is not clear."""
     known = np.isfinite(value)
     step, value = step[known], value[known]
     if len(value) < 3:
@@ -98,10 +98,10 @@ def half_way(step: NDArray[np.float64], value: NDArray[np.float64]) -> float:
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for every condition with measured runs.
+    """Return the answer for every condition with measured runs.
 
     Raises:
-        NotEnoughData: no run carries measurements.
+        NotEnoughData: no run has measurements.
     """
     metrics = observations.once(metrics_of)
     if metrics.empty:
@@ -111,13 +111,13 @@ def analyse(observations: Observations, question: Question) -> Study:
 
 
 def beside(study: Mechanism) -> dict[str, object]:
-    """Return how the measurements of one condition stand beside those of another."""
+    """Return the row of one condition in the table of conditions."""
     leads = [f"{f.label.removesuffix(' leads')} ({f.shown})" for f in study.findings if f.label.endswith(" leads")]
     return {"generalised": f"{study.generalised} of {study.runs}", "half-way before generalising": ", ".join(leads)}
 
 
 def one(observations: Observations, condition: Condition, question: Question) -> Mechanism:
-    """Answer over all measured runs of one condition."""
+    """Return the answer for one condition."""
     rows = condition.rows
     metrics = observations.once(metrics_of)
     metrics = metrics[metrics["run_id"].isin(rows.index)].dropna(axis=1, how="all")
@@ -148,9 +148,12 @@ def one(observations: Observations, condition: Condition, question: Question) ->
 
 
 def _whose_frequencies(metrics: pd.DataFrame) -> str:
-    """Say what restricted and excluded loss were measured with, and what Nanda et al. 2023 measure."""
-    paper = "Nanda et al. 2023 take the key frequencies of the final weights, and the excluded loss on the training set"
-    moment = "restricted_loss and excluded_loss: over all equations, with the frequencies that are strongest then."
+    """Return a note on the frequencies of restricted and excluded loss, here and in Nanda et al. 2023."""
+    paper = "Nanda et al. 2023 use the key frequencies of the final weights, and the excluded loss on the training set"
+    moment = (
+        "restricted_loss and excluded_loss: over all equations, with the strongest frequencies at the step of the "
+        "measurement."
+    )
     if "final_excluded_loss" not in metrics:
         return f"{moment} {paper}: that needs kept weights, save=final checkpoint.keep_every=500."
     runs = metrics.loc[metrics["final_excluded_loss"].notna(), "run_id"].nunique()
@@ -159,7 +162,7 @@ def _whose_frequencies(metrics: pd.DataFrame) -> str:
 
 
 def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str) -> dict[str, object]:
-    """Return one metric's row of the table and add its findings."""
+    """Return one metric's row of the table, and add its findings."""
     known = study.metrics[["run_id", "step", name]].dropna()
     by_run = known.groupby("run_id")
     event = {e: known["step"] == known["run_id"].map(rows[e]) for e in ("memorised_step", "grokked_step")}
@@ -176,7 +179,7 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
     }
     runs = {run: (g["step"].to_numpy(dtype=float), g[name].to_numpy(dtype=float)) for run, g in by_run}
     middle = pd.Series({run: half_way(*runs[run]) for run in grokked.index if run in runs}, dtype=float).dropna()
-    if len(middle) >= max(FEWEST, len(grokked) / 2):  # a few runs whose noise looks like a way are no way
+    if len(middle) >= max(FEWEST, len(grokked) / 2):  # noise looks like a change in a few runs
         over = middle / grokked[middle.index]
         leads = share(int((over < 1).sum()), len(over))
         record |= {"half-way before generalising": leads.percent(0), "at (of the time)": round(float(over.median()), 2)}
@@ -219,7 +222,7 @@ def _slingshots(study: Mechanism) -> None:
 
 
 def _align(metrics: pd.DataFrame, name: str, grokked: pd.Series) -> pd.DataFrame | None:
-    """Return median and quartiles of a metric over generalised runs, by the clock; None for too few."""
+    """Return median and quartiles of a metric over generalised runs by relative time; None for too few runs."""
     lines = []
     for run, group in metrics[["run_id", "step", name]].dropna().groupby("run_id"):
         if run in grokked.index and len(group) > 1:
@@ -237,7 +240,7 @@ def _align(metrics: pd.DataFrame, name: str, grokked: pd.Series) -> pd.DataFrame
 QUESTION = Question(
     "mechanism",
     "What happens inside",
-    "Which inner measurements move before a seed generalises?",
+    "Which measurements of the network change before a seed generalises?",
     "grok sweep sweep=mechanism",
     analyse,
     lambda observations: not observations.once(metrics_of).empty,

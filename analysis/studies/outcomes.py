@@ -1,7 +1,7 @@
-"""The one number per run that studies of causes explain: log time, the log odds of a wrong answer, or the final loss.
+"""The outcome of a run for studies of causes: log time, the log odds of a wrong answer, or the final loss.
 
-The first two are scales on which independent causes add up. Accuracy itself is none: it is squeezed
-against 0 and 1, and causes that add up look like an interaction on it.
+On the first two scales independent causes add up. On the scale of accuracy they do not: it is bounded by
+0 and 1, so additive causes look like an interaction.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from analysis.observations import Observations, floats
 from analysis.statistics.estimate import NotEnoughData
 
 MOST_CENSORED = 0.5
-"""Above this share of runs that had not generalised, times say too little."""
+"""Largest share of runs without generalisation for an outcome of times."""
 FEW_CUT_OFF = 0.2
-"""Up to this share of runs at the end of a scale a cross that is additive shows less than 3% of interaction; with
-half of the runs there it shows up to 10%."""
+"""Share of runs at the end of a scale up to which an additive crossed design shows less than 3% of interaction. With
+half of the runs at the end it shows up to 10%."""
 CHANCE = 1.5
-"""An accuracy below this many times that of guessing is at the lower end of its scale."""
+"""An accuracy below this many times chance level is at the lower end of its scale."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A number per run, smaller is faster."""
+    """One number per run (n,); smaller is faster."""
 
     values: NDArray[np.float64]
     name: str
-    """What it is, in words."""
+    """Its name in words."""
     is_time: bool
     horizon: float
     """Step up to which times count, or at which accuracy is read."""
     censored: float
-    """Share of runs at the end of the scale: had not generalised by then; no better than guessing, or all right."""
+    """Share of runs at the end of the scale: not generalised by the horizon; at chance level, or without an error."""
     rounding: float = 0.0
-    """Variance that the spacing of the evaluations alone gives a value: replicates may agree no better than that."""
+    """Variance of a value from the interval between evaluations alone: a lower bound of the error variance."""
     is_loss: bool = False
-    """A language model's validation loss, in nats per token."""
+    """Whether it is a language model's validation loss, in nats per token."""
 
 
 def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outcome:
     """Return ln(min(step of generalisation, horizon)) of each run.
 
-    The horizon is the largest step up to which every run's time is known: a short run that
-    generalised is known altogether, so only those that did not hold it down.
+    The horizon is the largest step up to which every run's time is known. Only runs that did not
+    generalise limit it.
 
     Raises:
-        NotEnoughData: more than half of the runs had not generalised by then.
+        NotEnoughData: there is no run, or more than half of the runs had not generalised by the horizon.
     """
     if rows.empty:
         raise NotEnoughData("runs")
     times = observations.times(rows)
     budget = float(floats(rows["config.train.steps"]).max())
     horizon = float(times.left[~times.seen].min(initial=budget))
-    # A run seen to generalise at its very last evaluation counts as generalised within the horizon.
+    # A run that generalised at its last evaluation counts as generalised within the horizon.
     late = ~times.seen | (times.right > horizon)
     censored = float(late.mean())
     if censored > MOST_CENSORED:
@@ -74,10 +74,10 @@ def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outco
 def wrong_log_odds(observations: Observations, rows: pd.DataFrame) -> Outcome:
     """Return the log odds of a wrong answer of each run: minus the logit of its accuracy at the horizon.
 
-    Half an equation is added on either side, so that no run is infinitely good.
+    Half an equation is added to both counts, so that the odds are finite.
 
     Raises:
-        NotEnoughData: the runs were not evaluated at one step, or all are equally accurate.
+        NotEnoughData: not all runs were evaluated at the horizon, or all are equally accurate.
     """
     horizon = DIARY.horizon_of(rows)
     accuracy = floats(accuracy_at(observations.curves_of(rows.index), rows.index, horizon))
@@ -113,7 +113,7 @@ def final_loss(observations: Observations, rows: pd.DataFrame) -> Outcome:
 
 
 def outcome(observations: Observations, rows: pd.DataFrame) -> Outcome:
-    """Return the restricted log time, or the log odds of a wrong answer where too many times are cut off.
+    """Return the restricted log time, or the log odds of a wrong answer if too many times are censored.
 
     Raises:
         NotEnoughData: neither is known.

@@ -1,8 +1,8 @@
-"""Is this the diary's regime? Seeds 0 to 11 against an independent run of it.
+"""A check of the diary's regime: seeds 0 to 11 against an independent implementation.
 
-The ranges are those of 12 ordinary seeds of an independent implementation at step
-3,000. The median of each measure over seeds 0 to 11 must lie inside, none exchanged,
-and every seed outside is named: fast seeds exist, about 7 in 100.
+The ranges are those of 12 ordinary seeds of an independent implementation at step 3,000. The median of
+each measure over seeds 0 to 11 must lie inside its range. Single seeds outside are named; some are
+expected, because about 7 in 100 seeds are fast.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RANGES: Final = {
     "val_loss": (8.2, 14.0),
     "weight_norm": (64.8, 66.0),
 }
-"""Measure: lowest and highest of the independent run at step 3,000."""
+"""Lowest and highest value of each measure in the independent run at step 3,000."""
 EARLY_STEP, EARLY_LOSS = 250, 5.3
-"""The independent run's train loss at step 250."""
+"""Training loss of the independent run at step 250."""
 
 
 @dataclass(kw_only=True)
@@ -48,10 +48,10 @@ def reference_seeds(observations: Observations) -> pd.DataFrame:
 
 
 def analyse(observations: Observations, question: Question) -> Parity:
-    """Compare seeds 0 to 11 with the ranges.
+    """Return the comparison of seeds 0 to 11 with the ranges.
 
     Raises:
-        NotEnoughData: one of them was not evaluated at step 3,000.
+        NotEnoughData: one of the seeds was not evaluated at step 3,000.
     """
     rows = reference_seeds(observations)
     curves = observations.curves_of(rows.index)

@@ -1,4 +1,4 @@
-"""From the first steps: who will be super?"""
+"""Prediction of super seeds from the first steps."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from analysis.studies.outcomes import restricted_log_time
 from analysis.studies.side_by_side import Beside
 
 MOST_POPULATIONS = 6
-"""Populations that are answered for: each is many fits."""
+"""Largest number of populations with an answer: each needs many fits."""
 LOOKS = 6
-"""Steps at which a prediction is made, spread evenly over the logarithm."""
+"""Number of steps with a prediction, evenly spaced on a log scale."""
 KEPT = (0.1, 0.2, 0.4)
-"""Shares of seeds that the two-stage search goes on with."""
+"""Shares of seeds that a two-stage search continues."""
 MOST_MISSED = 0.2
-"""Share of the sought seeds that a screen may miss."""
+"""Largest share of hits that a screen may miss."""
 SHUFFLES = 10
-"""Shuffles of the labels at each step that tell how noisy cross-validation is."""
+"""Number of label shuffles per step that measure the noise of cross-validation."""
 MEASURES = ("val_loss", "val_acc", "train_loss", "weight_norm")
 
 
@@ -52,7 +52,9 @@ class Prediction(Study):
 
 
 def labels(observations: Observations, population: Population) -> tuple[np.ndarray, pd.DataFrame, str]:
-    """Return what is to be predicted: super seeds, else the not normal ones, else the fastest quarter.
+    """Return the labels to predict (n,), their runs, and their meaning in words.
+
+    Hits are super seeds; if there are too few, super and fast seeds; if there are too few, the fastest quarter.
 
     Off the diary's task the classes are called by their thresholds, which were made for it.
 
@@ -76,7 +78,10 @@ def labels(observations: Observations, population: Population) -> tuple[np.ndarr
 
 
 def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.ndarray:
-    """Return what is known by the last of ``steps``: each measure there, and its change since half of that step."""
+    """Return features (n, k) at the last of ``steps``: each measure, and its change since half of that step.
+
+    Missing values are replaced by the feature's median.
+    """
     last = steps[-1]
     half = min(steps, key=lambda s: abs(s - last / 2))
     wide = curves[curves["step"].isin([half, last])].pivot(index="run_id", columns="step", values=list(MEASURES))
@@ -89,25 +94,25 @@ def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.nd
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for the largest populations of the store.
+    """Return the answer for the largest populations of the store.
 
     Raises:
-        NotEnoughData: too few seeds of either kind, or too few evaluations before they part.
+        NotEnoughData: too few hits or misses, or too few evaluations before the first seeds generalise.
     """
     return by_population(observations, question, one, Beside(beside), most=MOST_POPULATIONS)
 
 
 def beside(study: Prediction) -> dict[str, object]:
-    """Return how the prediction in one population stands beside that in another."""
+    """Return the row of one population in the table of populations."""
     lead = study.headlines[0]
     return {"predicted": study.meaning, "AUROC": lead.shown}
 
 
 def one(observations: Observations, population: Population, question: Question) -> Prediction:
-    """Answer for one population.
+    """Return the answer for one population.
 
     Raises:
-        NotEnoughData: too few seeds of either kind, or too few evaluations before they part.
+        NotEnoughData: too few hits or misses, or too few evaluations before the first seeds generalise.
     """
     rows = population.rows
     if len(rows) < 2 * FEWEST:
@@ -134,7 +139,7 @@ def one(observations: Observations, population: Population, question: Question) 
             noise.append(cross_validation_noise(x, hit, generator(f"shuffled labels {step}"), SHUFFLES))
     if not scores:
         raise NotEnoughData("evaluations that differ between seeds")
-    # One factor for all steps, because a few shuffles tell a variance only together.
+    # One factor for all steps, because the shuffles of one step are too few to estimate a variance.
     widen = float(np.sqrt(max(1.0, float(np.mean(noise)))))
     records = []
     for step, score in scores.items():
@@ -168,7 +173,7 @@ def one(observations: Observations, population: Population, question: Question) 
 
 
 def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarray, lengths: np.ndarray) -> None:
-    """Say what screening at each step saves and misses, and what the choice of the best screen is worth."""
+    """Add the costs and misses of screens at each step, and a fair estimate for the best of them."""
     options = [(step, kept) for step in scores for kept in KEPT]
     records = []
     for step, kept in options:
@@ -181,9 +186,9 @@ def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarra
                 "training saved": f"{1 - s.cost:.0%}",
             }
         )
-    caption = "Two-stage search: train all to a step, continue the most promising share"
+    caption = "Two-stage search: train all seeds to a step, continue the share with the best scores"
     study.tables.append(Table("screen", caption, pd.DataFrame(records), open=False))
-    # The cheapest screen that misses few is the luckiest of many: chosen on one half, measured on the other.
+    # Choosing the cheapest screen that misses few selects for luck: choose on one half, measure on the other.
     half = folds(hit, 2, generator("screen halves")) == 0
     missed = sought = 0
     saved = []
@@ -191,7 +196,7 @@ def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarra
         screenings = {o: screened(scores[o[0]][pick], hit[pick], o[1], o[0], lengths[pick]) for o in options}
         good = [o for o in options if screenings[o][0] <= MOST_MISSED * hit[pick].sum()]
         if not good:
-            study.notes.append(f"Two-stage search: no screen misses at most {MOST_MISSED:.0%} of the seeds sought.")
+            study.notes.append(f"Two-stage search: no screen misses at most {MOST_MISSED:.0%} of these seeds.")
             return
         choice = min(good, key=lambda o: screenings[o][1])
         lost, cost = screened(scores[choice[0]][measure], hit[measure], choice[1], choice[0], lengths[measure])
@@ -201,11 +206,12 @@ def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarra
     part = f"{np.mean(saved):.0%}"
     study.findings.append(
         Finding(
-            f"of the seeds sought missed by a two-stage search that saves {part} of the training",
+            f"seeds missed by a two-stage search that saves {part} of the training",
             e.percent(0),
-            f"To train all seeds for a while and continue only the most promising saves {part} of the training and "
-            f"misses {e.percent(0)} of the seeds sought. (The screen is chosen on half of the seeds to miss at most "
-            f"{MOST_MISSED:.0%} and measured on the other half, then the halves are exchanged.)",
+            f"A two-stage search trains all seeds for a while and continues only those with the best scores. It saves "
+            f"{part} of the training and misses {e.percent(0)} of the seeds {study.meaning}. (The screen is chosen on "
+            f"half of the seeds to miss at most {MOST_MISSED:.0%} and measured on the other half, then the halves are "
+            "exchanged.)",
             e,
             headline=True,
         )
@@ -213,7 +219,7 @@ def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarra
 
 
 def _lengths(rows: pd.DataFrame) -> np.ndarray:
-    """Return the steps that each run takes without a screen, where budgets differ up to the most frequent one."""
+    """Return each run's steps without a screen, at most the most frequent budget."""
     usual = float(rows["config.train.steps"].mode().iloc[0])
     return np.minimum(floats(rows["steps"]), usual)
 
@@ -230,7 +236,7 @@ def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: 
     )
     shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
     text = (
-        f"At step {row['step']:,.0f} a logistic regression on loss, accuracy and weight norm tells seeds "
+        f"At step {row['step']:,.0f} a logistic regression on loss, accuracy and weight norm separates seeds "
         f"{study.meaning} from the others with AUROC {shown} (0.5 is chance; cross-validated, "
         f"{int(hit.sum())} of {len(hit)})"
     )
@@ -241,7 +247,7 @@ def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: 
 QUESTION = Question(
     "prediction",
     "Early prediction",
-    "Can the first steps tell who will be super?",
+    "Do the first steps predict which seeds will be super?",
     "grok sweep sweep=census",
     analyse,
     has_populations,

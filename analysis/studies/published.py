@@ -1,7 +1,6 @@
-"""Published language-model results that a WikiText run is held against.
+"""Published language-model results for comparison with WikiText runs.
 
-All of them are on the full WikiText-103: numbers on other text, or on a sample of it,
-do not compare.
+All of them are on the full WikiText-103. Numbers on other text, or on a sample of it, are not comparable.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ WIKITEXT_103: Final = pd.DataFrame(
     ],
     columns=["model", "parameters", "steps", "perplexity", "on", "source"],
 )
-"""Final results. The steps of the GPT-2 rows are those of the Megatron reproduction."""
+"""Final results. The steps in the GPT-2 rows are those of the Megatron reproduction."""
 
 TRANSFORMER_XL_ON_THE_WAY: Final = pd.DataFrame(
     [(10_000, 32.3, 32.6), (20_000, 26.1, 24.1), (30_000, 23.7, 21.5), (40_000, 22.9, 20.2)],
     columns=["step", "base perplexity", "large perplexity"],
 )
-"""Validation perplexity of the two Transformer-XL runs while they train."""
+"""Validation perplexity of the two Transformer-XL runs during training."""
 
 WIKITEXT_PRESETS: Final = ("wikitext", "transformer_xl", "gpt2_")
-"""Presets (by the part of their name) whose runs are shown beside the published results."""
+"""Parts of the names of presets whose runs are shown with the published results."""

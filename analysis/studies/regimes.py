@@ -1,4 +1,4 @@
-"""Slow and fast generalisation, told apart from the curves."""
+"""Slow and fast generalisation, classified from the curves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from analysis.studies.by_population import by_population, has_populations
 from analysis.studies.side_by_side import Beside
 
 FEWEST = 10
-"""Generalised runs below which nothing is clustered."""
+"""Smallest number of generalised runs for a clustering."""
 EVENTS = {
     "memorised": "memorised",
     "loss_peak": "loss peak",
@@ -31,9 +31,9 @@ EVENTS = {
     "fall": "norm falls",
     "grokked": "generalised",
 }
-"""Columns of events and what they are called."""
+"""Names of events in words, by their column."""
 FEWEST_LABELLED = 5
-"""Generalised runs below which the shares lead nothing."""
+"""Smallest number of generalised runs for headlines."""
 MOST_ORDERS = 3
 KINDS = ("fast", "slow", "mixed")
 
@@ -52,9 +52,9 @@ class Regimes(Study):
 def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     """Return, per run: ``grokked`` (step), ``climb`` (ratio), ``fall`` (step of the norm's fall), ``lag``, ``regime``.
 
-    ``lag`` is ln(grokked / fall): positive where the norm falls first. Everything is
-    read off at evaluations. Further columns: the steps ``memorised``, ``loss_peak`` and
-    ``norm_peak`` (NaN: not seen), and ``order``, the events in the order in which they came.
+    ``lag`` is ln(grokked / fall): positive if the norm falls first. All steps are those of
+    evaluations. Further columns: the steps ``memorised``, ``loss_peak`` and ``norm_peak`` (NaN: did
+    not happen), and ``order``, the names of the events in their order.
     """
     curves = observations.curves_of(rows.index)
     curves = curves[curves["step"] > 0]
@@ -84,7 +84,7 @@ def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _order(steps: list[float]) -> str:
-    """Return the events that happened in their order; those seen at one evaluation stand together, with an =."""
+    """Return the names of the events in their order, joined by an arrow, or by = if at the same evaluation."""
     at: dict[float, list[str]] = {}
     for name, step in zip(EVENTS.values(), steps, strict=True):
         if np.isfinite(step):
@@ -93,7 +93,7 @@ def _order(steps: list[float]) -> str:
 
 
 def clusters(events: pd.DataFrame) -> NDArray[np.int64]:
-    """Return 0 or 1 for each generalised run: k-means on log climb and lag, no rule involved; 1 climbs more."""
+    """Return the k-means cluster on log climb and lag of each generalised run (n,); cluster 1 climbs more."""
     lag = np.clip(events["lag"].to_numpy(dtype=float), -1.5, 1.5)
     x = np.column_stack([np.log(events["climb"].to_numpy(dtype=float)), lag])
     sd = x.std(0)
@@ -106,24 +106,24 @@ def clusters(events: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for every population of the store.
+    """Return the answer for every population of the store.
 
     Raises:
-        NotEnoughData: no run of any generalised.
+        NotEnoughData: no run of any population generalised.
     """
     meaning = "as many of the generalised seeds are of the fast regime (Fisher's exact test)"
     return by_population(observations, question, one, Beside(beside, compare, meaning))
 
 
 def beside(study: Regimes) -> dict[str, object]:
-    """Return how the regimes of one population stand beside those of another."""
+    """Return the row of one population in the table of populations."""
     done = study.events[study.events["regime"] != "not yet"]
     counts = {name: int((done["regime"] == name).sum()) for name in KINDS}
     return {"labelled": len(done), **{name: share(n, len(done)).percent() for name, n in counts.items()}}
 
 
 def compare(reference: Regimes, other: Regimes) -> float | None:
-    """Return Fisher's p that the fast regime is as frequent in both."""
+    """Return Fisher's p-value that the fast regime is equally frequent in both."""
     table = []
     for study in (reference, other):
         done = study.events.loc[study.events["regime"] != "not yet", "regime"]
@@ -133,7 +133,7 @@ def compare(reference: Regimes, other: Regimes) -> float | None:
 
 
 def one(observations: Observations, population: Population, question: Question) -> Regimes:
-    """Answer for one population.
+    """Return the answer for one population.
 
     Raises:
         NotEnoughData: no run of it generalised.
@@ -159,7 +159,7 @@ def one(observations: Observations, population: Population, question: Question) 
         words = {
             "fast": "generalised before their weight norm fell, without a climb of the validation loss",
             "slow": "climbed in validation loss and lost weight norm before they generalised",
-            "mixed": "showed one sign of either",
+            "mixed": "showed one sign of each regime",
         }[regime]
         study.findings.append(
             Finding(
@@ -187,7 +187,7 @@ def one(observations: Observations, population: Population, question: Question) 
 
 
 def _norm_after(done: pd.DataFrame, task: str) -> Finding:
-    """Say in how many seeds the norm fell strictly after they generalised: the sign of another road."""
+    """Return the share of seeds whose norm fell after they generalised: the sign of the fast regime."""
     n = len(done)
     after = int((np.isfinite(done["fall"]) & (done["fall"] > done["grokked"])).sum())
     never = int(np.isinf(done["fall"]).sum())
@@ -196,7 +196,7 @@ def _norm_after(done: pd.DataFrame, task: str) -> Finding:
     if never:
         text += f"; in {never} more it had not fallen when they ended"
     if not after and not never:
-        text += f". No second regime is seen: if there is one, at most {100 * e.high:.0f}% of the seeds take it (95%)"
+        text += f". No second regime is seen: if there is one, it has at most {100 * e.high:.0f}% of the seeds (95%)"
     return Finding("norm falls after generalising", e.percent(), f"{text}.", e)
 
 
@@ -209,7 +209,7 @@ def _check_by_clustering(study: Regimes, done: pd.DataFrame) -> None:
     clear = done["regime"].isin(["slow", "fast"]).to_numpy()
     if min((done["regime"] == kind).sum() for kind in ("slow", "fast")) < FEWEST / 2:
         study.notes.append(
-            "Clustering: the rule labels (nearly) all seeds alike, so there are no two groups to compare."
+            "Clustering: the rule gives (nearly) all seeds the same label, so there are no two groups to compare."
         )
         return
     label = clusters(done)
@@ -236,7 +236,7 @@ def _timing(study: Regimes, done: pd.DataFrame) -> None:
         Finding(
             "climb and time",
             f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})",
-            f"Rank correlation between how far validation loss climbs and how late the seed generalises: "
+            f"Rank correlation between the climb of the validation loss and the step of generalisation: "
             f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f}), n = {e.n}.",
             e,
         )
@@ -261,7 +261,7 @@ def _table(done: pd.DataFrame) -> Table:
 
 
 def _middle(ratios: pd.Series) -> float:
-    """Return the median of the ratios that are finite: a loss of 0, or a peak at step 0, has none."""
+    """Return the median of the finite ratios; a loss of 0 or a peak at step 0 gives an infinite one."""
     return round(float(ratios.replace(np.inf, np.nan).median()), 2)
 
 
@@ -271,7 +271,7 @@ def _orders(done: pd.DataFrame) -> Table:
         for order, runs in group["order"].value_counts(sort=True).head(MOST_ORDERS).items():
             e = share(int(runs), len(group))
             records.append({"regime": regime, "order": str(order), "seeds": int(runs), "share": e.percent(0)})
-    caption = f"In which order the events came (the {MOST_ORDERS} most frequent of each regime; =: at one evaluation)"
+    caption = f"Order of the events (the {MOST_ORDERS} most frequent of each regime; =: at the same evaluation)"
     return Table("orders", caption, pd.DataFrame(records))
 
 
@@ -288,10 +288,10 @@ def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:
         return norms.groupby(evaluations["run_id"].map(done["regime"]).to_numpy()).median()
 
     grown = (parts(at) / parts(start[start["run_id"].isin(at["run_id"])])).T
-    grown = grown.replace(np.inf, np.nan)  # what starts at 0 has no growth
+    grown = grown.replace(np.inf, np.nan)  # a norm that starts at 0 has no growth
     frame = grown.round(2).rename_axis("component").reset_index()
     frame.columns = [str(c) if c == "component" else f"{c}: growth" for c in frame.columns]
-    caption = "Weight norm of each component when the seed generalises, over its norm at the first evaluation (medians)"
+    caption = "Weight norm of each component at generalisation, divided by that at the first evaluation (medians)"
     return Table("block_norms", caption, frame, open=False)
 
 

@@ -1,4 +1,4 @@
-"""Is a super seed a property of the seed? Candidates run again, against the rate of other seeds."""
+"""Repeatability of super seeds: repeats of candidates, compared with the rate of other seeds."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from analysis.studies.outcomes import outcome
 from analysis.studies.repeats import Kind, kinds
 
 FEWEST = 5
-"""Seeds below which no rank correlation is given."""
+"""Smallest number of seeds for a rank correlation."""
 UNCHOSEN = 0.5
-"""Share of a condition's seeds that must have been repeated: a few chosen ones rank unlike all seeds."""
+"""Smallest share of a condition's seeds with repeats for a rank correlation: a few chosen seeds would bias it."""
 MOST_KINDS = 8
-"""Kinds of repeat that get a card."""
+"""Largest number of kinds of repeat with a card."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """One kind of repeat and what it says."""
+    """One kind of repeat and its result."""
 
     kind: Kind
     result: Replication
@@ -36,11 +36,11 @@ class Test:
     controls: Estimate | None
     """Mean share of hits among the controls' repeats."""
     agreement: Estimate | None
-    """Rank correlation of speed between two repeats, over all seeds; None where few of them were repeated."""
+    """Rank correlation of speed between two repeats over all seeds; None if few seeds were repeated."""
 
     @property
     def name(self) -> str:
-        """The kind's name, with its condition where there are several."""
+        """The kind's name, with its condition if there are several."""
         return self.kind.name + (f" ({self.kind.condition})" if self.kind.condition else "")
 
     @property
@@ -51,13 +51,13 @@ class Test:
 
 @dataclass(kw_only=True)
 class Repeats(Study):
-    """What each kind of repeat says."""
+    """The results of each kind of repeat."""
 
     tests: list[Test]
 
 
 def analyse(observations: Observations, question: Question) -> Repeats:
-    """Answer for every kind of repeat.
+    """Return the answer for every kind of repeat.
 
     Raises:
         NotEnoughData: no run repeats a candidate.
@@ -68,7 +68,7 @@ def analyse(observations: Observations, question: Question) -> Repeats:
     study = Repeats(name=question.name, title=question.title, question=question.question, tests=tests)
     hits = dict.fromkeys(f"{t.kind.hit.words}: {t.kind.hit.definition}" for t in tests)
     tasks = dict.fromkeys(describe_task(t.kind.rows.iloc[0]) for t in tests)
-    study.notes.append(f"Task: {'; '.join(tasks)}. Sought: {'; '.join(hits)}.")
+    study.notes.append(f"Task: {'; '.join(tasks)}. Definition: {'; '.join(hits)}.")
     study.notes.append(
         "The run that made a seed a candidate is never counted among its repeats. Two tests judge candidates: Fisher's "
         "exact test of its repeats against other seeds (more often than others), and the exact binomial test against "
@@ -117,7 +117,7 @@ _WORDS = {
 
 
 def _agreement(observations: Observations, kind: Kind) -> Estimate | None:
-    """Return the rank correlation of speed between a seed's runs, where most seeds of the condition were repeated."""
+    """Return the rank correlation of speed between a seed's runs; None if few seeds of the condition have repeats."""
     units = [*kind.candidates, *kind.controls]
     if len(kind.fixed) < len(STREAMS) or len(units) < FEWEST:
         return None
@@ -139,14 +139,14 @@ def _agreement(observations: Observations, kind: Kind) -> Estimate | None:
 
 
 def what_repeats(kind: Kind) -> str:
-    """Return what is kept and what a repeat changes, in words."""
+    """Return which seeds a repeat keeps and what it changes, in words."""
     if len(kind.fixed) == len(STREAMS):
         return f"All seeds kept, {kind.change}"
     return f"{listed(kind.fixed).capitalize()} seed{'s' * (len(kind.fixed) > 1)} kept, {kind.change}"
 
 
 def verdict(test: Test) -> str:
-    """Return what the repeats say, as a clause."""
+    """Return the conclusion from the repeats, as a clause."""
     result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
     kept = list(test.kind.fixed)
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
@@ -155,10 +155,10 @@ def verdict(test: Test) -> str:
     if result.verdict is Verdict.MORE:
         called = result.count(Verdict.MOST, Verdict.MORE)
         who = "the candidate is" if n == 1 else f"{called} of {n} candidates {'is' if called == 1 else 'are'}"
-        return f"{who} {hit} more often than other seeds, but not shown to be so in most repeats: chance has its part"
+        return f"{who} {hit} more often than other seeds, but not proven to be in most repeats: chance matters, too"
     if result.verdict is Verdict.NO_SIGN:
-        return f"no sign that being {hit} belongs to {streams}: most repeats are not"
-    return "too few repeats to tell luck from a property of the seed"
+        return f"no sign that being {hit} is a property of {streams}: most repeats are not"
+    return "too few repeats to distinguish chance from a property of the seed"
 
 
 def _findings(study: Repeats, test: Test, headline: bool) -> None:
@@ -175,10 +175,10 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     if bases:
         text += " Other seeds: " + "; ".join(f"{share} of {words}" for share, words in bases) + "."
     else:
-        text += " There is no census beside them to say how often other seeds are."
+        text += " The store has no census to give the rate of other seeds."
     if result.mean is not None:
         m = result.mean
-        text += f" For such seeds in general: {m.percent(0)} of a seed's repeats."
+        text += f" Estimate for all such seeds: {m.percent(0)} of a seed's repeats."
     if test.controls is not None:
         c = test.controls
         text += f" Ordinary controls: {c.percent(0)} of the repeats of {c.n} seed{'s' * (c.n > 1)}."

@@ -1,9 +1,9 @@
-"""Which runs repeat which: candidates, ordinary controls, and the other seeds that they are compared with.
+"""Which runs repeat which: candidates, ordinary controls, and the other seeds for comparison.
 
-A seed's *own run* is the one that can have drawn attention to it: nothing perturbed, its streams
-those of a random seed or of a scan. If that was a hit (super, or what is rare in the store) the
-seed is a *candidate*, otherwise a *control*; its own run is never counted among its repeats.
-A seed that was repeated without one was *named*: it is a candidate with all its repeats.
+A seed's *own run* is the one by which it may have been chosen: unperturbed, with the streams of a random
+seed or of a scan. If the own run is a hit (super, or another rare outcome), the seed is a *candidate*,
+otherwise a *control*. The own run never counts among the repeats. A seed with repeats but without an own
+run was *named* by the user: it is a candidate with all its repeats.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from analysis.statistics.replication import Counts
 
 SEEDS: Final = [f"seed_{stream}" for stream in STREAMS]
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
-"""Streams that are kept while the others are redrawn."""
+"""Sets of streams that are kept while the others are redrawn."""
 COMPUTATIONS: Final = {
     "ulp": "initial weights moved by a unit in the last place",
     "processor": "on another processor",
@@ -41,35 +41,35 @@ COMPUTATIONS: Final = {
     "version": "with another version or number of threads",
     "precision": "in another precision",
 }
-"""Kinds of repeat that keep all streams, and what they change."""
+"""Kinds of repeat that keep all streams, with what they change in words."""
 TAG_PARTS: Final = {
     "processor": ("device", "model", "isa"),
     "lane width": ("width",),
     "path": ("rows", "products", "compiled", "compiler"),
 }
-"""Parts of the numerics tag whose change makes a repeat one of these kinds."""
+"""Parts of the numerics tag that define these kinds of repeat."""
 FEWEST_OTHERS: Final = 20
-"""Runs of other seeds below which they have no rate to compare with."""
+"""Smallest number of other seeds for their rate."""
 FEWEST_CONTROLS: Final = 5
-"""Controls, one run each, below which they give none either."""
+"""Smallest number of controls, with one run each, for their rate."""
 RARE: Final = 0.1
-"""Share of the seeds that is sought where none is super: the fastest tenth."""
+"""Share of seeds that are hits if none is super: the fastest tenth."""
 MOST_FREQUENT: Final = 0.5
-"""Share of hits above which a hit is nothing rare."""
+"""Largest share of seeds for which an outcome is rare enough to be a hit."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """What is sought in the runs of one condition."""
+    """The rare outcome that defines candidates, for the runs of one condition."""
 
     words: str
-    """``super``, ``among the fastest tenth``: for a sentence."""
+    """Its name in a sentence: ``super``, ``among the fastest tenth``."""
     definition: str
     flags: pd.Series
-    """Per run: 1 a hit, 0 none, NaN not known."""
+    """Per run: 1 if it is a hit, 0 if not, NaN if not known."""
 
     def counts(self, runs: Sequence[str]) -> Counts:
-        """Return hits and judged runs."""
+        """Return the numbers of hits and of judged runs."""
         known = self.flags.reindex(list(runs)).dropna()
         return int(known.sum()), len(known)
 
@@ -80,26 +80,26 @@ class Unit:
 
     name: str
     seeds: dict[str, int]
-    """The kept streams' seeds."""
+    """Seeds of the kept streams."""
     own: str | None
-    """Its own run; None: it was named."""
+    """Its own run; None if it was named."""
     repeats: list[str]
-    """Its judged repeats, which have no redrawn seed in common and no two of them equal bits."""
+    """Its judged repeats. No two share a redrawn seed or have equal bits."""
     others: list[str]
-    """One run of each other seed that it is compared with."""
+    """One run of each other seed for comparison."""
     others_words: str
 
 
 @dataclass(frozen=True)
 class Kind:
-    """All candidates that were repeated in one way under one condition, and the controls."""
+    """All candidates with one kind of repeat under one condition, and the controls."""
 
     name: str
     fixed: tuple[str, ...]
     change: str
-    """What a repeat changes."""
+    """What a repeat changes, in words."""
     condition: str
-    """The settings that tell it from the store's other conditions."""
+    """Values of the settings that differ between the store's conditions."""
     hit: Hit
     candidates: list[Unit]
     controls: list[Unit]
@@ -108,7 +108,7 @@ class Kind:
 
 
 def kinds(observations: Observations) -> list[Kind]:
-    """Return every kind of repeat with a candidate, those of the condition with most runs first."""
+    """Return every kind of repeat that has a candidate, starting with the condition with most runs."""
     rows = observations.computations
     rows = rows[rows["layers"] == "{}"]
     if rows.empty:
@@ -124,7 +124,7 @@ def kinds(observations: Observations) -> list[Kind]:
 
 
 def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which rows of ``codes`` (n, streams) to keep so that no two, nor one and ``taken``, share a seed."""
+    """Return flags (n,) of rows of ``codes`` (n, streams) that share no seed with each other or with ``taken``."""
     used = [set(column.tolist()) for column in taken.T]
     kept = np.zeros(len(codes), dtype=bool)
     for i, row in enumerate(codes.tolist()):
@@ -140,12 +140,12 @@ Repeated = tuple[pd.Series, str | None, list[str]]
 
 
 def _short(seed: int) -> str:
-    """Return a seed as a name: a derived one by its first digits."""
+    """Return a seed as text; a derived seed by its first digits."""
     return str(seed) if seed < 10**9 else f"{str(seed)[:6]}…"
 
 
 class _Condition:
-    """The runs of one condition, in one precision or several."""
+    """The runs of one condition, in one or several precisions."""
 
     def __init__(self, observations: Observations, rows: pd.DataFrame, name: str) -> None:
         self.observations, self.rows, self.name = observations, rows, name
@@ -158,7 +158,7 @@ class _Condition:
     def own(self) -> pd.DataFrame:
         """The own run of each triple of seeds.
 
-        Where every run is perturbed and there are seeds enough for a rate, the first run of each stands for it.
+        If every run is perturbed and there are enough seeds for a rate, it is the first run of each triple.
         """
         plain = self._first(self.rows[~self.kicked & self.usual])
         perturbed = self._first(self.rows[self.usual])
@@ -181,18 +181,18 @@ class _Condition:
 
     @cached_property
     def scans(self) -> list[Population]:
-        """The populations that hold one stream or two, large enough to compare with."""
+        """The populations with one or two fixed streams that are large enough for a rate."""
         return [p for p in self.drawn if p.varies != STREAMS and len(p) >= FEWEST_OTHERS]
 
     @cached_property
     def population(self) -> pd.DataFrame:
-        """The own runs that say what is rare: random seeds, else the largest scan, else all there are."""
+        """The own runs that define what is rare: random seeds, else the largest scan, else all own runs."""
         groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [scan.rows for scan in self.scans]
         return max(groups, key=len, default=self.own if len(self.own) else self._first(self.rows[self.usual]))
 
     @cached_property
     def hit(self) -> Hit:
-        """Super by accuracy in the diary's regime, by time elsewhere; what is next rarest where no seed is that."""
+        """Super by accuracy in the diary's regime, by time elsewhere; a less rare outcome if no seed is super."""
         options: list[Callable[[], Hit | None]] = [lambda: self._by_accuracy("super"), lambda: self._by_time(None)]
         if differing_settings(self.rows.iloc[0]):
             options.reverse()
@@ -213,7 +213,7 @@ class _Condition:
         return Hit(" or ".join(classes), f"validation accuracy above {least:.0%} at step {horizon:,}", flags)
 
     def _by_time(self, rare: float | None) -> Hit | None:
-        """Return the hit of being three times faster than the median seed, or among the fastest share ``rare``."""
+        """Return the hit "three times faster than the median seed", or "among the fastest share ``rare``"."""
         times = self.observations.times(self.population)
         if rare is not None and len(times) < FEWEST_OTHERS:
             return None
@@ -236,7 +236,7 @@ class _Condition:
         return Hit(words, f"generalised by step {threshold:,.0f}", flags)
 
     def kinds(self) -> list[Kind]:
-        """Return the kinds of repeat that have a candidate with something to compare it with, or with itself alone."""
+        """Return the kinds of repeat that have a candidate."""
         result = []
         for change, units in self._computed_again().items():
             result.append(self._kind(change, STREAMS, COMPUTATIONS[change], units))
@@ -259,7 +259,7 @@ class _Condition:
         for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
             others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
             if not is_control and not others and len(fixed) < len(STREAMS):
-                continue  # a cell of a crossed design, with nothing beside it to be compared with
+                continue  # a cell of a crossed design, without other seeds for comparison
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
             units[is_control].append(Unit(self._name(row, own, seeds), seeds, own, runs, others, words))
         return Kind(name, fixed, change, self.name, self.hit, units[0], units[1], self.rows)
@@ -280,7 +280,7 @@ class _Condition:
     def _others(
         self, name: str, fixed: tuple[str, ...], own: str | None, control_runs: list[str]
     ) -> tuple[list[str], str]:
-        """Return one run of each seed that a candidate is to be compared with, and what they are."""
+        """Return one run of each seed for comparison with a candidate, and what they are in words."""
         from_scan = next((scan for scan in self.scans if own in scan.rows.index), None)
         random = (list(self.random.index), "random seeds") if len(self.random) >= FEWEST_OTHERS else ([], "")
         controls = (control_runs, "ordinary controls") if len(control_runs) >= FEWEST_CONTROLS else ([], "")
@@ -293,7 +293,7 @@ class _Condition:
         return controls if controls[0] else random
 
     def _one_each(self, controls: list[Repeated], fixed: tuple[str, ...]) -> list[str]:
-        """Return one repeat of each control, no two with a redrawn seed in common."""
+        """Return one repeat of each control; no two share a redrawn seed."""
         free = [f"seed_{s}" for s in STREAMS if s not in fixed]
         if not free:
             return [runs[0] for _, _, runs in controls]
@@ -305,7 +305,7 @@ class _Condition:
         return chosen
 
     def _computed_again(self) -> dict[str, list[Repeated]]:
-        """Return, by what a repeat changes, each repeated triple: a row of it, its own run, its repeats."""
+        """Return the repeated triples of seeds, by what a repeat changes: a run's row, the own run, the repeats."""
         by_kind: dict[str, list[Repeated]] = {kind: [] for kind in COMPUTATIONS}
         triple = self.rows.groupby(SEEDS, sort=True).ngroup()
         own = dict(zip(triple[self.own.index], self.own.index, strict=True))
@@ -318,7 +318,7 @@ class _Condition:
             repeats: dict[str, list[str]] = {kind: [] for kind in COMPUTATIONS}
             for run, row in group.iterrows():
                 if row["weights_hash"] in seen:
-                    continue  # equal bits are the same run, not another one
+                    continue  # equal bits are no new evidence
                 seen.add(row["weights_hash"])
                 repeats[self._change(row, its)].append(str(run))
             for kind, runs in repeats.items():
@@ -338,9 +338,9 @@ class _Condition:
         return "version"
 
     def _redrawn(self, fixed: tuple[str, ...], repeats_only: set[str]) -> list[Repeated]:
-        """Return each seed that keeps the ``fixed`` streams while the others are redrawn, as above.
+        """Return the seeds that were repeated with the ``fixed`` streams kept and the others redrawn.
 
-        A seed that was drawn only to repeat others (their repeats: ``repeats_only``) is no candidate itself.
+        Runs in ``repeats_only`` are repeats of other seeds; they make no candidate.
         """
         columns, free = [f"seed_{s}" for s in fixed], [f"seed_{s}" for s in STREAMS if s not in fixed]
         runs = self.rows[self.usual].assign(_kicked=self.kicked[self.usual])
@@ -356,7 +356,7 @@ class _Condition:
             taken = group.loc[[mine] if mine else [], free].to_numpy(dtype=np.int64)
             kept = rest[distinct(rest[free].to_numpy(dtype=np.int64), taken)]
             if mine is None and (kept.index.isin(scanned).all() or kept.index.isin(list(repeats_only)).any()):
-                continue  # a scan of the redrawn stream has a section of its own
+                continue  # a scan of the redrawn stream has its own section
             if len(kept):
                 first = group[group.index == mine].iloc[0] if mine else group.iloc[0]
                 repeated.append((first, mine, [str(run) for run in kept.index]))

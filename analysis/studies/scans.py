@@ -1,4 +1,4 @@
-"""Some streams scanned alone: only the weights, the order, the split or one layer is drawn anew."""
+"""Scans: only the weights, the order, the split or one layer differs from run to run."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import judged
 
 FEWEST = 20
-"""Seeds of the scanned stream below which a group is no scan."""
+"""Smallest number of seeds of a scan."""
 DIARY_SAYS = {"order": "0.43% super; later 0.6%, given the model", "init": "0.4% super, given the order"}
 
 
 @dataclass(frozen=True)
 class Scan:
-    """All runs that differ in the seeds of some streams alone."""
+    """All runs that differ only in the seeds of some streams."""
 
     stream: str
     unit: str
-    """What is drawn, in words: ``init seeds``."""
+    """What differs from run to run, in words: ``init seeds``."""
     fixed: str
     """The other streams' seeds, in words."""
     rows: pd.DataFrame
     horizon: int
     shares: dict[str, Estimate]
     median: Estimate | None
-    """Step of generalisation; None where less than half of the seeds got there."""
+    """Median step of generalisation; None if fewer than half of the seeds generalised."""
     middle: str
-    """The quartiles of the step of generalisation, as far as they are known."""
+    """The quartiles of the step of generalisation in words."""
     by_time: Estimate | None
     """Share that generalised at least three times faster than this scan's median."""
     in_diary_regime: bool
@@ -49,15 +49,15 @@ class Scans(Study):
 
 
 def scans_of(observations: Observations) -> list[Population]:
-    """Return the populations of at least ``FEWEST`` runs that hold at least one stream."""
+    """Return the populations of at least ``FEWEST`` runs with at least one fixed stream."""
     return [p for p in observations.once(populations).every if p.fixed and len(p) >= FEWEST]
 
 
 def analyse(observations: Observations, question: Question) -> Scans:
-    """Answer for every scan.
+    """Return the answer for every scan.
 
     Raises:
-        NotEnoughData: there is none, or none was judged.
+        NotEnoughData: there is no scan with enough judged seeds.
     """
     scans = []
     for population in observations.once(scans_of):
@@ -129,7 +129,7 @@ def _finding(scan: Scan, task: str, headline: bool) -> Finding:
 
 
 def _called(scan: Scan, name: str) -> str:
-    """Return a class by its name in the diary's regime, elsewhere by its thresholds: they were made for that task."""
+    """Return a class by its name in the diary's regime, and by its thresholds elsewhere."""
     low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
     elsewhere = {"super": f"above {high}", "fast": f"between {low} and {high}", "normal": f"below {low}"}
     return name if scan.in_diary_regime else elsewhere[name]

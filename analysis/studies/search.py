@@ -1,7 +1,7 @@
-"""Searches over settings: the best of them, what mattered, and whether it beats the default.
+"""Searches over settings: the best setting, the importance of each, and the comparison with the default.
 
-Reads ``search/NAME.json`` (trials) and ``search/NAME.compared.json`` (the pinned
-comparison on fresh seeds) of the store, which ``grok search`` writes.
+Reads ``search/NAME.json`` (trials) and ``search/NAME.compared.json`` (the pinned comparison on new
+seeds) of the store, which ``grok search`` writes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Floats = NDArray[np.float64]
 
 FINISHED: Final = "complete"
 TOP: Final = 10
-"""Rows of the table of trials."""
+"""Number of rows of the table of trials."""
 
 
 @dataclass
 class SearchResult:
-    """One search: its trials as a table (number, value, best, state, one column per setting)."""
+    """One search with its trials as a table: number, value, best, state, one column per setting."""
 
     name: str
     objective: str
@@ -44,13 +44,13 @@ class SearchResult:
     trials: pd.DataFrame
     default: dict[str, Any]
     steps: int | None = None
-    """Steps that a trial's runs may take."""
+    """Largest number of steps of a trial's runs."""
     importance: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns setting, share, low, high, trials."""
     compared: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Columns seed, default, best: the pinned comparison's outcome by seed."""
+    """Columns seed, default, best: the outcomes of the pinned comparison by seed."""
     budget: float = math.inf
-    """Steps of the comparison's runs; a seed whose time is beyond them did not generalise."""
+    """Steps of the comparison's runs; a larger time means that the seed did not generalise."""
 
 
 @dataclass(kw_only=True)
@@ -61,7 +61,7 @@ class Searches(Study):
 
 
 def result_of(data: dict[str, Any]) -> SearchResult:
-    """Return a search from what its file says."""
+    """Return a search from the content of its file."""
     objectives = data["objectives"]
     settings = sorted({name for trial in data["trials"] for name in trial["params"]})
     records = []
@@ -81,7 +81,7 @@ def result_of(data: dict[str, Any]) -> SearchResult:
             }
         )
     return SearchResult(
-        re.sub(r"[^\w.-]", "_", str(data["name"])),  # it names files
+        re.sub(r"[^\w.-]", "_", str(data["name"])),  # used in file names
         objectives[0]["name"],
         objectives[0]["direction"] == "minimize",
         objectives[1]["name"] if len(objectives) > 1 else None,
@@ -105,7 +105,7 @@ def _over_seeds(objective: str, scores: Floats) -> Estimate:
 
 
 def analyse(observations: Observations, question: Question) -> Searches:
-    """Answer for every search with a finished trial.
+    """Return the answer for every search with a finished trial.
 
     Raises:
         NotEnoughData: there is none.
@@ -125,7 +125,7 @@ def analyse(observations: Observations, question: Question) -> Searches:
         _best(study, result)
         mine = compared.get(result.name)
         if mine is not None and not set(mine["pinned"]["default"]) <= set(result.settings):
-            study.notes.append(f"{result.name}: its comparison is of other settings than it searched, and is left out.")
+            study.notes.append(f"{result.name}: its comparison has other settings than the search and is left out.")
             mine = None
         _comparison(study, result, mine, pinned.get(result.name))
         _importance(study, result)
@@ -142,7 +142,7 @@ def _best(study: Searches, result: SearchResult) -> None:
     if result.objective == "median_time" and result.steps is not None and best["value"] > result.steps:
         study.notes.append(
             f"{result.name}: under every setting fewer than half of the seeds generalised within {result.steps:,} "
-            "steps. Values above that count late seeds and are no times. Longer runs (train.steps) give times."
+            "steps. Larger values are counts of late seeds, not times. Longer runs (train.steps) give times."
         )
     setting = ", ".join(f"{s}={_short(best[s])}" for s in result.settings)
     pruned = len(result.trials) - len(done)
@@ -205,9 +205,9 @@ def _comparison(
         Finding(
             f"{result.name}: best against default",
             f"{e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g})",
-            f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} fresh seeds, both "
-            f"pinned before: {result.objective} changes by {e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g}), better for "
-            f"{better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}."
+            f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} new seeds, both "
+            f"fixed in advance: {result.objective} changes by {e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g}), better "
+            f"for {better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}."
             + _censored(result, compared, a, b),
             e,
             headline=True,
@@ -216,7 +216,7 @@ def _comparison(
 
 
 def _sides(result: SearchResult, pinned: dict[str, Any], scores: dict[str, Floats]) -> Table:
-    """Return both settings as the fresh seeds judge them, beside what the search itself had said."""
+    """Return both settings with their values on the new seeds and in the search."""
     rows = []
     for side, values in scores.items():
         e = _over_seeds(result.objective, values)
@@ -234,20 +234,20 @@ def _sides(result: SearchResult, pinned: dict[str, Any], scores: dict[str, Float
             }
         )
     caption = (
-        f"{result.name}: both settings of the comparison with 95% intervals over the fresh seeds, and their values on "
-        "the search's own seeds, which are too optimistic for the chosen setting"
+        f"{result.name}: both settings of the comparison with 95% intervals over the new seeds, and their values on "
+        "the search's seeds, which are too optimistic for the chosen setting"
     )
     return Table(f"comparison_{result.name}", caption, pd.DataFrame(rows))
 
 
 def _trial_of(result: SearchResult, setting: dict[str, Any]) -> int:
-    """Return the number of the trial that had this setting, -1 where none had."""
+    """Return the number of the first trial with this setting; -1 if there is none."""
     same = [all(row[name] == value for name, value in setting.items()) for _, row in result.trials.iterrows()]
     return int(result.trials["trial"][same].min()) if any(same) else -1
 
 
 def _censored(result: SearchResult, compared: dict[str, Any], default: Floats, best: Floats) -> str:
-    """Return a sentence about seeds whose time lies beyond the budget, empty where there are none."""
+    """Return a sentence about seeds that did not generalise within the budget; empty if all did."""
     budget = compared["pinned"].get("steps", math.inf)
     late = [int((side > budget).sum()) for side in (default, best)]
     if result.objective != "median_time" or not any(late):
@@ -291,8 +291,8 @@ def _importance(study: Searches, result: SearchResult) -> None:
     frame = pd.DataFrame(records).sort_values(["share", "setting"], ascending=[False, True]).reset_index(drop=True)
     result.importance = frame
     caption = (
-        f"{result.name}: which settings move {result.objective} (share of the variance of its ranks that each explains "
-        "alone; 95% intervals over trials)"
+        f"{result.name}: importance of each setting for {result.objective} (share of the variance of its ranks that "
+        "the setting explains alone; 95% intervals over trials)"
     )
     study.tables.append(Table(f"importance_{result.name}", caption, frame.round(3)))
 

@@ -1,6 +1,6 @@
 """Every run of a store in one table: seeds, condition, classes, regime, event times, numbers, re-run command.
 
-The table is written whole as ``seeds.csv`` beside the page; the page shows what a reader sorts by.
+``seeds.csv`` beside the page has all columns; the page shows the most useful ones.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from grok.streams import derive_seed
 FILE: Final = "seeds.csv"
 ALWAYS: Final = ("split", "init", "order")
 OPTIONAL: Final = ("dropout", "eval", "sample", "perturb")
-"""Streams that are listed where something reads them or a run was given a seed of its own."""
+"""Streams that get a column only if a run draws from them or has its own seed for them."""
 MOST_LAYERS: Final = 24
-"""Layers with a seed of their own above which they have no column each (``layers`` holds all of them)."""
+"""Largest number of layer seeds with a column each; the column ``layers`` has all of them."""
 SHOWN_SEED: Final = 10**9
-"""Seeds from here on are hashes of a master seed: in the page they are text."""
+"""Seeds from this one on are hashes of a master seed; the page shows them as text."""
 MEASURED: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
 
 def seed_table(observations: Observations) -> pd.DataFrame:
-    """Return one row for every run of the store, ordered by condition and seeds; indexed by nothing.
+    """Return one row for every run of the store, ordered by condition and seeds.
 
-    Classes and regime are those of arithmetic runs that ended by themselves; a run is judged with its population,
-    or against the plain runs of its condition where it is in none. Steps are those of evaluations.
+    Completed and diverged arithmetic runs have classes and a regime. A run is judged with its population, or if
+    it is in none, against the plain runs of its condition. Steps are those of evaluations.
     """
     runs = observations.all_runs.set_index("run_id")
     table = pd.DataFrame({"mode": runs["mode"], "status": runs["status"], "condition": conditions(runs)})
@@ -58,9 +58,9 @@ def seed_table(observations: Observations) -> pd.DataFrame:
 
 
 def conditions(runs: pd.DataFrame) -> pd.Series:
-    """Return each run's condition in words: the value of every setting that varies within its mode.
+    """Return each run's condition in words: the values of the settings that vary within its mode.
 
-    Where none does: the settings that are not the default.
+    If none varies: the settings that are not the default.
     """
     labels = pd.Series("", index=runs.index, dtype=object)
     for mode, rows in runs.groupby("mode"):
@@ -80,7 +80,7 @@ def _in_words(settings: dict[str, Any]) -> str:
 
 
 def _used(runs: pd.DataFrame) -> list[str]:
-    """Return the optional streams of which some run was given a seed, or that some run draws from."""
+    """Return the optional streams that a run draws from or has its own seed for."""
     drawn = {
         "dropout": [str(c) for c in runs if str(c).startswith("config.model.dropout")],
         "eval": [c for c in ("config.eval.shuffle", "config.eval.couple_order") if c in runs],
@@ -98,7 +98,7 @@ def _used(runs: pd.DataFrame) -> list[str]:
 
 
 def _layers(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return ``layers`` (JSON) and a column for each layer with a seed of its own, where a run has any."""
+    """Return the column ``layers`` (JSON) and one for each layer's seed; no column if no run has a layer seed."""
     if (runs["layers"] == "{}").all():
         return pd.DataFrame(index=runs.index)
     maps = {text: json.loads(text) for text in runs["layers"].unique()}
@@ -110,7 +110,7 @@ def _layers(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _classes(observations: Observations, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return class_accuracy, judged_at_step, judged_val_acc, class_time and regime of the runs that can have them."""
+    """Return class_accuracy, judged_at_step, judged_val_acc, class_time and regime, null for runs without them."""
     counted = runs[(runs["mode"] == "arithmetic") & runs["status"].isin(COUNTED)]
     if counted.empty:
         return pd.DataFrame(index=runs.index)
@@ -133,10 +133,10 @@ def _classes(observations: Observations, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _judged_together(observations: Observations, counted: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Yield runs that are judged together, and the runs that horizon and median are taken from.
+    """Yield runs that are judged together, and the runs that give their horizon and median.
 
-    The runs of a population are judged as its section judges them; what is in none (repeats, transplants)
-    is held against the plain runs of its condition.
+    For the runs of a population these are the population's. For runs in none (repeats, transplants) they are
+    the plain runs of the condition.
     """
     left = counted
     for population in observations.once(populations).every:
@@ -152,7 +152,7 @@ def _judged_together(observations: Observations, counted: pd.DataFrame) -> Itera
 
 
 def _by_time(observations: Observations, rows: pd.DataFrame, reference: pd.DataFrame) -> pd.Series:
-    """Return ``super``, ``not super`` or why there is no saying, against the median of ``reference``."""
+    """Return ``super``, ``not super``, or why neither is known, against the median of ``reference``."""
     try:
         threshold = judge_by_time(observations.times(reference), floats(reference["config.train.steps"])).threshold
     except NotEnoughData:
@@ -163,9 +163,9 @@ def _by_time(observations: Observations, rows: pd.DataFrame, reference: pd.DataF
 
 
 def compact(table: pd.DataFrame, by_accuracy: bool = True) -> pd.DataFrame:
-    """Return the columns of :func:`seed_table` that the page shows: what differs between runs, by the page's words.
+    """Return the columns of :func:`seed_table` that the page shows: those that differ between runs, renamed.
 
-    ``by_accuracy``: some run has the diary's task, for which the classes by accuracy were made.
+    ``by_accuracy``: whether to show the classes by accuracy, which are defined for the diary's task only.
     """
     shown: dict[str, str] = {
         "mode": "mode",
@@ -200,12 +200,12 @@ def _is_constant(column: pd.Series) -> bool:
 
 
 def _follows(table: pd.DataFrame, column: str) -> bool:
-    """Return whether a stream's seed is a function of the master seed alone: then the master seed says it."""
+    """Return whether the master seed determines a stream's seed, so that its column is redundant."""
     return bool((table.groupby("seed")[column].nunique() <= 1).all()) and not _is_constant(table["seed"])
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Return the table: whole as a file, compact for the page.
+    """Return the table, complete for the file and compact for the page.
 
     Raises:
         NotEnoughData: there is no run.
@@ -229,7 +229,7 @@ def _has_diary_task(observations: Observations) -> bool:
 QUESTION = Question(
     "seeds",
     "Every seed",
-    "Which run had which seeds, and what became of it?",
+    "Which seeds did each run have, and how did it end?",
     "grok sweep 'seed=range(0,64)'",
     analyse,
     lambda observations: not observations.all_runs.empty,

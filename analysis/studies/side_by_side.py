@@ -1,4 +1,4 @@
-"""One question, answered for several populations or conditions: the answers side by side, each by its name."""
+"""The answers to one question for several populations or conditions, side by side."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from analysis.statistics.multiplicity import holm
 from analysis.studies.base import Finding, Question, Study, Table
 
 MOST_CARDS: Final = 6
-"""Answers that get a card each; more are told by their range."""
+"""Largest number of answers with a card each; of more, one card shows the range."""
 LEVEL: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Beside:
-    """How the answers stand beside each other."""
+    """How the answers are compared."""
 
     row: Callable[[Any], Mapping[str, object]]
-    """From an answer to its row of the table."""
+    """Return an answer's row of the table."""
     compare: Callable[[Any, Any], float | None] | None = None
-    """The p-value that the reference (first) and another do not differ; None where they cannot be compared."""
+    """Return the p-value that the reference (first) and another do not differ; None if they are not comparable."""
     meaning: str = ""
-    """What p says, in words: ``the share of super seeds is the same (Fisher's exact test)``."""
+    """The null hypothesis in words: the caption says "that {meaning} as in the first"."""
     lead: Callable[[Any], Finding | None] | None = None
-    """What an answer's card says; None: the first headline that all answers can say."""
+    """Return the finding for an answer's card; None: the first headline that all answers have."""
 
 
 def side_by_side(
     question: Question, parts: list[Study], sizes: Mapping[str, int], beside: Beside, scope: str, kind: str
 ) -> Study:
-    """Return a study whose ``parts`` answer each for what their ``about`` names.
+    """Return a study with the answers ``parts``, each for the population or condition in its ``about``.
 
-    ``sizes``: runs by that name. ``kind``: what the parts are, ``population`` or ``condition``.
+    ``sizes``: number of runs by that name. ``kind``: ``population`` or ``condition``.
     """
     study = Study(name=question.name, title=question.title, question=question.question, scope=scope, parts=parts)
     study.findings = [*_differences(parts, beside, kind), *_leading(parts, beside, kind)]
@@ -46,7 +46,7 @@ def side_by_side(
 
 
 def needs_of_all(needs: Mapping[str, str], kind: str) -> NotEnoughData:
-    """Return what is missing where no part has an answer, by the parts' names."""
+    """Return the error for the case that no part has an answer, with the ``needs`` by the parts' names."""
     words = set(needs.values())
     if len(words) == 1:
         return NotEnoughData(f"{f'in each {kind} ' if len(needs) > 1 else ''}{words.pop()}")
@@ -61,7 +61,7 @@ def unanswered(needs: Mapping[str, str]) -> list[Finding]:
 
 
 def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
-    """Return each population's p-value against the first, Holm-adjusted over all of them."""
+    """Return the Holm-adjusted p-value of each part against the first, by its name."""
     if beside.compare is None or len(parts) < 2:
         return {}
     raw = {part.about: beside.compare(parts[0], part) for part in parts[1:]}
@@ -70,7 +70,7 @@ def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
 
 
 def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
-    """Say which populations differ from the first beyond chance."""
+    """Return the finding which parts differ from the first beyond chance; empty without tests."""
     p = _p_values(parts, beside)
     if not p:
         return []
@@ -82,7 +82,7 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
 
 
 def _leading(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
-    """Return one card for each population, or their range where there are many; no population leads in silence."""
+    """Return one card for each part, or one with their range if there are many."""
     lead_of = beside.lead or _common_lead(parts)
     leading = [(part, lead) for part in parts if (lead := lead_of(part))]
     if len(leading) <= MOST_CARDS:
@@ -100,7 +100,7 @@ def _leading(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]
 
 
 def _common_lead(parts: Sequence[Study]) -> Callable[[Any], Finding | None]:
-    """Return what gives an answer's card: cards of one row say the same of each, where the answers allow it."""
+    """Return the function that gives a part's card: the first headline that all parts have, else the part's own."""
     labels = [{finding.label for finding in part.findings} for part in parts]
     headlines = [finding.label for part in parts for finding in part.findings if finding.headline]
     label = next((label for label in headlines if all(label in known for known in labels)), None)
@@ -136,7 +136,7 @@ def _tables(parts: Sequence[Study]) -> list[Table]:
 
 
 def _notes(parts: Sequence[Study]) -> list[str]:
-    """Return each note once: as it is where every population has it, otherwise under their names."""
+    """Return each note once; notes that not all parts have begin with the names of their parts."""
     who: dict[str, list[str]] = {}
     for part in parts:
         for note in part.notes:

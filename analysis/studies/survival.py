@@ -1,4 +1,4 @@
-"""Time to generalise as survival data."""
+"""Time to generalise, by survival analysis."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class Survival(Study):
     memorised: Times
     memorised_curve: SurvivalCurve
     end: float
-    """Step up to which enough seeds were watched."""
+    """Last step with enough runs at risk."""
     last: float
-    """Last step of the run that was watched longest."""
+    """Largest event time or time of censoring."""
     events: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Median step of each event."""
     lognormal: LogNormal | None = None
-    """One log-normal population, fitted to the times."""
+    """The log-normal distribution fitted to the times; None if there are too few."""
 
 
 def one(observations: Observations, population: Population, question: Question) -> Survival:
-    """Answer for one population.
+    """Return the answer for one population.
 
     Raises:
-        NotEnoughData: fewer than five seeds, or none that generalised.
+        NotEnoughData: it has fewer than five seeds, or none generalised.
     """
     rows = population.rows
     if len(rows) < 5:
@@ -76,8 +76,8 @@ def one(observations: Observations, population: Population, question: Question) 
         beyond = int((times.points > study.end).sum())
         if beyond:
             study.notes.append(
-                f"Only {beyond} of {len(rows)} seeds were watched beyond step {study.end:,.0f}, too few for a curve: "
-                "the figure, the shares and the mean end there."
+                f"Only {beyond} of {len(rows)} seeds were still at risk after step {study.end:,.0f}, too few for a "
+                "curve: the figure, the shares and the mean end there."
             )
     _quantiles(study, min(longest, study.end), question.command_for(observations))
     _events(study, observations)
@@ -87,17 +87,17 @@ def one(observations: Observations, population: Population, question: Question) 
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for every population of the store.
+    """Return the answer for every population of the store.
 
     Raises:
-        NotEnoughData: none of them has five seeds of which one generalised.
+        NotEnoughData: none has five seeds of which one generalised.
     """
     meaning = "times to generalise are distributed (log-rank test)"
     return by_population(observations, question, one, Beside(beside, compare, meaning))
 
 
 def beside(study: Survival) -> dict[str, object]:
-    """Return how the times of one population stand beside those of another."""
+    """Return the row of one population in the table of populations."""
     events = study.events.set_index("event")
     done = share(int(study.times.seen.sum()), len(study.times))
     return {
@@ -108,7 +108,7 @@ def beside(study: Survival) -> dict[str, object]:
 
 
 def compare(reference: Survival, other: Survival) -> float | None:
-    """Return the log-rank p that both populations generalise at one pace."""
+    """Return the log-rank p-value that the times of both populations have one distribution; None if undefined."""
     try:
         return logrank([reference.times, other.times]).p
     except NotEnoughData:
@@ -125,7 +125,7 @@ EVENTS = {
 
 
 def _events(study: Survival, observations: Observations) -> None:
-    """Add the median step of every event, censoring respected, and what became of the seeds that generalised."""
+    """Add the median step of every event, with censoring, and the numbers of seeds that generalised for good."""
     rows = study.population.rows
     records = []
     for column, name in EVENTS.items():
@@ -136,18 +136,16 @@ def _events(study: Survival, observations: Observations) -> None:
             middle = f"not by {min(float(times.left[~times.seen].max(initial=0)), watched_until(times)):,.0f}"
         records.append({"event": name, "seen in": int(times.seen.sum()), "of": len(times), "median step": middle})
     study.events = pd.DataFrame(records)
-    study.tables.append(
-        Table("events", "When half of the seeds had each event (censored runs respected)", study.events)
-    )
+    study.tables.append(Table("events", "Median step of each event (with censoring)", study.events))
     reached, fell = int(study.times.seen.sum()), int((floats(rows["val_acc_dips"]) > 0).sum())
     good = int(rows["grokked_for_good_step"].notna().sum())
     study.findings.append(
         Finding(
             "generalised for good",
             f"{good} of {reached}",
-            f"Of the {reached} seeds that generalised, {fell} fell under {GENERALISED_VAL_ACC:.0%} again at some later "
-            f"evaluation and {reached - good} ended under it; {good} generalised for good. The times above are those "
-            "of the first event. More frequent evaluations would see more falls.",
+            f"Of the {reached} seeds that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again at a later "
+            f"evaluation, and {reached - good} ended below it; {good} generalised for good. The times above are those "
+            "of the first event. More frequent evaluations would show more falls.",
             share(good, reached),
         )
     )
@@ -167,7 +165,7 @@ def _quantiles(study: Survival, budget: float, command: str) -> None:
         high = e.high if np.isfinite(e.high) else None
         records.append({"share of seeds": f"{q:.0%}", "by step": e.value, "low": e.low, "high": high})
         if q == 0.5:
-            text = f"Half of the seeds have generalised by step {e.plain()} (censored runs respected, n = {e.n})."
+            text = f"Half of the seeds have generalised by step {e.plain()} (with censoring, n = {e.n})."
             add("median step of generalisation", e, text, headline=True)
     if not any(f.headline for f in study.findings):
         seen = int(study.times.seen.sum())
@@ -180,7 +178,7 @@ def _quantiles(study: Survival, budget: float, command: str) -> None:
         add("restricted mean", e, f"Up to step {budget:,.0f} a seed takes {e.plain()} steps on average.")
     except NotEnoughData:
         pass
-    study.tables.append(Table("quantiles", "By which step a share of the seeds has generalised", pd.DataFrame(records)))
+    study.tables.append(Table("quantiles", "Step by which a share of the seeds has generalised", pd.DataFrame(records)))
 
 
 def _gap(study: Survival, rows: pd.DataFrame) -> None:
@@ -200,16 +198,16 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
             Finding(
                 "gap",
                 f"{np.median(ratio):.1f} times",
-                f"Among the {int(both.sum())} seeds that did both, generalising came "
-                f"{np.median(ratio):.1f} times as late as memorising (middle half {middle}).",
+                f"Among the {int(both.sum())} seeds with both events, the step of generalisation is "
+                f"{np.median(ratio):.1f} times the step of memorisation (median; middle half {middle}).",
             )
         )
 
 
 def _one_lognormal(study: Survival, rows: pd.DataFrame) -> None:
-    """Say what one population predicts for the early end of the times, beside what was seen there.
+    """Add the share of early seeds that one log-normal population predicts, and the observed share.
 
-    Whether there are two populations is left to the quantile plot: at these sizes no test tells.
+    There is no test of two populations: at these sizes none decides. The quantile plot shows the deviations.
     """
     try:
         study.lognormal = fitted = fit(study.times)
@@ -230,8 +228,8 @@ def _one_lognormal(study: Survival, rows: pd.DataFrame) -> None:
         Finding("early seeds that one population predicts", predicted.percent(), f"{text}.", predicted)
     )
     study.notes.append(
-        "One population or two: no test can decide this at such a size, so none is shown. The quantile plot shows how "
-        "far the times are from one log-normal population."
+        "One population or two: no test can decide this with so few runs, so none is shown. The quantile plot shows "
+        "how far the times are from one log-normal population."
     )
 
 

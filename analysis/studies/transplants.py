@@ -1,4 +1,4 @@
-"""The transplants of a store: one recipient, one donor, and the runs between them."""
+"""The transplants of a store: one recipient, one donor, and their runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from analysis.observations import Observations, seed_names, varying_columns
 
 COMMAND = "sweeps.layers"
 STREAMS = ("split", "order")
-"""Streams that a transplant can exchange beside the layers."""
+"""Streams that a transplant can exchange in addition to layers."""
 
 Exchanged = Mapping[str, tuple[int, ...]]
-"""By stream: the recipient's seed, and the donor's where the stream is a factor."""
+"""The recipient's seed of each stream, and the donor's if the stream is a factor."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class Transplant:
     """One recipient, one donor, and every run in which some tensors of the recipient come from the donor."""
 
     recipient: str
-    """The recipient in words: ``seed 0``, or ``init seed 4711`` where no master seed is known."""
+    """The recipient in words: ``seed 0``, or ``init seed 4711`` if no master seed is known."""
     donor: str
     factors: list[str]
     rows: pd.DataFrame
     design: np.ndarray
-    """(runs, factors), 1 where the factor comes from the donor."""
+    """(runs, factors): 1 if the factor comes from the donor, else 0."""
     setting: str = ""
-    """What tells its settings from those of other transplants in the store."""
+    """Settings that differ between the transplants of the store."""
     streams: Mapping[str, str] = field(default_factory=dict)
-    """Streams that are factors, too, with the donor's in words: ``order seed 8``, or ``order of seed 23``."""
+    """The donor's streams that are factors, in words: ``order seed 8``, or ``order of seed 23``."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Transplant:
 
     @property
     def sentence(self) -> str:
-        """What was done to the recipient: ``Seed 0 with seed 23's initial weights, order and split kept``."""
+        """The exchange in words: ``Seed 0 with seed 23's initial weights, order and split kept``."""
         kept = [stream for stream in ("order", "split") if stream not in self.streams]
         others = "".join(f" and {words}" for words in self.streams.values())
         held = f", {' and '.join(kept)} kept" if kept else ""
@@ -52,9 +52,9 @@ class Transplant:
 
 
 def transplants(observations: Observations) -> list[Transplant]:
-    """Return every (recipient, donor) pair with runs, under equal settings, split and order.
+    """Return every (recipient, donor) pair with runs of equal settings, split and order.
 
-    A split or order that ``sweeps.layers`` was told as the donor's (``--donor-order``) is a factor beside the layers.
+    If a command of ``sweeps.layers`` named a donor's split or order (``--donor-order``), the stream is a factor, too.
     Layers that were always exchanged together are one factor.
     """
     rows = observations.arithmetic
@@ -72,7 +72,7 @@ def transplants(observations: Observations) -> list[Transplant]:
             mine = group[[set(m.values()) == {donor} for m in maps[group.index]]]
             for streams in _exchanged(mine, named):
                 own = mine[_within(mine, streams)]
-                if len(own) < 2:  # one of many seeds that a layer was drawn with: a scan
+                if len(own) < 2:  # one seed of a scan of a layer
                     continue
                 every = pd.concat([_as_long(alone[_within(alone, streams)], own), own])
                 factors, design = _design(every, maps, streams)
@@ -88,7 +88,7 @@ def transplants(observations: Observations) -> list[Transplant]:
 
 
 def donors_named(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
-    """Return the seeds that commands of ``sweeps.layers`` gave as the donor's, by stream."""
+    """Return the donors' seeds in the commands of ``sweeps.layers``, by stream."""
     named: dict[str, set[int]] = {stream: set() for stream in STREAMS}
     for words in ([str(word) for word in sweep.get("argv", ())] for sweep in sweeps):
         if COMMAND not in words:
@@ -106,7 +106,7 @@ def _exchanged(mine: pd.DataFrame, named: Mapping[str, set[int]]) -> Iterator[Ex
     cells = sorted(set(zip(mine["seed_split"], mine["seed_order"], strict=True)))
     used = set()
     for cell in sorted(cells, key=lambda c: any(seed in named[s] for s, seed in zip(STREAMS, c, strict=True))):
-        if cell in used:  # the donor's side of a cell before
+        if cell in used:  # an earlier cell has it as its donor's
             continue
         others = [
             sorted({c[i] for c in cells if c[i] in named[stream]} - {cell[i]}) if cell[i] not in named[stream] else []
@@ -129,7 +129,7 @@ def _within(rows: pd.DataFrame, streams: Exchanged) -> pd.Series:
 
 
 def _design(rows: pd.DataFrame, maps: pd.Series, streams: Exchanged) -> tuple[list[str], np.ndarray]:
-    """Return the factors and, for each run, which of them come from the donor."""
+    """Return the names of the factors, and the design (runs, factors)."""
     layers = sorted({name for run in rows.index for name in maps[run]})
     columns: dict[bytes, tuple[list[str], np.ndarray]] = {}
     for layer in layers:
@@ -158,9 +158,9 @@ def _seed(names: Mapping[str, Mapping[int, str]], stream: str, seed: int) -> str
 
 
 def _as_long(plain: pd.DataFrame, swapped: pd.DataFrame) -> pd.DataFrame:
-    """Return the recipient's own runs that are as long as those with exchanged layers, where there are any.
+    """Return the recipient's runs that are as long as those with exchanged layers, or all if there are none.
 
-    A short one beside them, of a census say, would cut all times off at its end.
+    A shorter run, such as one of a census, would censor all times at its end.
     """
     long = plain[plain["config.train.steps"] >= swapped["config.train.steps"].min()]
     return long if len(long) else plain

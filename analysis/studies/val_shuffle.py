@@ -1,12 +1,11 @@
-"""The val-shuffle bug, switched on on purpose: is its effect anything but order-seed noise?
+"""The val-shuffle bug, switched on by a setting: does it do more than change the order of batches?
 
-In the diary's code, shuffling the validation set moved the generator that shuffled the
-training set. Here a setting couples the two deliberately. Coupled runs walk another
-batch order from the first epoch that begins after an evaluation; until then they share
-it with the uncoupled run. So the effect must be held against an order redrawn from that
-same step on, not from the start: coupled runs with another number of passes over the
-validation set are such redraws. If there is no more to the bug, switching the coupling
-on changes a run as much as one redraw differs from another, and in no direction.
+In the diary's code, shuffling the validation set advanced the generator that shuffled the training set.
+Here a setting couples the two. Until the first epoch after an evaluation a coupled run has the batch
+order of the uncoupled run, then another one. So the effect must be compared with an order that is
+redrawn from that step on, not from the start. Coupled runs with another number of passes over the
+validation set are such redraws. If the bug only redraws the order, the coupling changes a run as much as
+one redraw differs from another, and without a systematic direction.
 """
 
 from __future__ import annotations
@@ -30,30 +29,32 @@ from analysis.studies.side_by_side import Beside
 from grok.config.arithmetic import TaskConfig
 
 COUPLING: Final = "eval.couple_order"
-"""The setting that couples the order stream to validation shuffling; false: streams apart, as everywhere else."""
+"""The setting that couples the order stream to validation shuffling; default: false, separate streams."""
 COLUMN: Final = f"config.{COUPLING}"
 SCHEDULE: Final = tuple(f"config.eval.{name}" for name in ("every", "schedule", "points", "passes"))
-"""What decides how far a coupled order is moved: each is a redraw of its own."""
+"""Settings that decide which order a coupled run gets: each combination is another redraw."""
 FEWEST: Final = 10
-"""Pairs of runs below which no spread is estimated."""
+"""Smallest number of pairs of runs for a spread."""
 DRAWS: Final = 2000
 NEEDS: Final = f"at least {FEWEST} runs with and without the coupling, all seeds equal"
 
 
 @dataclass(kw_only=True)
 class ValShuffle(Study):
-    """Coupled runs against runs with the streams apart."""
+    """Runs with coupled streams against runs with separate streams."""
 
     apart: Times
+    """Times with separate streams."""
     coupled: Times
+    """Times with coupled streams."""
     shared_steps: int
-    """Updates for which coupled and uncoupled runs walk the same batch order."""
+    """Number of first updates with the same batch order in coupled and uncoupled runs."""
 
 
 def pairs_of(observations: Observations) -> pd.DataFrame:
-    """Return the runs whose split and weights were run both ways under one condition, ``_on`` added."""
+    """Return the runs whose split and weights were run with and without the coupling, with the column ``_on``."""
     rows = observations.arithmetic
-    # Perturbed repeats walk the same order: they would pass for order seeds that agree.
+    # Perturbed repeats have the same order: they would count as order seeds that agree.
     plain = (rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)
     rows = rows[plain]
     rows = rows.assign(_on=rows[COLUMN].fillna(False).astype(bool))
@@ -64,9 +65,9 @@ def pairs_of(observations: Observations) -> pd.DataFrame:
 
 
 def shared_updates(observations: Observations, coupled: pd.DataFrame) -> int:
-    """Return for how many updates the coupled runs walk the uncoupled order: up to the epoch after the first look.
+    """Return the number of first updates with the uncoupled order: up to the first epoch after an evaluation.
 
-    Of a user's own table the epoch is not known here: then it is the updates up to that look, which are fewer.
+    For a user's own task the length of an epoch is not known; then it is the number of updates up to the evaluation.
     """
     curves = observations.curves_of(coupled.index)
     first = int(curves.loc[curves["step"] > 0, "step"].min())
@@ -83,10 +84,10 @@ def shared_updates(observations: Observations, coupled: pd.DataFrame) -> int:
 
 
 def analyse(observations: Observations, question: Question) -> Study:
-    """Answer for every condition whose split and weights were run both ways.
+    """Return the answer for every condition whose split and weights were run with and without the coupling.
 
     Raises:
-        NotEnoughData: fewer than ``FEWEST`` such pairs in each of them.
+        NotEnoughData: no condition has ``FEWEST`` such pairs.
     """
     conditions = conditions_of(observations.once(pairs_of), but=[COUPLING])
     if not conditions:
@@ -95,18 +96,18 @@ def analyse(observations: Observations, question: Question) -> Study:
 
 
 def beside(study: ValShuffle) -> dict[str, object]:
-    """Return how one condition stands beside another."""
+    """Return the row of one condition in the table of conditions."""
     return {f.label: f.shown for f in study.findings}
 
 
 def one(observations: Observations, condition: Condition, question: Question) -> ValShuffle:
-    """Answer for one condition.
+    """Return the answer for one condition.
 
     Raises:
-        NotEnoughData: fewer than ``FEWEST`` pairs.
+        NotEnoughData: it has fewer than ``FEWEST`` pairs.
     """
     rows = condition.rows
-    # By evaluation schedule, -1 without coupling.
+    # The number of the evaluation schedule; -1 without coupling.
     way = rows.groupby([c for c in SCHEDULE if c in rows], dropna=False).ngroup()
     result = outcome(observations, rows)
     rows = rows.assign(_way=way.where(rows["_on"], -1), _y=result.values)
@@ -129,8 +130,8 @@ def one(observations: Observations, condition: Condition, question: Question) ->
         f"{on['seed_order'].nunique()} order seeds. Outcome: {result.name}."
     )
     study.notes.append(
-        f"The coupling acts after the first evaluation, at the next epoch: for the first {study.shared_steps} updates "
-        "a coupled run walks the same batch order as the uncoupled one."
+        f"The coupling acts from the first epoch after the first evaluation: for the first {study.shared_steps} "
+        "updates a coupled run has the same batch order as the uncoupled one."
     )
     _direction(study, table, result)
     _size(study, table)
@@ -155,19 +156,21 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     e = Estimate(value, value - half, value + half, n, "t over pairs")
     clear = not e.low <= 0 <= e.high
     ratio = np.exp([e.value, e.low, e.high])
-    most = f"a factor of {max(ratio[2], 1 / ratio[1]):.2f} either way"
+    most = f"a factor of {max(ratio[2], 1 / ratio[1]):.2f} in either direction"
     if result.is_time:
         shown = f"{ratio[0]:.2f} times as long ({ratio[1]:.2f} to {ratio[2]:.2f})"
         what = f"makes generalising take {shown}"
     else:
         shown = f"{ratio[0]:.2f} times the odds ({ratio[1]:.2f} to {ratio[2]:.2f})"
         what = f"gives a wrong answer {shown}"
-    verdict = "a direction of its own" if clear else f"no direction, and an average change beyond {most} is ruled out"
+    verdict = (
+        "a systematic effect" if clear else f"no systematic effect; an average change of more than {most} is excluded"
+    )
     study.findings.append(
         Finding(
             "effect of the coupling",
             shown,
-            f"Switching the coupling on, all seeds equal, {what} on average over {n} pairs: {verdict}.",
+            f"With all seeds equal, the coupling {what} on average over {n} pairs: {verdict}.",
             e,
             headline=True,
         )
@@ -175,9 +178,9 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
 
 
 def variance_ratio(numerator: np.ndarray, denominator: np.ndarray, purpose: str) -> Estimate:
-    """Return the ratio of two means with a bootstrap over rows (order seeds): (n, m) tables, NaN where not run.
+    """Return the ratio of the means of two tables (order seeds, columns), NaN where not run.
 
-    On the log scale, because a ratio of mean squares is skewed.
+    The interval is a bootstrap over order seeds, on the log scale, because a ratio of mean squares is skewed.
     """
     n = len(numerator)
     sums = [(np.nansum(x, 1), np.isfinite(x).sum(1)) for x in (numerator, denominator)]
@@ -194,7 +197,7 @@ def variance_ratio(numerator: np.ndarray, denominator: np.ndarray, purpose: str)
 
 
 def _size(study: ValShuffle, table: pd.DataFrame) -> None:
-    """Compare what switching the coupling on changes with what another redraw from the same step on changes."""
+    """Compare the change by the coupling with that by another redraw of the order from the same step on."""
     ways = table.drop(columns=-1).to_numpy(dtype=float)
     complete = np.isfinite(table[-1].to_numpy(dtype=float)) & np.isfinite(ways).all(1)
     if ways.shape[1] < 2 or complete.sum() < FEWEST:
@@ -212,8 +215,8 @@ def _size(study: ValShuffle, table: pd.DataFrame) -> None:
         Finding(
             "size against order noise",
             shown,
-            f"The variance that switching the coupling on makes is {shown} that between two redraws of the order "
-            f"from the same step on: {verdict} order-seed noise.",
+            f"The variance due to the coupling is {shown} that between two redraws of the order from the same step "
+            f"on: {verdict} order-seed noise.",
             e,
             headline=True,
         )
@@ -221,7 +224,7 @@ def _size(study: ValShuffle, table: pd.DataFrame) -> None:
 
 
 def _from_the_start(study: ValShuffle, table: pd.DataFrame) -> None:
-    """Compare the change with that of another order seed, which differs from the first step on."""
+    """Compare the change by the coupling with that by another order seed, which differs from the first step on."""
     off = table[-1].dropna()
     shift = ((table.drop(columns=-1).sub(table[-1], axis=0)) ** 2 / 2).reindex(off.index)
     group = off.groupby(level=["seed_split", "seed_init"])
@@ -240,7 +243,7 @@ def _from_the_start(study: ValShuffle, table: pd.DataFrame) -> None:
 
 
 def has_coupled(observations: Observations) -> bool:
-    """Return whether the store holds coupled runs."""
+    """Return whether the store has coupled runs."""
     rows = observations.arithmetic
     return COLUMN in rows and bool(rows[COLUMN].fillna(False).astype(bool).any())
 
@@ -248,7 +251,7 @@ def has_coupled(observations: Observations) -> bool:
 QUESTION = Question(
     "val_shuffle",
     "The val-shuffle bug",
-    "Did shuffling the validation set ever do more than draw another batch order?",
+    "Does shuffling the validation set do more than change the batch order?",
     "grok sweep sweep=bug",
     analyse,
     has_coupled,

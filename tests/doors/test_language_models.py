@@ -223,4 +223,4 @@ def test_a_sweep_over_seeds_and_single_streams_is_reported(door: Door, fables: P
     assert report.main(["S", "--out", "R"]) == 0
     page = Path("R/report.html").read_text(encoding="utf-8")
     assert all(run_id[:10] in page for run_id in runs.index)
-    assert "What they write" in page
+    assert "Generated text" in page

@@ -1,4 +1,4 @@
-// One chart: uPlot's axes, scales and zoom, the layers between them, and the highlighted run above them.
+// One chart: uPlot's axes, scales and zoom, our layers, and the highlighted run in front.
 
 function ticks(low, high, log) {
   if (!log) return null;
@@ -11,7 +11,7 @@ function ticks(low, high, log) {
   return out.length > 7 ? out.filter(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6) : out;
 }
 
-// How a value is spread along its axis.
+// Return the function from values to positions on an axis, up to scale.
 function shapeOf(axis) {
   if (axis.log) return Math.log10;
   return axis.linear_until ? v => Math.asinh(v / axis.linear_until) : v => v;
@@ -83,7 +83,7 @@ class RunChart {
     return { width, height: narrow() ? 250 : Math.round(Math.min(360, Math.max(250, 0.55 * width))) };
   }
 
-  // Bars of one bin stand on each other.
+  // Stack the bars of each bin.
   stack() {
     const base = new Map();
     for (const layer of this.layers) {
@@ -121,7 +121,7 @@ class RunChart {
     });
   }
 
-  // Functions from values to pixels: of the canvas (device) or of the plot's own box.
+  // Return functions from values to pixels: of the canvas (device) or of the plot's box.
   pixels(device) {
     const u = this.plot, ratio = uPlot.pxRatio, box = u.bbox;
     const one = (scale, axis, from, to) => {
@@ -159,7 +159,7 @@ class RunChart {
     this.highlight();
   }
 
-  // The run that is pointed at or selected, in ink with a halo of paper: no colour of its own.
+  // Draw the hovered and the selected run in the text colour with an outline in the background colour.
   highlight() {
     if (!this.above) return;
     const context = this.above.getContext("2d"), ratio = uPlot.pxRatio, to = this.pixels(false);
@@ -237,7 +237,7 @@ class RunChart {
     this.host.addEventListener("keydown", event => this.walk(event));
   }
 
-  // Up and down go from run to run.
+  // The up and down keys select the previous and the next run.
   walk(event) {
     const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!way) return;
@@ -258,7 +258,7 @@ class RunChart {
     return rows;
   }
 
-  // What counts and shares say at a place of the x axis.
+  // Return the tooltip's lines for counts and shares at one place of the x axis.
   below(px) {
     const u = this.plot, x = u.posToVal(px, "x");
     const rows = [];

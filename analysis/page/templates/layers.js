@@ -1,4 +1,4 @@
-// What stands between the axes: how each kind of layer is decoded, drawn, and found under the pointer.
+// The layers of a chart: decoding, drawing, and the layer nearest to the pointer.
 
 const MISSING = 65535;
 
@@ -15,7 +15,7 @@ function dequantise(packed) {
   return out;
 }
 
-// Lines become, per run, where its points lie in the flat arrays of x, y and step.
+// Decode a layer. For lines, each curve is a range in the flat arrays x, y and step.
 function decode(layer) {
   if (layer.kind !== "lines") return layer;
   const y = dequantise(layer.y), step = new Float64Array(y.length);
@@ -133,7 +133,7 @@ const painters = {
   },
 };
 
-// The nearest line or point to (px, py), all in pixels: {distance, layer, run, i (its nearest own point)}.
+// Return the line or point nearest to (px, py) in pixels: {distance, layer, run, i (index of its nearest point)}.
 function nearest(layers, to, px, py, reach) {
   let best = null;
   const better = (distance, rest) => { if (distance <= reach && (!best || distance < best.distance)) best = { distance, ...rest }; };

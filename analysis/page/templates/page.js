@@ -1,4 +1,4 @@
-// The page as a whole: navigation, copied commands, the selected run's line, and loading itself again.
+// The page: navigation, copying of commands, the bar of the selected run, and reloading.
 
 const tables = [], charts = [];
 const quoted = word => /^[\w./=+-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
@@ -43,7 +43,7 @@ function navigation() {
   for (const id of links.keys()) if (byId(id)) observer.observe(byId(id));
 }
 
-// The selected run, at the foot of the window: its numbers from the table that knows most of it.
+// The bar of the selected run at the bottom of the window, with its numbers from the first table that has them.
 function selectedLine() {
   const bar = byId("selected-run");
   const show = () => {
@@ -61,7 +61,7 @@ function selectedLine() {
     }
     const curves = charts.filter(chart => chart.spec.curves);
     if (curves.length && !curves.some(chart => chart.layers.some(layer => layer.byRun?.has(run))))
-      facts.append(make("span", "", "its curve is not among those that the page keeps"));
+      facts.append(make("span", "", "the page does not have its curve"));
     const words = `${selection.keys[run]} --store ${quoted(bar.dataset.store)}`;
     buttons.append(
       copyButton(`grok run --again ${words}`, "copy: train again"),
@@ -108,7 +108,7 @@ function rows() {
   selection.listeners.push(() => markRows(document));
 }
 
-// While a sweep runs the file is written anew every few seconds; nothing is loaded from anywhere else.
+// While a sweep runs, the file is rewritten every few seconds. Reload it unless the user is active.
 function reloading() {
   const seconds = Number(document.documentElement.dataset.reload);
   if (!seconds) return;
@@ -137,7 +137,7 @@ async function start() {
       const host = figure.querySelector(".charts").appendChild(make("div", "chart"));
       charts.push(new RunChart(host, spec));
       if (spec.curves && spec.curves[0] < spec.curves[1]) {
-        figure.querySelector(".thinned").textContent = `The page keeps ${number(spec.curves[0])} of ${number(spec.curves[1])} curves. `;
+        figure.querySelector(".thinned").textContent = `The page has ${number(spec.curves[0])} of ${number(spec.curves[1])} curves. `;
       }
     }
   }
@@ -148,6 +148,6 @@ async function start() {
 }
 
 start().catch(error => {
-  // The static figures and tables are still there.
+  // The static figures and tables remain visible.
   console.error(error);
 });

@@ -1,4 +1,4 @@
-// What the page knows, and the one run that is pointed at or selected: every chart and table listens.
+// The runs of the page, and the hovered and the selected run. Every chart and table listens to changes.
 
 const byId = id => document.getElementById(id);
 const make = (tag, name, text) => {
@@ -16,7 +16,7 @@ async function unpack(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });  // made once: it is slow to make
+const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });  // slow to construct, so only once
 const number = (value, digits = 4) => {
   if (value === null || !Number.isFinite(value)) return "";
   if (Number.isInteger(value)) return Math.abs(value) < 1000 ? String(value) : grouped.format(value);

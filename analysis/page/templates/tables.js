@@ -1,16 +1,17 @@
-// Tables: short ones are sorted and filtered where they stand; of long ones only the visible rows exist.
+// Tables. Short ones are sorted and filtered in place. Of long ones only the visible rows exist in the document.
 
 const ROW = 30;
 const FEW = 12;
 const compare = (a, b) => {
   const [none, some] = [a === null || a === "", b === null || b === ""];
-  if (none || some) return none - some;  // what is missing stands last in both directions
+  if (none || some) return none - some;  // missing values come last in both directions
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
 };
 const signed = (a, b, way) => (a === null || a === "" || b === null || b === "") ? compare(a, b) : way * compare(a, b);
 
-// "super seed=17 generalised<500": words that a row must hold, and bounds on columns by the beginning of their names.
-// ``value(column, row)`` is a cell, ``holding(word)`` the test whether a row has a word.
+// Return the filter of a text such as "super seed=17 generalised<500": words that a row must contain, and bounds on
+// columns, given by the beginning of their names. ``value(column, row)`` returns a cell; ``holding(word)`` returns
+// the test whether a row contains a word.
 function filterOf(text, names, value, holding) {
   const tests = [];
   for (const word of text.trim().split(/\s+/).filter(Boolean)) {
@@ -123,7 +124,7 @@ class LongTable {
     return value === null ? "" : typeof value === "number" ? number(value) : value;
   }
 
-  // Each different text is looked at once: most columns have few.
+  // Test each distinct text of a column once: most columns have few.
   holding(word) {
     const columns = this.data.columns.filter(column => column.kind !== "number").map(({ words, values }) => {
       if (!words) return row => values[row].toLowerCase().includes(word);
@@ -221,7 +222,7 @@ class LongTable {
     markRows(this.body);
   }
 
-  // A run that was selected elsewhere is brought into view, inside this table only.
+  // Scroll this table to a run that was selected elsewhere.
   follow(source) {
     if (source === this || !this.data.runs || selection.selected === NOBODY || selection.hovered !== NOBODY && source !== undefined) return;
     const place = this.order.findIndex(row => this.data.runs[row] === selection.selected);
