@@ -1,1 +1,1 @@
-"""Sweeps that need more than a product of values. The named products are in ``conf/sweep/``."""
+"""Sweeps that are more than a product of values. Products with a name are in ``conf/sweep/``."""

@@ -1,16 +1,15 @@
 """Branching: ``grok branch --store STORE [overrides]``.
 
-Asks   Which pair of streams carries a fast seed: split and init, split and order, or init and order?
+Asks   Which pair of streams keeps a fast seed fast: split and init, split and order, or init and order?
 How    Takes parents from the seeds of a store: the best by validation loss at an early step, and as
-       many random ones. Keeps all streams of a parent but one, redraws that one, and trains the
-       children; then redraws two. ``--redraw layers.head`` redraws one layer's initial weights instead
-       and keeps the others; ``layers.blocks.0+layers.blocks.1`` redraws those of two.
-       Keeping what looks promising and redrawing the rest is importance splitting (Kahn and Harris
-       1951): rare events need not be waited for.
-       A parent is never judged itself: only its children are, which played no part in the choice.
-Costs  parents x streams redrawn x times. The plan is printed first; dry_run=true prints nothing else.
-Read   The branching section of the report: super seeds among the children of each kept pair, or of all
-       layers but the redrawn one.
+       many random ones. Redraws one stream of a parent, keeps the others, and trains the children;
+       then redraws two streams. ``--redraw layers.head`` redraws only one layer's initial weights;
+       ``layers.blocks.0+layers.blocks.1`` redraws those of two layers.
+       To keep promising parts and redraw the rest is importance splitting (Kahn and Harris 1951): it
+       finds rare events with fewer runs.
+       Only the children are judged, because the parents were chosen by their own loss.
+Costs  parents x sets of redrawn streams x times. The plan is printed first; with dry_run=true, only the plan.
+Read   The branching section of the report: super seeds among the children, by the kept streams or layers.
 
 Example: grok branch --store results/store --seeds 0:100 --best 2 --random 2 --at 1500
 """
@@ -40,23 +39,23 @@ from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
 LAYER: Final = "layers."
-"""Prefix of what redraws one layer's initial weights: ``layers.head``, as in ``seeds.layers.head``."""
+"""Prefix of a layer's name in ``--redraw``: ``layers.head``, as in ``seeds.layers.head``."""
 ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
 
 
 def condition_of(config: ArithmeticConfig) -> str:
-    """Return the ``config_id`` of ``config``, code of the user's own included."""
+    """Return the ``config_id`` of ``config``, including the user's own code."""
     (named,) = name_runs([config])
     return named.identity.config_id
 
 
 def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> pd.DataFrame:
-    """Return the finished runs of ``config``'s condition whose streams all derive from their master seed.
+    """Return the finished runs of ``config``'s condition that derive all streams from their master seed.
 
-    Only master seeds in ``seeds`` count (None: all). One row a run, indexed by ``run_id``, ordered by seed.
+    Only master seeds in ``seeds`` count (None: all). One row per run, indexed by ``run_id``, ordered by seed.
 
     Raises:
-        ConfigError: some of ``seeds`` are not finished; a choice among the others would be another one later.
+        ConfigError: some of ``seeds`` are not finished, so a later choice could differ.
     """
     runs = store.runs()
     runs = runs[(runs["config_id"] == condition_of(config)) & (runs["status"] == "completed")]
@@ -68,27 +67,27 @@ def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> p
     if seeds is not None and len(chosen) < len(seeds):
         raise ConfigError(
             f"--seeds {seeds.start}:{seeds.stop}: {len(chosen)} of {len(seeds)} are finished with these settings; "
-            "train them first"
+            "train the others first"
         )
     return chosen.sort_values("seed").set_index("run_id")
 
 
 def choose(store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int) -> pd.DataFrame:
-    """Return ``best`` runs by validation loss at step ``at`` and ``random`` others, drawn without looking at it.
+    """Return the ``best`` runs by validation loss at step ``at``, and ``random`` others, drawn at random.
 
     Raises:
-        ConfigError: there are too few runs, or they were not evaluated at that step.
+        ConfigError: there are too few runs, or some were not evaluated at that step.
     """
     if len(runs) < best + random:
         raise ConfigError(
-            f"--best {best} --random {random}: the store has {len(runs)} finished seeds of these settings; "
+            f"--best {best} --random {random}: the store has {len(runs)} finished seeds with these settings; "
             "train more, or ask for fewer"
         )
     curves = store.curves(list(runs.index), ["run_id", "step", "val_loss"])
     losses = curves[curves["step"] == at].set_index("run_id")["val_loss"].reindex(runs.index)
     if losses.isna().any():
         steps = ", ".join(str(step) for step in sorted(curves["step"].unique())[:12])
-        raise ConfigError(f"--at {at}: the runs were not evaluated at that step; they were at {steps} ...")
+        raise ConfigError(f"--at {at}: the runs were not evaluated at that step, but at {steps} ...")
     fastest = losses.sort_values(kind="stable").index[:best]
     others = runs.index.difference(fastest, sort=False)
     first = int(runs["seed"].iloc[0])
@@ -97,10 +96,10 @@ def choose(store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int)
 
 
 def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], times: int) -> Iterator[ArithmeticConfig]:
-    """Yield the configs of ``parent``'s children: for each set of streams, ``times`` runs with those redrawn.
+    """Yield the configs of ``parent``'s children: ``times`` runs for each set of redrawn streams.
 
-    The new seeds are a function of the parent's trajectory, the streams and the count, so that the same
-    command gives the same children, and two parents share none.
+    The new seeds are a function of the parent's trajectory, the streams and the count. So the same command
+    gives the same children, and two parents have no child in common.
     """
     address = int(str(parent["trajectory_id"])[:15], 16)
     kept: dict[str, Any] = {}
@@ -119,10 +118,10 @@ def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], time
 
 
 def redraws_of(text: str) -> list[str]:
-    """Return the sets of streams, or of layers, that ``--redraw`` names.
+    """Return the sets of streams or layers in the text of ``--redraw``.
 
     Raises:
-        ConfigError: an unknown stream, the same one twice, all three, or streams and layers together.
+        ConfigError: a set has an unknown stream, one stream twice, all three streams, or streams and layers.
 
     >>> redraws_of("order,split+init,layers.head")
     ['order', 'split+init', 'layers.head']
@@ -140,10 +139,10 @@ def redraws_of(text: str) -> list[str]:
 
 
 def seeds_of(text: str | None) -> range | None:
-    """Return the master seeds that ``--seeds FIRST:END`` names; END is not one of them.
+    """Return the master seeds of ``--seeds FIRST:END``, without END; None for None.
 
     Raises:
-        ConfigError: not of this form, or empty.
+        ConfigError: the text has another form, or the range is empty.
     """
     if text is None:
         return None
@@ -164,12 +163,12 @@ def parser() -> Parser:
     parser.add_argument("--parents", help="run_ids (or their beginnings), separated by commas, instead of a choice")
     parser.add_argument("--seeds", help="choose among these master seeds, as FIRST:END (default: all in the store)")
     parser.add_argument("--best", type=int, default=2, help="parents by lowest validation loss (default 2)")
-    parser.add_argument("--random", type=int, default=2, help="random parents beside them (default 2)")
+    parser.add_argument("--random", type=int, default=2, help="additional random parents (default 2)")
     parser.add_argument("--at", type=int, default=1500, help="step at which the best are chosen (default 1500)")
     parser.add_argument(
         "--redraw", default=ALL_REDRAWS, help=f"streams to redraw, or layers.NAME (default {ALL_REDRAWS})"
     )
-    parser.add_argument("--times", type=int, default=4, help="children for each (default 4)")
+    parser.add_argument("--times", type=int, default=4, help="children per parent and redraw (default 4)")
     parser.add_argument(
         "overrides", nargs="*", metavar="NAME=VALUE", help="settings of the parents and children, as for `grok run`"
     )

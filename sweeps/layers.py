@@ -1,13 +1,13 @@
 """Layer transplants: ``grok layers --recipient SEED --donor SEED [overrides]``.
 
-Asks   Which layers' initial weights make a seed what it is?
+Asks   Which layers' initial weights make a seed fast or slow?
 How    Trains the recipient with every combination (or a sampled fraction) of layers drawn from
-       the donor's init stream; split and order stay the recipient's, unless --donor-order or
-       --donor-split makes them factors too. The final norm, which starts constant, goes along as
-       a negative control: its share must be 0. Each combination is run with ulp-perturbed
-       replicates, because one deterministic run cannot tell an effect from chaos.
-Costs  2**k combinations times the replicates for k factors (full), or what --combinations says;
-       twice that with --both. The plan is printed first, and dry_run=true prints nothing else.
+       the donor's init stream. Split and order are the recipient's, unless --donor-order or
+       --donor-split makes them factors, too. The final norm starts constant, so it is a negative
+       control: its share must be 0. Each combination has ulp-perturbed replicates, because a single
+       deterministic run cannot separate an effect from chaos.
+Costs  2**k combinations times the replicates for k factors, or --combinations times the replicates;
+       twice that with --both. The plan is printed first; with dry_run=true, only the plan.
 Read   The layers section of the report: Shapley shares with intervals.
 
 Examples:
@@ -35,17 +35,17 @@ from sweeps.settings import arithmetic
 
 CONTROL = "final_norm"
 STREAMS = ("order", "split")
-"""Streams that can be factors beside the layers."""
+"""Streams that can be factors in addition to layers."""
 
 MOST_LISTED = 20
-"""Factors whose subsets are all listed before some are drawn."""
+"""Largest number of factors for which all subsets are listed before sampling."""
 
 Groups = dict[str, tuple[str, ...]]
-"""Factors made of layers: a name, and the prefixes for ``seeds.layers`` that it stands for."""
+"""Prefixes for ``seeds.layers`` by the factor's name."""
 
 
 def factors(config: ArithmeticConfig) -> list[str]:
-    """Return the layers that draw randomness, as prefixes for ``seeds.layers``, and the control."""
+    """Return the layers with random initial weights, as prefixes for ``seeds.layers``, and the control."""
     names = ["token_embedding"]
     if config.model.positions == "learned":
         names.append("position_embedding")
@@ -59,10 +59,10 @@ def factors(config: ArithmeticConfig) -> list[str]:
 
 
 def groups_of(text: str) -> Groups:
-    """Return the factors that ``--factors`` names.
+    """Return the factors in the text of ``--factors``.
 
     Raises:
-        ConfigError: it cannot be read, or two factors share a tensor.
+        ConfigError: the text cannot be parsed, or two factors share a tensor.
 
     >>> groups_of("embedding=token_embedding,position_embedding;head=head")
     {'embedding': ('token_embedding', 'position_embedding'), 'head': ('head',)}
@@ -74,7 +74,7 @@ def groups_of(text: str) -> Groups:
         if not name or not equals or not all(layers):
             raise ConfigError(f"--factors: {part!r} is not NAME=LAYER,LAYER (parts are separated by ;)")
         if name in groups or name in STREAMS:
-            raise ConfigError(f"--factors: the name {name!r} is taken, give another one")
+            raise ConfigError(f"--factors: the name {name!r} is used twice or reserved, use another one")
         groups[name] = layers
     every = [prefix for layers in groups.values() for prefix in layers]
     for one, other in itertools.permutations(every, 2):
@@ -84,10 +84,10 @@ def groups_of(text: str) -> Groups:
 
 
 def combinations(names: Sequence[str], wanted: int | None, seed: int) -> list[frozenset[str]]:
-    """Return which factors come from the donor in each run: all subsets, or ``wanted`` sampled with their complements.
+    """Return the factors from the donor in each run: all subsets, or ``wanted`` sampled ones with their complements.
 
     Raises:
-        ConfigError: too few to tell two-way interactions apart.
+        ConfigError: there are too many runs, or too few to estimate the two-way interactions.
     """
     full = 2 ** len(names)
     if wanted is None or wanted >= full:
@@ -99,8 +99,8 @@ def combinations(names: Sequence[str], wanted: int | None, seed: int) -> list[fr
     needed = 1 + len(names) + len(names) * (len(names) - 1) // 2
     if wanted < 2 * needed:
         raise ConfigError(
-            f"--combinations {wanted}: {len(names)} factors need at least {2 * needed} to tell their two-way "
-            f"interactions apart; the full design has {full:,}"
+            f"--combinations {wanted}: {len(names)} factors need at least {2 * needed} to estimate their two-way "
+            f"interactions; the full design has {full:,}"
         )
     chosen = [frozenset[str](), frozenset(names)]
     taken = set(chosen)
@@ -114,7 +114,7 @@ def combinations(names: Sequence[str], wanted: int | None, seed: int) -> list[fr
 
 
 def _drawn(names: Sequence[str], seed: int) -> Iterator[frozenset[str]]:
-    """Yield subsets in a random order: of few factors each once, of many without listing them all first."""
+    """Yield subsets in random order: with few factors each once, with many independently drawn."""
     stream = Stream("sweep", seed).at("layers")
     if len(names) <= MOST_LISTED:
         everything = [frozenset(s) for size in range(len(names) + 1) for s in itertools.combinations(names, size)]
@@ -164,10 +164,10 @@ def main(argv: list[str]) -> int:
 
 
 def _direction(design: argparse.Namespace, recipient: int, donor: int | None) -> list[ArithmeticConfig]:
-    """Return the runs of one recipient, after saying what they are.
+    """Print and return the runs of one recipient.
 
     Raises:
-        ConfigError: the donor has the recipient's own seed.
+        ConfigError: the donor has the same seed as the recipient.
     """
     settings = compose([*design.overrides, f"seed={recipient}", "perturb.ulps=1"])
     config = arithmetic(settings)
@@ -177,7 +177,7 @@ def _direction(design: argparse.Namespace, recipient: int, donor: int | None) ->
     for stream, seed in {"init": init, **streams}.items():
         if seed == getattr(own, stream):
             raise ConfigError(
-                f"the donor's {stream} seed {seed} is the recipient's: transplants need two different ones"
+                f"the donor's {stream} seed {seed} is also the recipient's: a transplant needs two different seeds"
             )
     groups = groups_of(design.factors) if design.factors else {name: (name,) for name in factors(config)}
     names = [*groups, *streams]
@@ -199,10 +199,10 @@ def _direction(design: argparse.Namespace, recipient: int, donor: int | None) ->
 
 
 def _refuse_impossible(design: argparse.Namespace) -> None:
-    """Refuse values that no design can have.
+    """Refuse impossible values of the options.
 
     Raises:
-        ConfigError: one of them, by its name.
+        ConfigError: an option has such a value.
     """
     if design.replicates < 1:
         raise ConfigError(f"--replicates {design.replicates}: expected at least 1")
@@ -212,11 +212,11 @@ def _refuse_impossible(design: argparse.Namespace) -> None:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} {seed} is out of range: expected a whole number from 0 to {MAX_SEED}")
     if design.donor == design.recipient:
-        raise ConfigError(f"--donor {design.donor} is the recipient: transplants need two different seeds")
+        raise ConfigError(f"--donor {design.donor} is also the recipient: a transplant needs two different seeds")
     if design.both and (design.donor is None or any(getattr(design, f"donor_{s}") is not None for s in STREAMS)):
         raise ConfigError(
-            "--both exchanges two master seeds: expected --donor SEED alone. Where split and order stay, the full "
-            "design holds the other way round already"
+            "--both exchanges two master seeds: expected only --donor SEED. With a fixed split and order the full "
+            "design includes the other direction already"
         )
     taken = {
         "seed": "--recipient is the master seed",

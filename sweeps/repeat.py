@@ -1,21 +1,21 @@
 """Repeats: ``grok repeat --best 12 --store STORE [settings]``.
 
-Asks   Is being super a property of a seed, or of one lucky trajectory?
-How    Takes candidates from the runs of a store: the best, or named ones. Beside them come as many ordinary
-       controls, drawn without looking at what became of them. Each is repeated in the ways of --kinds:
+Asks   Is being super a property of a seed, or chance in one trajectory?
+How    Takes candidates from the runs of a store: the best, or named ones. Adds as many ordinary controls, drawn
+       at random. Repeats each in the ways of --kinds:
          ulp               all streams kept, initial weights moved by a unit in the last place
          split, init, order  that stream redrawn, the others kept (init+order: both)
-         again             all streams kept, computed as this command says: on this machine, with
+         again             all streams kept, computed on this machine with this command's
                            numerics.path=..., device=..., lanes=... (path, processor, lane width)
-         path              all streams kept, on the other path of matrix products (oneDNN, or torch's own)
+         path              all streams kept, on the other path of matrix products (oneDNN, or torch's default)
          float64           all streams kept, in float64
          precision         all streams kept, in the precision=... of this command
          NAME=VALUE        all streams kept, one setting changed: optim.weight_decay=0.0
-       The run that chose a candidate is never judged; only its repeats are.
-Costs  (candidates + controls) x kinds x times. The plan is printed first; dry_run=true prints nothing else.
-Read   The section "Is it the seed?" of the report: super again k of n, against the rate of other seeds.
+       Only the repeats are judged, because the candidate's own run was the reason to choose it.
+Costs  (candidates + controls) x kinds x times. The plan is printed first; with dry_run=true, only the plan.
+Read   The section "Is it the seed?" of the report: super again in k of n repeats, and the rate of other seeds.
 
-Settings that can move a result choose among the store's runs (optim.weight_decay=0); the others say how to train.
+Settings that can change a result (optim.weight_decay=0) select among the store's runs. Others decide how to train.
 
 Examples:
   grok repeat --best 2 --store results/store --times 4 --kinds ulp,order
@@ -54,9 +54,9 @@ from sweeps.settings import arithmetic
 REDRAWABLE: Final = ("split", "init", "order")
 COMPUTED: Final = ("ulp", "again", "path", "float64", "precision")
 MANY: Final = "ulp"
-"""The one of them that can be repeated with other draws."""
+"""The kind of ``COMPUTED`` with a random draw, which can be repeated several times."""
 FIRST_MACHINE: Final = 1000
-"""Replicates from here on are the same run on another machine."""
+"""First ``replicate`` of runs that are repeated on another machine or path."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,14 @@ class Choice:
 
 
 def eligible(store: Store, only: dict[str, Any], scan: str | None, every: bool = False) -> pd.DataFrame:
-    """Return the finished runs that candidates are chosen from: of one condition, nothing perturbed or exchanged.
+    """Return the finished runs to choose candidates from: of the condition with most runs, unperturbed.
 
-    Of several conditions the one with most runs. ``only`` are settings that they must have. ``scan``: only the
-    runs that differ from each other in the seed of this stream. Otherwise master seeds come alone, where there are
-    any, unless ``every`` run counts. Best first: by the step of generalisation, then by validation accuracy at the end.
+    The best run comes first: by the step of generalisation, then by validation accuracy at the end.
+
+    Args:
+        only: values of settings that the runs must have.
+        scan: only runs that differ in the seed of this stream alone.
+        every: without ``scan``, whether all runs count; False: only runs of master seeds, if there are any.
 
     Raises:
         ConfigError: there are none.
@@ -108,7 +111,7 @@ def eligible(store: Store, only: dict[str, Any], scan: str | None, every: bool =
 
 
 def _masters(runs: pd.DataFrame) -> pd.Series:
-    """Return whether each run's streams all derive from its master seed."""
+    """Return whether each run derives all streams from its master seed."""
     derived = [all(r[f"seed_{s}"] == derive_seed(int(r["seed"]), s) for s in REDRAWABLE) for _, r in runs.iterrows()]
     return pd.Series(derived, index=runs.index, dtype=bool)
 
@@ -128,12 +131,13 @@ def choose(
     controls: int | None,
     above: float | None = None,
 ) -> Choice:
-    """Return the ``best`` of ``runs``, those that ended ``above``, or those named; and controls of the others.
+    """Return candidates among ``runs``, and controls among the others.
 
-    ``names``: master seeds or beginnings of run_ids. Controls are drawn among master seeds where there are any.
+    Candidates are the runs of ``names`` (master seeds or beginnings of run_ids), those with a final validation
+    accuracy above ``above``, or the ``best``. Controls are drawn from runs of master seeds, if there are any.
 
     Raises:
-        ConfigError: a name that is no run of ``runs``, or too few of them.
+        ConfigError: a name is no run of ``runs``, or there are too few runs.
     """
     masters = _masters(runs)
     ordinary = runs[masters] if masters.any() else runs
@@ -159,11 +163,11 @@ def choose(
 
 
 def repeats(row: Mapping[str, Any], how: ArithmeticConfig, kinds: Sequence[str], times: int) -> Iterator[RunConfig]:
-    """Yield the configs that repeat a stored run, computed and kept as ``how`` says.
+    """Yield the configs that repeat a stored run, with the numerics and the store of ``how``.
 
-    ``row`` holds plain values by column of ``runs``.
-    Redrawn seeds are a function of the run, the streams and the count: the same command gives the same
-    repeats, and two candidates share none.
+    ``row`` has plain values by column of ``runs``.
+    Redrawn seeds are a function of the run, the streams and the count. So the same command gives the same
+    repeats, and two candidates have no repeat in common.
     """
     named = {target_of(spec) for spec in how.plugins().values()}
     stored = {name: value for name, value, _ in walk(stored_config(row, named))}
@@ -212,10 +216,10 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def kinds_of(text: str) -> list[str]:
-    """Return the kinds of repeat that ``--kinds`` names.
+    """Return the kinds of repeat in the text of ``--kinds``.
 
     Raises:
-        ConfigError: an unknown one.
+        ConfigError: a kind is unknown.
 
     >>> kinds_of("ulp,init+order")
     ['ulp', 'init+order']
@@ -240,10 +244,10 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
-    parser.add_argument("--best", type=int, default=12, help="candidates: so many of the best runs (default 12)")
+    parser.add_argument("--best", type=int, default=12, help="candidates: this many of the best runs (default 12)")
     parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")
     parser.add_argument("--above", type=float, help="candidates: all runs that ended above this validation accuracy")
-    parser.add_argument("--scan", choices=REDRAWABLE, help="choose among the runs that differ in this stream alone")
+    parser.add_argument("--scan", choices=REDRAWABLE, help="choose among runs that differ only in this stream")
     parser.add_argument("--controls", type=int, help="ordinary controls (default: as many as candidates)")
     parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
     parser.add_argument("--times", type=int, default=8, help="repeats of each kind (default 8)")

@@ -1,1 +1,1 @@
-"""Searches settings with Optuna: each trial one setting, trained over the same seeds as lanes side by side."""
+"""Search over settings with Optuna. A trial is one setting, trained with the same seeds as every other trial."""

@@ -1,7 +1,7 @@
-"""``grok search study=NAME [overrides]``: begins a study, or goes on where it stopped.
+"""``grok search study=NAME [overrides]``: starts a study, or continues it.
 
-Studies are files of ``conf/study/``; every setting of a run can be overridden as in
-``grok run``, and ``study.trials``, ``study.seeds`` ... say how much of the study to do.
+Studies are files of ``conf/study/``. Every setting of a run can be overridden as in ``grok run``.
+``study.trials``, ``study.seeds`` ... set the size of the study.
 Exit status 0: the study is finished; 1: interrupted, or a trial failed; 2: refused.
 """
 
@@ -20,16 +20,16 @@ from grok.errors import ConfigError
 from sweeps.search.config import NO_STUDY, Studied, refuse_unknown, split_study
 
 OPTIONS: Final = ("--store", "--help")
-"""What completion offers beside settings."""
+"""Options that completion offers in addition to settings."""
 
 USAGE: Final = """usage: grok search study=NAME [NAME=VALUE ...] [--store STORE]
 
 examples:
   grok search study=quickstart study.trials=60 study.seeds=8
-  grok search study=quickstart study.compare=true       the best setting against the default, on fresh seeds
-  grok search study=quickstart dry_run=true             say what would be done
+  grok search study=quickstart study.compare=true       the best setting against the default, on new seeds
+  grok search study=quickstart dry_run=true             print the plan and train nothing
 
-Any setting of `grok run` can be given, too; its --help lists them.
+It takes any setting of `grok run`, too; `grok run --help` lists them.
 """
 
 
@@ -43,10 +43,10 @@ def usage() -> str:
 
 
 def compose_study(words: Sequence[str]) -> Settings:
-    """Return the nested settings of a command line, the study under ``study``.
+    """Return the nested settings of a command line, with the study under ``study``.
 
     Raises:
-        ConfigError: what is refused.
+        ConfigError: there is no study, or a word is refused.
     """
     if not any(word.startswith(("study=", "+study=")) for word in words):
         raise ConfigError(NO_STUDY)
@@ -54,7 +54,7 @@ def compose_study(words: Sequence[str]) -> Settings:
 
 
 def _as_addition(word: str) -> str:
-    """Return an override as Hydra needs it: ``study`` is a group that only searches have.
+    """Return an override in Hydra's form: ``study`` is a group that the primary config does not have.
 
     >>> _as_addition("study=quickstart"), _as_addition("study.space.optim.lr={low:1,high:2}")
     ('+study=quickstart', '++study.space.optim.lr={low:1,high:2}')
@@ -70,7 +70,7 @@ def _as_addition(word: str) -> str:
 
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
-    """Carry a study out as far as it is not done."""
+    """Do the rest of a study."""
     if not argv or {"-h", "--help"} & set(argv):
         print(usage())
         return 0 if argv else 2

@@ -1,4 +1,4 @@
-"""A study from its settings to its last line, for both doors: the command and Hydra's sweeper."""
+"""Carries out a study, for the command and for Hydra's sweeper."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from optuna.exceptions import StorageInternalError
 from grok.config import load_config
 from grok.errors import ConfigError, StoreError
 from grok.execute import execute
+from grok.execute.sweep import GO_ON
 from grok.masking import without_passwords
 from grok.store import check_path
 from sweeps.search.comparison import Comparison
@@ -18,18 +19,16 @@ from sweeps.search.config import StudyConfig
 from sweeps.search.driver import Search, Train
 from sweeps.search.space import Plain, read_space, refuse_impossible
 
-GO_ON = "The same command goes on where it stopped."
-
 
 def carry_out(
     study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, argv: Sequence[str], train: Train | None = None
 ) -> int:
-    """Do a study, or its comparison, as far as it is not done; return the exit status.
+    """Do the rest of a study, or its comparison; return the exit status.
 
     Args:
         raw_space: the search space as written in ``conf/study/``.
         base: nested settings of the default run.
-        argv: the command, kept beside the store.
+        argv: the command, recorded in the store.
         train: trains runs; None: ``grok.execute``.
 
     Raises:
@@ -46,7 +45,7 @@ def carry_out(
     if study.compare and not check_path(str(search.store_path)):
         raise ConfigError(
             f"study.compare=true: {search.store_path} does not exist, all {search.limit} trials of study {study.name} "
-            "are still to be made; give the command without study.compare first"
+            "are still to be made; run the command without study.compare first"
         )
     try:
         record = search.record()
@@ -64,7 +63,7 @@ def carry_out(
 
 
 def by_execution(argv: Sequence[str]) -> Train:
-    """Return how runs are trained without Hydra."""
+    """Return the function that trains runs with ``grok.execute``."""
 
     def train(settings: Sequence[Plain]) -> bool:
         outcome = execute([load_config(one) for one in settings], argv=argv)

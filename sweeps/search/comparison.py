@@ -1,8 +1,8 @@
-"""Is the best setting better than the default, beyond seed noise?
+"""The comparison of a study's best setting with the default, on new seeds.
 
-The best of sixty trials looks better than it is: it was chosen for its luck with these
-seeds. So both settings, the fresh seeds and the test are written down first, then
-trained, and the result stands as it comes out. ``analysis`` makes the paired test.
+The best of many trials looks better than it is, because chance with its seeds is a part of the choice. So
+both settings, the new seeds and the test are recorded ("pinned") before training. ``analysis`` makes the
+paired test.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SIDES: Final = ("default", "best")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two settings and the seeds that will judge them, as pinned."""
+    """The pinned comparison: two settings, their seeds and the test."""
 
     pinned: dict[str, Any]
 
     @classmethod
     def pin(cls, search: Search, record: StudyRecord) -> Comparison:
-        """Return the pinned comparison of a finished study; made once, never changed.
+        """Return the pinned comparison of a finished study, which is made once and never changed.
 
         Raises:
             ConfigError: the study is not finished, or has no finished trial.
@@ -42,7 +42,7 @@ class Comparison:
             pinned = _read(path)
             first, end = pinned["seeds"]
             if (first, end - first) != (fresh.first_seed, fresh.seeds):
-                search.tell(f"study.comparison is not used: seeds {first} to {end - 1} were pinned before.")
+                search.tell(f"study.comparison is not used: seeds {first} to {end - 1} are pinned already.")
             return cls(pinned)
         trials = record.trials()
         left = search.limit - sum(trial.state.is_finished() for trial in trials)
@@ -50,7 +50,7 @@ class Comparison:
         if left > 0 or not best:
             raise ConfigError(
                 f"study.compare=true: {left} of {search.limit} trials of study {search.study.name} are still to be "
-                "made, and the best is not known before; give the command without study.compare first"
+                "made, so the best is not known; run the command without study.compare first"
             )
         pinned = {
             "version": 1,
@@ -69,7 +69,7 @@ class Comparison:
         return cls(pinned)
 
     def run(self, search: Search) -> bool:
-        """Train both settings on the fresh seeds and keep which runs they are; False when interrupted."""
+        """Train both settings on the new seeds and record their runs; return False if interrupted."""
         if self.pinned["best"] == self.pinned["default"]:
             search.tell("The best setting is the default: there is nothing to compare.")
             return True
@@ -79,7 +79,7 @@ class Comparison:
         wanted = {side: search.settings_of(self.pinned[side], stage) for side in SIDES}
         search.tell(
             f"pinned {self.pinned['pinned_at']}: trial {self.pinned['trial']} against the default on "
-            f"{len(stage.seeds)} fresh seeds; {self.pinned['test']}"
+            f"{len(stage.seeds)} new seeds; {self.pinned['test']}"
         )
         if not search.train([settings for side in SIDES for settings in wanted[side]]):
             return False

@@ -1,7 +1,6 @@
-"""A study's settings: what is searched, over which seeds, with which sampler and pruner.
+"""A study's settings: its objectives, seeds, sampler and pruner.
 
-``conf/study/base.yaml`` lists them all with their defaults; ``conf/study/NAME.yaml``
-is a difference from it.
+``conf/study/base.yaml`` lists them with their defaults. ``conf/study/NAME.yaml`` changes some of them.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ OBJECTIVES: Final = (
     "logit_acc",
     "compute",
 )
-"""Statistics over a trial's seeds; sweeps/search/objective.py says what each one is."""
+"""Statistics over a trial's seeds; sweeps/search/objective.py defines them."""
 
-NO_STUDY: Final = "no study is asked for: expected study=NAME, a file of conf/study/ (with grok.run: +study=NAME)"
+NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/ (with grok.run: +study=NAME)"
 SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
 PRUNERS: Final = ("none", "wilcoxon", "percentile")
 
 
 def lasts(url: str) -> bool:
-    """Return whether ``url`` is one, and names a storage that outlives the process."""
+    """Return whether ``url`` is a URL of a storage that outlives the process."""
     return "://" in url and url.rstrip("/") != "sqlite:" and ":memory:" not in url
 
 
@@ -54,7 +53,7 @@ class SamplerConfig:
 
 @dataclass(kw_only=True)
 class PrunerConfig:
-    """When a trial that cannot win is stopped, so that its lanes are free for the next one."""
+    """When a trial that will not be the best is stopped, so that its lanes are free for the next one."""
 
     name: str = setting(
         "none",
@@ -153,11 +152,11 @@ class StudyConfig:
             raise ConfigError(f"study.pruner.rungs={rungs}: expected growing step counts, for example [250, 500]")
 
     def all_seeds(self) -> tuple[int, ...]:
-        """Return the seeds of every trial: instances, never parameters."""
+        """Return the seeds of every trial. They are replicates of a setting, not parameters to search."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
     def definition(self) -> dict[str, Any]:
-        """Return the settings that make it this study; without those that may change during the study."""
+        """Return the settings that define the study, without those that may change during it."""
         free = {"trials", "storage", "compare", "comparison"}
         return {name: value for name, value in asdict(self).items() if name not in free}
 
@@ -166,7 +165,7 @@ def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any
     """Return the study, its raw search space, and the settings of the default run.
 
     Raises:
-        ConfigError: there is no study, or a setting of it is unknown or impossible.
+        ConfigError: there is no study, or one of its settings is unknown or impossible.
     """
     base = dict(settings)
     raw = base.pop("study", None)
@@ -182,10 +181,10 @@ def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any
 
 
 def refuse_unknown(name: str) -> None:
-    """Refuse a dotted name below ``study`` that is none of its settings.
+    """Refuse a dotted name below ``study`` that is not a setting.
 
     Raises:
-        ConfigError: with the nearest right name.
+        ConfigError: the name is unknown; the message has the nearest known one.
     """
     known = settings_of(Studied)
     sections = {"study.sampler", "study.pruner", "study.comparison", "study.space"}
@@ -195,6 +194,6 @@ def refuse_unknown(name: str) -> None:
 
 @dataclass(kw_only=True)
 class Studied:
-    """The settings that a search has beside a run's, under their full dotted names."""
+    """The settings that a search has in addition to those of a run, by their full dotted names."""
 
     study: StudyConfig = section(StudyConfig)

@@ -1,13 +1,12 @@
-"""Carries a study out, round by round.
+"""Carries out a study in rounds.
 
-A round asks trials until ``study.parallel`` are in flight, trains one stage of each (its
-next seeds, or its next rung) in one lane sweep, and then tells the results in the order
-of the trials' numbers: prune, end, or go on with the next round. A place that becomes
-free is filled in the next round. Rounds are counted in trials, not in time, so a study
-that was killed, or ran on another number of workers, makes the same trials.
+A round adds trials until ``study.parallel`` are in flight and trains one stage of each (its next seeds, or
+its next rung) in one sweep. Then it judges the trials in the order of their numbers: each is pruned, ends,
+or goes on to the next round, which adds new trials for those that ended. Rounds depend on the trials only,
+not on time, so a study that was killed, or ran with another number of workers, makes the same trials.
 
-Every run is an ordinary run: it is planned, stored and skipped like any other, and a
-rung is a shorter run that the next one extends.
+The runs of a study are ordinary runs: they are planned, stored and skipped like any other. A rung is a
+shorter run that the next rung extends.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 Train = Callable[[Sequence[Plain]], bool]
-"""Trains runs given as nested settings; returns whether all of them are stored now."""
+"""Trains runs, given as nested settings, and returns whether all of them are stored."""
 
 SEARCH_FOLDER: Final = "search"
 RUNS, REASON = "runs", "reason"
-"""User attributes of a trial: (seed, run_id, score) of its last stage; why it failed."""
+"""User attributes of a trial: (seed, run_id, score) of each run of its last stage; why it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a trial trains between two judgements."""
+    """The runs of a trial between two judgements."""
 
     seeds: tuple[int, ...]
-    """All seeds that it is judged by; those of earlier stages are stored already."""
+    """All seeds so far; those of earlier stages are stored already."""
     steps: int
     last: bool
 
 
 @dataclass(slots=True)
 class Search:
-    """One study and what carries it out."""
+    """One study with its settings, stages and objectives."""
 
     study: StudyConfig
     space: Space
@@ -69,13 +68,13 @@ class Search:
     objectives: tuple[Objective, ...] = field(init=False)
     stages: tuple[Stage, ...] = field(init=False)
     limit: int = field(init=False)
-    """How many trials the study has."""
+    """Number of trials of the study."""
 
     def __post_init__(self) -> None:
-        """Check the study against the default's settings.
+        """Check the study against the settings of the default run.
 
         Raises:
-            ConfigError: they do not go together.
+            ConfigError: they are not compatible.
         """
         self.default = load_config(self.base)
         self.flat = flatten(self.default)
@@ -87,7 +86,7 @@ class Search:
             raise ConfigError("study.sampler.name=cmaes needs the package cmaes: pip install 'grok-lab[search]'")
         if self.default.seed != 0:
             raise ConfigError(
-                f"seed={self.default.seed}: every trial of a study trains the same {self.study.seeds} seeds, expected "
+                f"seed={self.default.seed}: every trial of a study trains the same {self.study.seeds} seeds; expected "
                 f"study.first_seed={self.default.seed}"
             )
         self._check_objectives()
@@ -97,7 +96,7 @@ class Search:
         names = {objective.name for objective in self.objectives}
         if self.flat["mode"] != "arithmetic" and names != {"val_loss"}:
             raise ConfigError(
-                f"study.objectives={self.study.objectives}: mode={self.flat['mode']} has none of them but val_loss"
+                f"study.objectives={self.study.objectives}: mode={self.flat['mode']} supports only val_loss"
             )
         horizon, every = self.study.horizon, int(self.flat["eval.every"])  # type: ignore[arg-type]
         if horizon is not None and horizon > self.budget:
@@ -124,11 +123,11 @@ class Search:
 
     @property
     def folder(self) -> Path:
-        """Return where the study is kept: its journal, its results, its comparison."""
+        """The folder of the study's journal, results and comparison."""
         return self.store_path / SEARCH_FOLDER
 
     def definition(self) -> dict[str, Any]:
-        """Return all that the study's trials follow from."""
+        """Return everything that determines the study's trials."""
         settings = {n: value for n, value, rule in walk(self.default) if rule.role != "none" and value != rule.neutral}
         return {
             "study": self.study.definition(),
@@ -137,7 +136,7 @@ class Search:
         }
 
     def plan(self) -> str:
-        """Return what the study is about to do, in one line."""
+        """Return the plan of the study in one line."""
         s = self.study
         what = " and ".join(o.name.replace("_", " ") for o in self.objectives)
         return (
@@ -147,25 +146,26 @@ class Search:
         )
 
     def record(self) -> StudyRecord:
-        """Open the study, or begin it and its store.
+        """Open the study, or create it and its store.
 
         Raises:
-            ConfigError, StoreError: the study or the store cannot be used as asked.
+            ConfigError: the study has another definition, or its storage cannot be opened.
+            StoreError: the store or the study's journal cannot be read or written.
         """
         exists = check_path(str(self.store_path))
         if self.study.storage is not None:
-            open_url(self.study.storage)  # before a store is made for nothing
+            open_url(self.study.storage)  # raises before an empty store is made
         if not exists:
             with StoreWriter(str(self.store_path)):
-                pass  # what a search keeps lies inside a store
+                pass  # makes the store that the search's folder is in
         record = StudyRecord(self.study, self.folder, self.definition())
         this = version("optuna")
         if record.begun_with != this:
-            self.tell(f"Begun with Optuna {record.begun_with}, this is {this}, which may ask other trials now.")
+            self.tell(f"Started with Optuna {record.begun_with}; this is {this}, which may propose other trials.")
         return record
 
     def run(self, record: StudyRecord) -> bool:
-        """Carry the study out; return False when training was interrupted."""
+        """Do the rest of the study; return False if training was interrupted."""
         while True:
             round_number = _round(record.trials())
             with record.changing():
@@ -178,7 +178,7 @@ class Search:
                 return False
             with record.changing():
                 for trial in record.trials():
-                    # another process on this study may have told it meanwhile
+                    # another process may have judged it meanwhile
                     if not trial.state.is_finished() and _progress(trial) == round_number:
                         self._judge(record, trial, round_number)
                 self._summarise(record)
@@ -217,7 +217,7 @@ class Search:
             settings = self.settings_of(trial.params, self.stages[trial.user_attrs.get(STAGES, 0)])
             if impossible(settings[0]) is None:
                 wanted += settings
-        # one sweep has one value of what belongs to the command, and `checkpoint.keep` is no part of it
+        # One sweep may mix values of `checkpoint.keep`: it is not a setting of the command.
         return self.train(wanted) if wanted else True
 
     def _judge(self, record: StudyRecord, trial: FrozenTrial, round_number: int) -> None:
@@ -245,7 +245,7 @@ class Search:
             return
         values = [objective.value(seeds, configs[0]) for objective in self.objectives]
         if self._is_worse(record, number, stage, scores, values[0]):
-            self._clear_rungs(trial.params)  # before it ends: whoever is killed in between does it again
+            self._clear_rungs(trial.params)  # first, so that a kill in between repeats it
             record.end(number, round_number, TrialState.PRUNED)
             self.tell(f"trial {number}: stopped after {_amount(self.study, stage)}, {_text(trial.params)}")
         elif stage.last:
@@ -264,14 +264,14 @@ class Search:
         return False
 
     def outcomes(self, configs: Sequence[RunConfig], last: bool) -> list[SeedOutcome]:
-        """Return what the store says of ``configs``; all are stored."""
+        """Return the stored outcomes of ``configs``, which must all be stored."""
         run_ids = [run.run_id for run in name_runs(configs)]
         budgets = {run_id: int(flatten(c)["train.steps"]) for run_id, c in zip(run_ids, configs, strict=True)}
         outcomes = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon if last else None, budgets)
         return [outcomes[run_id] for run_id in run_ids]
 
     def _clear_rungs(self, params: dict[str, Value]) -> None:
-        """Remove the checkpoints that a finished trial's rungs kept to be extended."""
+        """Remove the checkpoints of a finished trial's rungs, which were kept for their extension."""
         if self.study.pruner.name != "percentile" or self.default.checkpoint.keep:
             return
         from grok.checkpoint import remove_checkpoints, run_folder
@@ -283,7 +283,7 @@ class Search:
 
 
 def impossible(settings: Plain) -> str | None:
-    """Return why these settings cannot be run together, None where they can."""
+    """Return why a run cannot have these settings; None if it can."""
     try:
         load_config(settings)
     except ConfigError as refusal:
@@ -309,17 +309,17 @@ def _stages(study: StudyConfig, budget: int, flat: dict[str, Value]) -> tuple[St
 
 
 def _progress(trial: FrozenTrial) -> int:
-    """Return the round that a trial in flight is in."""
+    """Return the present round of a trial in flight."""
     return int(trial.user_attrs[ASKED]) + int(trial.user_attrs.get(STAGES, 0))
 
 
 def _takes_part(trial: FrozenTrial, round_number: int) -> bool:
-    """Return whether a trial asked earlier takes a place in a round."""
+    """Return whether a trial of an earlier round occupies a place in this one."""
     return not trial.state.is_finished() or int(trial.user_attrs[ENDED]) >= round_number
 
 
 def _round(trials: Sequence[FrozenTrial]) -> int:
-    """Return the round that the study is in: the earliest that a trial in flight has not ended."""
+    """Return the study's present round: the earliest one of a trial in flight, or the next one."""
     flying = [_progress(t) for t in trials if not t.state.is_finished()]
     if flying:
         return min(flying)

@@ -1,17 +1,16 @@
-"""What a trial is worth: a statistic over its seeds, never the best seed.
+"""Objectives of a search: statistics over a trial's seeds.
 
 | name | statistic | better |
 |---|---|---|
-| ``median_time`` | median step of generalisation; a censored seed counts as later than the budget | low |
+| ``median_time`` | median step of generalisation; a censored seed counts as after the budget | low |
 | ``generalised_share`` | share of seeds that generalised within the budget | high |
 | ``accurate_share`` | share of seeds with validation accuracy above ``study.accuracy`` at the horizon | high |
 | ``val_loss``, ``val_acc`` | median over seeds, at the horizon | low, high |
 | ``logit_acc`` | mean over seeds of ln(right / wrong) on the validation set at the horizon | high |
 | ``compute`` | training operations of the median time, by the model's and the batch's size | low |
 
-Where at least half of the seeds are censored the median does not exist; the value is
-then the budget times (1 + share not generalised): above every median that does exist,
-and better the more seeds got there.
+If at least half of the seeds are censored, the median does not exist. The value is then the budget times
+(1 + share of censored seeds): above every median that exists, and better if more seeds generalised.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ Direction = Literal["minimize", "maximize"]
 MINIMISED: Final = frozenset({"median_time", "val_loss", "compute"})
 READ_AT_HORIZON: Final = frozenset({"accurate_share", "val_loss", "val_acc", "logit_acc"})
 SURE: Final = 1e-3
-"""Distance from 0 and 1 at which an accuracy's logit ends: one seed shall not outweigh all others."""
+"""Accuracies are clipped to this distance from 0 and 1 before the logit, so that one seed cannot dominate a mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedOutcome:
-    """What became of one seed of a trial."""
+    """The outcome of one seed of a trial."""
 
     run_id: str
     status: str
@@ -45,12 +44,13 @@ class SeedOutcome:
     budget: int
     grokked_step: int | None
     val_loss: float
-    """At the horizon; NaN where the run did not get there."""
+    """At the horizon; NaN if the run did not reach it."""
     val_acc: float
+    """The same of the accuracy."""
 
     @property
     def time(self) -> float:
-        """Step of generalisation, infinite when censored."""
+        """Step of generalisation; infinite if censored."""
         return math.inf if self.grokked_step is None else float(self.grokked_step)
 
 
@@ -66,7 +66,7 @@ class Objective:
         return "minimize" if self.name in MINIMISED else "maximize"
 
     def score(self, seed: SeedOutcome, config: RunConfig) -> float:
-        """Return what one seed of the setting ``config`` is worth; finite, with a censored time as twice the budget."""
+        """Return the finite score of one seed of the setting ``config``; a censored time is twice the budget."""
         if self.name in ("median_time", "compute"):
             time = seed.time if math.isfinite(seed.time) else 2.0 * seed.budget
             return time * operations_per_step(config) if self.name == "compute" else time
@@ -82,7 +82,7 @@ class Objective:
         return seed.val_loss if math.isfinite(seed.val_loss) else WORST_LOSS
 
     def value(self, seeds: Sequence[SeedOutcome], config: RunConfig) -> float:
-        """Return the statistic over ``seeds`` of the setting ``config``."""
+        """Return the objective of the setting ``config`` over its ``seeds``."""
         if self.name == "median_time":
             return median_time(seeds)
         if self.name == "compute":
@@ -92,11 +92,11 @@ class Objective:
 
 
 WORST_LOSS: Final = 100.0
-"""Validation loss of a seed that diverged: above any that a model gives, and finite for the samplers."""
+"""Validation loss of a diverged seed: larger than any real one, and finite, as samplers need it."""
 
 
 def median_time(seeds: Sequence[SeedOutcome]) -> float:
-    """Return the median step of generalisation, above the budget where it is censored."""
+    """Return the median step of generalisation; if it is censored, a number above the budget."""
     middle = median(seed.time for seed in seeds)
     if math.isfinite(middle):
         return middle
@@ -107,13 +107,13 @@ def median_time(seeds: Sequence[SeedOutcome]) -> float:
 def operations_per_step(config: RunConfig) -> float:
     """Return the operations of one update: 6 for each weight of a matrix and each position of the batch.
 
-    Those of the model as written, whatever an engine saves by sharing work.
+    They are those of the plain model, without the engine's savings.
 
     Raises:
-        ConfigError: not an arithmetic run.
+        ConfigError: ``config`` is not an arithmetic run.
     """
     if not isinstance(config, ArithmeticConfig):
-        raise ConfigError("study.objectives: compute is known for mode=arithmetic, expected val_loss for a text model")
+        raise ConfigError("study.objectives: compute is for mode=arithmetic only; expected val_loss for a text model")
     model, task = config.model, config.task
     d, inner = model.d_model, model.d_ff or 4 * model.d_model
     positions = config.train.batch_size * len(task.sequence.split())
@@ -128,10 +128,10 @@ def make_objectives(study: StudyConfig) -> tuple[Objective, ...]:
 def read_outcomes(
     store: Store, run_ids: Sequence[str], horizon: int | None, budgets: Mapping[str, int]
 ) -> dict[str, SeedOutcome]:
-    """Return what the store says of ``run_ids``, read at ``horizon`` (None: the last step).
+    """Return the stored outcomes of ``run_ids`` at ``horizon`` (None: the last step).
 
     Raises:
-        StoreError: a run looked past the horizon without evaluating at it.
+        StoreError: a run passed the horizon without an evaluation at it.
     """
     columns = ["run_id", "status", "error", "steps", "grokked_step", "val_loss", "val_acc"]
     rows = {row["run_id"]: row for row in store.table("runs", run_ids, columns).to_pylist()}

@@ -1,7 +1,7 @@
-"""Which settings to try next: a pure function of the trials so far and of the round.
+"""The next settings to try, as a pure function of the trials so far and of the round.
 
-The sampler works on a copy of the study in memory, made from the record: a study that
-was killed and goes on asks exactly what one that was never killed asks.
+The sampler works on a copy of the study in memory. So a study that was killed and continued proposes the
+same trials as one that was not.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 SAMPLER_STATE: Final = "sampler_state"
-"""User attribute of a trial: what the sampler noted of the whole study when it was asked."""
+"""User attribute of a trial: the sampler's attributes of the study at its proposal."""
 FIXED: Final = "fixed_params"
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One trial to make."""
+    """One proposed trial."""
 
     params: dict[str, Value]
     distributions: dict[str, Any]
@@ -48,7 +48,7 @@ def propose(
 
     Args:
         base: the default's settings, by dotted name.
-        history: all trials asked before this round, in order, as they stand when it begins.
+        history: all trials of earlier rounds, in order, in their state at the start of this round.
     """
     directions = [objective.direction for objective in make_objectives(study)]
     with quiet():
@@ -80,7 +80,7 @@ def propose(
 def _starting_points(
     study: StudyConfig, space: Space, base: Mapping[str, Value], made: int, count: int
 ) -> Sequence[dict[str, Value]]:
-    """Return the settings of a round that no sampler chooses: those of a grid, and the default as trial 0."""
+    """Return the settings of a round that the sampler does not choose: those of a grid, and the default as trial 0."""
     if study.sampler.name == "grid":
         return grid_in_order(study, space, base)[made : made + count]
     default = space.default(base) if study.default_first and not made else None

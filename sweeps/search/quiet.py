@@ -1,4 +1,4 @@
-"""Keeps Optuna's own log lines and its notes on experimental features off the user's screen."""
+"""Hides Optuna's log lines and its warnings about experimental features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optuna.exceptions import ExperimentalWarning
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Show errors only while entered."""
+    """Show only Optuna's errors inside the context."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

@@ -1,8 +1,8 @@
-"""The study as Optuna keeps it: a journal file in the store, or any storage by URL.
+"""A study in Optuna's storage: a journal file in the store, or any storage by URL.
 
-Every change is one that can be cut off: a trial is added whole, a stage of it counts
-once its number is written, and the end of a trial is one state. Changes are made under a
-lock of the store, so that several processes can work on one study.
+A kill leaves no partial change: a trial is added at once, a stage counts when its number is written, and
+the end of a trial is one state. Changes are made under a lock, so that several processes can work on one
+study.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 DEFINITION: Final = "definition"
 OPTUNA: Final = "optuna"
-"""User attribute of a study: the version of Optuna that began it."""
+"""User attribute of a study: the version of Optuna that created it."""
 LOST_LOCK_SECONDS: Final = 3
-"""A journal's lock this old was left by a process that was killed: a write takes milliseconds."""
+"""Age of a journal's lock from which its owner counts as killed; a write takes milliseconds."""
 LOCK_FILE_SUFFIX: Final = ".lock"  # Optuna's
 ASKED, STAGES, ENDED = "asked", "stages", "ended"
-"""User attributes of a trial: the round it was asked in, its stages that count, the round it ended in."""
+"""User attributes of a trial: the round of its proposal, the number of its finished stages, the round of its end."""
 
 
 class StudyRecord:
     """One study in its storage."""
 
     def __init__(self, study: StudyConfig, folder: Path, definition: Mapping[str, Any]) -> None:
-        """Open the study, or begin it in ``folder`` (the store's ``search``).
+        """Open the study, or create it in ``folder`` (the store's ``search``).
 
         Raises:
-            ConfigError: it was begun with another definition, or the storage's URL is no use.
+            ConfigError: it has another definition, or the storage's URL cannot be opened.
             StoreError: its journal cannot be read.
         """
         self._config = study
@@ -60,12 +60,12 @@ class StudyRecord:
         folder.mkdir(parents=True, exist_ok=True)
         with self.changing(), quiet():
             storage = self._open_storage(study, folder)
-            # Looked for by name first: a database whose making was killed may lack the index that keeps names unique.
+            # Check the name first: a database whose creation was killed may lack the index that keeps names unique.
             exists = study.name in optuna.get_all_study_names(storage)
             self._study = (optuna.load_study if exists else self._create)(
                 storage=storage,
                 study_name=study.name,
-                sampler=optuna.samplers.RandomSampler(seed=0),  # never asked: sweeps.search.proposal is
+                sampler=optuna.samplers.RandomSampler(seed=0),  # unused: sweeps.search.proposal samples
                 pruner=make_pruner(study.pruner),
             )
             self._check_definition(json.loads(canonical_json(dict(definition))))
@@ -74,7 +74,7 @@ class StudyRecord:
 
     @property
     def begun_with(self) -> str:
-        """Return the version of Optuna that began the study; another one may ask other trials."""
+        """The version of Optuna that created the study; another version may propose other trials."""
         return str(self._study.user_attrs[OPTUNA])
 
     def _create(self, **options: Any) -> optuna.Study:
@@ -84,15 +84,15 @@ class StudyRecord:
     def _open_storage(self, study: StudyConfig, folder: Path) -> BaseStorage:
         try:
             if study.storage is None:
-                # Absolute: Optuna makes its lock a link to the path, cannot see the age of one that leads nowhere, and
-                # would wait without end for whoever was killed while it wrote.
+                # Absolute, because Optuna's lock is a link to this path: Optuna cannot read the age of a link with a
+                # missing target, and would wait forever for a process that was killed during a write.
                 journal = folder.resolve() / f"{study.name}.journal"
                 drop_lost_lock(journal)
                 drop_torn_record(journal)
                 return JournalStorage(JournalFileBackend(str(journal), JournalLock(journal)))
             return open_url(study.storage)
         except ValueError as error:
-            raise StoreError(f"{self.where} cannot be read ({error}): move it away to begin the study anew") from error
+            raise StoreError(f"{self.where} cannot be read ({error}): move it away to start the study again") from error
 
     def _check_definition(self, definition: Mapping[str, Any]) -> None:
         begun = self._study.user_attrs.get(DEFINITION)
@@ -107,9 +107,8 @@ class StudyRecord:
         ]
         if differing:
             raise ConfigError(
-                f"the study {self._config.name!r} in {self.where} was begun with other settings "
-                f"({', '.join(differing[:4])}{', ...' if differing[4:] else ''}): go on with those, or give this one "
-                "another study.name"
+                f"the study {self._config.name!r} in {self.where} has other settings "
+                f"({', '.join(differing[:4])}{', ...' if differing[4:] else ''}): use those, or another study.name"
             )
 
     @contextmanager
@@ -123,7 +122,7 @@ class StudyRecord:
         return self._study.get_trials(deepcopy=False)
 
     def add(self, proposal: Proposal, round_number: int) -> None:
-        """Add a proposed trial, whole."""
+        """Add a proposed trial in one write."""
         trial = optuna.trial.create_trial(
             state=TrialState.RUNNING,
             params=proposal.params,
@@ -134,11 +133,11 @@ class StudyRecord:
         self._study.add_trial(trial)
 
     def note(self, number: int, name: str, value: Any) -> None:
-        """Keep something about a trial that has not ended."""
+        """Set the user attribute ``name`` of a trial that has not ended."""
         self._trial(number).set_user_attr(name, value)
 
     def report(self, number: int, values: Mapping[int, float]) -> bool:
-        """Report intermediate values by seed or step; return whether the pruner would stop the trial."""
+        """Report intermediate values by seed or step; return whether the pruner stops the trial."""
         trial = self._trial(number)
         known = self._frozen(number).intermediate_values
         with quiet():
@@ -154,7 +153,7 @@ class StudyRecord:
             self._study.tell(number, list(values) if values is not None else None, state=state)
 
     def best(self) -> list[FrozenTrial]:
-        """Return the finished trials that no other one beats: one, or a Pareto front."""
+        """Return the best finished trial, or the Pareto front of a study with two objectives."""
         if not any(trial.state == TrialState.COMPLETE for trial in self.trials()):
             return []
         return [self._study.best_trial] if len(self._study.directions) == 1 else self._study.best_trials
@@ -167,7 +166,7 @@ class StudyRecord:
 
 
 class JournalLock(JournalFileSymlinkLock):
-    """Optuna's lock, which an interruption leaves as one: Optuna's own clean-up ends in an error of the file system."""
+    """Optuna's lock, but an interruption raises KeyboardInterrupt instead of an error of Optuna's clean-up."""
 
     def __init__(self, journal: Path) -> None:
         super().__init__(str(journal), grace_period=LOST_LOCK_SECONDS)
@@ -183,7 +182,7 @@ class JournalLock(JournalFileSymlinkLock):
 
 @contextmanager
 def interruptions() -> Iterator[None]:
-    """Raise the interruption that an error was raised in the handling of."""
+    """If an error was raised while a KeyboardInterrupt was handled, raise the KeyboardInterrupt."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -213,7 +212,7 @@ def open_url(url: str) -> BaseStorage:
 
 
 def drop_torn_record(journal: Path) -> None:
-    """Cut off a last line that a kill or a full disk left without its end; Optuna would append to it."""
+    """Remove an incomplete last line, left by a kill or a full disk: Optuna would append to it."""
     if not journal.exists():
         return
     content = journal.read_bytes()
@@ -224,7 +223,7 @@ def drop_torn_record(journal: Path) -> None:
 
 
 def drop_lost_lock(journal: Path) -> None:
-    """Remove a journal's lock whose owner was killed; one that is in use goes away by itself."""
+    """Remove a journal's lock whose owner was killed; wait for one in use."""
     lock = Path(f"{journal}{LOCK_FILE_SUFFIX}")
     begun = time.monotonic()
     while os.path.lexists(lock):
@@ -235,5 +234,5 @@ def drop_lost_lock(journal: Path) -> None:
 
 
 def now() -> str:
-    """Return the time, UTC."""
+    """Return the present time (UTC) in ISO format."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

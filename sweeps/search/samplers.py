@@ -1,7 +1,7 @@
-"""Optuna's samplers and pruners by name, as a study wants them.
+"""Optuna's samplers and pruners by name, with a study's settings.
 
-A sampler is made anew for every round, from a seed that belongs to the round: what it
-asks depends on the trials before it, never on when or how often the study was stopped.
+Every round makes a new sampler with a seed of the round. So its proposals depend only on earlier trials,
+not on when or how often the study was stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 SEED_BITS = 2**32 - 1
-"""Optuna's samplers take seeds of 32 bits."""
+"""Mask for the seeds of Optuna's samplers, which have 32 bits."""
 
 
 def round_seed(config: SamplerConfig, *address: str | int) -> int:
@@ -61,14 +61,13 @@ def make_sampler(config: SamplerConfig, space: Space, round_number: int) -> Base
         )
     if config.name == "nsga2":
         return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
-    return optuna.samplers.RandomSampler(seed=seed)  # of a grid, every trial is given: `grid_in_order`
+    return optuna.samplers.RandomSampler(seed=seed)  # unused for a grid: see `grid_in_order`
 
 
 class _SpaceFillingSampler(optuna.samplers.QMCSampler):
-    """A Sobol sequence over the study's own space from its first trial on.
+    """A Sobol sequence over the study's space from the first trial on.
 
-    Optuna's waits for a finished trial to learn the space from, which a first round of
-    several trials does not have.
+    Optuna's sampler infers the space from a finished trial, and in the first round there is none.
     """
 
     def __init__(self, space: dict[str, BaseDistribution], **options: Any) -> None:
@@ -80,7 +79,7 @@ class _SpaceFillingSampler(optuna.samplers.QMCSampler):
 
 
 def free_dimensions(space: Space) -> dict[str, BaseDistribution]:
-    """Return the distributions of the numbers that vary in every trial."""
+    """Return the distributions of the numeric settings without a condition."""
     return {d.name: d.distribution() for d in space.dimensions if not d.choices and not d.when}
 
 
@@ -94,7 +93,7 @@ def make_pruner(config: PrunerConfig) -> BasePruner:
 
 
 def trial_limit(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> int:
-    """Return how many trials the study has: those asked for, or as many as its grid.
+    """Return the number of trials: ``study.trials``, or the size of the grid if it is smaller.
 
     Raises:
         ConfigError: the grid is too large.
@@ -103,11 +102,10 @@ def trial_limit(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> 
 
 
 def grid_in_order(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> list[dict[str, Value]]:
-    """Return every setting of the study's grid once: the default first, where asked for, the others by chance.
+    """Return every setting of the study's grid once, in random order, after the default if ``default_first``.
 
-    By chance, so that a study of fewer trials than its grid has settings is spread over it.
-    Optuna's own grid makes settings twice whose conditions leave something out, and one
-    less for a first trial that it was given.
+    In random order, so that a study with fewer trials than settings covers the whole grid. Optuna's grid
+    sampler is not used, because it repeats settings that differ only in inactive dimensions.
 
     Raises:
         ConfigError: the grid is too large.

@@ -1,6 +1,6 @@
-"""The search space: which settings vary, between which bounds, and when.
+"""The search space: which settings vary, between which bounds, under which conditions.
 
-In YAML, nested or dotted as the settings themselves::
+In YAML, with nested or dotted names::
 
     optim:
       lr: {low: 1e-4, high: 1e-2, log: true}
@@ -8,7 +8,7 @@ In YAML, nested or dotted as the settings themselves::
       grokfast_lamb: {low: 0.5, high: 5, when: {optim.grokfast: ema}}
     model.d_model: {choices: [32, 48, 64]}
 
-Whether a number is whole follows from the setting.
+The type of the setting decides whether a number is an integer.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Dimension:
     choices: tuple[Value, ...] = ()
     whole: bool = False
     when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
-    """(Setting, values): it varies only where each of these settings has one of the values."""
+    """Pairs (setting, values): the dimension is active only if each of these settings has one of the values."""
 
     def distribution(self) -> BaseDistribution:
-        """Return it as Optuna's distribution."""
+        """Return Optuna's distribution of the dimension."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.choices:
@@ -63,7 +63,7 @@ class Dimension:
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def suggest(self, trial: Trial) -> Value:
-        """Ask Optuna for a value."""
+        """Return a value that Optuna suggests."""
         if self.choices:
             return trial.suggest_categorical(self.name, self.choices)
         assert self.low is not None
@@ -73,11 +73,11 @@ class Dimension:
         return trial.suggest_float(self.name, self.low, self.high, log=self.log, step=self.step)
 
     def applies(self, settings: Mapping[str, Value]) -> bool:
-        """Return whether it varies where the other settings are ``settings``."""
+        """Return whether the dimension is active with these ``settings``."""
         return all(settings.get(name) in values for name, values in self.when)
 
     def holds(self, value: Value) -> bool:
-        """Return whether ``value`` is inside."""
+        """Return whether the dimension contains ``value``."""
         if self.choices:
             return value in self.choices
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -88,7 +88,7 @@ class Dimension:
         return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9
 
     def grid(self, points: int) -> list[Value]:
-        """Return its values on a grid: all choices, else at most ``points`` even (or log-even) values."""
+        """Return the values on a grid: all choices, or at most ``points`` values, evenly spaced (``log``: in log)."""
         if self.choices:
             return list(self.choices)
         assert self.low is not None
@@ -105,12 +105,12 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """All that varies, in an order in which conditions come after what they ask for."""
+    """The dimensions, each after those that its conditions name."""
 
     dimensions: tuple[Dimension, ...]
 
     def suggest(self, trial: Trial, base: Mapping[str, Value]) -> dict[str, Value]:
-        """Ask Optuna for a setting; ``base`` holds what does not vary (conditions may ask for it)."""
+        """Return a point of the space that Optuna suggests; ``base`` has the fixed settings, for conditions."""
         chosen: dict[str, Value] = {}
         for dimension in self.dimensions:
             if dimension.applies({**base, **chosen}):
@@ -118,14 +118,14 @@ class Space:
         return chosen
 
     def default(self, base: Mapping[str, Value]) -> dict[str, Value] | None:
-        """Return the default's point in the space, None where it lies outside."""
+        """Return the default's point of the space; None if the space does not contain it."""
         active = [d for d in self.dimensions if d.applies(base)]
         if all(d.holds(base.get(d.name)) for d in active):
             return {d.name: base.get(d.name) for d in active}
         return None
 
     def grid(self, points: int, base: Mapping[str, Value]) -> list[dict[str, Value]]:
-        """Return every setting of the grid; what conditions leave out makes no setting twice.
+        """Return every setting of the grid once; inactive dimensions are left out of a setting.
 
         Raises:
             ConfigError: there are more than ``LARGEST_GRID``.
@@ -165,8 +165,8 @@ def read_space(raw: Mapping[str, Any], mode: str) -> Space:
     """Return the checked space of ``raw``.
 
     Raises:
-        ConfigError: an unknown setting, a seed, a setting of the command, or values that
-            the setting would refuse.
+        ConfigError: ``raw`` has an unknown setting, a seed, a setting of the command, or values that the
+            setting refuses.
     """
     settings = settings_of(MODES[mode])
     leaves = dict(_leaves(raw, "", settings))
@@ -177,12 +177,12 @@ def read_space(raw: Mapping[str, Any], mode: str) -> Space:
 
 
 def refuse_impossible(space: Space, base: Plain) -> None:
-    """Refuse what no trial can have: words that a setting never takes, and conditions that never hold.
+    """Refuse choices that a setting does not accept, and conditions that never hold.
 
-    Numbers are not tried: they may fit other choices only.
+    Numbers are not checked: some may be possible only with certain choices.
 
     Raises:
-        ConfigError: as for the setting itself.
+        ConfigError: there is such a choice or condition.
     """
     searched = {dimension.name for dimension in space.dimensions}
     fixed = flatten(load_config(base))
@@ -233,10 +233,10 @@ def _dimension(
     if name not in settings:
         raise ConfigError(f"{where}: unknown setting '{name}'{nearest(name, settings)}")
     if name == "seed" or name.startswith("seeds."):
-        raise ConfigError(f"{where}: a seed is an instance of every trial, not a setting to search (study.seeds)")
+        raise ConfigError(f"{where}: a seed is a replicate of every trial, not a setting to search (study.seeds)")
     hint, rule = settings[name]
     if name in ("train.steps", "replicate") or rule.role in ("none", "schedule"):
-        raise ConfigError(f"{where}: this is the same for all trials of a study, give it one value outside the space")
+        raise ConfigError(f"{where}: this is the same for all trials of a study; set it outside the space")
     for key in declared:
         if key not in _KEYS:
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), _KEYS)}: expected {', '.join(_KEYS)}")
@@ -287,14 +287,14 @@ def _conditions(
 
 
 def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
-    """Return ``dimensions`` in the order given, but each after those that its conditions name."""
+    """Return ``dimensions`` in their order, but each after those that its conditions name."""
     waiting, done = list(dimensions), list[Dimension]()
     names = {d.name for d in dimensions}
     while waiting:
         settled = {d.name for d in done}
         ready = next((d for d in waiting if all(n in settled for n, _ in d.when if n in names)), None)
         if ready is None:
-            raise ConfigError(f"study.space: the conditions of {', '.join(d.name for d in waiting)} ask for each other")
+            raise ConfigError(f"study.space: the conditions of {', '.join(d.name for d in waiting)} are circular")
         waiting.remove(ready)
         done.append(ready)
     return done

@@ -1,4 +1,4 @@
-"""The study's results as plain JSON in the store, for whoever reads the store without Optuna."""
+"""The study's results as plain JSON in the store, for readers without Optuna."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION: Final = 1
 
 
 def write_summary(path: Path, study: Mapping[str, Any], record: StudyRecord, temporary: Path) -> None:
-    """Write a study's summary to ``path``: ``study``'s own facts, and every trial with the runs behind it.
+    """Write a study's summary to ``path``: the facts in ``study``, and every trial with its runs.
 
     ``temporary`` is a folder of the same file system.
     """
