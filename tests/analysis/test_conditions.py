@@ -155,7 +155,7 @@ def test_rates_are_of_all_seeds_and_times_of_those_that_were_run_long() -> None:
     times, rates = (f for f in study.findings if f.headline)
     assert rates.estimate is not None and rates.estimate.low < 0.25 < rates.estimate.high
     assert "10 of 200 at 0, 40 of 200 at 0.1" in rates.text and "That is 4 times rarer" in rates.text
-    assert "16 of 200 seeds that were run longest" in " ".join(study.notes)
+    assert "16 of 200 seeds with the longest runs" in " ".join(study.notes)
     assert times.label == "time at weight decay 0, over that at 0.1"
 
 
