@@ -49,7 +49,7 @@ from grok.plugins import target_of
 from grok.store import Store, open_store
 from grok.store.rerun import stored_config
 from grok.streams import Stream, derive_seed
-from sweeps.settings import arithmetic
+from sweeps.settings import apply, arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
 COMPUTED: Final = ("ulp", "again", "path", "float64", "precision")
@@ -196,23 +196,12 @@ def repeats(row: Mapping[str, Any], how: ArithmeticConfig, kinds: Sequence[str],
             else:
                 fresh = Stream("sweep", address).at("repeat", kind, count)
                 changed |= {f"seeds.{s}": int(fresh.at(s).integers(1, 2**31)[0]) for s in kind.split("+")}
-            yield load_config(_nested(changed))
+            yield load_config(apply({}, changed))
 
 
 def _machine(how: ArithmeticConfig, path: str | None = None) -> int:
     about = (platform.node(), how.device, how.lanes, path or how.numerics.path, how.numerics.compile)
     return zlib.crc32(repr(about).encode()) % 1_000_000
-
-
-def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    root: dict[str, Any] = {}
-    for name, value in values.items():
-        *groups, last = name.split(".")
-        inner = root
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[last] = value
-    return root
 
 
 def kinds_of(text: str) -> list[str]:

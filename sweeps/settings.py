@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from grok.cli.compose import Settings
@@ -10,20 +11,25 @@ from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
 
 
+def apply(base: Settings, chosen: Mapping[str, Any]) -> Settings:
+    """Return a copy of nested ``base`` with the values of ``chosen``, by dotted name."""
+    settings = copy.deepcopy(base)
+    for name, value in chosen.items():
+        *groups, last = name.split(".")
+        inner = settings
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = value
+    return settings
+
+
 def arithmetic(settings: Settings, **changes: Any) -> ArithmeticConfig:
-    """Return the checked config of ``settings`` with dotted ``changes`` (written with ``__`` for the dots).
+    """Return the checked config of ``settings`` with ``changes`` by dotted name, with ``__`` for each dot.
 
     Raises:
-        ConfigError: anything the config refuses, or another mode than arithmetic.
+        ConfigError: the config refuses a value, or the mode is not arithmetic.
     """
-    changed = copy.deepcopy(settings)
-    for name, value in changes.items():
-        *groups, last = name.split("__")
-        inner = changed
-        for group in groups:
-            inner = inner[group]
-        inner[last] = value
-    config = load_config(changed)
+    config = load_config(apply(settings, {name.replace("__", "."): value for name, value in changes.items()}))
     if not isinstance(config, ArithmeticConfig):
         raise ConfigError(f"mode={config.mode}: expected arithmetic")
     return config

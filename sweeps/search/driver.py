@@ -29,8 +29,9 @@ from sweeps.search.objective import READ_AT_HORIZON, Objective, SeedOutcome, mak
 from sweeps.search.proposal import propose
 from sweeps.search.record import ASKED, DEFINITION, ENDED, STAGES, StudyRecord, open_url
 from sweeps.search.samplers import trial_limit
-from sweeps.search.space import Plain, Space, Value, apply
+from sweeps.search.space import Plain, Space, Value
 from sweeps.search.summary import write_summary
+from sweeps.settings import apply
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -13,7 +13,6 @@ The type of the setting decides whether a number is an integer.
 
 from __future__ import annotations
 
-import copy
 import math
 import typing
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.config import MODES, flatten, load_config
 from grok.config.fields import ANY, Rule, check, settings_of
 from grok.errors import ConfigError, nearest
+from sweeps.settings import apply
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -199,18 +199,6 @@ def refuse_impossible(space: Space, base: Plain) -> None:
             except ConfigError as error:
                 if str(error).startswith(f"{dimension.name}="):
                     raise ConfigError(f"study.space.{dimension.name}: {error}") from error
-
-
-def apply(base: Plain, chosen: Mapping[str, Value]) -> Plain:
-    """Return a copy of nested ``base`` with dotted settings replaced."""
-    settings = copy.deepcopy(base)
-    for name, value in chosen.items():
-        *sections, leaf = name.split(".")
-        parent = settings
-        for part in sections:
-            parent = parent.setdefault(part, {})
-        parent[leaf] = value
-    return settings
 
 
 def _leaves(raw: Mapping[str, Any], prefix: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

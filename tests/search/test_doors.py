@@ -15,7 +15,8 @@ from sweeps.search.__main__ import compose_study, main
 from sweeps.search.carry_out import by_execution
 from sweeps.search.config import split_study
 from sweeps.search.driver import Search
-from sweeps.search.space import apply, read_space
+from sweeps.search.space import read_space
+from sweeps.settings import apply
 
 TINY = (
     "task.modulus=7",

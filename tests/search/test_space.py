@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from grok.config import flatten, load_config
 from grok.errors import ConfigError
-from sweeps.search.space import Dimension, apply, read_space, refuse_impossible
+from sweeps.search.space import Dimension, read_space, refuse_impossible
+from sweeps.settings import apply
 
 CONDITIONAL = {
     "optim": {
