@@ -1,1 +1,1 @@
-"""Measurements: ratios side by side in one run, never times asserted in a test."""
+"""Measurements. They compare contenders in one run and give ratios; no test asserts a time."""

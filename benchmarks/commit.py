@@ -1,4 +1,4 @@
-"""The commit that was measured."""
+"""The measured commit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 
 
 def commit() -> str:
-    """Return the commit's short name, ``unknown`` where there is no git or no repository."""
+    """Return the commit's short name, or ``unknown`` without git or a repository."""
     try:
         done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     except OSError:

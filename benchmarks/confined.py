@@ -1,4 +1,4 @@
-"""Runs a command that may do anything: hang, print without end, eat the memory, leave processes behind."""
+"""Runs a command that may misbehave: hang, print without end, use up the memory, leave processes behind."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import IO, Final
 
 KEPT: Final = 2**18
-"""Characters of the end of its output that are kept."""
+"""Number of bytes at the end of the output that are kept."""
 POLL: Final = 0.1
-"""Seconds between two looks."""
+"""Seconds between two checks of the process."""
 MEMORY_POLL: Final = 1.0
-"""The same at its memory, which is more work."""
+"""Seconds between two checks of its memory, which cost more."""
 LOST: Final = 3.0
-"""Seconds until a killed process is left to itself: one in a driver's hands does not die."""
+"""Seconds to wait for a killed process: one that waits for a driver does not end."""
 MOST_MEMORY: Final = 0.9
-"""Share of the machine's memory above which a command is ended, before the kernel ends something else."""
+"""Share of the machine's memory above which a command is ended, before the kernel ends another process."""
 SUBREAPER: Final = 36
-"""Of prctl: orphans of this process's descendants become its children."""
+"""PR_SET_CHILD_SUBREAPER of prctl: orphaned descendants of this process become its children."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Run:
 
     state: str
     status: int | None
-    """Its exit status; minus the number of the signal that ended it, None if it would not die."""
+    """Its exit status: minus the number of the signal that ended it; None if it did not end."""
     text: str
-    """The end of what it printed."""
+    """The end of its output."""
 
 
 def run_confined(
@@ -48,9 +48,9 @@ def run_confined(
     interrupted: Callable[[], bool] = lambda: False,
     memory: int | None = None,
 ) -> Run:
-    """Run a command for at most ``limit`` seconds, in at most ``memory`` bytes (of the machine's: ``MOST_MEMORY``).
+    """Run a command for at most ``limit`` seconds with at most ``memory`` bytes (default: ``MOST_MEMORY``).
 
-    When it returns the command and every process that it started have ended, or were killed and do not die.
+    When this returns, the command and all processes that it started have ended, or were killed.
     """
     allowed = memory or int(MOST_MEMORY * machine_memory())
     end = time.monotonic() + limit
@@ -75,7 +75,7 @@ def run_confined(
 
 
 def wait(process: subprocess.Popen[bytes], end: float, allowed: int, interrupted: Callable[[], bool]) -> str:
-    """Return what becomes of a process; in all states but ``done`` and ``failed`` it still runs."""
+    """Wait for a process and return its state; it still runs unless that is ``done`` or ``failed``."""
     look = time.monotonic() + MEMORY_POLL
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -92,7 +92,7 @@ def wait(process: subprocess.Popen[bytes], end: float, allowed: int, interrupted
 
 
 class Printed:
-    """Reads a pipe to its end and keeps the last of it; never longer than anybody writes to it."""
+    """Reads a pipe to its end in a thread, and keeps the last ``KEPT`` bytes."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe, self._end = pipe, b""
@@ -131,27 +131,27 @@ class Process:
     parent: int
     session: int
     memory: int
-    """Bytes that lie in memory."""
+    """Resident memory in bytes."""
 
 
 def processes() -> list[Process]:
-    """Return the machine's processes; none where there is no /proc."""
+    """Return the machine's processes; an empty list without /proc."""
     result = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()  # a name may hold anything, spaces too
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()  # a name may contain spaces
             pages = int(fields[21])
             result.append(Process(int(folder.name), int(fields[1]), int(fields[3]), pages * os.sysconf("SC_PAGE_SIZE")))
     return result
 
 
 def memory_of(leader: int) -> int:
-    """Return the bytes in memory of a session; what its processes share counts for each."""
+    """Return the resident memory of a session in bytes; shared memory counts for each process."""
     return sum(process.memory for process in processes() if process.session == leader)
 
 
 def machine_memory() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or its container's."""
+    """Return the memory in bytes that this process may use: the machine's, or its container's."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
@@ -161,7 +161,7 @@ def machine_memory() -> int:
 
 @contextlib.contextmanager
 def orphans_adopted() -> Iterator[Callable[[], list[int]]]:
-    """Become the parent of descendants whose parent ends (on Linux); a function returns these children."""
+    """Adopt descendants whose parent ends (on Linux); yield a function that returns their process ids."""
     before = {process.pid for process in processes()}
     own = os.getpid()
 
@@ -178,6 +178,6 @@ def orphans_adopted() -> Iterator[Callable[[], list[int]]]:
 
 
 def first_to_go(pid: int) -> None:
-    """Let the kernel, when memory ends, choose this process and those that it starts before any other."""
+    """Make this process and its children the first that the kernel kills if memory runs out."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/oom_score_adj").write_text("1000")

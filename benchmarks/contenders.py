@@ -1,14 +1,13 @@
-"""The ways to train the default regime that ``benchmarks.seeds`` sets side by side.
+"""The ways to train the default regime that ``benchmarks.seeds`` compares.
 
-Each contender is a class with ``step()``; ``evaluate()`` where it has one. All train the
-same task with the same model, batch size and optimiser.
+Each contender is a class with ``step()``. All train the same task with the same model, batch size and
+optimiser.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,20 +20,14 @@ from grok.arithmetic.program import OneLaneProgram, dropout_noise
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
-from grok.config import ArithmeticConfig, load_config
+from grok.config import ArithmeticConfig
 from grok.config.arithmetic import ModelConfig
 from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.records import Job
 
 
-def default_config(**over: Any) -> ArithmeticConfig:
-    config = load_config({"mode": "arithmetic", **over})
-    assert isinstance(config, ArithmeticConfig)
-    return config
-
-
 class PlainBlock(nn.Module):
-    """A post-norm block out of torch's own parts."""
+    """A post-norm block of torch's own modules."""
 
     def __init__(self, d: int, heads: int, ff: int) -> None:
         super().__init__()
@@ -69,7 +62,7 @@ class PlainModel(nn.Module):
 
 
 class PlainLoop:
-    """The seeds' own loop, written plainly: nn.MultiheadAttention, DataLoader, AdamW."""
+    """A plain training loop: nn.MultiheadAttention, DataLoader, AdamW."""
 
     def __init__(self, config: ArithmeticConfig, seed: int, *, our_memory: bool = False) -> None:
         if our_memory:
@@ -109,7 +102,7 @@ class PlainLoop:
 
 
 class VmapLanes:
-    """Lanes stacked by torch.func.vmap over the readable model: no sharing."""
+    """Lanes stacked by torch.func.vmap over the plain model, without prefix sharing."""
 
     def __init__(self, config: ArithmeticConfig, seed: int, lanes: int) -> None:
         vocabulary = Vocabulary.of(config.task)
@@ -141,7 +134,7 @@ class VmapLanes:
 
 
 class OurLanes:
-    """Lanes of this project's engine, as a worker runs them: one after the other, step by step."""
+    """Lanes of this project's engine, as a worker runs them: in turns, step by step."""
 
     def __init__(self, config: ArithmeticConfig, seed: int, lanes: int = 1) -> None:
         keep_freed_memory()
@@ -173,7 +166,7 @@ class OurLanes:
             self.phases[phase] += seconds
 
     def forward(self) -> None:
-        """Do what a step does up to its loss, without what gradients would need."""
+        """Do the forward pass of a step, without storing activations for gradients."""
         lane = self.lanes[0]
         assert isinstance(lane.program, OneLaneProgram)
         lane.program.scores(lane.parameters, self.first_batch)

@@ -1,4 +1,4 @@
-"""What one step of stacked lanes asks of a device: operations and bytes, counted on tensors without data."""
+"""Operations and bytes of one step of stacked lanes, counted on tensors without data."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class Counts:
-    """One call of a step or an evaluation's pass over all lanes of a stack."""
+    """Counts of one call of a step, or of one pass of an evaluation, over all lanes of a stack."""
 
     flops: int = 0
-    """Of the matrix products; a multiply-add is two."""
+    """Operations of the matrix products; a multiply-add counts as two."""
     products: Counter[tuple[Layout, Layout]] = field(default_factory=Counter)
-    """How often a batched product with these operands runs."""
+    """Number of batched products by their operands."""
     product_bytes: int = 0
-    """Operands read and results written once by each product."""
+    """Bytes of the products' operands and results, each counted once per product."""
     bytes: int = 0
-    """The same over all operations, one after the other: what an uncompiled step moves."""
+    """The same over all operations: the traffic of an uncompiled step."""
     kernels: int = 0
-    """Operations that are more than another view of a tensor."""
+    """Number of operations, without views."""
 
 
 class Counter_(TorchDispatchMode):
@@ -59,7 +59,7 @@ class Counter_(TorchDispatchMode):
 
 
 def distinct_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor's distinct elements: what is only repeated is read once."""
+    """Return the bytes of a tensor's distinct elements; expanded dimensions count once."""
     n = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         n *= size if stride else 1
@@ -67,18 +67,21 @@ def distinct_bytes(tensor: Tensor) -> int:
 
 
 def counts_of(config: ArithmeticConfig, width: int) -> tuple[Counts, Counts, int]:
-    """Return the counts of a step, of an evaluation's pass, and how many passes evaluate all lanes."""
+    """Return the counts of a step and of a pass of an evaluation, and the number of passes that evaluate all lanes."""
     state = LaneState(config, width, torch.device("meta"))
     step, evaluation = TrainingStep(state, compile=False), EvaluationPass(state, compile=False)
-    found = []
+    counts = []
     for function in (step, evaluation):
         with Counter_() as counter:
             function()
-        found.append(counter.counts)
-    return found[0], found[1], evaluation.passes * -(-width // evaluation.lanes)
+        counts.append(counter.counts)
+    return counts[0], counts[1], evaluation.passes * -(-width // evaluation.lanes)
 
 
 def update_bytes(config: ArithmeticConfig, width: int) -> int:
-    """Return the least that an AdamW update moves: weights, two moments and gradients read, all but these written."""
+    """Return the smallest traffic of an AdamW update in bytes.
+
+    It reads weights, gradients and two moments, and writes all but the gradients.
+    """
     state = LaneState(config, width, torch.device("meta"))
     return 7 * sum(p.numel() * p.element_size() for p in state.parameters.values())

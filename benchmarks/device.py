@@ -1,10 +1,9 @@
-"""Stacked lanes on a CUDA device: ``python -m benchmarks.device``; without one, ``--estimate`` counts the floors.
+"""Stacked lanes on a CUDA device: ``python -m benchmarks.device``; ``--estimate`` counts the floors without a device.
 
-Measures, in rounds in which all take turns: lane-steps a second against lane width and
-precision, captured and queued, compiled and not; the share of the matrix-product floor
-measured in the same rounds at the same shapes; evaluation, orders and seats; a whole
-small sweep. Projects 2,073 seeds of 3,000 steps. Writes a dated page under
-``results/benchmarks/``.
+Measures, in rounds in which all contenders take turns: lane-steps per second by lane width and
+precision, with and without captured graphs and compilation; the share of the matrix-product floor,
+measured in the same rounds at the same shapes; the time of evaluations, orders and seats; a whole small
+sweep. Projects the time of 2,073 seeds of 3,000 steps. Writes a dated page under ``results/benchmarks/``.
 """
 
 from __future__ import annotations
@@ -27,36 +26,30 @@ import torch
 
 from benchmarks.commit import commit
 from benchmarks.counts import Counts, counts_of, update_bytes
+from benchmarks.settings import default_config
 from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.stacked.engine import Seat, Stack
 from grok.arithmetic.stacked.width import USABLE, WIDTHS, lane_width, lanes_in, memory_of
-from grok.config import ArithmeticConfig, load_config
 from grok.numerics.precision import product_precision
 from grok.records import Job, RunResult
 from grok.runs import never
 
 SEEDS, STEPS = 2073, 3000
 TARGETS = {"float32": 5.0, "tf32": 2.0}
-"""Minutes for all seeds, on an H200."""
+"""Minutes for all seeds on an H200."""
 H200 = {"float32": 67e12, "tf32": 494.5e12, "bf16": 989e12, "bandwidth": 4.8e12}
 """Peak operations a second (dense) and bytes a second of an H200 SXM, from its data sheet."""
 ROUNDS, PER_ROUND, ORDERED_SEEDS = 5, 20, 8
 PRECISIONS = ("float32", "tf32", "bf16")
 
 
-def default_config(**over: Any) -> ArithmeticConfig:
-    config = load_config({"mode": "arithmetic", **over})
-    assert isinstance(config, ArithmeticConfig)
-    return config
-
-
 def waves(width: int) -> int:
-    """Return how often a stack is filled to train all seeds."""
+    """Return how many times a stack is filled to train all seeds."""
     return math.ceil(SEEDS / width)
 
 
 def estimate(width: int) -> str:
-    """Return the floors of an H200, from counted operations and bytes: an estimate, not a measurement."""
+    """Return, as Markdown, estimates of an H200's floors from counted operations and bytes."""
     config = default_config()
     step, evaluation, passes = counts_of(config, width)
     every, memory = config.eval.every, memory_of(config, width)
@@ -74,7 +67,7 @@ def estimate(width: int) -> str:
             f"- A step of one lane: {step.flops / width / 1e9:.3f} GFLOP of products in {sum(step.products.values())} "
             f"batched products. All lanes: {step.flops / 1e9:.0f} GFLOP.",
             f"- Bytes of a step of all lanes: {least / 1e9:.1f} GB if only products and the update touched memory; "
-            f"{step.bytes / 1e9:.1f} GB when each of its {step.kernels} operations runs by itself.",
+            f"{step.bytes / 1e9:.1f} GB if each of its {step.kernels} operations runs separately.",
             f"- An evaluation of all lanes every {every} steps: {100 * share:.1f}% of the operations.",
             f"- Memory: {memory.state / 1e9:.2f} GB of buffers, {memory.step / 1e9:.2f} for a step, "
             f"{memory.evaluation / 1e9:.2f} for an evaluation.",
@@ -85,7 +78,7 @@ def estimate(width: int) -> str:
             f"{minutes(step.flops, H200['tf32'])} |",
             f"| bytes, products and update alone | {minutes(least, H200['bandwidth'])} | "
             f"{minutes(least, H200['bandwidth'])} |",
-            f"| bytes, every operation by itself | {minutes(step.bytes, H200['bandwidth'])} | "
+            f"| bytes, every operation separately | {minutes(step.bytes, H200['bandwidth'])} | "
             f"{minutes(step.bytes, H200['bandwidth'])} |",
             "",
         ]
@@ -93,7 +86,7 @@ def estimate(width: int) -> str:
 
 
 def seconds_of(function: Callable[[], object], count: int) -> float:
-    """Return the device's seconds for one of ``count`` calls queued one after the other."""
+    """Return the device's seconds per call for ``count`` queued calls."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(count):
@@ -104,12 +97,12 @@ def seconds_of(function: Callable[[], object], count: int) -> float:
 
 
 class Contender:
-    """A full stack of lanes in one precision and width."""
+    """A full stack of lanes with one precision and width."""
 
     def __init__(self, width: int, *, graphs: bool = True, **over: Any) -> None:
         self.config = default_config(**over)
         device = torch.device("cuda")
-        # "init" keeps a seat's weights, so that a few seeds can fill all lanes
+        # save="init" keeps a seat's initial weights, so that a few seeds can fill all lanes
         configs = [default_config(seed=s, save="init", **over) for s in range(ORDERED_SEEDS)]
         jobs = [Job(run_id=str(config.seed), config=config) for config in configs]
         began = time.perf_counter()
@@ -118,7 +111,7 @@ class Contender:
         began = time.perf_counter()
         seats = [Seat(job) for job in jobs]
         self.seat = (time.perf_counter() - began) / len(seats)
-        """Seconds for one run to be made ready on the host and given its lane."""
+        """Seconds to prepare one run on the host and put it into its lane."""
         torch.cuda.synchronize()
         began = time.perf_counter()
         for lane in range(width):
@@ -134,7 +127,7 @@ class Contender:
             self.stack._step()
 
     def orders(self) -> float:
-        """Return the seconds that the orders of one epoch of all lanes take, host and device."""
+        """Return the seconds, on host and device, to make the orders of one epoch of all lanes."""
         torch.cuda.synchronize()
         began = time.perf_counter()
         self.stack._epoch[:] = -1
@@ -150,12 +143,12 @@ class Contender:
 
 
 def product_seconds(counts: Counts, precision: str) -> float:
-    """Return the seconds of a step's batched products alone, each at its own shapes and strides."""
+    """Return the seconds of only the batched products of a step, at their shapes and strides."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     total = 0.0
     for operands, times in counts.products.items():
         x, y = (
-            torch.randn(  # zeros would flatter: a device draws less power on them and runs faster
+            torch.randn(  # not zeros: a device draws less power on them and runs faster
                 sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1, dtype=dtype, device="cuda"
             ).as_strided(shape, strides)
             for shape, strides in operands
@@ -167,7 +160,7 @@ def product_seconds(counts: Counts, precision: str) -> float:
 
 
 def measure(widths: list[int]) -> dict[str, Any]:
-    """Return what every precision and width takes, in rounds."""
+    """Return the measurements of every precision and width."""
     config = default_config()
     table = lane_width(config, torch.device("cuda"))
     memory = torch.cuda.get_device_properties(0).total_memory
@@ -175,7 +168,7 @@ def measure(widths: list[int]) -> dict[str, Any]:
     for width in sorted({*widths, table}):
         stacks = len(PRECISIONS) + (2 if width == table else 0)
         if stacks * memory_of(config, width).total > USABLE * memory:
-            found.setdefault("left out", []).append(width)  # all contenders stand side by side
+            found.setdefault("left out", []).append(width)  # all contenders must fit at once
             continue
         counts, _, _ = counts_of(config, width)
         contenders = {(p, "graph, compiled"): Contender(width, precision=p) for p in PRECISIONS}
@@ -193,7 +186,7 @@ def measure(widths: list[int]) -> dict[str, Any]:
             evaluation = statistics.median(contender.evaluate() for _ in range(ROUNDS))
             orders = statistics.median(contender.orders() for _ in range(ROUNDS))
             epochs = STEPS / contender.stack.seats[0].run.order.batches_per_epoch  # type: ignore[union-attr]
-            # everything one after the other: the engine makes seats ready while the device is at work
+            # an upper bound: the engine prepares seats while the device works
             wave = STEPS * step + STEPS / config.eval.every * evaluation + epochs * orders + width * contender.seat
             whole = waves(width) * wave
             found["rows"].append(
@@ -223,7 +216,7 @@ def measure(widths: list[int]) -> dict[str, Any]:
 
 
 def whole_sweep(width: int, precision: str, steps: int, **over: Any) -> dict[str, float]:
-    """Return seconds and seeds of a small sweep with everything in it: set-up, refilling, evaluation, results."""
+    """Return seconds and seeds of a small sweep with set-up, refilling, evaluation and results."""
     torch.cuda.reset_peak_memory_stats()
     configs = [default_config(seed=s, precision=precision, train={"steps": steps}, **over) for s in range(2 * width)]
     began = time.perf_counter()
@@ -250,10 +243,10 @@ def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: s
         f"{datetime.date.today()}, commit {measured}, {name}, CUDA {torch.version.cuda}, torch {torch.__version__}, "
         f"Python {platform.python_version()}. Command: `python -m benchmarks.device`.",
         "",
-        f"The default regime; medians of {ROUNDS} rounds of {PER_ROUND} steps in which all take turns. The floor is "
-        "the time of the step's batched products alone, at the same shapes and strides, measured in the same rounds. "
-        f"Projected: {SEEDS} seeds of {STEPS} steps with evaluation every 100, orders and seating, all one after the "
-        "other, on one device.",
+        f"The default regime; medians of {ROUNDS} rounds of {PER_ROUND} steps in which all contenders take turns. The "
+        "floor is the time of only the step's batched products, at the same shapes and strides, measured in the same "
+        f"rounds. Projected: {SEEDS} seeds of {STEPS} steps with an evaluation every 100 steps, orders and seating, "
+        "one after the other, on one device.",
         "",
         "| precision | path | lanes | ms a step | lane-steps a second | TFLOP/s | share of the floor | evaluation | "
         "orders | projected minutes |",
@@ -267,7 +260,7 @@ def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: s
         for r in found["rows"]
     ]
     if left_out:
-        lines += ["", f"Left out, since their stacks do not fit side by side: widths {left_out}."]
+        lines += ["", f"Left out, because their stacks do not fit into memory at once: widths {left_out}."]
     lines += ["", "## Against the targets", ""]
     for precision, target in TARGETS.items():
         rows = [r for r in found["rows"] if (r["precision"], r["how"]) == (precision, "graph, compiled")]
@@ -278,7 +271,7 @@ def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: s
         )
     lines += [
         "",
-        "## A small sweep, everything included",
+        "## A small sweep from start to end",
         "",
         "| precision | seeds | steps | seconds | seconds of the second half | GB at the peak | GB estimated |",
         "|---|---|---|---|---|---|---|",
@@ -288,7 +281,7 @@ def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: s
             for precision, s in sweeps.items()
         ],
         "",
-        "The first half begins with compiling and capturing; the second one is what each refilled stack takes.",
+        "The first half includes compilation and capture; the second half is the time of each refilled stack.",
         "",
         "## Floors by count",
         "",
@@ -303,25 +296,25 @@ def main() -> int:
     parser.add_argument("--widths", type=int, nargs="*", default=[66, 132, 264, 528, 1056])
     parser.add_argument("--sweep-steps", type=int, default=300, help="steps of the small sweep's runs")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
-    given = parser.parse_args()
-    if given.estimate:
+    arguments = parser.parse_args()
+    if arguments.estimate:
         print(estimate(WIDTHS["NVIDIA H200"]))
         return 0
     if not torch.cuda.is_available():
         print(
-            f"This measures a CUDA device, and torch {torch.__version__} sees none: run it where there is one, "
-            "or ask for --estimate",
+            f"This measures a CUDA device, and torch {torch.__version__} sees none: run it on a machine with one, "
+            "or use --estimate",
             file=sys.stderr,
         )
         return 2
-    found = measure(given.widths)
+    found = measure(arguments.widths)
     if not found["rows"]:
-        print("No width fits five times into this device's memory: give smaller ones by --widths", file=sys.stderr)
+        print("No width fits five times into this device's memory: set smaller ones with --widths", file=sys.stderr)
         return 2
-    sweeps = {p: whole_sweep(found["table width"], p, given.sweep_steps) for p in PRECISIONS}
+    sweeps = {p: whole_sweep(found["table width"], p, arguments.sweep_steps) for p in PRECISIONS}
     text = page(found, sweeps, commit())
-    given.out.mkdir(parents=True, exist_ok=True)
-    stem = given.out / f"{datetime.date.today()}-device"
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    stem = arguments.out / f"{datetime.date.today()}-device"
     stem.with_suffix(".md").write_text(text)
     stem.with_suffix(".json").write_text(json.dumps(found | {"sweeps": sweeps}, indent=1))
     print(text)

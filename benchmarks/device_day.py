@@ -1,8 +1,8 @@
-"""The first ten minutes on a GPU: ``python -m benchmarks.device_day``; needs python3 with torch for CUDA and numpy.
+"""The first ten minutes on a GPU: ``python -m benchmarks.device_day``. Needs Python with CUDA torch and numpy.
 
-Runs stage after stage, each in a process of its own with a limit, all with one compile cache, for nine minutes in all.
-``device-day.json`` under ``--out`` is written anew after each, so that whatever ends the day leaves what was measured.
-``--fake`` runs the stages small and on the processor, to try them where there is no GPU.
+Runs the stages one after the other, each in its own process with a time limit, with one compile cache, for nine
+minutes in all. ``device-day.json`` under ``--out`` is rewritten after each stage, so that an interruption keeps the
+earlier results. ``--fake`` runs small stages on the processor, to try them without a GPU.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from benchmarks.confined import Run, run_confined
 DAY: Final = 540.0
 """Seconds for all stages."""
 TAIL: Final = 4000
-"""Characters of a stage's output that are kept."""
+"""Number of characters of a stage's output that are kept."""
 RESERVE: Final = 2**20
-"""Bytes held from the start on, for the file of a day on which a stage fills the disk."""
+"""Bytes reserved at the start for the result file, in case a stage fills the disk."""
 MARGIN: Final = 8.0
-"""Seconds that are kept for killing the last stage and writing the file."""
+"""Seconds reserved for killing the last stage and writing the file."""
 ROOT: Final = Path(__file__).resolve().parent.parent
 NAMES: Final = (
     ("environment", 40),
@@ -44,7 +44,7 @@ NAMES: Final = (
     ("widths", 90),
     ("gpt", 90),
 )
-"""Every stage and its limit in seconds; what fast ones leave over is for the later ones."""
+"""Every stage and its limit in seconds; later stages can use the time that earlier ones leave."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a stage: ``result`` is the JSON of the last line that it printed, ``tail`` the end of the rest."""
+    """The end of a stage: ``result`` is the JSON object in its last such line, ``tail`` the end of its output."""
 
     name: str
     state: str
@@ -64,7 +64,7 @@ class Outcome:
     seconds: float
     limit: float
     status: int | None = None
-    """The process's exit status; minus the number of the signal that ended it."""
+    """The process's exit status: minus the number of the signal that ended it."""
     result: Any = None
     tail: str = ""
 
@@ -77,9 +77,9 @@ def stages(*, fake: bool, only: Sequence[str] = ()) -> list[Stage]:
 
 
 def run_day(day: Sequence[Stage], out: Path, *, seconds: float = DAY, margin: float = MARGIN) -> list[Outcome]:
-    """Run the stages and return their outcomes; ``device-day.json`` is whole after every one.
+    """Run the stages and return their outcomes; ``device-day.json`` is complete after every stage.
 
-    ``seconds`` is for all of them: a stage gets its limit or what is left before the ``margin``, whichever is less. An
+    ``seconds`` is for all stages: a stage gets its limit, or the time left before ``margin`` if it is less. An
     interruption ends the stage and the day.
     """
     end = time.monotonic() + seconds
@@ -103,14 +103,14 @@ def run_day(day: Sequence[Stage], out: Path, *, seconds: float = DAY, margin: fl
 
 
 def stand_ins() -> str:
-    """Return the folder of what stands in for a missing package, or nothing."""
+    """Return the folder with the replacement of SciPy, or an empty text if SciPy is installed."""
     return "" if importlib.util.find_spec("scipy") else str(ROOT / "benchmarks" / "stand_ins")
 
 
 def run_stage(
     stage: Stage, limit: float, environment: dict[str, str], interrupted: Callable[[], bool] = lambda: False
 ) -> Outcome:
-    """Run one stage; at its limit it is killed with every process that it started."""
+    """Run one stage; at its limit, kill it with every process that it started."""
     if limit < 1 or interrupted():
         return Outcome(stage.name, "not begun", 0.0, stage.limit)
     began = time.monotonic()
@@ -124,7 +124,7 @@ def run_stage(
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Note Ctrl-C, SIGTERM and a lost terminal instead of dying of them: a function says whether one came."""
+    """Catch SIGINT, SIGTERM and SIGHUP; yield a function that returns whether one came."""
     came: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
@@ -139,17 +139,17 @@ def interruptions() -> Iterator[Callable[[], bool]]:
 
 
 def last_json(text: str) -> Any:
-    """Return the last line that is a JSON object, None where there is none."""
+    """Return the JSON object of the last line that is one; None if there is none."""
     for line in reversed(text.splitlines()):
         with contextlib.suppress(ValueError):
-            value = json.loads(line, parse_constant=str)  # NaN and infinity are no JSON
+            value = json.loads(line, parse_constant=str)  # NaN and infinity are not JSON
             if isinstance(value, dict):
                 return value
     return None
 
 
 class Record:
-    """The day's file: whole or not there, and as new as the disk allows."""
+    """The result file, which is replaced by a rename and so is always complete."""
 
     def __init__(self, out: Path) -> None:
         self.target = out / "device-day.json"
@@ -167,7 +167,7 @@ class Record:
             self.problem = f"{type(error).__name__}: {error}"
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Write what is known; on a full disk in the space that was held for it."""
+        """Write the outcomes; on a full disk, into the reserved space."""
         self.problem = ""
         with self.noted():
             self._write(outcomes)
@@ -191,7 +191,7 @@ class Record:
             raise
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
-        """Give the reserve back; what could not be written is printed."""
+        """Remove the reserve; print the outcomes if they could not be written."""
         with contextlib.suppress(OSError):
             self.reserve.unlink(missing_ok=True)
         if self.problem:
@@ -200,7 +200,7 @@ class Record:
 
 
 def text_of(outcomes: Sequence[Outcome]) -> str:
-    """Return the day's file."""
+    """Return the content of the result file."""
     day = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "stages": [asdict(o) for o in outcomes]}
     return json.dumps(day, indent=1)
 

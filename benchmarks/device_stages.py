@@ -1,6 +1,6 @@
-"""The stages of ``benchmarks.device_day``, one a process: ``python -m benchmarks.device_stages NAME [--fake]``.
+"""The stages of ``benchmarks.device_day``: ``python -m benchmarks.device_stages NAME [--fake]`` runs one.
 
-Each prints one JSON object on its last line. ``--fake``: small, on the processor, without graphs.
+A stage prints one JSON object in its last line. ``--fake``: small, on the processor, without graphs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "hydra", "pytest", "hypothesi
 
 
 def settings(fake: bool, **over: Any) -> dict[str, Any]:
-    """Return a run's settings: the default regime's on a device, tiny ones else, with groups overridden."""
+    """Return a run's settings with ``over``: the default regime's on a device, tiny ones if ``fake``."""
     base: dict[str, Any] = {"mode": "arithmetic", **(TINY if fake else uncompiled_if_it_must())}
     for name, value in over.items():
         base[name] = {**base.get(name, {}), **value} if isinstance(value, dict) else value
@@ -34,12 +34,12 @@ def settings(fake: bool, **over: Any) -> dict[str, Any]:
 
 
 def compiler() -> str | None:
-    """Return the C compiler, without which Triton launches nothing."""
+    """Return the C compiler, which Triton needs to launch kernels; None if there is none."""
     return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")))), None)
 
 
 def uncompiled_if_it_must() -> dict[str, Any]:
-    """Return settings: none, or those of an uncompiled step where there is no C compiler."""
+    """Return the settings of an uncompiled step if there is no C compiler, else none."""
     return {} if compiler() else {"numerics": {"compile": False}}
 
 
@@ -58,13 +58,13 @@ def trained(configs: list[dict[str, Any]], *, lanes: int | None, fake: bool, gra
 
 
 def installed(name: str) -> bool:
-    """Return whether a package is there itself."""
+    """Return whether a package is installed, other than as our replacement."""
     spec = importlib.util.find_spec(name)
     return spec is not None and "stand_ins" not in Path(spec.origin or "").parts
 
 
 def environment(fake: bool) -> dict[str, Any]:
-    """Say what the machine is, and do one product on it."""
+    """Return the machine's properties and the result of one product on it."""
     import torch
 
     from benchmarks.commit import commit
@@ -92,7 +92,7 @@ def environment(fake: bool) -> dict[str, Any]:
 
 
 def capture(fake: bool) -> dict[str, Any]:
-    """Train a few tiny runs captured and queued, uncompiled: whether the bits are the same."""
+    """Train a few tiny uncompiled runs with and without captured graphs; return whether their bits are equal."""
     tiny = {"mode": "arithmetic", **TINY}
     hashes = []
     for graphs in (True, False):
@@ -118,7 +118,7 @@ def tests(fake: bool) -> dict[str, Any]:
 
 
 def equal_lanes(fake: bool) -> dict[str, Any]:
-    """Train one seed in every lane for 100 steps: whether all end with the same bits, in every precision."""
+    """Train one seed in every lane for 100 steps; return, by precision, whether all lanes end with the same bits."""
     width = 6 if fake else None
     result: dict[str, Any] = {}
     for precision in ("float32", "bf16") if fake else PRECISIONS:
@@ -139,18 +139,19 @@ def equal_lanes(fake: bool) -> dict[str, Any]:
 def table_width() -> int:
     import torch
 
-    from benchmarks.device import default_config
+    from benchmarks.settings import default_config
     from grok.arithmetic.stacked.width import lane_width
 
     return lane_width(default_config(), torch.device("cuda"))
 
 
 def step(fake: bool, widths: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Measure a step against the floor of its products, at the table's width or at ``widths``."""
+    """Measure a step and the floor of its products, at the table's width or at ``widths``."""
     if fake:
         return {"skipped": "measures a device"}
     from benchmarks.counts import counts_of
-    from benchmarks.device import Contender, default_config, product_seconds, seconds_of
+    from benchmarks.device import Contender, product_seconds, seconds_of
+    from benchmarks.settings import default_config
 
     how = uncompiled_if_it_must()
     result: dict[str, Any] = {"compiled": not how}
@@ -172,7 +173,7 @@ def step(fake: bool, widths: tuple[int, ...] = ()) -> dict[str, Any]:
 
 
 def profile(fake: bool) -> dict[str, Any]:
-    """Say which kernels take a step's time."""
+    """Return the time of each kernel of a step."""
     if fake:
         return {"skipped": "measures a device"}
     import torch
@@ -191,7 +192,7 @@ def profile(fake: bool) -> dict[str, Any]:
 
 
 def sweep(fake: bool) -> dict[str, Any]:
-    """Train two stacks full of seeds from beginning to end, set-up, refilling, evaluation and results included."""
+    """Train the seeds of two full stacks, with set-up, refilling, evaluation and results."""
     from benchmarks.device import whole_sweep
 
     if fake:
@@ -207,7 +208,7 @@ def widths(fake: bool) -> dict[str, Any]:
 
 
 def gpt(fake: bool) -> dict[str, Any]:
-    """Measure the GPT of 124 million parameters against nanoGPT's loop, on text made up here."""
+    """Measure the GPT of 124 million parameters against nanoGPT's loop, on generated text."""
     with tempfile.TemporaryDirectory() as folder:
         text, data = Path(folder) / "text.txt", Path(folder) / "data"
         text.write_text("\n".join(f"{n} and {n * n} are a number and its square." for n in range(60_000)))

@@ -1,22 +1,21 @@
-"""Our GPT step against a plain nanoGPT-style loop, in turns, each in a process of its own, at equal threads.
+"""Our GPT step against a plain nanoGPT-style loop, in turns, each in its own process, with equal threads.
 
     python -m benchmarks.gpt --data DIR [--threads 1] [--steps 400] [--out results/benchmarks]
     python -m benchmarks.gpt --data DIR --processes 2 [--only "plain loop, compiled" "ours, float32, compiled"]
     python -m benchmarks.gpt --data DIR --model gpt2 --device cuda [--batch 16] [--steps 200] [--out ...]
 
-DIR is what ``python -m grok.prepare`` wrote: for the first command of Shakespeare's characters, for the second of
-any text with GPT-2's tokeniser. The plain loop is the usual one: an ``nn.Module`` with
-``scaled_dot_product_attention``, windows at random offsets, clipping, a cosine schedule, AdamW as PyTorch gives it
-by default (fused on a GPU), in bf16 autocast and compiled where ours is; several processes share a batch by DDP. Both
-train the same model for the same
-number of steps; the table gives milliseconds a step (median, and the quartiles over rounds), and each
-one's validation loss on the same windows, so that no speed is bought with it. Our step also makes the
-whole log of the step (norms, moments, zeros, data wait), which the plain one does not, and runs as a
-worker runs it (what is freed stays with the process); the plain one runs as Python starts it.
+DIR is the output of ``python -m grok.prepare``: Shakespeare's characters for the first two commands, any text with
+GPT-2's tokeniser for the third. The plain loop is an ``nn.Module`` with ``scaled_dot_product_attention``, windows at
+random offsets, clipping, a cosine schedule and PyTorch's default AdamW (fused on a GPU). It uses bf16 autocast and
+compilation if ours does; several processes share a batch by DDP.
 
-Beside that: what waiting for data and writing a checkpoint cost, and the share of the peak where it is known.
+Both train the same model for the same number of steps. The table has milliseconds per step (median, with the
+quartiles over rounds) and both validation losses on the same windows, to show that they agree. Our step also writes
+its whole log (norms, moments, zeros, data wait) and runs as in a worker (freed memory stays with the process). The
+plain loop has no log and Python's default memory settings.
 
-A shared machine disturbs every figure: ratios are taken round by round, and the table gives their spread.
+The page also has the cost of waiting for data and of writing a checkpoint, and the share of the device's peak if it is
+known. Ratios are taken round by round, because a shared machine disturbs single times.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ from grok.text.corpus import Corpus, open_corpus
 from grok.text.windows import gather
 
 ROUND = 20
-"""Steps of one before it is the other's turn."""
+"""Number of steps of one contender before the next one's turn."""
 VALIDATED = 480 * 64
-"""Tokens that both are judged on, or two batches."""
+"""Number of validation tokens, but at least two batches."""
 
 
 def our_config(shape: Shape, corpus: Corpus, threads: int, steps: int, precision: str, compiled: bool) -> GptConfig:
@@ -89,7 +88,7 @@ def our_config(shape: Shape, corpus: Corpus, threads: int, steps: int, precision
 
 
 class OurLoop:
-    """Our step, as a worker makes it."""
+    """Our step, as in a worker."""
 
     def __init__(
         self, shape: Shape, corpus: Corpus, device: str, threads: int, steps: int, precision: str, compiled: bool
@@ -108,7 +107,7 @@ class OurLoop:
         self.history.log.append(point)
 
     def checkpoint(self) -> float:
-        """Return the seconds that taking and writing a checkpoint takes (best of five)."""
+        """Return the seconds to make and write a checkpoint (best of five)."""
         seconds = []
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(5):
@@ -120,7 +119,7 @@ class OurLoop:
 
 
 def serve(pipe: Connection, kind: tuple[str, str, bool], given: argparse.Namespace, place: dict[str, str]) -> None:
-    """Build one contender (or, of several processes, its part at ``place``), then do what the pipe asks for."""
+    """Build one contender, or its part at ``place`` if it has several processes, then serve requests of the pipe."""
     os.environ.update(place)
     torch.set_num_threads(given.threads)
     name, precision, compiled = kind
@@ -161,20 +160,20 @@ def _serve(pipe: Connection, loop: Any, corpus: Corpus, given: argparse.Namespac
 
 
 def shape_of(given: argparse.Namespace) -> Shape:
-    """Return the shape that was asked for."""
+    """Return the shape of ``--model``, with the batch of ``--batch``."""
     shape = SHAPES[given.model]
     return replace(shape, batch=given.batch) if given.batch else shape
 
 
 @torch.no_grad()
 def validation_loss(model: Any, corpus: Corpus, shape: Shape, device: str) -> float:
-    """Return the mean loss in float32 of the windows that both are judged on, a batch at a time."""
+    """Return the mean validation loss in float32, computed batch by batch."""
     tokens = corpus.tokens("val")
     windows = max(2, VALIDATED // (shape.tokens * shape.batch)) * shape.batch
     starts, losses = validation_starts(len(tokens), shape.tokens, windows), []
     for first in range(
         0, len(starts) - shape.batch + 1, shape.batch
-    ):  # whole batches: a compiled model knows one shape
+    ):  # whole batches, because a compiled model has one shape
         found = gather(tokens, starts[first : first + shape.batch], shape.tokens)
         x, y = (torch.from_numpy(a.copy()).to(device) for a in found)
         losses.append(model(x, y).item())
@@ -183,15 +182,15 @@ def validation_loss(model: Any, corpus: Corpus, shape: Shape, device: str) -> fl
 
 @dataclass(slots=True)
 class Contender:
-    """One process and what it took, round by round."""
+    """One contender with its measurements, round by round."""
 
     name: str
     pipes: list[Connection]
-    """To each of its processes."""
+    """Connections to its processes."""
     rounds: list[float] = field(default_factory=list)
-    """Milliseconds a step."""
+    """Milliseconds per step."""
     faults: list[float] = field(default_factory=list)
-    """Pages a step that the kernel had to map."""
+    """Page faults per step."""
     end: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -242,7 +241,7 @@ KINDS = {
         "ours, bf16, compiled": ("ours", "bf16", True),
     },
 }
-"""Who is measured, by kind of device; each of ours is set beside the plain loop of the same form."""
+"""Contenders by kind of device. Each of ours is compared with the plain loop of the same precision and compilation."""
 
 
 def measure(given: argparse.Namespace) -> list[Contender]:
@@ -273,8 +272,8 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
         f"--model {given.model} --device {given.device} --batch {shape.batch} "
         f"--threads {given.threads} --processes {given.processes} --steps {given.steps} --clock {given.clock}`.",
         "",
-        f"Medians over rounds of {ROUND} steps in which all take turns, each in a process of its own; ratios round by "
-        "round, with quartiles. Ours makes its whole log of the step.",
+        f"Medians over rounds of {ROUND} steps in which all contenders take turns, each in its own process; ratios "
+        "round by round, with quartiles. Ours writes its whole log of the step.",
         "",
         "| | ms a step | tokens/s | GFLOP/s | val loss | times the plain loop | pages mapped a step | MiB |",
         "|---|--:|--:|--:|--:|---|--:|--:|",
@@ -291,8 +290,8 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
     seconds, minutes = ours.end["checkpoint_seconds"], config.checkpoint.minutes
     lines += [
         "",
-        f"Waiting for data takes {ours.end['data_wait']:.2%} of our step. Taking and writing a checkpoint "
-        f"takes {1000 * seconds:.0f} ms: {seconds / (60 * minutes):.3%} of the time at one every {minutes:g} minutes.",
+        f"Waiting for data takes {ours.end['data_wait']:.2%} of our step. Making and writing a checkpoint takes "
+        f"{1000 * seconds:.0f} ms: {seconds / (60 * minutes):.3%} of the time with one every {minutes:g} minutes.",
     ]
     known = [m for m in MACHINES.values() if m.name in device]
     if known:
@@ -305,7 +304,7 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
 
 
 def _counterpart(one: Contender, contenders: list[Contender], device: str) -> Contender:
-    """Return the plain loop of the same precision, compiled alike; else the first contender."""
+    """Return the plain loop of the same precision and compilation, or the first contender if there is none."""
     form = KINDS[device][one.name][1:]
     plain = (c for c in contenders if KINDS[device][c.name] == ("plain", *form))
     return next(plain, contenders[0])
@@ -325,9 +324,9 @@ def main() -> None:
         "--clock",
         default="wall",
         choices=("wall", "cpu"),
-        help="cpu: the process's own time, on a machine that is shared",
+        help="cpu: the process's processor time, for a shared machine",
     )
-    parser.add_argument("--profile", action="store_true", help="also print where our compiled step spends its time")
+    parser.add_argument("--profile", action="store_true", help="also print a profile of our compiled step")
     parser.add_argument("--out", type=Path, help="folder for a dated page and its figures")
     given = parser.parse_args()
     given.steps = ROUND * max(2, given.steps // ROUND)

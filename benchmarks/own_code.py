@@ -1,9 +1,9 @@
-"""What code of the user's own costs: ``python -m benchmarks.own_code [--steps 40] [--uncompiled]``.
+"""The cost of a user's own code: ``python -m benchmarks.own_code [--steps 40] [--uncompiled]``.
 
-A built-in operation, the same one as code of the user's own, and what else may stand beside it, each a lane of the
-same regime. All take turns in one process on one thread, in an order that moves on each round, and what counts is the
-ratio of processor seconds to the built-in one's, pair by pair: a busy machine treats them alike. The built-in one
-stands there twice: the second says how far a ratio of equals is from 1. Steps are compiled where that kind of code can
+Compares a built-in operation with the same operation as a plugin, and with other plugins, each as a lane of the same
+regime. All take turns in one process on one thread, in an order that rotates each round. The result is the ratio of
+processor seconds to the built-in operation, pair by pair, so that a busy machine affects both. The built-in operation
+takes part twice: the second time is a control, whose ratio should be 1. Steps are compiled if that kind of code can
 be, as in a sweep with its default settings. Prints a page in Markdown.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.contenders import default_config
+from benchmarks.settings import default_config
 from grok.arithmetic.engine import seat
 from grok.arithmetic.lane import Lane
 from grok.arithmetic.program import dropout_noise
@@ -86,7 +86,7 @@ def config_of(over: dict[str, Any], folder: str, compiled: bool, modulus: int) -
 
 
 def stepper(lane: Lane) -> Callable[[], float]:
-    """Return what makes one update and returns its processor seconds."""
+    """Return a function that makes one update and returns its processor seconds."""
 
     def step() -> float:
         start = time.process_time()
@@ -116,7 +116,7 @@ def measure(steps: int, folder: Path, compiled: bool, modulus: int = MODULUS) ->
     seconds: dict[str, list[float]] = {name: [] for name in steppers}
     names = list(steppers)
     for turn in range(steps):
-        first = turn % len(names)  # who goes first finds other memory in the caches
+        first = turn % len(names)  # the first contender finds other data in the caches
         for name in names[first:] + names[:first]:
             seconds[name].append(steppers[name]())
     return seconds

@@ -1,4 +1,4 @@
-"""The usual way to train a GPT, written plainly: what ``benchmarks.gpt`` sets our step beside."""
+"""A plain GPT training loop, which ``benchmarks.gpt`` compares with our step."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ class PlainGPT(nn.Module):
 
 
 class PlainLoop:
-    """The usual training loop."""
+    """A plain training loop."""
 
     def __init__(
         self, shape: Shape, corpus: Corpus, device: str, steps: int, precision: str, compiled: bool, rank: Rank = ALONE
     ) -> None:
-        """``rank``: of several processes that share a batch by DDP, as nanoGPT does it under ``torchrun``."""
+        """``rank``: this process among those that share a batch by DDP, as nanoGPT does under ``torchrun``."""
         self.generator = torch.Generator().manual_seed(1337)
         shape = replace(shape, batch=shape.batch // rank.size)
         self.shape, self.device, self.steps, self.k, self.data = shape, device, steps, 0, corpus.tokens("train")

@@ -1,7 +1,7 @@
-"""How long the report takes: ``python -m benchmarks.report [--runs 2000] [--evaluations 30]``.
+"""The time of a report: ``python -m benchmarks.report [--runs 2000] [--evaluations 30]``.
 
-Prints the seconds of each phase in a fresh process, imports and reading included, over a
-simulated census of the default regime.
+Prints the seconds of each phase in a new process, including imports and reading, for a simulated census
+of the default regime.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ print(json.dumps(seconds | {"all": round(marks[-1] - marks[0], 2)}))
 
 
 def main() -> int:
-    """Make a store of simulated runs, write its report, print the seconds of each phase as JSON."""
+    """Make a store of simulated runs, write its report, and print the seconds of each phase as JSON."""
     from tests.analysis.simulate import census, write
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report")

@@ -1,6 +1,6 @@
-"""What a GPU could do, from the count of the generated code: ``python -m benchmarks.roofline`` writes docs/roofline.md.
+"""The roofline of a GPU, from a count of the generated code: ``python -m benchmarks.roofline`` writes docs/roofline.md.
 
-The count itself, ``benchmarks/generated_count.json``, is written with ``--count FILE``, from the output of
+``--count FILE`` replaces the count in ``benchmarks/generated_count.json`` by FILE, which has the output of
 ``python -m benchmarks.generated count``.
 """
 
@@ -20,15 +20,15 @@ DEVICES: Final = {
     "H100 SXM": {"float32": 67e12, "tf32": 494.5e12, "bandwidth": 3.35e12},
     "H200 SXM": {"float32": 67e12, "tf32": 494.5e12, "bandwidth": 4.8e12},
 }
-"""Peak operations a second (dense) and bytes a second, from the makers' data sheets."""
+"""Peak operations per second (dense) and bytes per second, from the makers' data sheets."""
 REACHED: Final = 0.9
-"""Share of its bandwidth that a device's memory reaches in practice."""
+"""Share of its peak bandwidth that a device's memory reaches in practice."""
 BEFORE: Final = {"kernels": 240, "megabytes": 165}
-"""Launches of a step, and megabytes a lane-step by the compiler's estimate, before the step was one graph."""
+"""Launches of a step, and megabytes per lane-step by the compiler's estimate, before the step was one graph."""
 
 
 def parts(count: dict[str, Any]) -> list[tuple[str, int, float, float]]:
-    """Return (what, launches, operations, bytes) of each part of a step of all lanes."""
+    """Return (name, launches, operations, bytes) of each part of a step of all lanes."""
     step, update = count["graphs"]["step"], count["graphs"]["update"]
     return [
         ("matrix products", step["products"], step["flops"], step["product bytes"]),
@@ -39,9 +39,9 @@ def parts(count: dict[str, Any]) -> list[tuple[str, int, float, float]]:
 
 
 def minutes(count: dict[str, Any], device: str, precision: str) -> tuple[float, float]:
-    """Return minutes for all seeds: (steps, evaluations), product by product and kernel by kernel one after another.
+    """Return the minutes of (steps, evaluations) for all seeds, if products and kernels run one after the other.
 
-    A product takes its operations at the peak rate or its bytes, whichever takes longer.
+    The time of a product is that of its operations at the peak rate, or of its bytes if that is longer.
     """
     rates = DEVICES[device]
     bandwidth = REACHED * rates["bandwidth"]
@@ -64,11 +64,10 @@ def page(count: dict[str, Any]) -> str:
     lines = [
         "# Roofline of the GPU path",
         "",
-        "What a device could do, counted from the code that the compiler generates for it. **Nothing here "
-        "is measured.** "
-        f"The default regime at {width} lanes, float32, torch {count['torch']}. Counted by `python -m "
-        "benchmarks.generated count`, which needs torch's CUDA build and no device; a test holds this "
-        "page to the count.",
+        "Estimates of a device's time, counted from the code that the compiler generates for it. **Nothing here is "
+        f"measured.** The default regime at {width} lanes, float32, torch {count['torch']}. `python -m "
+        "benchmarks.generated count` makes the count; it needs torch's CUDA build but no device. A test compares this "
+        "page with the count.",
         "",
         "## A step",
         "",
@@ -78,27 +77,26 @@ def page(count: dict[str, Any]) -> str:
         f"| **all** | {sum(row[1] for row in rows)} | {sum(row[2] for row in rows) / 1e9:.0f} | {total / 1e9:.2f} | "
         f"**{total / width / 1e6:.1f}** |",
         "",
-        "A byte counts once for each kernel that reads or writes it: of a buffer the elements that the "
-        "kernel's indices "
-        "reach. What two kernels share in the cache counts twice, so a device can do a little better.",
+        "A byte counts once for each kernel that reads or writes it. Of a buffer only the elements that the kernel's "
+        "indices reach count. Data that two kernels share in the cache count twice, so a device can be a little "
+        "faster.",
         "",
-        f"Before: about {BEFORE['kernels']} launches and about {BEFORE['megabytes']} MB a lane. That figure is the "
-        "compiler's own estimate under torch 2.11; the present one counts the elements that are reached, so the two "
-        "do not compare exactly: the saving is likely near 7%. Since then loss and gradients "
-        "are one graph; gathers of shared rows are read inside the kernels that use them instead of "
-        "written out; norms "
-        "keep what their gradients need; weight gradients lie as the weights do, so that the update reads "
-        "both in a row; "
-        "the head's product has rows of 240 words instead of 234, which the fast kernels ask for; every "
-        "kernel has one "
-        "layout, chosen by rule.",
+        f"Earlier, a step had about {BEFORE['kernels']} launches and about {BEFORE['megabytes']} MB per lane. That "
+        "number of bytes is the compiler's estimate under torch 2.11, which counts in another way, so the saving is "
+        "not exact: it is probably near 7%. The changes since then:",
+        "",
+        "- Loss and gradients are one graph.",
+        "- Kernels that use shared rows gather them, so that the gathered rows are not written to memory.",
+        "- Norms store the values that their gradients need.",
+        "- Weight gradients have the weights' layout, so that the update reads both in order.",
+        "- The head's product has rows of 240 words instead of 234, as the fast kernels require.",
+        "- Every kernel has one layout, chosen by a rule.",
         "",
         "## What to expect",
         "",
-        f"Minutes for {SEEDS} seeds of {STEPS} steps in {math.ceil(SEEDS / width)} fillings of {width} "
-        f"lanes, evaluated "
-        f"every {EVERY} steps, one kernel after another, at {REACHED:.0%} of the bandwidth and the peak "
-        f"rate of products.",
+        f"Minutes for {SEEDS} seeds of {STEPS} steps in {math.ceil(SEEDS / width)} fillings of {width} lanes, with an "
+        f"evaluation every {EVERY} steps, one kernel after another, at {REACHED:.0%} of the bandwidth and the peak "
+        "rate of products.",
         "",
         "| device | precision | steps | evaluations | all |",
         "|---|---|---|---|---|",
@@ -109,15 +107,16 @@ def page(count: dict[str, Any]) -> str:
             lines.append(f"| {device} | {precision} | {steps:.1f} | {evaluations:.1f} | {steps + evaluations:.1f} |")
     lines += [
         "",
-        "Products reach 60 to 80% of their peak in practice, so a third more in float32 and a tenth more in TF32 is "
-        "likely. The goals are 5 minutes in float32 and 2 in TF32 on an H200: this design misses both. "
-        "What would reach "
-        "them, by what it saves: the MLP as one kernel that computes its hidden layer again in the "
-        "backward pass (about "
-        "11 GB of a step); attention with its gathers and sums as one kernel (about 6 GB); bias, residual and norm as "
-        "epilogues of the products; float32 products as three TF32 ones (peak about 165 instead of 67 "
-        "TFLOP/s). TF32 in "
-        "2 minutes needs at most 65 MB a lane. Such kernels wait for a device that can measure them.",
+        "In practice products reach 60 to 80% of their peak, so float32 probably takes a third longer and TF32 a tenth "
+        "longer. The goals on an H200 are 5 minutes in float32 and 2 in TF32; this design misses both. TF32 in 2 "
+        "minutes needs at most 65 MB per lane. These changes would reach the goals:",
+        "",
+        "- the MLP as one kernel that recomputes its hidden layer in the backward pass (saves about 11 GB per step),",
+        "- attention with its gathers and sums as one kernel (saves about 6 GB),",
+        "- bias, residual and norm as epilogues of the products,",
+        "- float32 products as three TF32 products (peak about 165 instead of 67 TFLOP/s).",
+        "",
+        "Such kernels need a device to measure them.",
         "",
         "To measure: `python -m benchmarks.device_day`.",
         "",

@@ -1,8 +1,8 @@
-"""Seeds an hour at the default regime, against the seeds' own loop: ``python -m benchmarks.seeds``.
+"""Seeds per hour of the default regime, against a plain training loop: ``python -m benchmarks.seeds``.
 
-All contenders stay alive and take turns in rounds, so that a noisy machine treats them
-alike; what counts are the ratios. Writes a dated page under ``results/benchmarks/``; takes
-about ten minutes on two cores.
+All contenders stay alive and take turns in rounds, so that a noisy machine affects all of them; the
+results are ratios. Writes a dated page under ``results/benchmarks/``. Takes about ten minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.commit import commit
-from benchmarks.contenders import OurLanes, PlainLoop, VmapLanes, default_config
+from benchmarks.contenders import OurLanes, PlainLoop, VmapLanes
 from benchmarks.seeds_page import page
 from benchmarks.seeds_profile import profiled
+from benchmarks.settings import default_config
 from grok.arithmetic.engine import train
 from grok.arithmetic.rows import RowPlan, matrix_flops
 from grok.arithmetic.vocabulary import Vocabulary
@@ -43,18 +44,18 @@ VMAP_LANES = 4
 PLANNED = 2000
 
 Regime = dict[str, Any]
-"""Settings laid over the default regime."""
+"""Changes of the default regime's settings."""
 
 
 def contender(kind: str, config: ArithmeticConfig, seed: int, lanes: int) -> Any:
-    """Return a contender of a kind: ``plain``, ``plain, our memory``, ``vmap`` or ``ours``."""
+    """Return a contender of the kind ``plain``, ``plain, our memory``, ``vmap`` or ``ours``."""
     if kind.startswith("plain"):
         return PlainLoop(config, seed, our_memory=kind != "plain")
     return VmapLanes(config, seed, lanes) if kind == "vmap" else OurLanes(config, seed, lanes)
 
 
 def serve(pipe: Connection, kind: str, threads: int, seed: int, lanes: int, regime: Regime) -> None:
-    """Build one contender in this process, warm it up, then run what the pipe asks for."""
+    """Build one contender in this process, warm it up, then serve requests of the pipe."""
     torch.set_num_threads(threads)
     made = contender(kind, default_config(**regime), seed, lanes)
     for _ in range(5):
@@ -91,14 +92,14 @@ class Team:
         self.times: list[float] = []
 
     def run(self, count: int, what: str = "step") -> float:
-        """Return the seconds that each of ``count`` steps took, all processes at work."""
+        """Return the seconds per step of ``count`` steps, with all processes at work."""
         for pipe in self.pipes:
             pipe.send((what, count))
         seconds: float = max(pipe.recv() for pipe in self.pipes)
         return seconds / count
 
     def end(self) -> tuple[float, dict[str, float]]:
-        """Stop; return (largest memory of a process in MiB, seconds per phase of the first)."""
+        """Stop the processes; return the largest memory of one (MiB), and the first one's seconds per phase."""
         for pipe in self.pipes:
             pipe.send(("end", 0))
         answers = [pipe.recv() for pipe in self.pipes]
@@ -106,7 +107,7 @@ class Team:
 
 
 def product_rates(regime: Regime) -> dict[str, float]:
-    """Return the best single-thread rate, in GFLOP/s, of each kind of product at the step's own largest shapes."""
+    """Return the best single-thread rate, in GFLOP/s, of each kind of product at the step's largest shapes."""
     torch.set_num_threads(1)
     config = default_config(**regime)
     plan = RowPlan.of(config.task)
@@ -146,7 +147,7 @@ def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def floor_of(flops: int, rates: dict[str, float]) -> float:
-    """Return the seconds of a step that does nothing but its products: a third of them forward, the rest gradients."""
+    """Return the seconds of a step's products at these rates: a third of them forward, the rest for gradients."""
     return flops / 3 / 1e9 * sum(1 / rate for rate in rates.values())
 
 
@@ -163,7 +164,7 @@ def flops_of(config: ArithmeticConfig) -> int:
 
 
 def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, Any]:
-    """Run all contenders in turns; return what was found, times in seconds."""
+    """Run all contenders in turns; return the measurements, times in seconds."""
     config = default_config(**regime)
     alone, ours = Team("ours", 1, 1, regime=regime), Team("ours", cores, 1, regime=regime)
     teams = {
@@ -176,14 +177,14 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
     }
     rates: list[dict[str, float]] = []
     together: list[dict[str, float]] = []
-    """The same while every core is at such products."""
+    """The same while every core computes such products."""
     evaluation, forward = [], []
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
         for i in range(rounds):
             rates.append(product_rates(regime))
             together += pool.map(product_rates, [regime] * cores, chunksize=1)
             names = list(teams)
-            for name in names[i % len(names) :] + names[: i % len(names)]:  # another begins in every round
+            for name in names[i % len(names) :] + names[: i % len(names)]:  # rotate the order
                 teams[name].times.append(teams[name].run(max(2, steps // 4) if "vmap" in name else steps))
             evaluation.append(ours.run(2, "evaluate"))
             forward.append(ours.run(steps, "forward"))
@@ -209,7 +210,7 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
 
 
 def phases_of_a_step(clocked: dict[str, float], step: float, forward: float) -> dict[str, float]:
-    """Return the seconds of a step by phase, from the clocked shares and the time of a forward pass alone."""
+    """Return the seconds of a step by phase, from the measured shares and the time of a separate forward pass."""
     total = sum(clocked.values())
     shares = {phase: step * seconds / total for phase, seconds in clocked.items()}
     return {
@@ -221,7 +222,7 @@ def phases_of_a_step(clocked: dict[str, float], step: float, forward: float) -> 
 
 
 def scaling(steps: int, regime: Regime, cores: int) -> list[dict[str, Any]]:
-    """Return what a lane-step costs as lanes, processes, model, modulus, batch and length of the run grow."""
+    """Return the cost of a lane-step by number of lanes and processes, model, modulus and batch."""
     rows: list[dict[str, Any]] = []
 
     def add(what: str, lanes: int = 1, processes: int = 1, **over: Any) -> None:
@@ -248,7 +249,7 @@ def scaling(steps: int, regime: Regime, cores: int) -> list[dict[str, Any]]:
 
 
 def run_lengths(lengths: Sequence[int], regime: Regime) -> list[dict[str, Any]]:
-    """Return whole runs of several lengths through the engine, evaluations included, one lane."""
+    """Return the seconds of whole runs of several lengths in one lane, including evaluations."""
     rows = []
     for steps in lengths:
         config = default_config(**{**regime, "train": {**regime.get("train", {}), "steps": steps}})
@@ -256,13 +257,13 @@ def run_lengths(lengths: Sequence[int], regime: Regime) -> list[dict[str, Any]]:
         for _ in train([Job(run_id="0", config=config)]):
             pass
         rows.append({"steps": steps, "seconds": time.perf_counter() - start})
-    return rows[1:]  # the first has compiled
+    return rows[1:]  # the first run compiles
 
 
 def start_up(regime: Regime) -> dict[str, float]:
-    """Return the seconds from the command to a plan of ``PLANNED`` seeds, and to the end of a run's first step.
+    """Return the seconds from the command to the plan of ``PLANNED`` seeds, and to the end of a run's first step.
 
-    The second includes the run's evaluations before and after that step.
+    The second time includes the run's evaluations before and after that step.
     """
     settings = [f"{group}.{k}={v}" for group, over in regime.items() for k, v in over.items()]
     with tempfile.TemporaryDirectory() as folder:
@@ -287,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps of a contender in a round")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--lengths", type=int, nargs="+", default=[50, 200, 800], help="lengths of whole runs")
-    parser.add_argument("--regime", type=json.loads, default={}, help="settings over the default regime, as JSON")
+    parser.add_argument("--regime", type=json.loads, default={}, help="changes of the default regime, as JSON")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     given = parser.parse_args(arguments)
     found = measure(given.rounds, given.steps, given.regime, given.cores)

@@ -1,4 +1,4 @@
-"""The benchmark of seeds as a Markdown page."""
+"""The page of ``benchmarks.seeds`` in Markdown."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 from grok.numerics.products import choose_path, processor_model
 
 SEED_STEPS = 3000
-"""Updates of one seed, as the seeds an hour are counted."""
+"""Steps of one seed in the number of seeds per hour."""
 
 
 def page(found: dict[str, Any], regime: dict[str, Any], commit: str) -> str:
-    """Return the page of what ``benchmarks.seeds`` found; ``regime`` is what was laid over the default regime."""
+    """Return the page of the results ``found``; ``regime`` has the changes of the default regime."""
     rounds = len(next(iter(found["contenders"].values()))["seconds per lane-step"])
-    over = f" Settings over the default regime: `{regime}`." if regime else ""
+    over = f" Changes of the default regime: `{regime}`." if regime else ""
     return "\n".join(
         [
             "# Seeds an hour at the default regime",
@@ -29,8 +29,8 @@ def page(found: dict[str, Any], regime: dict[str, Any], commit: str) -> str:
             f"products: {choose_path('auto', 'float32')}. Command: `make bench`.{over}",
             "",
             f"Medians of {rounds} rounds in which all contenders take turns; in brackets the smallest and "
-            f'largest ratio of a round. A seed is {SEED_STEPS:,} steps, evaluation left out. "Memory as ours" is the '
-            "plain loop with the allocator settings that our workers run under (freed memory kept, large pages).",
+            f'largest ratio of a round. A seed has {SEED_STEPS:,} steps, without evaluations. "Memory as ours" is the '
+            "plain loop with the allocator settings of our workers (freed memory is kept, large pages).",
             "",
             *contenders(found["contenders"]),
             "",
@@ -46,7 +46,7 @@ def page(found: dict[str, Any], regime: dict[str, Any], commit: str) -> str:
             "",
             *phases(found),
             "",
-            "## What eats the rest",
+            "## Profile of a step",
             "",
             *profile(found),
             "",
@@ -75,7 +75,7 @@ def contenders(entries: dict[str, Any]) -> list[str]:
 
 
 def evaluation_share(found: dict[str, Any]) -> float:
-    """Return the evaluations' share of the time at the regime's cadence."""
+    """Return the evaluations' share of the time with the regime's evaluation interval."""
     evaluation: float = found["evaluation"] / (found["evaluation"] + found["every"] * found["step"])
     return evaluation
 
@@ -112,9 +112,9 @@ def targets(found: dict[str, Any]) -> list[str]:
     if ratio < 10:
         lines += [
             "",
-            f"A lane-step in no more time than its matrix products at the best rate would be {bound:.1f} times the "
-            "plain loop on this machine: where that is under 10, the target is out of reach of any program "
-            "that does these products in this precision.",
+            f"A lane-step that takes only the time of its matrix products at the best rate would be {bound:.1f} times "
+            "as fast as the plain loop on this machine. If that is below 10, no program that computes these products "
+            "in this precision can reach the target.",
         ]
     return lines
 
@@ -147,8 +147,8 @@ def phases(found: dict[str, Any]) -> list[str]:
         "|---|---|---|",
         *[f"| {phase} | {1e3 * seconds:.2f} | {100 * seconds / total:.1f}% |" for phase, seconds in rows.items()],
         "",
-        "Forward and backward are one graph in a step: forward is the pass to the losses alone, measured apart, and "
-        "backward what the step takes beyond it, so what forward stores for backward counts as backward. "
+        "A step computes forward and backward in one graph. Forward is measured separately, as a pass to the losses; "
+        "backward is the rest of the step, so storing activations counts as backward. "
         f"An evaluation of the whole validation set takes {1e3 * found['evaluation']:.0f} ms.",
     ]
 
@@ -158,10 +158,10 @@ def profile(found: dict[str, Any]) -> list[str]:
     rest = [row for row in found["profile"] if not row["what"].startswith("product ")]
     spent = sum(row["seconds"] for row in products)
     return [
-        f"By torch's profiler, one lane alone on the machine. The matrix products take {1e3 * spent:.1f} ms in their "
-        f"place in the step, {1e3 * (spent - found['floor']):+.1f} ms against the floor: there their operands come "
-        "from further away. The profiler slows what it watches, Python most, and this is a measurement of its own: "
-        "the lines need not add up to the step above.",
+        f"From torch's profiler, with one lane on the machine. Inside the step the matrix products take "
+        f"{1e3 * spent:.1f} ms, {1e3 * (spent - found['floor']):+.1f} ms against the floor, because their operands are "
+        "not in the nearest cache. The profiler slows the step down, mostly its Python code, so the lines need not add "
+        "up to the step above.",
         "",
         "| what | calls a step | ms a step |",
         "|---|---|---|",
@@ -199,11 +199,11 @@ def sizes(found: dict[str, Any]) -> list[str]:
             for row in found["scaling"]
         ],
         "",
-        "Each line is the least of three measurements, one line after the other and not in turns: good for the trend "
-        "along a line of sizes, not for a difference of a few percent.",
+        "Each line is the smallest of three measurements, not in turns: it shows trends over sizes, not differences of "
+        "a few percent.",
         "",
-        "Whole runs through the engine, one lane, with their evaluations. The graphs were compiled before, but every "
-        "run here traces them anew and looks them up in the compiler's cache, some seconds that a worker pays once:",
+        "Whole runs in the engine, one lane, with their evaluations. The graphs are compiled already, but every run "
+        "here traces them again and looks them up in the compiler's cache. This takes some seconds, once per worker:",
         "",
         "| steps | seconds | ms a step |",
         "|---|---|---|",

@@ -1,4 +1,4 @@
-"""What one lane-step of this project is made of, by torch's profiler, in a process of its own."""
+"""The parts of one lane-step of this project, from torch's profiler in a separate process."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.contenders import OurLanes, default_config
+from benchmarks.contenders import OurLanes
+from benchmarks.settings import default_config
 
 PRODUCTS = ("aten::mm", "aten::addmm", "grok::onednn_product", "mkldnn::_linear_pointwise")
 KINDS = (
     ("log_softmax", "cross-entropy and accuracy"),
-    ("native_layer_norm", "LayerNorm, with the residual sums beside it"),
+    ("native_layer_norm", "LayerNorm and residual sums"),
     ("erf|gelu|abs", "GELU"),
     ("maximum|exp|squeeze|unsqueeze|softmax", "attention's scores and mixtures"),
 )
-"""What a fused kernel's name tells of it: the first that matches."""
+"""Patterns of fused kernels' names and their descriptions; the first match counts."""
 
 
 def profiled(steps: int, regime: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return, largest first, what takes how many seconds of a step: ``what``, ``calls``, ``seconds``."""
+    """Return the parts of a step, largest first: ``what``, ``calls`` and ``seconds`` per step."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, steps, regime), daemon=True)
@@ -42,7 +43,7 @@ def _serve(pipe: Connection, steps: int, regime: dict[str, Any]) -> None:
 
 
 def rows_of_a_step(steps: int, regime: dict[str, Any]) -> list[dict[str, Any]]:
-    """Profile ``steps`` steps of one lane in this process."""
+    """Return the parts of a step of one lane, profiled over ``steps`` steps in this process."""
     torch.set_num_threads(1)
     lanes = OurLanes(default_config(**regime), 0)
     for _ in range(5):
@@ -61,7 +62,7 @@ def rows_of_a_step(steps: int, regime: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def described(name: str, shapes: list[list[int]]) -> str:
-    """Return to which line of the table an event belongs."""
+    """Return the line of the table that an event belongs to."""
     if name in PRODUCTS:
         operands = [shape for shape in shapes if len(shape) == 2][:2]
         return "product " + " x ".join(str(tuple(shape)) for shape in operands)
@@ -71,4 +72,4 @@ def described(name: str, shapes: list[list[int]]) -> str:
         return "optimiser"
     if re.search("sum_rows|take_rows|embedding_dense|index|fill|zero", name):
         return "gathers and sums of shared rows"
-    return "Python, dispatch and what the profiler adds"
+    return "Python, dispatch and the profiler itself"

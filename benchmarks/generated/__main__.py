@@ -2,8 +2,8 @@
 
 python -m benchmarks.generated count         kernels, operations and bytes of a step, its update, an evaluation
 python -m benchmarks.generated cubins        every kernel compiled for sm_90
-python -m benchmarks.generated interpret     the generated step, interpreted, beside the uncompiled one
-python -m benchmarks.generated paths         what is not compiled, on tensors without data; the GPT's loss
+python -m benchmarks.generated interpret     the generated step, interpreted, against the uncompiled one
+python -m benchmarks.generated paths         uncompiled code on tensors without data; the GPT's loss
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def examined(what: str, width: int, settings: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts of the generated graphs, or what becomes of their kernels as machine code."""
+    """Return the counts of the generated graphs, or the properties of their machine code."""
     import torch
 
     from benchmarks.counts import counts_of

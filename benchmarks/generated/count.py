@@ -1,4 +1,4 @@
-"""Counts what generated code launches and moves."""
+"""Counts the launches and bytes of generated code."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchmarks.counts import distinct_bytes
 from benchmarks.generated.graphs import Graph
 
 ATOMIC = ("tl.atomic_", "aten.index_put", "aten.scatter", "aten.index_add")
-"""What would add in no fixed order."""
+"""Operations that add in no fixed order."""
 
 
 def kernel_bytes(source: str) -> float:
-    """Return the bytes that a kernel reads and writes, as Inductor counts them: each buffer once."""
+    """Return the bytes that a kernel reads and writes, as recorded in its source by Inductor."""
     found = re.search(r"'kernel_num_gb': ([\d.e+-]+)", source)
     return float(found[1]) * 1e9 if found else 0.0
 
 
 def counted(graph: Graph) -> dict[str, Any]:
-    """Return the counts of one call of ``graph``; bytes and operations of all lanes."""
+    """Return the counts of one call of ``graph``, over all lanes."""
     products = [node for node in calls(graph) if node.target is torch.ops.aten.bmm.default]
     rows = [node for node in calls(graph) if str(node.target).startswith("grok.")]
     launches = graph.launches()
@@ -46,7 +46,7 @@ def counted(graph: Graph) -> dict[str, Any]:
 
 
 def uncommented(code: str) -> str:
-    """Return code without its comments, in which the compiler names what it was given and no longer does."""
+    """Return code without its comments, because the compiler's comments name the original operations."""
     return re.sub(r"#.*", "", code)
 
 

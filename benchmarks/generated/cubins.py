@@ -1,4 +1,4 @@
-"""Compiles every generated kernel to machine code for sm_90, as a run on the device would, and reads what it takes."""
+"""Compiles every generated kernel to machine code for sm_90, as a run on the device would, and reads its resources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch._inductor.codecache import PyCodeCache
 
 
 def machine_code(kernels: Mapping[str, str]) -> dict[str, Any]:
-    """Return how many kernels and machine codes there are, which failed, spill, or are configured in several ways."""
+    """Return the numbers of kernels and cubins, and the kernels that fail, spill registers, or have several configs."""
     import torch._inductor.runtime.triton_heuristics as heuristics
     import triton
 
@@ -38,14 +38,14 @@ def machine_code(kernels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def cubin_of(compiled: Any) -> bytes:
-    """Return the machine code, of Triton's own kernel or of the one that torch launches without Triton."""
+    """Return the machine code of Triton's kernel, or of the one that torch launches without Triton."""
     if hasattr(compiled, "asm"):
         return bytes(compiled.asm["cubin"])
     return Path(compiled.cubin_path).read_bytes()
 
 
 def local_bytes(tool: Path, cubin: bytes) -> int:
-    """Return the bytes of local memory, into which registers spill, that a thread of this machine code uses."""
+    """Return the bytes of local memory per thread, which spilled registers use."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -56,7 +56,7 @@ def local_bytes(tool: Path, cubin: bytes) -> int:
 
 
 class Elsewhere:
-    """A device guard where there is no device."""
+    """A device guard that does nothing."""
 
     def __init__(self, *_: object) -> None: ...
 

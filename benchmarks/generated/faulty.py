@@ -1,4 +1,4 @@
-"""Kernels that are wrong on purpose: what ``guarded`` must find. Triton's interpreter reads a kernel from its file."""
+"""Kernels with deliberate faults that ``guarded`` must detect. Triton's interpreter reads a kernel from its file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def padded(source, target, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-d
 
 
 def caught() -> dict[str, bool]:
-    """Return which faults show: a read beyond a buffer, of what nobody wrote, of what lies outside the mask."""
+    """Return which faults are detected: reads beyond a buffer, of unwritten memory, outside the mask."""
     whole, fresh = torch.ones(SIZE), unwritten([SIZE], [1], torch.float32)
     result = {}
     with guarded():

@@ -1,7 +1,7 @@
-"""Generates Inductor's CUDA code for the pieces of a stacked step, without a device.
+"""Generates Inductor's CUDA code for the parts of a stacked step, without a device.
 
-The step is traced on tensors without data that claim to lie on the CPU, since autograd asks a CUDA device for its
-context; then the graph is told that they lie on one. After ``pretence.pretend``.
+The step is traced on CPU tensors without data, because autograd needs a context of a CUDA device. Then the tensors of
+the graph are moved to a CUDA device. Call ``pretence.pretend`` first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 @dataclass(slots=True)
 class Graph:
-    """One compiled graph: its wrapper's code, its kernels' sources by name, and the graph that it was made of."""
+    """One compiled graph: the code of its wrapper, the sources of its kernels by name, and its nodes."""
 
     name: str
     code: str = ""
@@ -52,11 +52,11 @@ class Graph:
     nodes: list[torch.fx.Node] = field(default_factory=list)
 
     def launches(self) -> Counter[str]:
-        """Return how often each Triton kernel is launched in one call."""
+        """Return the number of launches of each Triton kernel in one call."""
         return Counter(re.findall(r"^\s+(triton_\w+)\.run\(", self.code, re.MULTILINE))
 
     def kinds(self) -> dict[str, int]:
-        """Return how many distinct kernels sum nothing, sum rows held whole, and sum rows part after part."""
+        """Return the numbers of distinct kernels without sums, with sums of whole rows, and of parts of rows."""
         kinds = Counter(map(kind_of, self.kernels.values()))
         return {kind: kinds[kind] for kind in ("no sums", "whole rows", "parts of rows")}
 
@@ -68,7 +68,10 @@ def kind_of(kernel: str) -> str:
 
 
 def graphs_of(config: ArithmeticConfig, width: int, **options: Any) -> dict[str, Graph]:
-    """Return the graphs ``step`` (loss and gradients), ``update`` and ``evaluation``; ``options``: over the step's."""
+    """Return the graphs ``step`` (loss and gradients), ``update`` and ``evaluation``.
+
+    ``options`` change the step's options of Inductor.
+    """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[str, Graph] = {}
 
@@ -112,14 +115,14 @@ def graphs_of(config: ArithmeticConfig, width: int, **options: Any) -> dict[str,
 def traced(step: TrainingStep, arguments: Sequence[Tensor]) -> torch.fx.GraphModule:
     """Return a compiled step's loss and gradients as one graph, as ``OneGraph`` traces them."""
 
-    def function(*tensors: Tensor) -> list[Tensor]:  # the tracer counts a bound method's arguments wrongly
+    def function(*tensors: Tensor) -> list[Tensor]:  # the tracer miscounts the arguments of a bound method
         return step.gradients(*tensors)
 
     return make_fx(function)(*arguments)
 
 
 def trace(function: Callable[..., Any], arguments: Sequence[Tensor], compiler: Callable[..., Any]) -> None:
-    """Trace a function without gradients; in-place updates stay in the graph, as torch.compile leaves them."""
+    """Trace a function without gradients; in-place updates stay in the graph, as with torch.compile."""
     decompositions = select_decomp_table()
     with torch.no_grad():
         aot_function(
@@ -128,7 +131,7 @@ def trace(function: Callable[..., Any], arguments: Sequence[Tensor], compiler: C
 
 
 def update(arguments: Sequence[Tensor], count: int) -> list[Tensor]:
-    """Call ``adamw`` with its arguments in a row: ``count`` of parameters, gradients and each moment."""
+    """Call ``adamw`` with a flat list of arguments: ``count`` each of parameters, gradients and both moments."""
     named = [list(arguments[i * count : (i + 1) * count]) for i in range(4)]
     adamw(named[0], named[1], named[2], named[3], tuple(arguments[4 * count : -1]), arguments[-1])
     return []
@@ -137,7 +140,7 @@ def update(arguments: Sequence[Tensor], count: int) -> list[Tensor]:
 def generated(
     name: str, graph: torch.fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode, **options: Any
 ) -> Graph:
-    """Return what Inductor makes of a traced graph on a CUDA device."""
+    """Return the code that Inductor generates for a traced graph on a CUDA device."""
     moved = moved_to_cuda(copy.deepcopy(graph), mode)
     arguments = [on_cuda(x, mode) for x in inputs]
     made = Graph(name, nodes=list(moved.graph.nodes))
@@ -154,7 +157,7 @@ def generated(
 
 @contextmanager
 def caught(made: Graph) -> Iterator[None]:
-    """Let Inductor hand over what it generates instead of compiling it."""
+    """Store the code that Inductor generates in ``made`` instead of compiling it."""
     held = AsyncCompile.triton, AsyncCompile.wait, GraphLowering.save_output_code, SIMDKernel.estimate_kernel_num_bytes
 
     def triton(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
@@ -176,22 +179,22 @@ def caught(made: Graph) -> Iterator[None]:
 
 
 def bytes_of(kernel: SIMDKernel[Any]) -> int:
-    """Return the bytes that a kernel reads and writes: of each buffer the elements that its indices reach, once.
+    """Return the bytes that a kernel reads and writes: each element that its indices reach, once.
 
-    Inductor's own estimate takes a whole buffer where a slice is read, and counts twice what is written over.
+    Inductor's estimate counts the whole buffer if a slice is read, and counts overwritten elements twice.
     """
     nodes = kernel.features.scheduler_nodes()
     arguments = {*kernel.args.input_buffers, *kernel.args.output_buffers, *kernel.args.inplace_buffers}
     made = {buffer.get_name() for node in nodes for buffer in node.get_outputs() if not buffer.get_mutations()}
     reads = {dep for node in nodes for dep in node.read_writes.reads if dep.name not in made}
     writes = {dep for node in nodes for dep in node.read_writes.writes if dep.name not in kernel.removed_buffers}
-    real = V.graph.scheduler.mutation_real_name  # what is written over goes by the name of what it was
+    real = V.graph.scheduler.mutation_real_name  # a mutated buffer has the name of the original
     passed = [[dep for dep in deps if real.get(dep.name, dep.name) in arguments] for deps in (reads, writes)]
     return sum(map(bytes_reached, passed))
 
 
 def bytes_reached(accesses: Sequence[Dep]) -> int:
-    """Return the bytes that reads, or writes, reach: each index of a buffer once, never more than the buffer."""
+    """Return the bytes of these reads or writes: each index of a buffer once, at most the whole buffer."""
     reached: dict[str, dict[Any, int]] = {}
     for dep in accesses:
         index = dep.index if isinstance(dep, MemoryDep) else None
@@ -206,7 +209,7 @@ def bytes_reached(accesses: Sequence[Dep]) -> int:
 
 
 def elements_of(dep: MemoryDep) -> int:
-    """Return how many elements an index reaches; one that depends on data, at most as many as there are places."""
+    """Return the number of elements that an index reaches; if it depends on data, an upper bound."""
     by_data = any(symbol not in dep.ranges for symbol in dep.index.free_symbols)
     ranges = [n for symbol, n in dep.ranges.items() if by_data or symbol in dep.index.free_symbols]
     return int(math.prod(map(int, ranges)))
@@ -226,7 +229,7 @@ def moved_to_cuda(graph: torch.fx.GraphModule, mode: FakeTensorMode) -> torch.fx
 
 
 def on_cuda(x: Any, mode: FakeTensorMode) -> Any:
-    """Return a tensor without data like ``x`` on the CUDA device; anything else as it is."""
+    """Return a tensor without data like ``x`` on the CUDA device; return other values unchanged."""
     if not isinstance(x, Tensor):
         return x
     with mode:

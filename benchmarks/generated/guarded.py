@@ -1,9 +1,9 @@
-"""Makes Triton's interpreter strict, so that equal numbers prove more.
+"""Makes Triton's interpreter strict about memory, so that it detects invalid reads.
 
-A masked load that names no value for the elements outside its mask, and a buffer before its first write, hold what a
-device leaves there: anything. The interpreter gives zeros, and zeros hide a read that should not be. Here they hold
-NaN, or an index that no buffer has, and every access inside a mask must lie inside a tensor of the kernel's arguments.
-After ``pretence.pretend(interpreter=True)``.
+On a device, the elements outside the mask of a load without a default value are undefined, and so is a buffer before
+its first write. The interpreter uses zeros for both, which hides invalid reads. Here both are NaN, or an index that no
+buffer has. Every access inside a mask must lie inside a tensor of the kernel's arguments. Call
+``pretence.pretend(interpreter=True)`` first.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 NO_INDEX: Final = 2**62
-"""Of a buffer's elements none is at this place."""
+"""An index outside every buffer."""
 
 
 class OutOfBounds(Exception):
-    """A kernel reads or writes outside the tensors that it was given."""
+    """A kernel reads or writes outside its argument tensors."""
 
 
 def unwritten(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a new buffer that holds what nobody may read."""
+    """Return a new buffer filled with values that make reads of it visible."""
     buffer = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
     return buffer.fill_(poison_of(dtype))
 
@@ -38,7 +38,7 @@ def poison_of(dtype: torch.dtype) -> float | int:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Hold the interpreter to the rules above, and to the floating point of a device, which warns of nothing."""
+    """Apply the rules above to the interpreter, and switch off NumPy's floating-point warnings."""
     from triton.runtime import interpreter
 
     builder, executor, reduce = interpreter.InterpreterBuilder, interpreter.GridExecutor, interpreter.ReduceOps
@@ -76,13 +76,13 @@ def guarded() -> Iterator[None]:
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses at which a tensor's memory begins and ends."""
+    """Return the first address of a tensor's memory and the one after the last."""
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
 def bounds_of(extents: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return beginnings and ends [2, n], in order."""
+    """Return the first and end addresses (2, n)."""
     return np.array(extents, dtype=np.uint64).reshape(-1, 2).T
 
 
@@ -99,7 +99,7 @@ def refuse_outside(pointers: np.ndarray, mask: np.ndarray, size: int, bounds: np
 
 
 def folded(self: Any, tensors: Any) -> list[Any]:
-    """Reduce with the kernel's own function, slice by slice in order; the interpreter does it number by number."""
+    """Reduce with the kernel's function slice by slice; the interpreter's version works element by element."""
     tensors, axis = self.unravel(tensors, self.axis)
     slices = [np.moveaxis(t.handle.data, axis, 0) for t in tensors]
     kinds = [t.dtype for t in tensors]

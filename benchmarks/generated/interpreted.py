@@ -1,6 +1,6 @@
-"""Runs the generated CUDA step in Triton's interpreter, on the processor, beside the uncompiled step.
+"""Runs the generated CUDA step in Triton's interpreter, on the processor, and compares it with the uncompiled step.
 
-After ``pretence.pretend(interpreter=True)``.
+Call ``pretence.pretend(interpreter=True)`` first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TINY: dict[str, Any] = {
     "mode": "arithmetic",
     "task": {"operation": "x+y", "modulus": 13},
     "model": {"layers": 2, "d_model": 16, "heads": 2, "d_ff": 24},
-    "train": {"steps": 24, "batch_size": 80},  # long enough that its sums are laid out as those of the real step
+    "train": {"steps": 24, "batch_size": 80},  # large enough that its sums have the layout of the real step
     "eval": {"every": 8},
 }
 ON_THE_PROCESSOR = (
@@ -43,14 +43,15 @@ ON_THE_PROCESSOR = (
     ("device(type='cuda', index=0)", "device(type='cpu')"),
     ("assert_alignment(", "(lambda *_: None)("),
 )
-"""What the generated wrapper says of a device, and what it is to say instead."""
+"""Replacements in the generated wrapper: device code, processor code."""
 
 
 def outcome(precision: str, width: int = 3) -> dict[str, Any]:
-    """Return the largest difference after each of ``STEPS`` steps, and how many kernels of each kind computed it.
+    """Return the largest difference over ``STEPS`` steps, and the number of kernels of each kind.
 
-    A difference is relative to the largest number of its tensor. float64: of any number of the lanes' state. float32:
-    of the losses, since the update turns a gradient that is nothing but rounding, as the keys' biases', into a step.
+    A difference is relative to the largest number of its tensor. float64: over all tensors of the lanes' state.
+    float32: over the losses only, because AdamW turns gradients that are pure rounding, such as those of the keys'
+    biases, into steps.
     """
     states = [seated(precision, width) for _ in range(2)]
     plain, interpreted = TrainingStep(states[0], compile=False), TrainingStep(states[1], compile=True)
@@ -88,7 +89,10 @@ def uncompiled(config: Any) -> Any:
 
 
 def interpret(step: TrainingStep, graphs: list[Graph]) -> Callable[..., list[Tensor]]:
-    """Return a step's loss and gradients by generated code, made at the first call and added to ``graphs``."""
+    """Return a function for a step's loss and gradients by generated code, made at its first call.
+
+    The graph is added to ``graphs``.
+    """
     made: list[Callable[..., Any]] = []
 
     def gradients(*tensors: Tensor) -> list[Tensor]:
@@ -100,7 +104,10 @@ def interpret(step: TrainingStep, graphs: list[Graph]) -> Callable[..., list[Ten
 
 
 def interpret_update(count: int, graphs: list[Graph]) -> Callable[..., None]:
-    """Return the optimiser's update by generated code, made at the first call and added to ``graphs``."""
+    """Return a function for the optimiser's update by generated code, made at its first call.
+
+    The graph is added to ``graphs``.
+    """
     made: list[Callable[..., Any]] = []
 
     def changed(*named: Any) -> None:
@@ -117,7 +124,7 @@ def interpret_update(count: int, graphs: list[Graph]) -> Callable[..., None]:
 def runnable(
     name: str, function: Callable[..., Any], tensors: Sequence[Tensor], graphs: list[Graph]
 ) -> Callable[..., Any]:
-    """Return a call of the code generated for ``function``, its kernels interpreted."""
+    """Return a function that runs the code generated for ``function`` with interpreted kernels."""
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -144,6 +151,6 @@ def runnable(
 
 
 def interpreter(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
-    """Load a kernel for the interpreter, which has no device library: Triton's own functions stand in."""
+    """Load a kernel for the interpreter, with Triton's functions instead of the device library's."""
     source = re.sub(r"libdevice\.(exp|erf|rsqrt|log|sqrt)\(", r"tl.\1(", source_code)
     return getattr(PyCodeCache.load(source), kernel_name)

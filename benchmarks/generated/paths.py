@@ -1,4 +1,4 @@
-"""Runs what is not compiled on CUDA tensors without data, and traces the GPT's loss without a break."""
+"""Runs uncompiled code on CUDA tensors without data, and traces the GPT's loss without graph breaks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CUDA = torch.device("cuda", 0)
 
 
 def failing_paths(variants: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Return what fails on CUDA tensors without data: evaluation, batch and coefficients of each variant's lanes."""
+    """Return the errors on CUDA tensors without data, of evaluation, batch and coefficients, for each variant."""
     failures = {}
     for variant, settings in variants.items():
         config = load_config({"mode": "arithmetic", **settings})
@@ -38,9 +38,9 @@ def failing_paths(variants: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def gpt_difference(precision: str, dropout: float, *, chunked: bool, fused: bool = False) -> float:
-    """Return the largest difference between the gradients of the GPT's loss traced whole and run as it stands.
+    """Return the largest difference between the gradients of the GPT's loss, compiled as one graph and uncompiled.
 
-    ``fused``: attention drops in its kernel, as on one GPU. ``torch.compile`` with ``fullgraph`` raises at any break.
+    ``fused``: dropout inside the attention kernel, as on one GPU. A graph break raises an error (``fullgraph``).
     """
     from grok.gpt import head
     from grok.gpt.dropout import draw_masks, seed_kernels

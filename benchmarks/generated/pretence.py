@@ -1,4 +1,4 @@
-"""Tells Inductor and Triton of an H200 that is not there. Only for processes that generate code, never for a run."""
+"""Gives Inductor and Triton the properties of an H200. Only for processes that generate code, never for a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 CAPABILITY: Final = 90
-"""Of Hopper, H100 and H200 alike: sm_90."""
+"""Compute capability of Hopper (H100 and H200): sm_90."""
 PROPERTIES: Final = types.SimpleNamespace(
     name="NVIDIA H200",
     major=9,
@@ -27,7 +27,7 @@ PROPERTIES: Final = types.SimpleNamespace(
 
 
 class Driver:
-    """What Triton asks its driver before it compiles."""
+    """The part of Triton's driver that compilation uses."""
 
     class utils:
         @staticmethod
@@ -59,9 +59,9 @@ class Driver:
 
 
 def pretend(*, interpreter: bool = False) -> None:
-    """Let this process generate code for an H200; with ``interpreter`` Triton's kernels run on the processor.
+    """Let this process generate code for an H200; with ``interpreter``, Triton's kernels run on the processor.
 
-    Called once, before torch is imported.
+    Call it once, before torch is imported.
     """
     os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -91,7 +91,7 @@ def pretend(*, interpreter: bool = False) -> None:
         ("get_device_name", PROPERTIES.name),
     ):
         setattr(torch.cuda, name, always(value))
-    for module in (inductor, scheduler):  # rates that decide what is worth fusing
+    for module in (inductor, scheduler):  # these rates decide which operations are fused
         vars(module)["get_gpu_dram_gbps"] = always(4800)
         vars(module)["get_device_tflops"] = always(67.0)
     vars(torch.utils._triton)["has_triton"] = always(True)

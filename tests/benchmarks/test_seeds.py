@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.contenders import default_config
 from benchmarks.seeds import contender, flops_of, main, phases_of_a_step, product_rates
 from benchmarks.seeds_profile import described, rows_of_a_step
+from benchmarks.settings import default_config
 
 REGIME: dict[str, Any] = {
     "task": {"modulus": 11},

@@ -178,5 +178,5 @@ def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path) -> None:
     assert "not used" not in " ".join(world.said)
     other = world.search({**STUDY, "trials": 36, "comparison": {"seeds": 20, "first_seed": 500}})
     assert Comparison.pin(other, other.record()).pinned == comparison.pinned
-    assert "seeds 500 to 511 were pinned" in world.said[-1]
+    assert "seeds 500 to 511 are pinned" in world.said[-1]
     assert path.read_text() == pinned

@@ -68,7 +68,7 @@ def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytes
     ("words", "said"),
     [
         (["--at", "4"], "not evaluated at that step"),
-        (["--best", "40"], "finished seeds of these settings"),
+        (["--best", "40"], "finished seeds with these settings"),
         (["--redraw", "dropout"], "one or two of split, init, order"),
         (["--redraw", "init+layers.head"], "one or two of split, init, order"),
         (["--redraw", "layers."], "nor layers.NAME"),

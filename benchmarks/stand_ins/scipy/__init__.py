@@ -1,1 +1,1 @@
-"""Stands in for SciPy where it is missing and a device is to be measured: ``benchmarks.device_day`` adds it."""
+"""A replacement of SciPy for machines without it; ``benchmarks.device_day`` adds it to the path."""

@@ -1,4 +1,4 @@
-"""The one function of ``scipy.special`` that training asks for, by torch's: nearly the same numbers, other bits."""
+"""The only function of ``scipy.special`` that training needs, from torch: nearly the same numbers, other bits."""
 
 from __future__ import annotations
 
