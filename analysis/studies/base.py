@@ -155,7 +155,7 @@ class Question:
         return proposal(self.command, observations, self.any_task, longer="train.steps" in needs)
 
     def amount_of(self, command: str, observations: Observations) -> str:
-        """Return what ``command`` trains, in words, and whether this question's own command comes after it."""
+        """Return the size of ``command`` in words, and whether this question's command comes after it."""
         text = amount(command) or self._condition(command, observations)
         own = self.command.split()[:2]
         if text and command.split()[:2] != own:
