@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from grok.errors import CheckpointError
 from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, write_folder
 from grok.records import Checkpoint
+from grok.tensors import file_hash, layout_of, load_tensors, plain_tensors, read_shards, save_tensors
 from grok.untrusted import is_folder, plain_name, read_json_object, refuse_links
 
 FORMAT: Final = 1
@@ -183,32 +182,6 @@ def _saved(folder: Path) -> list[tuple[int, int, Path]]:
     return sorted(((int(m[1]), int(m[2]), path) for m, path in matches if m), reverse=True)
 
 
-def read_shards(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors whose shards are in ``folder``, joined.
-
-    Raises:
-        CheckpointError: the files cannot be read.
-    """
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    try:
-        about = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-        tensors = {
-            name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
-            for name, tensor in about.items()
-            if isinstance(tensor, TensorStorageMetadata)
-        }
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns that only one process reads
-            load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
-    except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
-        raise CheckpointError(f"its shards cannot be read: {error}") from error
-    return tensors
-
-
 def _for_good(step: int, keep_every: int) -> bool:
     """Return whether the checkpoint of ``step`` is kept by ``keep_every``."""
     return keep_every > 0 and step > 0 and step % keep_every == 0
@@ -225,21 +198,21 @@ def _commit(
     After the loss of a lease (a machine slept) two processes may train one run, and one may
     remove the other's unfinished folder, which is then written again.
     """
-    plain = _plain_tensors(tensors)
+    plain = plain_tensors(tensors)
 
     def write(folder: Path) -> None:
-        _save_tensors(plain, folder / TENSORS)
+        save_tensors(plain, folder / TENSORS)
         shards = folder / SHARDS
         if write_shards is not None:
             shards.mkdir()
             write_shards(shards)
-        written = {file.name: _sha256(file) for file in sorted(shards.glob("*"))}
+        written = {file.name: file_hash(file) for file in sorted(shards.glob("*"))}
         manifest = {
             "format": FORMAT,
             **about,
             **({"shards": written} if written else {}),
-            "tensors": {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in plain.items()},
-            "sha256": _sha256(folder / TENSORS),
+            "tensors": layout_of(plain),
+            "sha256": file_hash(folder / TENSORS),
         }
         text = json.dumps({**manifest, "manifest_sha256": _fingerprint(manifest)}, indent=1)
         (folder / MANIFEST).write_text(text, encoding="utf-8")
@@ -259,45 +232,10 @@ def _make_run_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
 
 
-def _save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    try:
-        save_file(dict(tensors), path)
-    except SafetensorError as error:  # its text has the operating system's error number
-        number = re.search(r"os error (\d+)", str(error))
-        raise (OSError(int(number[1]), str(error)) if number else OSError(str(error))) from error
-
-
-def _plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return detached, contiguous CPU tensors that share no memory (tied weights are saved twice)."""
-    plain: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        if name == "__metadata__":
-            raise CheckpointError("a tensor named '__metadata__' cannot be saved: the name belongs to the file format")
-        own = tensor.detach().cpu().contiguous()
-        memory = own.untyped_storage().data_ptr()
-        if own.numel() and (memory in seen or own.untyped_storage().nbytes() != own.nbytes):
-            own = own.clone()
-        seen.add(memory)
-        plain[name] = own
-    return plain
-
-
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return manifest and tensors of a committed folder, after a comparison of its files with the manifest."""
     manifest = _intact_manifest(path)
-    try:
-        # cloned: loaded tensors are mapped from the file, which may be removed while the run uses them
-        tensors = {name: tensor.clone() for name, tensor in load_file(path / TENSORS).items()}
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"its tensors cannot be read: {error}") from error
-    layout = {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in tensors.items()}
-    if layout != manifest["tensors"]:
-        wrong = sorted(
-            n for n in layout.keys() | manifest["tensors"].keys() if layout.get(n) != manifest["tensors"].get(n)
-        )
-        raise CheckpointError(f"its tensors differ from its manifest ({', '.join(wrong[:3])})")
-    return manifest, {name: tensors[name] for name in manifest["tensors"]}
+    return manifest, load_tensors(path / TENSORS, manifest["tensors"])
 
 
 def _intact_manifest(path: Path) -> dict[str, Any]:
@@ -305,7 +243,7 @@ def _intact_manifest(path: Path) -> dict[str, Any]:
         manifest = read_json_object(path / MANIFEST, follow=True)
         fingerprint = manifest.pop("manifest_sha256")
         written_by = manifest["format"]
-        whole = fingerprint == _fingerprint(manifest) and _sha256(path / TENSORS) == manifest["sha256"]
+        whole = fingerprint == _fingerprint(manifest) and file_hash(path / TENSORS) == manifest["sha256"]
         whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"its files cannot be read ({error})") from error
@@ -322,7 +260,7 @@ def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
         return not folder.exists()
     if not is_folder(folder) or {file.name for file in folder.iterdir()} != set(written):
         return False
-    return all(not (folder / name).is_symlink() and _sha256(folder / name) == sha for name, sha in written.items())
+    return all(not (folder / name).is_symlink() and file_hash(folder / name) == sha for name, sha in written.items())
 
 
 def _is_intact(path: Path) -> bool:
@@ -335,15 +273,6 @@ def _is_intact(path: Path) -> bool:
 
 def _fingerprint(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _discard(path: Path) -> None:
