@@ -4,6 +4,7 @@
 checkpoints/<run_id>/
   00000007-step-3000/   a checkpoint: tensors.safetensors, manifest.json; of tensors that are sharded over
                         processes also shards/*.safetensors, written by all of them
+    part-3f2a.../       tensors that other checkpoints of the run have, too: the same files (grok.parts)
   weights-final/        kept weights, the same two files
 ```
 A folder is written under another name and then renamed, so it exists whole or not at all.
@@ -26,13 +27,26 @@ import torch
 
 from grok.errors import CheckpointError
 from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, write_folder
+from grok.parts import (
+    KINDS,
+    MANIFEST,
+    TENSORS,
+    EarlierParts,
+    Entry,
+    entry_of,
+    has_files,
+    has_parts,
+    read_parts,
+    split,
+    write_parts,
+)
 from grok.records import Checkpoint
 from grok.tensors import file_hash, layout_of, load_tensors, plain_tensors, read_shards, save_tensors
 from grok.untrusted import is_folder, plain_name, read_json_object, refuse_links
 
 FORMAT: Final = 1
-TENSORS: Final = "tensors.safetensors"
-MANIFEST: Final = "manifest.json"
+FORMAT_WITH_PARTS: Final = 2
+"""Without parts a checkpoint has the older format, which older versions read, too."""
 SHARDS: Final = "shards"
 _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 
@@ -65,7 +79,7 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None
     serial = max((s for s, _, _ in _saved(folder)), default=0) + 1
     target = folder / f"{serial:08d}-step-{checkpoint.step}"
     about = {"run_id": checkpoint.run_id, "step": checkpoint.step, "state": checkpoint.state}
-    _commit(target, checkpoint.tensors, about, checkpoint.shards)
+    _commit(target, split(checkpoint.tensors, checkpoint.parts), about, checkpoint.shards)
     if keep is not None:
         for _, step, old in _saved(folder)[keep:]:
             if not _for_good(step, keep_every):
@@ -92,14 +106,21 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
     for path in candidates:
         try:
             manifest, tensors = _load(path)
-            shards = path / SHARDS if manifest.get("shards") else None
-            if shards is not None and whole:
-                tensors, shards = tensors | read_shards(shards), None
+            shards = _shards(path, manifest)
+            if whole:
+                for prefix, folder_of_shards in shards.items():
+                    tensors |= {prefix + name: tensor for name, tensor in read_shards(folder_of_shards).items()}
+                shards = {}
         except CheckpointError as error:
             warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
             continue
         return Checkpoint(
-            run_id=manifest["run_id"], step=manifest["step"], tensors=tensors, state=manifest["state"], shards=shards
+            run_id=manifest["run_id"],
+            step=manifest["step"],
+            tensors=tensors,
+            state=manifest["state"],
+            parts=tuple(manifest.get("parts", {})),
+            shards=shards or None,
         )
     missing = f"no checkpoint in {folder}" if step is None else f"no checkpoint of step {step} in {folder}"
     available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
@@ -149,7 +170,7 @@ def save_weights(folder: str | Path, moment: str, tensors: Mapping[str, torch.Te
         CheckpointError: the disk refuses, or ``moment`` is not a plain name.
     """
     target = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
-    _commit(target, tensors, {"moment": moment})
+    _commit(target, {"": tensors}, {"moment": moment})
     return target
 
 
@@ -189,28 +210,32 @@ def _for_good(step: int, keep_every: int) -> bool:
 
 def _commit(
     target: Path,
-    tensors: Mapping[str, torch.Tensor],
+    groups: Mapping[str, Mapping[str, torch.Tensor]],
     about: dict[str, Any],
-    write_shards: Callable[[Path], None] | None = None,
+    write_shards: Callable[[Path, EarlierParts], dict[str, Entry]] | None = None,
 ) -> None:
-    """Write a folder and rename it to ``target``; ``write_shards`` fills its shards, together with other processes.
+    """Write a folder and rename it to ``target``: the tensors under ``""`` in ``groups``, all others as parts.
+
+    ``write_shards`` writes the shards, also those of parts, together with other processes.
 
     After the loss of a lease (a machine slept) two processes may train one run, and one may
     remove the other's unfinished folder, which is then written again.
     """
-    plain = plain_tensors(tensors)
+    plain = plain_tensors(groups[""])
+    parts = {prefix: tensors for prefix, tensors in groups.items() if prefix}
 
     def write(folder: Path) -> None:
+        earlier = EarlierParts(path for _, _, path in _saved(target.parent))
         save_tensors(plain, folder / TENSORS)
-        shards = folder / SHARDS
+        entries = {"parts": write_parts(parts, folder, earlier)}
         if write_shards is not None:
-            shards.mkdir()
-            write_shards(shards)
-        written = {file.name: file_hash(file) for file in sorted(shards.glob("*"))}
+            (folder / SHARDS).mkdir()
+            entries["parts_in_shares"] = write_shards(folder / SHARDS, earlier)
+            entries["shards"] = entry_of(folder / SHARDS)["files"]
         manifest = {
-            "format": FORMAT,
+            "format": FORMAT_WITH_PARTS if any(entries.get(kind) for kind in KINDS) else FORMAT,
             **about,
-            **({"shards": written} if written else {}),
+            **{key: entry for key, entry in entries.items() if entry},
             "tensors": layout_of(plain),
             "sha256": file_hash(folder / TENSORS),
         }
@@ -235,7 +260,14 @@ def _make_run_folder(folder: Path) -> None:
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return manifest and tensors of a committed folder, after a comparison of its files with the manifest."""
     manifest = _intact_manifest(path)
-    return manifest, load_tensors(path / TENSORS, manifest["tensors"])
+    tensors = load_tensors(path / TENSORS, manifest["tensors"])
+    return manifest, tensors | read_parts(path, manifest.get("parts", {}))
+
+
+def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the folders of shards by prefix of their tensors' names."""
+    own = {"": path / SHARDS} if manifest.get("shards") else {}
+    return own | {prefix: path / e["folder"] for prefix, e in manifest.get("parts_in_shares", {}).items()}
 
 
 def _intact_manifest(path: Path) -> dict[str, Any]:
@@ -244,23 +276,21 @@ def _intact_manifest(path: Path) -> dict[str, Any]:
         fingerprint = manifest.pop("manifest_sha256")
         written_by = manifest["format"]
         whole = fingerprint == _fingerprint(manifest) and file_hash(path / TENSORS) == manifest["sha256"]
-        whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))
+        whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {})) and has_parts(path, manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"its files cannot be read ({error})") from error
     if not whole:
         raise CheckpointError("its bytes differ from those that were written")
-    if written_by != FORMAT:
-        raise CheckpointError(f"it has format {written_by}, this version reads {FORMAT}: update grok-lab")
+    if written_by not in (FORMAT, FORMAT_WITH_PARTS):
+        raise CheckpointError(
+            f"it has format {written_by}, this version reads {FORMAT} and {FORMAT_WITH_PARTS}: update grok-lab"
+        )
     return dict(manifest)
 
 
 def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
     """Return whether ``folder`` has exactly the files of the manifest, unchanged."""
-    if not written:
-        return not folder.exists()
-    if not is_folder(folder) or {file.name for file in folder.iterdir()} != set(written):
-        return False
-    return all(not (folder / name).is_symlink() and file_hash(folder / name) == sha for name, sha in written.items())
+    return has_files(folder, written) if written else not folder.exists()
 
 
 def _is_intact(path: Path) -> bool:

@@ -162,6 +162,18 @@ def discard_folder(path: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
+def share_file(source: Path, target: Path) -> bool:
+    """Make ``target`` a second name of the file ``source`` (a hard link); False where that cannot be.
+
+    The file's bytes stay as long as it has a name. Neither name may be written to afterwards.
+    """
+    try:
+        target.hardlink_to(source)
+    except OSError:  # gone meanwhile, too many names, or a file system without hard links
+        return False
+    return True
+
+
 def clear_unfinished(parent: Path, target: Path | None = None, *, everything: bool = False) -> None:
     """Remove the unfinished folders in ``parent`` whose writers have ended.
 

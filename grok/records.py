@@ -128,9 +128,11 @@ class Checkpoint:
     """CPU torch tensors by name."""
     state: dict[str, Any]
     """The other state, JSON-serialisable: the curve so far, events so far, counters."""
+    parts: tuple[str, ...] = ()
+    """Prefixes of names in ``tensors``: each prefix stands for a part, which other checkpoints may have, too."""
     shards: Any = None
     """Tensors that are sharded over processes: for saving, a function that writes them into a folder; after loading
-    with ``whole=False``, that folder."""
+    with ``whole=False``, their folders by prefix of their names."""
 
 
 @dataclass(slots=True, kw_only=True)

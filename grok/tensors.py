@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -70,6 +71,15 @@ def load_tensors(path: Path, layout: Mapping[str, Any]) -> dict[str, torch.Tenso
 def layout_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
     """Return dtype and shape by name."""
     return {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in tensors.items()}
+
+
+def content_hash(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the names."""
+    digest = hashlib.sha256(json.dumps(layout_of(tensors), sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def file_hash(path: Path) -> str:

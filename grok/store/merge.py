@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from grok.errors import StoreError
-from grok.files import disk_errors, flush_folder, locked, move, unique
+from grok.files import disk_errors, flush_folder, locked, move, share_file, unique
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
 from grok.store.conflicts import origin, record_conflict
 from grok.store.layout import Layout, check_path
@@ -181,7 +181,7 @@ def _traces_of(store: Store, facts: pa.Table, wanted: set[tuple[str, str | None]
 def _copy_folder(source: Path, target: Path, name: str) -> int:
     """Copy ``source/name`` to ``target/name`` with one rename, unless it exists; return the number copied (0 or 1).
 
-    Links are not copied: they may point outside the store.
+    Symbolic links are not copied: they may point outside the store. Hard links to one file stay links to one copy.
     """
     plain_name(name, "run_id")
     if not (is_folder(source) and is_folder(source / name)) or os.path.lexists(target / name):
@@ -190,10 +190,18 @@ def _copy_folder(source: Path, target: Path, name: str) -> int:
     def odd(folder: str, names: list[str]) -> list[str]:
         return [n for n in names if not (is_file(Path(folder, n)) or is_folder(Path(folder, n)))]
 
+    copies: dict[tuple[int, int], Path] = {}
+
+    def copy(file: str, to: str) -> None:
+        about = os.lstat(file)
+        first = copies.setdefault((about.st_dev, about.st_ino), Path(to))
+        if first == Path(to) or not share_file(first, Path(to)):
+            shutil.copy2(file, to, follow_symlinks=False)
+
     with disk_errors(f"copying {source / name}"):
         staged = target / f".{name}.{unique()}"
         try:
-            shutil.copytree(source / name, staged, symlinks=True, ignore=odd)
+            shutil.copytree(source / name, staged, symlinks=True, ignore=odd, copy_function=copy)
             staged.rename(target / name)
         finally:
             shutil.rmtree(staged, ignore_errors=True)

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.checkpoint import checkpoint_steps, load_checkpoint, save_checkpoint
 from grok.cli.presets import gpt_settings
 from grok.config import load_config
 from grok.config.gpt import GptConfig
@@ -24,6 +24,7 @@ from grok.errors import ConfigError
 from grok.execute.ranks import refuse_unsharable
 from grok.gpt.dropout import draw_masks
 from grok.gpt.training.batches import pieces
+from grok.gpt.training.checkpoint import from_checkpoint
 from grok.processes import Rank
 from grok.records import Checkpoint, RunResult
 from grok.streams import Stream
@@ -37,6 +38,10 @@ BOTH: dict[str, Any] = {"train__micro_batch": 3, "model__dropout": 0.1, "optim__
 FAULTY = ("nan_batch", "corrupted_batch", "bit_flip", "stalls", "damaged_checkpoint")
 """Failures that are also injected into two processes."""
 SHARED: dict[str, Any] = {**BOTH, "train__parallel": "fsdp"}
+ROLLS_BACK: dict[str, Any] = {
+    **SHARED, "stability__policy": "skip_data", "stability__snapshot_every": 2, "checkpoint__every": 3,
+}  # fmt: skip
+"""Its checkpoints have states that a rollback may return to."""
 
 
 def together(folder: Path, runs: list[dict[str, Any]], processes: int = 2) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
             "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16},
             "optim": {"lr": 3e-3, "warmup_steps": 4}, "train": {"steps": 12, "batch_size": 6, "threads": 1},
             "eval": {"every": 5, "windows": 8, "sample_tokens": 4}, "numerics": {"compile": False},
-            "log": {"quiet": True}, "save": "final",
+            "log": {"quiet": True}, "save": "final", "stability": {}, "checkpoint": {},
         }  # fmt: skip
         for name, value in changes.items():
             group, key = name.split("__")
@@ -120,6 +125,13 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         {"name": "fsdp", "config": build(**SHARED), "resume": str(folder / "fsdp")},
         {"name": "fsdp from one", "config": build(**SHARED), "resume": str(folder / "one")},
         {"name": "ddp from fsdp", "config": build(**BOTH), "resume": str(folder / "fsdp")},
+        {"name": "parts, first half", "config": build(**ROLLS_BACK), "stop_at": 7, "checkpoint": str(folder / "parts")},
+        {
+            "name": "parts",
+            "config": build(**ROLLS_BACK),
+            "resume": str(folder / "parts"),
+            "checkpoint": str(folder / "parts, second half"),
+        },
     ]
     runs += [
         {"name": f"documents, {kind}", "config": documents(build, folder / kind, train__parallel=kind)}
@@ -171,7 +183,7 @@ def test_the_rows_of_one_micro_batch_are_shared_with_their_dropout(build: Build,
     assert to_rounding(alone, results["one micro-batch"])
 
 
-@pytest.mark.parametrize("name", ["fsdp", "fsdp from one", "ddp from fsdp"])
+@pytest.mark.parametrize("name", ["fsdp", "fsdp from one", "ddp from fsdp", "parts"])
 def test_shares_equal_the_whole(build: Build, results: dict[str, Any], name: str) -> None:
     """Weights and moments in shares, checkpoints written by all and read by another number, or in another form."""
     alone = described(result_of(run(build(**BOTH))))
@@ -199,6 +211,22 @@ def test_a_checkpoint_in_shares_is_read_by_one_process(build: Build, results: di
     }
     went_on = described(result_of(run(build(**BOTH), checkpoint)))
     assert to_rounding(described(result_of(run(build(**BOTH)))), went_on)
+
+
+def test_checkpoints_in_shares_have_their_common_states_once(build: Build, results: dict[str, Any]) -> None:
+    """Step 3 keeps the states of steps 0 and 2, step 6 also that of 4, step 7 also that of 6."""
+    folder = results["folder"] / "parts"
+    assert checkpoint_steps(folder) == [7, 6, 3]
+    files = list(folder.glob("*/part-*/shard-*.safetensors"))
+    assert len(files) == 2 * (4 + 3 + 2) and len({path.stat().st_ino for path in files}) == 2 * 4
+    checkpoint = load_checkpoint(folder)
+    alone = run(build(**ROLLS_BACK | {"train__parallel": "ddp"}), stop_at=7)[-1]
+    assert isinstance(alone, Checkpoint)
+    (now, kept), (now_alone, kept_alone) = map(from_checkpoint, (checkpoint, alone))
+    for ours, theirs in zip([now, *kept], [now_alone, *kept_alone], strict=True):
+        assert ours.step == theirs.step
+        assert ours.tensors.keys() == theirs.tensors.keys()
+        assert all(torch.allclose(t, theirs.tensors[n], atol=1e-5) for n, t in ours.tensors.items())
 
 
 @pytest.mark.slow

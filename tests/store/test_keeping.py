@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grok.checkpoint import load_weights, run_folder, save_weights
+from grok.checkpoint import load_checkpoint, load_weights, run_folder, save_checkpoint, save_weights
 from grok.cli.store import main
 from grok.errors import StoreError
-from grok.records import StepPoint
+from grok.records import Checkpoint, StepPoint
 from grok.store import DamagedShardWarning, StoreWriter, open_store, versions
 from grok.store import schema as schema_module
 from grok.store.compact import compact
@@ -75,11 +75,19 @@ class TestMerge:
         with StoreWriter(b) as writer:
             writer.commit([failed(rows[0]), *rows[2:]])
             writer.record_sweep("s1", ["x"], {})
-        save_weights(run_folder(b, rows[5].result.run_id), "final", {"w": torch.ones(2)})
+        own = run_folder(b, rows[5].result.run_id)
+        save_weights(own, "final", {"w": torch.ones(2)})
+        for step in (1, 2):  # checkpoints of a run that have a part in common
+            common = Checkpoint(
+                run_id=own.name, step=step, tensors={"best.w": torch.ones(3)}, state={}, parts=("best.",)
+            )
+            save_checkpoint(own, common, keep=None)
         report = merge(a, [b])
         assert (report.added, report.replaced, report.duplicates, report.conflicts) == (2, 1, 2, [])
         assert report.checkpoints == 1
-        assert load_weights(run_folder(a, rows[5].result.run_id), "final")["w"].tolist() == [1, 1]
+        assert load_weights(run_folder(a, own.name), "final")["w"].tolist() == [1, 1]
+        assert load_checkpoint(run_folder(a, own.name), 1).tensors["best.w"].tolist() == [1, 1, 1]
+        assert len({path.stat().st_ino for path in a.glob("checkpoints/*/*/part-*/tensors.safetensors")}) == 1
         assert (a / "sweeps" / "s1.json").exists()
         assert open_store(a).run_ids("completed") == {row.result.run_id for row in rows}
         for path in (a, b):

@@ -20,11 +20,13 @@ from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.gpt.training.history import History
 from grok.gpt.training.optimizer import state_of, state_tensors
-from grok.gpt.training.parallel import in_shares, keep, like, read_shares, write_shares
+from grok.gpt.training.parallel import in_shares, keep, like, local, read_shares, write_shares
 from grok.gpt.training.ranks import Ranks, one_line
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Counters, Trainer
+from grok.parts import EarlierParts, Entry, entry_of, folder_of, split
 from grok.records import Checkpoint
+from grok.tensors import content_hash
 
 VERSION: Final = 1
 SHAPES: Final = frozenset(
@@ -105,27 +107,32 @@ def to_checkpoint(
         for n, t in (moment.tensors | moment.history.tensors()).items():
             if first_name.setdefault(id(t), prefix + n) == prefix + n:
                 tensors[prefix + n] = t
-            else:  # moments share their best weights; the disk holds them once too
+            else:  # moments share their best weights; the disk holds them once, too
                 same[prefix + n] = first_name[id(t)]
         moments.append({"step": moment.step, "state": moment.state, "history": moment.history.state()})
+    prefixes = ["", *(f"kept.{i}." for i in range(1, len(moments)))]
+    parts = (*prefixes[1:], *(f"{prefix}{weights}." for prefix in prefixes for weights in ("best", "average")))
     shares: dict[str, Tensor] = {n: t for n, t in tensors.items() if isinstance(t, DTensor)}
     state = {"version": VERSION, "settings": deciding_settings(config), "moments": moments, "same": same, **rest}
     if shares:
         state["shares"] = list(shares)
     whole = {n: t for n, t in tensors.items() if n not in shares}
-    write = Shares(shares, ranks or Ranks()) if shares else None
-    return Checkpoint(run_id=run_id, step=now.step, tensors=whole, state=state, shards=write)
+    write = Shares(split(shares, parts), ranks or Ranks()) if shares else None
+    return Checkpoint(run_id=run_id, step=now.step, tensors=whole, state=state, parts=parts, shards=write)
 
 
 class Shares:
     """The tensors of a checkpoint that the processes hold in shares, and how they write them together."""
 
-    def __init__(self, tensors: dict[str, Tensor], ranks: Ranks) -> None:
-        self.tensors, self.ranks = tensors, ranks
+    def __init__(self, groups: dict[str, dict[str, Tensor]], ranks: Ranks) -> None:
+        """``groups``: those of each part by the prefix of their names, all others under ``""``."""
+        self.groups, self.ranks = groups, ranks
         self.written = False
 
-    def __call__(self, folder: Path | None = None) -> None:
-        """Write them into ``folder``, which rank 0 names; every process calls this.
+    def __call__(self, folder: Path | None = None, earlier: EarlierParts | None = None) -> dict[str, Entry]:
+        """Write them into ``folder``, parts beside it; every process calls this, rank 0 with arguments.
+
+        Return, on rank 0, what the checkpoint's manifest says of the parts.
 
         Raises:
             CheckpointError: a process could not write.
@@ -134,11 +141,37 @@ class Shares:
             raise CheckpointError(f"{folder}: another process cleared away the checkpoint that was being written")
         self.written = True
         folder = Path(self.ranks.tell(None if folder is None else str(folder.resolve())))
+        entries = {}
         try:
-            with self.ranks.watched():
-                write_shares(self.tensors, folder)
+            self._write(self.groups[""], folder)
+            for prefix, group in self.groups.items():
+                if prefix:
+                    part = folder.with_name(folder_of(self._content(group)))
+                    if self.ranks.tell(earlier is not None and self._is_missing(part, earlier)):
+                        self._write(group, part)
+                    if earlier is not None:
+                        entries[prefix] = entry_of(part)
         except CheckpointException as error:
             raise CheckpointError(f"writing {folder}: {one_line(error)}") from error
+        return entries
+
+    def _write(self, group: dict[str, Tensor], folder: Path) -> None:
+        with self.ranks.watched():
+            write_shares(group, folder)
+
+    def _is_missing(self, part: Path, earlier: EarlierParts) -> bool:
+        """Return whether the processes must write a part, for which there is a folder then."""
+        missing = not part.exists() and not earlier.share(part.name, part.parent)
+        if missing:
+            part.mkdir()
+        return missing
+
+    def _content(self, group: dict[str, Tensor]) -> str:
+        """Return a hash of what all processes hold of ``group``."""
+        own = content_hash({name: local(tensor) for name, tensor in group.items()})
+        every = torch.zeros(self.ranks.size, len(own) // 2, dtype=torch.int64)
+        every[self.ranks.index] = torch.tensor(list(bytes.fromhex(own)))
+        return content_hash({"shares": self.ranks.sum(every)})
 
 
 def read_checkpoint_shares(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, Tensor]:
@@ -148,15 +181,16 @@ def read_checkpoint_shares(checkpoint: Checkpoint, trainer: Trainer) -> dict[str
         CheckpointError: they cannot be read on this machine.
     """
     parameters = dict(trainer.model.named_parameters())
-    names = checkpoint.state["shares"]
-    tensors = in_shares({n: parameters[parameter_of(n)] for n in names})
-    try:
-        read_shares(tensors, checkpoint.shards)
-    except (OSError, CheckpointException) as error:
-        raise CheckpointError(
-            f"the shares of the checkpoint in {checkpoint.shards} cannot be read ({one_line(error)}): every process "
-            "needs the store's folder"
-        ) from error
+    tensors = in_shares({n: parameters[parameter_of(n)] for n in checkpoint.state["shares"]})
+    for prefix, group in split(tensors, checkpoint.shards).items():
+        folder = checkpoint.shards[prefix]
+        try:
+            read_shares(group, Path(folder))
+        except (OSError, CheckpointException) as error:
+            raise CheckpointError(
+                f"the shares of the checkpoint in {folder} cannot be read ({one_line(error)}): every process needs the "
+                "store's folder"
+            ) from error
     return tensors
 
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -197,8 +196,9 @@ class Ranks:
             self.broadcast(tensor)
         state = saved["state"]
         state = state | {"same": {n: first for n, first in state["same"].items() if first in tensors}}
-        shards = None if saved["shards"] is None else Path(saved["shards"])
-        return Checkpoint(run_id=saved["run_id"], step=saved["step"], tensors=tensors, state=state, shards=shards)
+        return Checkpoint(
+            run_id=saved["run_id"], step=saved["step"], tensors=tensors, state=state, shards=saved["shards"]
+        )
 
 
 def _described(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
@@ -210,7 +210,7 @@ def _described(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
         "run_id": checkpoint.run_id,
         "step": checkpoint.step,
         "state": checkpoint.state,
-        "shards": None if checkpoint.shards is None else str(checkpoint.shards),
+        "shards": checkpoint.shards and {part: str(folder) for part, folder in checkpoint.shards.items()},
         "tensors": [[n, str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in needed],
     }
 
