@@ -43,6 +43,9 @@ def heading(observations: Observations) -> list[Fact]:
     if len(observations.gpt):
         presets = observations.gpt["config.experiment"].fillna("no preset").unique()
         facts.append(Fact("Language models", _some([str(p) for p in sorted(presets)])))
+        facts.append(
+            Fact("Their model and training", _some(_different(observations.gpt, describe_language_model), "; "))
+        )
     if len(observations.all_runs):
         facts += [Fact("Trained", _dates(observations)), Fact("Code", _code(observations.all_runs))]
     return facts + [Fact("Command", command, is_command=True) for command in _commands(observations)]
@@ -56,6 +59,18 @@ def describe_model(row: pd.Series) -> str:
         f"transformer of {int(layers)} layer{'s' if layers > 1 else ''}, width {int(width)}, "
         f"{int(row['config.model.heads'])} heads, MLP {int(4 * width if pd.isna(inner) else inner)}, "
         f"{str(row['config.model.activation']).upper()}, {norm.get(str(row['config.model.norm']), '')}"
+    )
+
+
+def describe_language_model(row: pd.Series) -> str:
+    """Return model, batch and length of a language model's run in words."""
+    layers, width, heads, context, batch, steps = (
+        int(row[f"config.{name}"])
+        for name in ("model.layers", "model.d_model", "model.heads", "model.context", "train.batch_size", "train.steps")
+    )
+    return (
+        f"transformer of {layers} layer{'s' if layers > 1 else ''}, width {width:,}, {heads} heads, "
+        f"{context:,} tokens; learning rate {row['config.optim.lr']:g}, batch {batch:,}, {steps:,} steps"
     )
 
 
@@ -118,11 +133,15 @@ def _value(value: object) -> str:
 
 def _each(rows: pd.DataFrame, words: Callable[[pd.Series], str]) -> str:
     """Return the distinct descriptions of the rows, joined."""
+    return _some(_different(rows, words), "; ")
+
+
+def _different(rows: pd.DataFrame, words: Callable[[pd.Series], str]) -> list[str]:
     settings = [
         c for c in rows if str(c).startswith(("config.task.", "config.model.", "config.optim.", "config.train."))
     ]
     kinds = rows.drop_duplicates([c for c in settings if rows[c].notna().any()])
-    return _some(list(dict.fromkeys(words(row) for _, row in kinds.iterrows())), "; ")
+    return list(dict.fromkeys(words(row) for _, row in kinds.iterrows()))
 
 
 def _some(words: list[str], between: str = ", ") -> str:

@@ -244,6 +244,17 @@ def parser() -> Parser:
     return parser
 
 
+def in_words(runs: pd.DataFrame, scan: str | None = None) -> str:
+    """Return the seeds that tell ``runs`` apart: of their masters, or of the streams drawn under one master."""
+    one_master = len(runs) > 1 and runs["seed"].nunique() == 1
+    drawn = [s for s in REDRAWABLE if runs[f"seed_{s}"].nunique() > 1] if one_master else []
+    streams = [scan] if scan else drawn
+    if not streams:
+        return f"seeds {', '.join(map(str, runs['seed']))}"
+    named = ("×".join(str(row[f"seed_{s}"]) for s in streams) for _, row in runs.iterrows())
+    return f"{'×'.join(streams)} seeds {', '.join(named)}"
+
+
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
     """Choose candidates and controls, and repeat them."""
@@ -277,10 +288,10 @@ def main(argv: list[str]) -> int:
     rows = store.table("runs", list(choice.rows.index), None).to_pylist()
     refuse_too_many_runs(len(rows) * len(kinds) * arguments.times, f"--times {arguments.times}")
     planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times)]
-    chosen = ", ".join(str(seed) for seed in choice.candidates[f"seed_{arguments.scan}" if arguments.scan else "seed"])
+    chosen = in_words(choice.candidates, arguments.scan)
     print(
-        f"{len(choice.candidates)} candidates (seeds {chosen}) of {len(runs)} runs, {len(choice.controls)} "
-        f"ordinary controls; {', '.join(kinds)}: {len(planned)} repeats"
+        f"{len(choice.candidates)} candidates ({chosen}) of {len(runs)} runs, {len(choice.controls)} ordinary "
+        f"controls; {', '.join(kinds)}: {len(planned)} repeats"
     )
     return execute(planned, argv=["python", "-m", "sweeps.repeat", *argv]).exit_status
 

@@ -36,15 +36,15 @@ def with_terms(text: str) -> Markup:
     return Markup(_TERM.sub(explain, str(escape(text))))
 
 
-def cell(value: object) -> str:
-    """Return a table cell as text."""
+def cell(value: object, column: str = "") -> str:
+    """Return a table cell as text; a seed stands as it is typed."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 or value.is_integer() else f"{value:.4g}"
-    if isinstance(value, int) and abs(value) < 10**9:
+    if isinstance(value, int) and abs(value) < 10**9 and not (column.endswith("seed") or column.startswith("seed_")):
         return f"{value:,}"
     return str(value)
 

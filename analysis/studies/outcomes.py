@@ -38,7 +38,10 @@ class Outcome:
     censored: float
     """Share of runs at the end of the scale: not generalised by the horizon; at chance level, or without an error."""
     rounding: float = 0.0
-    """Variance of a value from the interval between evaluations alone: a lower bound of the error variance."""
+    """Variance of a value from the interval between evaluations, or between two accuracies, alone.
+
+    A lower bound of the error variance.
+    """
     is_loss: bool = False
     """Whether it is a language model's validation loss, in nats per token."""
 
@@ -87,10 +90,12 @@ def wrong_log_odds(observations: Observations, rows: pd.DataFrame) -> Outcome:
     modulus = floats(rows["config.task.modulus"])
     equations = np.maximum(1.0, modulus**2 * (1 - floats(rows["config.task.train_fraction"])))
     right = accuracy * equations
-    values = np.log(equations - right + 0.5) - np.log(right + 0.5)
+    wrong = equations - right
+    values = np.log(wrong + 0.5) - np.log(right + 0.5)
+    width = 1 / (wrong + 0.5) + 1 / (right + 0.5)  # from one number of right answers to the next
     cut_off = (accuracy < CHANCE / modulus) | (right > equations - 1)
     name = f"log odds of a wrong answer at step {horizon:,}"
-    return Outcome(values, name, False, horizon, float(cut_off.mean()))
+    return Outcome(values, name, False, horizon, float(cut_off.mean()), float((width**2).mean() / 12))
 
 
 def final_loss(observations: Observations, rows: pd.DataFrame) -> Outcome:

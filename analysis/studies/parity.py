@@ -26,6 +26,12 @@ RANGES: Final = {
     "weight_norm": (64.8, 66.0),
 }
 """Lowest and highest value of each measure in the independent run at step 3,000."""
+WORDS: Final = {
+    "train_loss": "training loss",
+    "val_acc": "validation accuracy",
+    "val_loss": "validation loss",
+    "weight_norm": "weight norm",
+}
 EARLY_STEP, EARLY_LOSS = 250, 5.3
 """Training loss of the independent run at step 250."""
 
@@ -62,7 +68,13 @@ def analyse(observations: Observations, question: Question) -> Parity:
         raise NotEnoughData(
             f"seeds 0 to 11 of the diary's regime evaluated at step {STEP:,} (missing: {', '.join(map(str, absent))})"
         )
-    study = Parity(name=question.name, title=question.title, question=question.question, measures=measures)
+    study = Parity(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        scope=f"Seeds 0 to 11 under the default settings, the diary's regime, at step {STEP:,}.",
+        measures=measures,
+    )
     records = []
     for name, (low, high) in RANGES.items():
         values = floats(measures[name])
@@ -82,10 +94,9 @@ def analyse(observations: Observations, question: Question) -> Parity:
         )
         study.findings.append(
             Finding(
-                name,
-                f"{median:.4g}",
-                f"{name}: median {median:.4g} over seeds 0 to 11 at step {STEP:,}, {'inside' if inside else 'OUTSIDE'} "
-                f"the independent run's {low} to {high}; seeds outside: {', '.join(map(str, outside)) or 'none'}.",
+                f"median {WORDS[name]}, {'inside' if inside else 'outside'} the independent run's range",
+                f"{median:.4g} (range {low} to {high})",
+                f"Seeds outside this range: {', '.join(map(str, outside)) or 'none'}.",
                 headline=True,
             )
         )

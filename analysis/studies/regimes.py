@@ -163,7 +163,7 @@ def one(observations: Observations, population: Population, question: Question) 
         }[regime]
         study.findings.append(
             Finding(
-                f"{regime} regime",
+                f"{regime} regime, of generalised seeds",
                 e.percent(),
                 f"{hits} of {n} generalised seeds ({task}) {words}: {e.percent()}.",
                 e,
@@ -174,7 +174,7 @@ def one(observations: Observations, population: Population, question: Question) 
     waiting = len(events) - n
     if waiting:
         study.notes.append(
-            f"{waiting} of {len(events)} seeds had not generalised when they ended and have no label, "
+            f"{waiting:,} of {len(events):,} seeds had not generalised when they ended and have no label, "
             "so the shares are biased towards early seeds."
         )
     _check_by_clustering(study, done)

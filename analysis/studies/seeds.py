@@ -184,8 +184,10 @@ def compact(table: pd.DataFrame, by_accuracy: bool = True) -> pd.DataFrame:
         "weight_norm": "weight norm",
     }
     frame = pd.DataFrame({"run": table["run_id"].str[:10]})
+    # a language model does not generalise at a step
+    always = ("seed", "val_acc", *(["grokked_step"] if (table["mode"] == "arithmetic").any() else []))
     for column, name in shown.items():
-        if column not in table or (column not in ("seed", "grokked_step", "val_acc") and _is_constant(table[column])):
+        if column not in table or (column not in always and _is_constant(table[column])):
             continue
         if column.startswith("seed_") and _follows(table, column):
             continue

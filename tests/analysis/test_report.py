@@ -225,6 +225,13 @@ def test_cells(value: object, text: str) -> None:
     assert cell(value) == text
 
 
+def test_a_seed_stands_in_a_table_as_it_is_typed() -> None:
+    assert [cell(12345, column) for column in ("seed", "init seed", "seed_order", "seeds")] == [
+        *["12345"] * 3,
+        "12,345",
+    ]
+
+
 def test_the_guide_names_every_section() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "reading-the-report.md").read_text(encoding="utf-8")
     assert [q.title for q in QUESTIONS if q.title not in guide] == []

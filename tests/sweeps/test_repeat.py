@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from grok.run import main
 from grok.store import open_store
+from sweeps.repeat import in_words
 from sweeps.repeat import main as repeat
 
 TINY = [
@@ -86,3 +88,11 @@ def test_bad_input_is_refused_in_one_line(
     assert repeat(["--store", str(store), *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and said in error
+
+
+def test_candidates_are_called_by_the_seeds_that_tell_them_apart() -> None:
+    runs = pd.DataFrame({"seed": [0, 0], "seed_split": [7, 7], "seed_init": [3, 5], "seed_order": [8, 8]})
+    assert in_words(runs) == "init seeds 3, 5"
+    assert in_words(runs, "order") == "order seeds 8, 8"
+    assert in_words(runs.assign(seed=[1, 2])) == "seeds 1, 2"
+    assert in_words(runs.assign(seed_order=[8, 9])) == "init×order seeds 3×8, 5×9"
