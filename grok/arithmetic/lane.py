@@ -154,6 +154,7 @@ class Lane:
         return evaluation
 
     def point(self, train_loss: float, train_acc: float, val_loss: float, val_acc: float) -> CurvePoint:
+        """Return the present step's point of the curve, with the norms and the learning rate."""
         weight_norm, weight_norm_all, block_norms = norms(self.parameters)
         return CurvePoint(
             step=self.run.step,

@@ -97,9 +97,11 @@ class LaneModel:
         return self.norm(p, name + "norm2", x) if post else x
 
     def norm(self, p: Parameters, name: str, x: Tensor) -> Tensor:
+        """Return LayerNorm ``name`` of rows ``x`` [..., R, D]."""
         return self.ops.layer_norm(x, p[name + ".weight"], p[name + ".bias"])
 
     def mlp(self, p: Parameters, name: str, x: Tensor) -> Tensor:
+        """Return the MLP ``name`` of rows ``x`` [..., R, D]."""
         h = self.ops.linear(x, p[name + "up.weight"], p.get(name + "up.bias"))
         h = self.gelu(h) if self.config.activation == "gelu" else F.relu(h)
         return self.ops.linear(h, p[name + "down.weight"], p.get(name + "down.bias"))

@@ -79,6 +79,7 @@ def gini(shares: Tensor) -> float:
 
 
 def fourier_metrics(parameters: Parameters, task: TaskConfig) -> dict[str, float]:
+    """Return the spectrum's share in its five strongest frequencies and its Gini coefficient; empty without a group."""
     shares = spectrum(parameters, task)
     if shares is None:
         return {}
@@ -164,5 +165,6 @@ def logit_metrics(train_set: Equations, logits: Logits) -> dict[str, float]:
 
 
 def gradient_metrics(gradients: dict[str, Tensor]) -> dict[str, float]:
+    """Return the L2 norm of all gradients."""
     square = sum(float(g.double().square().sum()) for g in gradients.values())
     return {"gradient_norm": math.sqrt(square)}

@@ -20,6 +20,8 @@ from grok.config.arithmetic import ModelConfig
 
 
 class CausalSelfAttention(nn.Module):
+    """Multi-head self-attention in which a position attends to itself and earlier ones (Vaswani et al. 2017)."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         d = config.d_model
@@ -39,6 +41,8 @@ class CausalSelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
+    """Two linear layers with an activation between them, D to F to D, at each position."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         assert config.d_ff is not None
@@ -52,6 +56,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """Attention and MLP, each with a residual connection; LayerNorm after it, before it, or none (``model.norm``)."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.order = config.norm

@@ -31,7 +31,7 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
     if not 1 <= task.train_examples() < task.examples():
         raise ConfigError(
             f"task.train_fraction={task.train_fraction} of {task.examples()} examples leaves {task.train_examples()} "
-            "to train: at least one to train and one to validate are needed"
+            "for training: expected at least one for training and one for validation"
         )
     config.refuse_large_batch()
     config = replace(config, numerics=NumericsConfig(compile=False))
@@ -45,4 +45,4 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
         raise
     except Exception as error:
         named = ", ".join(f"{name}={label(spec)}" for name, spec in config.plugins().items())
-        raise ConfigError(f"{named}: one step of it fails ({type(error).__name__}: {error})") from error
+        raise ConfigError(f"{named}: a trial step fails ({type(error).__name__}: {error})") from error

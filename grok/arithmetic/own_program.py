@@ -85,7 +85,10 @@ class ModuleProgram:
         if config.precision == "tf32":
             raise ConfigError("precision=tf32 is a mode of CUDA devices: on a CPU expected float32, float64 or bf16")
         if config.model.plugin and config.model.dropout:
-            raise ConfigError(f"model.dropout: {label(config.model.plugin)} has layers of its own; give it an argument")
+            raise ConfigError(
+                f"model.dropout={config.model.dropout} does not apply to {label(config.model.plugin)}: give your model "
+                "an argument instead"
+            )
         if config.eval.metrics and set(config.eval.metrics) - {"gradient"}:
             raise ConfigError(
                 f"eval.metrics={config.eval.metrics}: for a plain module expected gradient, or your own metrics in "

@@ -67,6 +67,7 @@ class ArithmeticRun(TrainingRun):
         return train.stop_when_generalised and self.step % train.stop_every == 0
 
     def evaluation_due(self) -> bool:
+        """Return whether the run is evaluated at the present step."""
         return self.step in self.due
 
     def next_due(self) -> int:
@@ -98,6 +99,7 @@ class ArithmeticRun(TrainingRun):
         )
 
     def ended(self) -> bool:
+        """Return whether the run has ended; sets ``stop_reason`` at its last step."""
         if self.stop_reason is None and self.step >= self.config.train.steps:
             self.stop_reason = "steps"
         return self.stop_reason is not None

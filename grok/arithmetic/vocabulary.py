@@ -42,6 +42,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, task: TaskConfig) -> Vocabulary:
+        """Return the vocabulary of a task, with the layout of ``task.sequence``."""
         words: dict[str, int | str] = {"eos": EOS, "=": EQUALS, "op": operation_token(task.operation)}
         return cls(task.modulus, tuple(words.get(word, word) for word in task.sequence.split()))
 

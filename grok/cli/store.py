@@ -66,7 +66,7 @@ def parser() -> Parser:
     for name, meaning in (
         ("status", "what is in the store, and whether anything needs attention; writes nothing"),
         ("verify", "read every byte of the tables and check every promise; writes nothing"),
-        ("compact", "merge small shards into large ones; readers never see less or double"),
+        ("compact", "merge small shards into large ones; readers see every row once meanwhile"),
         ("migrate", "bring a store of an older version to the current columns"),
         ("restore", "bring back what quarantine/ holds and is whole"),
     ):

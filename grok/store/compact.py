@@ -75,7 +75,7 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
         if not can_exchange(layout):
             raise StoreError(
                 f"{path}: this file system cannot exchange two folders in one step, so compacting here would show "
-                f"readers less or double for a moment: run `grok store merge {path} --into NEW` instead"
+                f"readers missing or repeated rows for a moment: run `grok store merge {path} --into NEW` instead"
             )
         merge_shards(layout, before, shard_rows)
         return Compaction(len(before), len(_own(layout)), recovered)

@@ -97,9 +97,11 @@ class Layout:
         return self.root / "live"
 
     def table(self, kind: str) -> Path:
+        """Return the folder of table ``kind``."""
         return self.root / kind
 
     def shard(self, kind: str, name: str) -> Path:
+        """Return the file of table ``kind`` in the shard ``name``, which may not exist."""
         return self.root / kind / f"{name}.parquet"
 
     def names(self, kind: str) -> set[str]:
@@ -216,7 +218,7 @@ def _check_place(layout: Layout) -> bool:
             return _check_place(layout)
         if foreign:
             raise StoreError(
-                f"store.path={layout.root} holds other things ({', '.join(foreign[:3])}"
+                f"store.path={layout.root} has other files ({', '.join(foreign[:3])}"
                 f"{', ...' if foreign[3:] else ''}) and no store.json: choose an empty or a new folder"
                 f"{_lost_marker(layout)}"
             )

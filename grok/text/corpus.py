@@ -199,7 +199,7 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
     file = folder / "manifest.json"
     if not file.is_file():
         raise DataError(
-            f"{folder} holds no prepared corpus (no manifest.json):"
+            f"{folder} has no prepared corpus (no manifest.json):"
             f" make one with `grok prepare text --input FILE --tokenizer char --out {folder}`"
         )
     try:
@@ -284,7 +284,7 @@ class SplitWriter:
             DataError: an id is not below ``vocab_size``.
         """
         if len(ids) and int(ids.max()) >= self._vocab_size:
-            raise DataError(f"the tokeniser gave id {int(ids.max())}, its vocabulary has {self._vocab_size}")
+            raise DataError(f"the tokeniser returned id {int(ids.max())}, its vocabulary has {self._vocab_size}")
         data = np.ascontiguousarray(ids, dtype=self._dtype).tobytes()
         self._file.write(data)
         self._hasher.update(data)

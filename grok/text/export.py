@@ -52,8 +52,8 @@ def _definition(tokenizer: Tokenizer) -> str:
         return tokenizer.to_json()
     if isinstance(tokenizer, OwnTokenizer):
         raise DataError(
-            f"the tokeniser {tokenizer.target} is code of your own, which has no form of Hugging Face's: "
-            "--without-tokenizer writes the weights alone"
+            f"the tokeniser {tokenizer.target} is your own code, which Hugging Face's format cannot express: "
+            "--without-tokenizer exports only the weights"
         )
     library = tokenizers_library()
     if isinstance(tokenizer, CharTokenizer):

@@ -132,7 +132,7 @@ def _check(request: Request) -> None:
         if not request.out.is_dir():
             raise DataError(f"--out {request.out} is a file: expected a folder")
         if any(request.out.iterdir()):
-            raise DataError(f"--out {request.out} holds other files: name a new or empty folder")
+            raise DataError(f"--out {request.out} has other files: name a new or empty folder")
 
 
 def _given_tokenizer(request: Request) -> Tokenizer | None:

@@ -105,7 +105,7 @@ CASES = {
     "preset of the other mode": (["mode=arithmetic", "experiment=gpt/gpt2_117m"], ["is a preset of mode=gpt"]),
     "gpt without its data": (
         ["mode=gpt", "experiment=gpt/shakespeare_char", "data.path=nowhere"],
-        ["nowhere holds no prepared corpus", "grok prepare"],
+        ["nowhere has no prepared corpus", "grok prepare"],
     ),
 }
 

@@ -118,7 +118,7 @@ def test_a_tokeniser_gives_the_same_ids(kind: str, samples: Callable[[str], Path
 def test_weights_go_without_a_tokeniser_of_ones_own(settings: Build, tmp_path: Path) -> None:
     ours = OwnTokenizer(json.dumps({"target": "words.Words", "code": "1", "vocab_size": 9, "state": []}))
     model = random_model(settings(), vocab_size=9)
-    with pytest.raises(DataError, match=r"words\.Words is code of your own.*--without-tokenizer"):
+    with pytest.raises(DataError, match=r"words\.Words is your own code.*--without-tokenizer"):
         save_hf_folder(tmp_path / "out", model, ours)
     assert not (tmp_path / "out").exists()
     save_hf_folder(tmp_path / "out", model, ours, tokenizer_too=False)

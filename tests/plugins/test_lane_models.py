@@ -136,7 +136,7 @@ def test_the_ordinary_model_under_another_name_has_its_bits(
 
 @pytest.mark.parametrize(
     ("target", "said"),
-    [("mine.Silent", "without parameter_shapes"), ("mine.Broken", "one step of it fails")],
+    [("mine.Silent", "without parameter_shapes"), ("mine.Broken", "a trial step fails")],
 )
 def test_one_that_cannot_train_is_refused_before_anything_is_trained(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: str

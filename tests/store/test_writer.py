@@ -42,7 +42,7 @@ class TestRefused:
 
     def test_a_folder_of_something_else(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.tex").write_text("mine")
-        with pytest.raises(StoreError, match=r"holds other things \(thesis.tex\).*choose an empty"):
+        with pytest.raises(StoreError, match=r"has other files \(thesis.tex\).*choose an empty"):
             StoreWriter(tmp_path)
         assert [p.name for p in listing(tmp_path)] == ["thesis.tex"]
 

@@ -221,7 +221,7 @@ def test_foreign_folders_and_empty_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").write_text("precious")
     (tmp_path / "t.txt").write_text("text enough")
-    with pytest.raises(DataError, match="holds other files"):
+    with pytest.raises(DataError, match="has other files"):
         prepare(request(tmp_path, tmp_path / "t.txt"))
     with pytest.raises(DataError, match="is a file: expected a folder"):
         prepare(request(tmp_path, tmp_path / "t.txt", out="t.txt"))

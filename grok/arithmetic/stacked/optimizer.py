@@ -46,6 +46,7 @@ class Coefficients:
         return cls(*[x.to(state.dtype) for x in coefficients])
 
     def all(self) -> tuple[Tensor, ...]:
+        """Return the coefficients in the order in which ``adamw`` takes them."""
         return (self.lr, self.keep1, self.keep2, self.correction1, self.correction2, self.eps, self.decay)
 
 

@@ -106,6 +106,7 @@ class Source:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Columns of a table that may have the text: ``field``, or those of the form."""
         return (self.field,) if self.field else form_of(self.form).columns
 
     def pieces(self) -> Iterator[Piece]:
