@@ -69,6 +69,6 @@ def spike_curves(study: Spikes) -> Drawing | None:
                 color=SERIES[i % len(SERIES)],
                 fontsize=SMALL,
             )
-    caption = "Training loss of every run, a running median of five steps; all panels have the same axes."
+    caption = "Training loss of every run, a running median of three steps; all panels have the same axes."
     data = study.curves.merge(runs[[*study.factors, "seed"]], left_on="run_id", right_index=True)
     return Drawing("spike_curves", "Who spiked", caption, figure, pd.DataFrame(data), f"{len(runs):,} runs")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 RISE: Final = 0.5
 """Nats above the lowest loss before that make an excursion."""
-SMOOTH: Final = 5
+SMOOTH: Final = 3
 """Steps of the running median: one hard batch is no excursion."""
 
 
