@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 from tests.doors.conftest import Door
 from tests.doors.test_refusals import refused
+from tests.gpt.test_sinks import scalars
 from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it
 
 PRESET = ("mode=gpt", "experiment=gpt/shakespeare_char")
@@ -141,6 +144,45 @@ def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
     )  # fmt: skip
     assert ended.status == 0 and len(seen) > 0 and all(seen)
     assert {"rolled_back"} < set(open_store("S").statuses().values())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_png")
+def test_a_rollback_is_in_the_store_in_tensorboard_and_in_the_report(door: Door, dirty: Corpus) -> None:
+    """One failure, its branch seen in all three, with the same names and steps."""
+    ended = door(
+        *PRESET, f"data.path={dirty.path}", "store.path=S", "log.tensorboard=T", "save=none",
+        "model.layers=2", "model.d_model=24", "model.heads=3", "model.context=16", "optim.lr=1e-2",
+        "optim.schedule=constant", "optim.warmup_steps=4", "train.steps=121", "train.batch_size=2", "train.threads=1",
+        "eval.every=60", "eval.windows=4", "eval.sample_tokens=0", "stability.policy=skip_data", "stability.spike=0.8",
+        "stability.sigma=4", "stability.window=16", "stability.snapshot_every=8", "stability.margin=4",
+        "stability.skip_steps=1", "stability.tries=1", "log.quiet=true",
+    )  # fmt: skip
+    assert ended.status == 0
+    store = open_store("S")
+    runs = store.runs().set_index("status")
+    own, abandoned = runs.loc["completed"], runs.loc["rolled_back"]
+    assert abandoned.run_id == abandoned_id(own.run_id, 1) and abandoned.parent_run_id == own.run_id
+    began = int(abandoned.branch_step)
+    steps = {name: log.set_index("step") for name, log in store.steps().groupby("run_id")}
+    fault = int(steps[abandoned.run_id].index.max())
+    assert steps[abandoned.run_id].event[fault] == abandoned.stop_reason == "spike" and began < fault < 121
+    assert steps[own.run_id].event[began + 1] == "rolled_back" and steps[own.run_id].index.max() == 121
+
+    first, second = scalars(Path("T", own.run_id)), scalars(Path("T", own.run_id, "branch-1"))
+    for logged, run_id, since in ((first, abandoned.run_id, 0), (second, own.run_id, began)):
+        losses = steps[run_id].train_loss[steps[run_id].index > since]
+        assert [step for step, _ in logged["train/loss"]] == list(losses.index)
+        assert [loss for _, loss in logged["train/loss"]] == pytest.approx(list(losses), rel=1e-6)
+
+    assert report.main(["S", "--out", "R"]) == 0
+    (study,) = [s for s in json.loads(Path("R/report.json").read_text())["studies"] if s["name"] == "gpt"]
+    assert "branches" in study["tables"]
+    (row,) = csv.DictReader(Path("R/tables/gpt_branches.csv").read_text().splitlines())
+    words = {"run_id": abandoned.run_id, "parent_run_id": own.run_id, "branch_step": str(began), "stop_reason": "spike"}
+    assert words.items() <= row.items()
+    assert "1 rolled_back" in " ".join(study["notes"])
+    assert abandoned.run_id in Path("R/report.html").read_text()
 
 
 @pytest.mark.slow
