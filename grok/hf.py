@@ -86,6 +86,10 @@ def _export(arguments: argparse.Namespace) -> str:
     )
 
 
+_ADDED: Final = ("data.mixture_hashes", "data.document_mask")
+"""Settings that an import never has, and that came later: an import keeps the name that it had before them."""
+
+
 def _import(arguments: argparse.Namespace) -> str:
     from grok.checkpoint import run_folder, save_checkpoint
     from grok.config.fields import canonical_json
@@ -102,7 +106,8 @@ def _import(arguments: argparse.Namespace) -> str:
     config = _settings(model, arguments.data)
     trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
     trainer.model.load_state_dict(model.state_dict())
-    named = f"{weights_hash(copy_weights(model))}{corpus.hash}{canonical_json(deciding_settings(config))}"
+    deciding = {n: v for n, v in deciding_settings(config).items() if n not in _ADDED}
+    named = f"{weights_hash(copy_weights(model))}{corpus.hash}{canonical_json(deciding)}"
     run_id = hashlib.sha256(named.encode()).hexdigest()[:20]
     rest = {"data": corpus.hash, "data_path": str(Path(arguments.data).resolve()), "numerics": [], "tries": 0,
             "changes": [], "seconds": 0.0, "started_at": 0.0}  # fmt: skip

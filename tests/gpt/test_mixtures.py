@@ -131,6 +131,10 @@ def test_another_mixture_needs_to_be_named_on_the_way(mixed: Build) -> None:
     changed = named(mixed({"main": 1}))
     with pytest.raises(CheckpointError, match=r"data\.mixture_hashes: checkpoint .*, now"):
         run(changed, resume=half)
+    settings = {n: v for n, v in half.state["settings"].items() if n not in ("data.mixture_hashes", "model.z_loss")}
+    older = Checkpoint(run_id=half.run_id, step=5, tensors=half.tensors, state={**half.state, "settings": settings})
+    with pytest.raises(CheckpointError, match=r"data\.mixture_hashes: checkpoint \{\}, now"):
+        run(named(mixed({"main": 1, "other": 3})), resume=older)  # written before there were mixtures
     resume = {"resume__run": half.run_id, "resume__step": 5, "resume__changes": ["data.mixture_hashes"]}
     assert result_of(run(named(mixed({"main": 1}, **resume)), resume=half)).steps == 12
 

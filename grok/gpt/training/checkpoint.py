@@ -94,6 +94,15 @@ def deciding_settings(config: GptConfig) -> dict[str, Any]:
     return values | {f"seeds.{name}": seeds[name] for name in sorted(config.live_streams())}
 
 
+def _neutral_settings(config: GptConfig) -> dict[str, Any]:
+    """Return the value that each setting had before there was such a setting, which an older checkpoint lacks."""
+    return {
+        name: canonical_json(rule.neutral) if isinstance(rule.neutral, (list, dict)) else rule.neutral
+        for name, _, rule in walk(config)
+        if not isinstance(rule.neutral, type)
+    }
+
+
 def to_checkpoint(
     run_id: str, config: GptConfig, now: Moment, kept: list[Moment], rest: dict[str, Any], ranks: Ranks | None = None
 ) -> Checkpoint:
@@ -236,7 +245,8 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
     Raises:
         CheckpointError: a setting differs and was not named, a named one does not differ, or the data is another.
     """
-    was, now = checkpoint.state["settings"], deciding_settings(config)
+    now = deciding_settings(config)
+    was = {n: value for n, value in _neutral_settings(config).items() if n in now} | checkpoint.state["settings"]
     different = {n: (was[n], now[n]) for n in sorted(was.keys() & now.keys()) if was[n] != now[n]}
     shown = {n: f"{n}: checkpoint {a}, now {b}" for n, (a, b) in different.items()}
     silent = [text for n, text in shown.items() if n not in config.resume.changes]
