@@ -1,8 +1,8 @@
-"""A figure of one's own in the report: how long each seed took from memorising to generalising.
+"""Your own figure in the report: the time of each seed from memorising to generalising.
 
     grok report results/store --with delay.delay
 
-A function of the store's observations that returns a ``Drawing``, or None where there is nothing to show.
+It is a function of the store's observations. It returns a ``Drawing``, or None if there is nothing to show.
 """
 
 import pandas as pd
@@ -12,7 +12,7 @@ from analysis.observations import Observations
 
 
 def delay(observations: Observations) -> Drawing | None:
-    """How does the step of generalising go with the step of memorising?"""
+    """How does the step of generalising depend on the step of memorising?"""
     rows = observations.arithmetic.dropna(subset=["memorised_step", "grokked_step"])
     if rows.empty:
         return None
@@ -22,5 +22,5 @@ def delay(observations: Observations) -> Drawing | None:
     steps_axis(axes, "step of memorising")
     axes.set_ylabel("step of generalising")
     waited = (frame["grokked"] / frame["memorised"]).median()
-    caption = f"Each point is a run that generalised; the median one did so {waited:.1f} times later than it memorised."
+    caption = f"Each point is a run that generalised. Median ratio of the two steps: {waited:.1f}."
     return Drawing("delay", "From memorising to generalising", caption, figure, frame, f"{len(frame):,} runs")

@@ -1,9 +1,9 @@
-"""An architecture of one's own on lanes: the transformer with gated linear units for its MLP (Shazeer 2020).
+"""Your own architecture on lanes: the transformer with gated linear units in its MLP (Shazeer 2020).
 
     grok sweep model.plugin._target_=gated.Gated 'seed=range(0,8)' experiment=quickstart
 
-A lane model computes on rows: [..., R, D] for the distinct prefixes of a batch, whatever their number. So what acts
-on each row by itself, as an MLP does, is written as for one; the table's shared rows are computed once.
+A lane model computes on rows [..., R, D], one for each distinct prefix of a batch. A part that acts on each row
+separately, such as an MLP, needs no change for this; rows that several examples share are computed once.
 """
 
 from dataclasses import replace
@@ -17,11 +17,11 @@ from grok.config import ArithmeticConfig
 
 
 class Gated(LaneModel):
-    """down(gelu(up x) · gate x). The gate is a tensor of its own: ``seeds.layers.blocks.0.mlp.gate=7`` redraws it."""
+    """down(gelu(up x) · gate x). The gate is a separate tensor: ``seeds.layers.blocks.0.mlp.gate=7`` redraws it."""
 
     @staticmethod
     def parameter_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
-        """Return the ordinary transformer's parameters, and a gate beside every ``up``."""
+        """Return the transformer's parameters, and a gate for every ``up``."""
         ordinary = parameter_shapes(replace(config, model=replace(config.model, plugin={})))
         gates = {name.replace(".up.", ".gate."): shape for name, shape in ordinary.items() if ".mlp.up." in name}
         return {**ordinary, **gates}

@@ -1,8 +1,9 @@
-"""A log of one's own beside the store: a file of JSON lines for each run.
+"""Your own log: a file of JSON lines for each run.
 
     grok sweep log.plugin._target_=json_lines.JsonLines log.plugin.folder=lines 'seed=range(0,8)' experiment=quickstart
 
-The first line has the run's settings, seeds and outcome, the last one how it ended, those between one evaluation each.
+The first line has the run's settings, seeds and outcome. Each further line has one evaluation. The last line has the
+status.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""A metric of one's own: by how much the right logit leads the best wrong one, on both sets.
+"""Your own metric: the right logit minus the largest wrong one, on both sets.
 
     grok sweep eval.metric_plugins.margin._target_=margin.margin 'seed=range(0,8)' experiment=quickstart
 
-The report draws it against the time of generalising, like the built-in ones.
+The report draws it over the time relative to generalisation, like the built-in metrics.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Muon for the arithmetic models: matrices move along orthogonalised momentum, everything else by AdamW.
+"""Muon for the arithmetic models: orthogonalised momentum for matrices, AdamW for all other parameters.
 
     grok sweep optim.plugin._target_=muon.Muon optim.lr=0.01 'seed=range(0,8)' experiment=quickstart
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Muon(torch.optim.Optimizer):
-    """``parameters`` are the named ones; embeddings, head, biases and norms go to AdamW at ``adam_share`` of lr."""
+    """``parameters`` are (name, tensor) pairs. Embeddings, head, biases and norms use AdamW at ``adam_share`` of lr."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrix: Tensor, rounds: int = 5) -> Tensor:
-    """Return about U Vᵀ of ``matrix`` = U S Vᵀ, by a Newton-Schulz iteration of degree five."""
+    """Return approximately U Vᵀ for ``matrix`` = U S Vᵀ, by a Newton-Schulz iteration of degree five."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix / (matrix.norm() + 1e-7)
     x = x.T if matrix.shape[0] > matrix.shape[1] else x

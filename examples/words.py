@@ -1,9 +1,9 @@
-"""A tokeniser and a text source of one's own: the commonest words, and one poem or verse for each blank line.
+"""Your own tokeniser and text source: the most frequent words, and documents separated by blank lines.
 
     grok prepare words.verses --input poems.txt --tokenizer words.Words --out data/poems
     grok run mode=gpt experiment=gpt/shakespeare_char data.path=data/poems data.tokenizer=words.Words
 
-The corpus keeps the hash of this file. The same command leaves the corpus as it is, until this file changes.
+The corpus has the hash of this file. If you repeat the command, the corpus stays unless this file has changed.
 """
 
 import re
@@ -22,7 +22,7 @@ def verses(name: str) -> Iterator[str]:
 
 
 class Words:
-    """Id 0 is any word but the commonest; id i is ``words[i - 1]``."""
+    """Id 0 is any unknown word; id i is ``words[i - 1]``."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = list(words)
@@ -31,12 +31,12 @@ class Words:
 
     @classmethod
     def fit(cls, texts: Iterable[str]) -> "Words":
-        """Return the tokeniser of the 1,000 commonest words, blanks and marks of the train split."""
+        """Return the tokeniser of the 1,000 most frequent words, blanks and marks of the train split."""
         counts = Counter(piece for text in texts for piece in PIECES.findall(text))
         return cls([word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:1000]])
 
     def state(self) -> list[str]:
-        """Return what the corpus keeps, from which ``Words(state)`` is made again."""
+        """Return the state that the corpus stores; ``Words(state)`` restores the tokeniser."""
         return self.words
 
     def encode(self, text: str) -> list[int]:

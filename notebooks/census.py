@@ -17,9 +17,8 @@
 #
 #     make notebooks GROK_STORE=results/quickstart
 #
-# The store comes from `grok sweep sweep=census`, or, in three minutes, from
-# `grok sweep experiment=quickstart 'seed=range(0,64)'`. What a store cannot answer yet is said in its place, with the
-# command that trains it.
+# `grok sweep sweep=census` makes the store. `grok sweep experiment=quickstart 'seed=range(0,64)'` makes a small one in
+# three minutes. If the store cannot answer a question yet, the notebook shows the command that trains the runs.
 
 # %%
 import os
@@ -35,8 +34,8 @@ studies
 # %% [markdown]
 # ## What super means
 #
-# The definition lives in one place. By accuracy a seed is judged at a fixed step; by time it must be three times
-# faster than the median seed, with seeds that never generalised counted as slower than their budget.
+# By accuracy, a seed is judged at a fixed step. By time, it must be three times faster than the median seed. Seeds that
+# did not generalise count as slower than their budget.
 
 # %%
 from analysis.criteria import DIARY, REGIMES
@@ -51,7 +50,7 @@ studies["census"]
 studies["census"].figures
 
 # %% [markdown]
-# Every number is a data frame: `.findings` has each one with its interval, `.tables` what the report shows.
+# The numbers are in data frames: `.findings` has each number with its interval, `.tables` the report's tables.
 
 # %%
 studies["census"].findings
@@ -59,8 +58,8 @@ studies["census"].findings
 # %% [markdown]
 # ## How long does it take, and are there two kinds of seeds?
 #
-# A seed that has not generalised by its last step is *censored*: it takes longer than that, we do not know how much.
-# The curve below respects that; a histogram would not.
+# A seed that has not generalised by its last step is *censored*: it takes longer, but we do not know how much longer.
+# The curve below takes this into account; a histogram would not.
 
 # %%
 studies["survival"]
@@ -69,7 +68,7 @@ studies["survival"]
 studies["survival"].figures
 
 # %% [markdown]
-# ## Another road, or the same road faster?
+# ## Do fast seeds generalise in another way, or only sooner?
 
 # %%
 studies["regimes"]
@@ -78,9 +77,9 @@ studies["regimes"]
 studies["regimes"].figures
 
 # %% [markdown]
-# ## How many seeds would settle it?
+# ## How many seeds does a census need?
 #
-# The diary saw 18 super seeds in 2,073. To know such a share to within a quarter of a percentage point:
+# The diary had 18 super seeds in 2,073. To know such a share to within a quarter of a percentage point:
 
 # %%
 from analysis.statistics.proportions import seeds_for_width

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # The split, the weights or the order?
 #
-# Seeds of the three streams are crossed, and every cell is run twice, the second time with its initial weights moved by
-# a unit in the last place. Without that second run, interaction between seeds and plain chaos would look the same.
+# The seeds of the three streams are crossed. Every cell is run twice, the second time with its initial weights moved by
+# a unit in the last place. Without the second run, interaction and chaos could not be separated.
 #
 #     grok sweep sweep=crossed
 #     make notebooks GROK_STORE=results/store
@@ -32,8 +32,8 @@ studies = grok.studies(path)
 # %% [markdown]
 # ## Variance shares
 #
-# The outcome of a run is the logarithm of the step at which it generalised; a run that did not counts with the end of
-# the budget. Each share is the part of the variance of that outcome that would vanish if this source were fixed.
+# The outcome of a run is the logarithm of the step at which it generalised. A run that did not generalise counts with
+# the end of its budget. A share is the part of the variance that is due to one source of randomness.
 
 # %%
 studies["crossed"]
@@ -42,11 +42,11 @@ studies["crossed"]
 studies["crossed"].figures
 
 # %% [markdown]
-# ## Given this order seed, are good weights likelier?
+# ## Are good weights more likely with some order seeds?
 #
-# The diary's author saw a batch order that made good model seeds 25% likelier. The best of many orders always looks
-# good, so the table comes with a false-discovery rate, and the confirmed ratio picks the order on one half of the
-# weights and measures it on the other.
+# The diary reports a batch order with which good model seeds were 25% more likely. The best of many orders always looks
+# good. So the table has false-discovery rates, and the confirmed ratio chooses the order on one half of the weights and
+# measures it on the other half.
 
 # %%
 studies["crossed"].table("conditional_rates")
@@ -54,7 +54,7 @@ studies["crossed"].table("conditional_rates")
 # %% [markdown]
 # ## Is it the seed?
 #
-# If the shares of the weights and of the order are small beside chaos, a super seed is not a property of its numbers.
+# If the shares of weights and order are small compared with chaos, being super is not a property of the seed.
 
 # %%
 studies["repeatability"]

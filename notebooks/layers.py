@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # Which layers carry a seed's speed?
+# # Which layers make a seed fast?
 #
-# The initial tensors of a super seed are moved, layer by layer, into a normal seed; batch order and split stay. All
-# combinations of layers are run, each twice with a perturbation of a unit in the last place.
+# Layers of a normal seed get the initial tensors of a super seed; batch order and split stay. All combinations of
+# layers are run, each twice with a perturbation of a unit in the last place.
 #
 #     grok layers --recipient SEED --donor SEED
 #     make notebooks GROK_STORE=results/store
@@ -32,9 +32,9 @@ studies = grok.studies(path)
 # %% [markdown]
 # ## Shapley shares
 #
-# A layer's share is its average contribution over all orders in which the layers could be exchanged. The shares sum
-# to the effect of exchanging everything. A layer that starts constant must have a share of exactly zero. Each
-# transplant stands by itself; a mean over them needs three or more.
+# A layer's share is its average contribution over all orders of exchanging the layers. The shares sum to the effect of
+# exchanging all layers. A layer that starts constant must have a share of exactly zero. Each transplant is a separate
+# result; a mean over transplants needs three or more.
 
 # %%
 studies["layers"]
@@ -43,9 +43,10 @@ studies["layers"]
 studies["layers"].figures
 
 # %% [markdown]
-# ## Do layers work together?
+# ## Do layers interact?
 #
-# An interaction away from zero says that two layers of the donor do more, or less, together than apart.
+# An interaction other than zero means that two layers of the donor together have another effect than the sum of their
+# effects.
 
 # %%
 studies["layers"].table("interactions")

@@ -85,6 +85,6 @@ def test_examples_are_written_into_a_folder_and_never_over_ones_own(
     out = str(tmp_path / "new")
     assert main(["examples", out]) == 0
     assert {file.name for file in (tmp_path / "new").iterdir()} == {file.name for file in MODULES}
-    assert "margin.py: A metric of one's own" in capsys.readouterr().out
+    assert "margin.py: Your own metric" in capsys.readouterr().out
     assert main(["examples", out]) == 2
     assert "already: give a new folder" in capsys.readouterr().err
