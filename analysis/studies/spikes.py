@@ -24,8 +24,8 @@ FEWEST: Final = 8
 """Runs below which there is no comparison of settings."""
 BEFORE: Final = 20
 """Steps before the lowest loss whose median gradient norm is the usual one."""
-GROWN: Final = {"weights": 1.5, "gradient norm": 3.0}
-"""How many times its level before a norm must reach, between the lowest loss and the peak, to be counted."""
+GROWN: Final = {"weights": ("weights", 1.5), "gradient norm": ("gradient", 3.0)}
+"""Column: whose norm it is, and how many times its level before it must reach, between lowest loss and peak."""
 
 
 @dataclass(kw_only=True)
@@ -150,13 +150,16 @@ def _answer(study: Spikes) -> None:
                 "rose.",
             )
         )
-        parts = [f"{int((spiked[name] >= times).sum())} the {name} {times:g} times" for name, times in GROWN.items()]
+        grown = [
+            f"the norm of the {name} reached {times:g} times its level before in "
+            f"{int((spiked[key] >= times).sum())} of {k} runs (median {spiked[key].median():.1f} times)"
+            for key, (name, times) in GROWN.items()
+        ]
         study.findings.append(
             Finding(
                 "what rose with the loss",
-                "; ".join(f"{name} ×{spiked[name].median():.1f}" for name in GROWN),
-                f"Between the lowest loss and the peak, of {k} runs had {' and '.join(parts)} their level before, or "
-                f"more (medians: {' and '.join(f'{name} {spiked[name].median():.1f}' for name in GROWN)} times).",
+                "; ".join(f"{name} ×{spiked[key].median():.1f}" for key, (name, _) in GROWN.items()),
+                f"Between the lowest loss and the peak {', '.join(grown)}.",
             )
         )
     if study.factors:
@@ -197,7 +200,7 @@ def _by_setting(study: Spikes) -> None:
                     "p (Holm)": f"{adjusted[factor]:.2g}" if factor in adjusted and value == values[0] else "",
                     "median rise": round(float(here["rise"].median()), 2) if k else None,
                     "last val loss": round(float(here["last_loss"].median()), 3),
-                    "against the first value": "reference" if value == values[0] else gap.plain(3) if gap else "",
+                    "difference to the first value": "reference" if value == values[0] else gap.plain(3) if gap else "",
                 }
             )
         text = f"{factor}: spikes in {'; '.join(counted)}"

@@ -112,7 +112,7 @@ def test_who_spiked_when_and_why() -> None:
     assert said["seeds agree"].shown == "6 of 6"
     table = next(t for t in study.tables if t.name == "spikes_by_setting").frame
     hot = table[(table["setting"] == "optim.lr") & (table["value"] == "0.03")].iloc[0]
-    assert hot["against the first value"] == ""  # differences that do not differ have no interval
+    assert hot["difference to the first value"] == ""  # differences that do not differ have no interval
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes", "spike_events"}
 
 
