@@ -45,7 +45,7 @@ from grok.checkpoint import save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.execute.allocation import keep_freed_memory, use_large_pages
-from grok.gpt.planning.planner import MACHINES, count_parameters, train_flops_per_token
+from grok.gpt.flops import MACHINES, count_parameters, train_flops_per_token
 from grok.gpt.training.batches import validation_starts
 from grok.gpt.training.checkpoint import capture, to_checkpoint
 from grok.gpt.training.history import History

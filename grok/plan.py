@@ -10,7 +10,8 @@ from grok.cli.command import Parser, command
 from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
-from grok.gpt.planning.planner import FITTED_FROM, MACHINES, Plan, chinchilla_loss, perplexity, plan
+from grok.gpt.flops import MACHINES
+from grok.gpt.planning.planner import FITTED_FROM, Plan, chinchilla_loss, perplexity, plan
 from grok.gpt.planning.published import page
 from grok.text.corpus import open_corpus
 

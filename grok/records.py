@@ -73,6 +73,10 @@ class StepPoint:
     consumed_samples: int = 0
     consumed_tokens: int = 0
     tokens_per_second: float = NAN
+    mfu: float = NAN
+    """Share of the devices' peak FLOP/s that the model's FLOPs are; not a number on a CPU and on unknown devices."""
+    peak_memory: float = NAN
+    """Bytes: the most that tensors took on the device so far, on a CPU the most that the process took (its RSS)."""
     data_wait: float = NAN
     """Share of the step's wall time spent waiting for data."""
     event: str | None = None

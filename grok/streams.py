@@ -3,7 +3,8 @@
 The address of a *stream* is its ``purpose``, its integer seed and any number of names
 and counters. A hash of the address is the key of a Philox counter generator. A stream has
 no state that advances, so adding a stream, a layer or an evaluation changes no other
-stream. No global generator is read or seeded in this project.
+stream. No global generator decides a result: where torch draws from
+nothing else, it is seeded from a stream and restored afterwards.
 
 Numbers are computed from the generator's raw 64-bit words by fixed formulas, because
 NumPy may change ``Generator.normal`` and ``Generator.permutation`` between releases, and

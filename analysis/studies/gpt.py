@@ -76,6 +76,7 @@ def analyse(observations: Observations, question: Question) -> Gpt:
     log = observations.steps
     mine = log[log["run_id"].isin(rows.index)] if log is not None else pd.DataFrame({"run_id": []})
     speed = mine.groupby("run_id")["tokens_per_second"].median() if len(mine) else pd.Series(dtype=float)
+    used = mine.groupby("run_id").agg({"mfu": "median", "peak_memory": "max"}) if len(mine) else None
     tokens = mine.groupby("run_id")["consumed_tokens"].max() if len(mine) else pd.Series(dtype=float)
     summary = pd.DataFrame(
         {
@@ -88,6 +89,8 @@ def analyse(observations: Observations, question: Question) -> Gpt:
             "steps": rows["steps"].to_numpy(),
             "tokens": floats(tokens.reindex(rows.index)),
             "tokens_per_second": floats(speed.reindex(rows.index)),
+            "mfu": floats(used["mfu"].reindex(rows.index)) if used is not None else math.nan,
+            "peak_memory": floats(used["peak_memory"].reindex(rows.index)) if used is not None else math.nan,
             "best_step": floats(best["step"].reindex(rows.index)),
             "best_loss": floats(best["val_loss"].reindex(rows.index)),
             "last_loss": floats(last["val_loss"].reindex(rows.index)),
@@ -135,11 +138,20 @@ def _run_table(summary: pd.DataFrame, rows: pd.DataFrame) -> Table:
             "at step": shown["best_step"],
             "last val loss": shown["last_loss"].round(4),
             "tokens/s": shown["tokens_per_second"].round(),
+            **_usage(shown),
             "run it again": [rerun_command(rows.loc[r]) for r in shown.index],
         }
     )
     caption = "Every run: validation loss in nats per token, perplexity per token; data by the hash of its manifest"
+    if "peak GB" in frame:
+        caption += "; peak GB: of tensors on a GPU, of the process on a CPU"
     return Table("runs", caption, frame, code=("run", "data", "run it again"))
+
+
+def _usage(shown: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the columns of MFU and memory, each where a run has it: logs of older versions have neither."""
+    columns = {"MFU": shown["mfu"].round(3), "peak GB": (shown["peak_memory"] / 1e9).round(2)}
+    return {name: column for name, column in columns.items() if column.notna().any()}
 
 
 def shares_seeds(rows: pd.DataFrame) -> bool:

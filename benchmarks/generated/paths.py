@@ -43,7 +43,7 @@ def gpt_difference(precision: str, dropout: float, *, chunked: bool, fused: bool
     ``fused``: dropout inside the attention kernel, as on one GPU. A graph break raises an error (``fullgraph``).
     """
     from grok.gpt import head
-    from grok.gpt.dropout import draw_masks, seed_kernels
+    from grok.gpt.dropout import draw_masks, kernels_seeded
     from grok.gpt.initial import build_model
 
     settings = {
@@ -65,8 +65,8 @@ def gpt_difference(precision: str, dropout: float, *, chunked: bool, fused: bool
         gradients = []
         for loss_of in (model.loss, torch.compile(model.loss, dynamic=False, fullgraph=True, backend="aot_eager")):
             model.zero_grad(set_to_none=True)
-            seed_kernels(cpu, 1)
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            low = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+            with kernels_seeded(cpu, Stream("dropout", 1), fused=fused), low:
                 loss = loss_of(x, y, masks)
             loss.backward()
             gradients.append([p.grad for p in model.parameters()])

@@ -122,6 +122,13 @@ class ModelConfig:
         """Return the number of heads of keys and values."""
         return self.kv_heads or self.heads
 
+    def drops_in_kernel(self, recompute: str) -> bool:
+        """Return whether on one GPU the fused kernel drops attention's weights, without masks.
+
+        ``recompute``: as ``train.recompute``; what is computed again must draw nothing.
+        """
+        return bool(self.dropout_attention) and self.softmax == "fused" and recompute == "none"
+
     def drops(self) -> bool:
         """Return whether any kind of dropout is on."""
         return any((self.dropout_embedding, self.dropout_residual, self.dropout_attention))

@@ -10,7 +10,8 @@ from typing import Final
 
 from grok.config import ArithmeticConfig, GptConfig
 from grok.execute.planned import PlannedRun
-from grok.gpt.planning.planner import count_parameters, layout
+from grok.gpt.flops import count_parameters
+from grok.gpt.planning.planner import layout
 from grok.store import Store
 from grok.text.corpus import read_manifest
 

@@ -81,7 +81,7 @@ def rounded_softmax(scores: Tensor) -> Tensor:
 def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float, dropped: float = 0.0) -> Tensor:
     """Return attention by the fused kernel; ``allowed`` is a mask or a bias, None for the plain causal one.
 
-    What it drops follows from the seed of the device's generator (``grok.gpt.dropout.seed_kernels``).
+    What it drops follows from the seed of the device's generator (``grok.gpt.dropout.kernels_seeded``).
     """
     low = q.dtype
     if q.device.type == "cpu" and low in (torch.bfloat16, torch.float16):

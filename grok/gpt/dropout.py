@@ -1,10 +1,14 @@
 """Dropout from the dropout stream: masks at (step, micro-batch, place), never from a global generator.
 
 On one GPU the fused kernel drops attention's weights itself: a mask of them would take more memory than all else. It
-draws by the device's generator, which is seeded with (step, micro-batch) first, so that nothing before it counts.
+can draw by the device's global generator only. That one is seeded with (step, micro-batch) before the kernel, so that
+nothing drawn before counts, and has its former state afterwards.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -52,12 +56,10 @@ def draw_masks(
 
     Each mask is drawn on ``device`` by a generator seeded with its own address, so the
     draws of one place never depend on whether another drops. ``rows``: only these of the ``b`` sequences are
-    returned, with the draws that they have among all of them. ``fused``: attention gets no mask, and its kernels are
-    seeded.
+    returned, with the draws that they have among all of them. ``fused``: attention gets no mask, its kernels
+    draw (:func:`kernels_seeded`).
     """
     masks = {}
-    if fused:
-        seed_kernels(device, stream.at("attention").seed64())
     for name, (p, shape) in places(config, b, t).items():
         if fused and name.endswith(".attention"):
             continue
@@ -67,10 +69,20 @@ def draw_masks(
     return masks
 
 
-def seed_kernels(device: torch.device, seed: int) -> None:
-    """Seed what kernels on ``device`` draw by themselves."""
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
+@contextmanager
+def kernels_seeded(device: torch.device, stream: Stream, *, fused: bool = True) -> Iterator[None]:
+    """Let kernels on ``device`` draw by ``stream`` in this block; afterwards its generator is as before.
+
+    The generator's state is on the host, so nothing waits for the device. ``fused``: whether kernels draw at all.
+    """
+    if not fused:
+        yield
+        return
+    index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index
+    generator = torch.cuda.default_generators[index] if device.type == "cuda" else torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(stream.at("attention").seed64())
+    try:
+        yield
+    finally:
+        generator.set_state(state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from pathlib import Path
 
 from grok.processes import Rank
@@ -53,3 +55,13 @@ def memory_limit(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/s
             except (OSError, ValueError):  # not mounted here, or "max"
                 continue
     return min(limits, default=None)
+
+
+def peak_of_process() -> int:
+    """Return the most bytes of resident memory that this process had so far."""
+    try:  # what getrusage says may be the memory of the process that started this one
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
+    except (OSError, IndexError, ValueError):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most

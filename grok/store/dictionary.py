@@ -165,6 +165,18 @@ STEPS: Final[Mapping[str, Column]] = {
     "consumed_samples": Column("Number of sequences trained on so far.", COUNT),
     "consumed_tokens": Column("Number of tokens trained on so far.", COUNT),
     "tokens_per_second": Column("Speed of this step.", "tokens/s"),
+    "mfu": Column(
+        "FLOPs of the model in this step (forward and backward, without recomputation) as a share of the devices' peak "
+        "in the run's precision, by data sheet.",
+        SHARE,
+        "the device is a CPU or not in the table of peaks, or the log is of an older version",
+    ),
+    "peak_memory": Column(
+        "On a GPU the most memory that tensors took so far, on a CPU the peak resident memory (RSS) of the process; of "
+        "several processes that of rank 0.",
+        "bytes",
+        "the log is of an older version",
+    ),
     "data_wait": Column("Share of the step's time spent waiting for data.", SHARE),
     "event": Column(
         "Event of this step: " + "; ".join(f"`{name}`: {words}" for name, words in EVENTS.items()) + ".",

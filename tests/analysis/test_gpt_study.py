@@ -52,6 +52,8 @@ def run(
             train_loss=4.2 * math.exp(-k / 300),
             consumed_tokens=k * 768,
             tokens_per_second=9000.0,
+            mfu=0.25 if k > 100 else 0.375,
+            peak_memory=1e9 + k * 1e6,
             event="spike" if k == 250 else None,
         )
         for k in range(1, 401)
@@ -87,6 +89,9 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert finding.estimate.value == pytest.approx(sum(values) / 4)
     assert finding.estimate.low < finding.estimate.value < finding.estimate.high
     assert study.runs["tokens"].tolist() == [400 * 768] * 4
+    (table,) = [t.frame for t in study.tables if t.name == "runs"]
+    assert table["MFU"].tolist() == [0.25] * 4
+    assert table["peak GB"].tolist() == [1.4] * 4
     assert "4 spike" in " ".join(study.notes)
     assert not any(t.name.startswith("published") for t in study.tables)
     assert len(study.steps.groupby("run_id").size()) == 4

@@ -92,7 +92,7 @@ def result_of(events: Sequence[Event]) -> RunResult:
 
 def differences(a: RunResult, b: RunResult) -> list[str]:
     """Return where two results differ in anything but wall time."""
-    timing = {"tokens_per_second", "data_wait"}
+    timing = {"tokens_per_second", "mfu", "peak_memory", "data_wait"}
     found = [n for n in ("weights_hash", "status", "stop_reason", "steps") if getattr(a, n) != getattr(b, n)]
     for kind in ("curve", "step_log"):
         ours, theirs = (list(map(asdict, getattr(r, kind))) for r in (a, b))

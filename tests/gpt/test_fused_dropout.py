@@ -11,8 +11,8 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.gpt.attention import attend
-from grok.gpt.dropout import draw_masks, seed_kernels
-from grok.gpt.training.numerics import Numerics, can_fuse_dropout
+from grok.gpt.dropout import draw_masks, kernels_seeded
+from grok.gpt.training.numerics import Numerics
 from grok.records import RunResult
 from grok.streams import Stream
 from tests.gpt.conftest import result_of, run
@@ -27,7 +27,7 @@ def on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = Numerics.of
 
     def of(config: GptConfig, device: str) -> Numerics:
-        return replace(resolve(config, device), fused_dropout=can_fuse_dropout(config))
+        return replace(resolve(config, device), fused_dropout=fused(config))
 
     monkeypatch.setattr(Numerics, "of", of)
 
@@ -45,8 +45,10 @@ def test_the_kernel_drops_weights_and_keeps_their_mean() -> None:
     q, k, v = (torch.randn(1, 1, t, width, generator=generator, dtype=torch.float64) for _ in range(3))
     how = {"bias": None, "scaling": "product", "softmax": "fused", "mask": None}
     whole = attend(q, k, v, **how)
-    seed_kernels(CPU, 3)
-    dropped = attend(*[x.expand(1, n, t, width) for x in (q, k, v)], dropped=p, **how)[0]
+    before = torch.get_rng_state()
+    with kernels_seeded(CPU, Stream("dropout", 3)):
+        dropped = attend(*[x.expand(1, n, t, width) for x in (q, k, v)], dropped=p, **how)[0]
+    assert torch.equal(torch.get_rng_state(), before)
     error = dropped.std(0) / math.sqrt(n)
     assert ((dropped.mean(0) - whole[0, 0]).abs() <= 5 * error).all() and error.min() > 0
     nothing = (dropped[:, 0] == 0).all(-1).double().mean().item()  # the first token sees itself alone
@@ -55,11 +57,11 @@ def test_the_kernel_drops_weights_and_keeps_their_mean() -> None:
 
 def test_attention_gets_no_mask_and_the_others_keep_theirs(settings: Build) -> None:
     model = settings(model__dropout=0.2).model
-    masked, fused = (
+    masked, others = (
         draw_masks(model, 2, 8, stream=Stream("dropout", 1).at(1, 0), device=CPU, fused=f) for f in (False, True)
     )
-    assert set(masked) - set(fused) == {"blocks.0.attention", "blocks.1.attention"}
-    assert all(torch.equal(fused[name], masked[name]) for name in fused)
+    assert set(masked) - set(others) == {"blocks.0.attention", "blocks.1.attention"}
+    assert all(torch.equal(others[name], masked[name]) for name in others)
 
 
 @pytest.mark.usefixtures("on_one_gpu")
@@ -67,7 +69,9 @@ def test_what_is_dropped_follows_from_the_streams_address_alone(settings: Build)
     config = settings(model__dropout=0.2, train__micro_batch=3)
     first = trained(config)
     torch.manual_seed(99)  # what was drawn before counts for nothing
+    state = torch.get_rng_state()
     again = trained(config)
+    assert torch.equal(torch.get_rng_state(), state)  # and what is drawn after is not moved
     other = trained(settings(model__dropout=0.2, train__micro_batch=3, seeds__dropout=5))
     assert "dropout=fused;" in first.numerics
     assert again.weights_hash == first.weights_hash and again.curve == first.curve
@@ -83,9 +87,13 @@ def test_nothing_is_dropped_in_an_evaluation(settings: Build) -> None:
     assert with_dropout.curve[-1].train_loss != without.curve[-1].train_loss
 
 
+def fused(config: GptConfig) -> bool:
+    return config.model.drops_in_kernel(config.train.recompute)
+
+
 def test_what_is_computed_again_keeps_its_masks(settings: Build) -> None:
-    assert can_fuse_dropout(settings(model__dropout=0.2))
-    assert not can_fuse_dropout(settings(model__dropout=0.0))
-    assert not can_fuse_dropout(settings(model__dropout=0.2, train__recompute="attention"))
-    assert not can_fuse_dropout(settings(model__dropout=0.2, model__softmax="float32"))
+    assert fused(settings(model__dropout=0.2))
+    assert not fused(settings(model__dropout=0.0))
+    assert not fused(settings(model__dropout=0.2, train__recompute="attention"))
+    assert not fused(settings(model__dropout=0.2, model__softmax="float32"))
     assert "dropout" not in Numerics.of(settings(model__dropout=0.2), "cpu").tag()

@@ -17,7 +17,7 @@ from tests.doors.conftest import command, start
 from tests.execute.content import content
 from tests.gpt.conftest import prepare_text, text_of
 
-TIMINGS = ("tokens_per_second", "data_wait")
+TIMINGS = ("tokens_per_second", "mfu", "peak_memory", "data_wait")
 KILLS = 8
 RUN = (
     "mode=gpt", "experiment=gpt/shakespeare_char", "model.layers=2", "model.d_model=24", "model.heads=3",

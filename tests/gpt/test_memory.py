@@ -10,9 +10,10 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.gpt import head
+from grok.gpt.flops import count_parameters
 from grok.gpt.planning import memory
 from grok.gpt.planning.batch_finder import measure
-from grok.gpt.planning.planner import count_parameters, layout
+from grok.gpt.planning.planner import layout
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
 from grok.numerics.memory import peak_on_cpu
@@ -65,6 +66,25 @@ def planned(config: GptConfig, corpus: Corpus, sequences: int) -> float:
         on_cpu=True,
     )
     return one.bytes
+
+
+def test_one_gpu_drops_attentions_weights_without_masks(settings: Build) -> None:
+    """Nothing of T x T is counted there; it is on a CPU, on two GPUs, with recomputation, in a softmax written out."""
+
+    def counted(recompute: str = "none", devices: int = 1, *, on_cpu: bool = False, **changes: Any) -> float:
+        config = settings(**SHAPE, **changes)
+        n = count_parameters(config.model, 64)
+        return layout(config, n, devices, "ddp", recompute, 4, on_cpu=on_cpu).activations
+
+    def rest(**changes: Any) -> tuple[float, float]:
+        with_masks = counted(model__dropout_attention=0.1, **changes)
+        return with_masks, counted(model__dropout_attention=0.0, **changes)
+
+    assert len(set(rest())) == 1
+    squares = 4 * 3 * 4 * 4 * 64 * 64  # bytes, layers, sequences, heads, T x T
+    for how in ({"on_cpu": True}, {"devices": 2}, {"recompute": "blocks"}, {"model__softmax": "float32"}):
+        with_masks, without = rest(**how)
+        assert with_masks - without >= squares, how
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)

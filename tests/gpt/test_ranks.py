@@ -32,7 +32,7 @@ from tests.gpt.conftest import prepare_text, result_of, run, text_of
 from tests.gpt.faults import FAULTS, SMALL, settings_of
 
 Build = Callable[..., GptConfig]
-TIMINGS = ("tokens_per_second", "data_wait")
+TIMINGS = ("tokens_per_second", "mfu", "peak_memory", "data_wait")
 BOTH: dict[str, Any] = {"train__micro_batch": 3, "model__dropout": 0.1, "optim__clip": 0.3}
 """Two micro-batches a step: a sum of two terms has one value, whoever adds."""
 FAULTY = ("nan_batch", "corrupted_batch", "bit_flip", "stalls", "damaged_checkpoint")

@@ -34,6 +34,8 @@ STEP_NAMES: Final = {
     "consumed_samples": "data/consumed_samples",
     "consumed_tokens": "data/consumed_tokens",
     "tokens_per_second": "speed/tokens_per_second",
+    "mfu": "speed/mfu",
+    "peak_memory": "speed/peak_memory",
     "data_wait": "speed/data_wait",
 }
 """Stable name of every number of a step."""

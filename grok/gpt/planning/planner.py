@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from grok.config.gpt import GptConfig
-from grok.config.gpt_model import ModelConfig
-from grok.errors import ConfigError, nearest
+from grok.errors import ConfigError
+from grok.gpt.flops import (
+    CPU_CORE,
+    Machine,
+    Parameters,
+    count_parameters,
+    gpt2_parameters,
+    machine,
+    train_flops_per_token,
+)
 from grok.gpt.planning.memory import (
     activation_bytes,
     document_mask_bytes,
@@ -26,116 +34,8 @@ from grok.gpt.planning.memory import (
 )
 
 CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
-CPU_CORE: Final = "cpu-core"
 FITTED_FROM: Final = 44e6
 """Parameters of the smallest model that Chinchilla's fit of the loss was made from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One device: the most FLOP/s it does in each arithmetic, without sparsity, and its memory."""
-
-    name: str
-    peak: dict[str, float]
-    memory: float
-    """Bytes."""
-
-    def peak_of(self, precision: str) -> float:
-        """Return the peak of a precision; a device without it computes in float32."""
-        return self.peak.get(precision, self.peak["float32"])
-
-
-MACHINES: Final[dict[str, Machine]] = {
-    m.name: m
-    for m in (  # makers' data sheets; of a CPU's core, what plain float32 products reached on one server
-        Machine(CPU_CORE, {"float32": 110e9, "float64": 55e9}, 4e9),
-        Machine("V100", {"float32": 15.7e12, "fp16": 125e12}, 16e9),
-        Machine("A100", {"float32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}, 40e9),
-        Machine("RTX4090", {"float32": 82.6e12, "tf32": 82.6e12, "bf16": 165.2e12, "fp16": 165.2e12}, 24e9),
-        Machine("H100", {"float32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12}, 80e9),
-        Machine("H200", {"float32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12}, 141e9),
-    )
-}
-
-
-def machine(name: str) -> Machine:
-    """Return a machine by name.
-
-    Raises:
-        ConfigError: an unknown name.
-    """
-    if name not in MACHINES:
-        raise ConfigError(
-            f"--device {name} is not known{nearest(name, MACHINES)}: expected one of {', '.join(MACHINES)}"
-        )
-    return MACHINES[name]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """Numbers of a model's parameters."""
-
-    embedding: int
-    """Rows of the token embedding, padding included, times the width."""
-    positions: int
-    blocks: int
-    final_norm: int
-    head: int
-    """0 where the head shares the embedding."""
-
-    @property
-    def total(self) -> int:
-        """All parameters; a shared matrix counts once."""
-        return self.embedding + self.positions + self.blocks + self.final_norm + self.head
-
-    @property
-    def without_positions(self) -> int:
-        """All but the positions, as nanoGPT counts."""
-        return self.total - self.positions
-
-    @property
-    def multiplied(self) -> int:
-        """Those that a token's forward pass multiplies with: blocks and head, and not the rows it looks up."""
-        return self.blocks + self.final_norm + (self.head or self.embedding)
-
-
-def count_parameters(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Return the exact numbers of parameters of ``model`` with a vocabulary of ``vocab_size`` ids."""
-    d, bias = model.d_model, int(model.bias)
-    assert model.d_ff is not None
-    per_column = 2 if model.norm_type == "layernorm" and model.bias else 1
-    rows = -(-vocab_size // model.vocab_multiple) * model.vocab_multiple
-    keys, matrices = model.key_heads() * (d // model.heads), mlp_matrices(model)
-    attention = 2 * d * (d + keys) + 2 * (d + keys) * bias
-    mlp = matrices * d * model.d_ff + ((matrices - 1) * model.d_ff + d) * bias
-    qk_norms = 2 * per_column * (d // model.heads) if model.qk_norm else 0
-    return Parameters(
-        embedding=rows * d,
-        positions=model.context * d if model.positions == "learned" else 0,
-        blocks=model.layers * (attention + mlp + 2 * per_column * d + qk_norms),
-        final_norm=per_column * d,
-        head=0 if model.tied else rows * d,
-    )
-
-
-def mlp_matrices(model: ModelConfig) -> int:
-    """Return how many matrices an MLP has: SwiGLU's has a gate beside the usual two."""
-    return 3 if model.activation == "swiglu" else 2
-
-
-def gpt2_parameters(layers: int, d_model: int, vocab_size: int, context: int) -> int:
-    """Return N = n (12 h² + 13 h) + v h + s h + 2 h: GPT-2's form, exact for biases, LayerNorm and a tied head."""
-    n, h = layers, d_model
-    return n * (12 * h**2 + 13 * h) + vocab_size * h + context * h + 2 * h
-
-
-def train_flops_per_token(model: ModelConfig, parameters: Parameters) -> float:
-    """Return FLOPs of forward and backward for a token: 6 a multiplied parameter, and attention's 12 n T d.
-
-    The forward pass is a third of it. Attention is counted over the whole context, as in PaLM; a causal kernel
-    skips half of that.
-    """
-    return 6.0 * parameters.multiplied + 12.0 * model.layers * model.context * model.d_model
 
 
 def state_bytes(config: GptConfig, parameters: Parameters) -> float:
@@ -254,7 +154,7 @@ def layout(
     drops attention's weights, without masks, unless something is computed again.
     """
     model, n, low = config.model, parameters, config.precision in ("bf16", "fp16")
-    if devices == 1 and not on_cpu and model.softmax == "fused" and recompute == "none":
+    if devices == 1 and not on_cpu and model.drops_in_kernel(recompute):
         model = copy.copy(model)
         model.dropout_attention = 0.0
     travels, others = 2 if low else 4, (devices - 1) / devices

@@ -12,14 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from grok.config.gpt_model import ModelConfig
-from grok.gpt.planning.planner import (
-    CHINCHILLA_TOKENS_PER_PARAMETER,
-    MACHINES,
-    chinchilla_loss,
-    count_parameters,
-    gpt2_parameters,
-    perplexity,
-)
+from grok.gpt.flops import MACHINES, count_parameters, gpt2_parameters
+from grok.gpt.planning.planner import CHINCHILLA_TOKENS_PER_PARAMETER, chinchilla_loss, perplexity
 
 
 @dataclass(frozen=True, slots=True)

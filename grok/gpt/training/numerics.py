@@ -76,7 +76,9 @@ class Numerics:
             devices=ranks,
             sharded=ranks > 1 and config.train.parallel == "fsdp",
             products=choose_path(config.numerics.path, config.precision) if device == "cpu" else "plain",
-            fused_dropout=device.startswith("cuda") and ranks == 1 and can_fuse_dropout(config),
+            fused_dropout=device.startswith("cuda")
+            and ranks == 1
+            and config.model.drops_in_kernel(config.train.recompute),
         )
 
     @property
@@ -132,12 +134,6 @@ class Numerics:
             parts["parallel"] = "fsdp"
         parts["torch"] = torch.__version__
         return ";".join(f"{name}={value}" for name, value in parts.items())
-
-
-def can_fuse_dropout(config: GptConfig) -> bool:
-    """Return whether the fused kernel can drop attention's weights: what is computed again must draw nothing."""
-    model = config.model
-    return bool(model.dropout_attention) and model.softmax == "fused" and config.train.recompute == "none"
 
 
 class Compiled:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grok.config.gpt import GptConfig
 from grok.config.stability import EVENTS, PASSING
-from grok.gpt.dropout import draw_masks
+from grok.gpt.dropout import draw_masks, kernels_seeded
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
 from grok.gpt.training.batches import Batches, Piece, pieces, validation_starts
@@ -34,6 +34,7 @@ from grok.gpt.training.parallel import local, shard
 from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch, Watch
 from grok.gpt.training.texts import Texts
+from grok.gpt.training.usage import Usage
 from grok.records import VAL_ACC, VAL_LOSS, CurvePoint, StepPoint
 from grok.runs import EMBEDDINGS, component
 from grok.streams import Stream
@@ -97,6 +98,7 @@ class Trainer:
         """Checksum of the last batch's tokens."""
         self.parameters = list(self.model.parameters())
         self.elements = sum(p.numel() for p in self.parameters)
+        self.usage = Usage(config, vocab_size, numerics)
         self.late: tuple[StepPoint, Tensor] | None = None
         """A step's log, and on the device the norms that it lacks: see ``logs_late``."""
 
@@ -143,6 +145,8 @@ class Trainer:
         point.event = wrong or event
         seconds = time.perf_counter() - began
         point.tokens_per_second, point.data_wait = x.numel() / seconds, waited / seconds
+        point.mfu = self.usage.mfu(point.tokens_per_second, x.shape[1])
+        point.peak_memory = self.usage.peak_memory()
         return point, wrong
 
     def _agreed(self, event: str | None) -> str | None:
@@ -176,7 +180,8 @@ class Trainer:
             xs, ys = x[piece.start : piece.stop], y[piece.start : piece.stop]
             share = counts * sum(targets[piece.start : piece.stop]) / max(1, sum(targets))
             last = n == len(own) - 1
-            total += self.gradient.add(xs, ys, masks, share=share, scale=self.counters.scale, last=last)
+            with kernels_seeded(x.device, stream, fused=self.numerics.fused_dropout):
+                total += self.gradient.add(xs, ys, masks, share=share, scale=self.counters.scale, last=last)
         self.gradient.sum_over_ranks()
         return self.ranks.sum(total)
 
@@ -212,7 +217,7 @@ class Trainer:
         stream = Stream("dropout", self.seeds.dropout).at(0, 0)
         fused = self.numerics.fused_dropout
         masks = draw_masks(self.config.model, len(x), x.shape[1], stream=stream, device=x.device, fused=fused)
-        with self.numerics.autocast():
+        with self.numerics.autocast(), kernels_seeded(x.device, stream, fused=fused):
             loss = self.model.loss(x, y, masks)
         loss.backward()
 
