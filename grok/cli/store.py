@@ -58,20 +58,20 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="grok store",
-        description="Look after a store of runs.",
+        description="Inspect and maintain a store of runs.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, meaning in (
-        ("status", "what is in the store, and whether anything needs attention; writes nothing"),
-        ("verify", "read every byte of the tables and check every promise; writes nothing"),
+        ("status", "summarise the store and list what needs attention; writes nothing"),
+        ("verify", "read every byte of the tables and check every guarantee; writes nothing"),
         ("compact", "merge small shards into large ones; readers see every row once meanwhile"),
         ("migrate", "bring a store of an older version to the current columns"),
-        ("restore", "bring back what quarantine/ holds and is whole"),
+        ("restore", "restore the runs of whole shards in quarantine/"),
     ):
         add_store(commands.add_parser(name, help=meaning, description=meaning))
-    meaning = "write every finished run into TensorBoard, Weights & Biases or MLflow, with its curve and outcome"
+    meaning = "write every finished run to TensorBoard, Weights & Biases or MLflow, with its curve and outcome"
     exporting = commands.add_parser("export", help=meaning, description=meaning)
     add_store(exporting)
     exporting.add_argument("--tensorboard", metavar="DIR", help="one folder below it for each run")
@@ -79,8 +79,8 @@ def parser() -> Parser:
     exporting.add_argument("--wandb-mode", choices=("offline", "online"), default="offline")
     exporting.add_argument("--mlflow", metavar="ADDRESS", help="such as sqlite:///mlflow.db")
     exporting.add_argument("--sink", metavar="MODULE.NAME", help="a log of your own (docs/plugins.md)")
-    exporting.add_argument("--plugin-path", metavar="DIR", default=".", help="the folder that it is in (default: .)")
-    meaning = "merge stores; runs that should be equal and are not are reported, never chosen from"
+    exporting.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: .)")
+    meaning = "merge stores; runs that must have equal bits and differ are reported and not copied"
     merging = commands.add_parser("merge", help=meaning, description=meaning)
     merging.add_argument("store", metavar="A", help="store that receives the others' runs (without --into)")
     merging.add_argument("others", metavar="B", nargs="*", help="stores to add")
@@ -156,8 +156,8 @@ def _status(path: str) -> int:
         attention.append(f"{unfinished} unfinished commits: the next command that writes moves them to quarantine")
     if kept := _entries(layout.quarantine, ".json"):
         attention.append(
-            f"{kept} shards in quarantine/, each with its reason beside it; `grok store restore {path}` "
-            "brings back those that are whole"
+            f"{kept} shards in quarantine/, each with its reason in a JSON file; `grok store restore {path}` "
+            "restores those that are whole"
         )
     if failed := table["status"].to_pylist().count("failed"):
         attention.append(f"{failed} failed: their column error says why; retry_failed=true trains them again")
@@ -178,7 +178,7 @@ def _verify(path: str) -> int:
     problems = verify(path)
     for problem in problems:
         print(problem)
-    print(f"{path}: {len(problems)} problems" if problems else f"{path}: every promise holds")
+    print(f"{path}: {len(problems)} problems" if problems else f"{path}: every guarantee holds")
     return 1 if problems else 0
 
 

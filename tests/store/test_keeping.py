@@ -283,7 +283,7 @@ class TestVerify:
 class TestCommand:
     def test_exit_statuses_and_one_line_errors(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["verify", str(store)]) == 0
-        assert capsys.readouterr().out == f"{store}: every promise holds\n"
+        assert capsys.readouterr().out == f"{store}: every guarantee holds\n"
         assert main(["status", str(store)]) == 0
         assert "6 runs, schema 1" in capsys.readouterr().out
         assert main(["compact", str(store)]) == 0
@@ -342,7 +342,7 @@ class TestCommand:
 
     def test_as_a_module(self, store: Path) -> None:
         command = [sys.executable, "-m", "grok.store", "verify", str(store)]
-        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.endswith("promise holds\n")
+        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.endswith("guarantee holds\n")
 
 
 def test_a_stranger_reads_every_row(store: Path) -> None:

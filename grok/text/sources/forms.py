@@ -85,7 +85,7 @@ FORMS: Final[dict[str, Form]] = {
     "openwebtext": Form(
         "OpenWebText: parquet, JSON lines, or a folder of text files (Gokaslan and Cohen 2019)", ("text",), strip=True
     ),
-    "fables": Form("made here: small fables, written by rule from a seed", ("text",), strip=True),
+    "fables": Form("short fables that grok generates from a seed", ("text",), strip=True),
 }
 
 OWN: Final = Form("text of the user's own code", ())
