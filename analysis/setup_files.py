@@ -1,4 +1,4 @@
-"""The set-ups, named sweeps and studies of the project, as their files set them: by dotted names."""
+"""The settings in the project's files of experiments, sweeps and studies, by dotted name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grok.cli import setups
 
 
 def setup_file(group: str, name: str) -> dict[str, Any] | None:
-    """Return what ``conf/GROUP/NAME.yaml`` sets, by dotted name; None where there is no such file of the project."""
+    """Return the settings of ``conf/GROUP/NAME.yaml`` by dotted name; None if the project has no such file."""
     file = setups.folder() / group / f"{name}.yaml"
     if re.fullmatch(r"[\w/]+", name) and file.is_file():
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -21,7 +21,7 @@ def setup_file(group: str, name: str) -> dict[str, Any] | None:
 
 
 def flattened(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a tree of settings by dotted name."""
+    """Return nested settings by dotted name."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"

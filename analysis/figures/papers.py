@@ -1,4 +1,4 @@
-"""Accuracy over steps at the settings of papers, one panel a paper, the papers' steps as marks."""
+"""Accuracy over steps at the settings of papers, one panel per paper, with the papers' steps as marks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from analysis.studies.papers import FRACTION, Papers, Trained
 
 COLUMNS: Final = 2
 HEIGHTS: Final = (0.75, 0.3)
-"""Of the marks' labels, in turns: the steps of two marks may lie close together."""
+"""Alternating heights of the marks' labels, because two marks may be close."""
 WIDE: Final = 300
 """Ratio of last to first step above which a decade has two labels instead of three."""
 PANEL: Final = 3.3
-"""Inches of a panel's height, legend included."""
+"""Height of a panel in inches, including the legend."""
 
 
 def beside_papers(study: Papers) -> Drawing:
@@ -36,8 +36,8 @@ def beside_papers(study: Papers) -> Drawing:
     data = study.curves[["run_id", "step", "train_acc", "val_acc"]]
     data = data.assign(condition=data["run_id"].map(names))
     caption = (
-        "Validation accuracy (thick) and training accuracy of mini-batches (thin, dashed), one line a seed. Vertical: "
-        "the step that the paper gives. A line that ends below 95% was cut there."
+        "Validation accuracy (thick) and training accuracy of mini-batches (thin, dashed), one line per seed. Vertical "
+        "line: the paper's step. A line that ends below 95% is a run that ended there."
     )
     title = "Accuracy at the settings of papers, with the papers' steps"
     return Drawing("beside_papers", title, caption, figure, data, f"{len(names):,} runs")
@@ -73,7 +73,7 @@ def _panel(axes: Axes, title: str, trained: list[Trained], curves: pd.DataFrame)
 
 
 def _groups(t: Trained) -> list[tuple[str, pd.DataFrame, int | None]]:
-    """Return the lines of one colour: an arm's runs, of an arm with several training fractions those of each."""
+    """Return the groups of runs with one colour: an arm, or each training fraction of an arm with several."""
     if FRACTION not in t.arm.free:
         return [(t.arm.name, t.rows, t.arm.theirs)]
     parts = t.rows.groupby(f"config.{FRACTION}", sort=True)

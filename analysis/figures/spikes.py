@@ -1,4 +1,4 @@
-"""Losses of runs that spiked beside those of runs that did not, setting by setting."""
+"""Losses of runs with and without spikes, by setting."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PANEL_HEIGHT = 1.9
 
 
 def spike_curves(study: Spikes) -> Drawing | None:
-    """Draw every run's training loss: a colour for each value of one setting, a panel for each of the others'.
+    """Draw every run's training loss: one colour per value of one setting, one panel per value of the others.
 
-    None where no run spiked.
+    None if no run spiked.
     """
     runs = study.runs
     if not runs["spiked"].any():
@@ -71,4 +71,4 @@ def spike_curves(study: Spikes) -> Drawing | None:
             )
     caption = "Training loss of every run, a running median of three steps; all panels have the same axes."
     data = study.curves.merge(runs[[*study.factors, "seed"]], left_on="run_id", right_index=True)
-    return Drawing("spike_curves", "Who spiked", caption, figure, pd.DataFrame(data), f"{len(runs):,} runs")
+    return Drawing("spike_curves", "Runs with spikes", caption, figure, pd.DataFrame(data), f"{len(runs):,} runs")

@@ -1,4 +1,4 @@
-"""Excursions of a loss: where it rises above its lowest level, how far, and when it is back."""
+"""Excursions of a loss above its lowest level so far: their onset, height and end."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 RISE: Final = 0.5
-"""Nats above the lowest loss before that make an excursion."""
+"""Rise in nats above the lowest loss so far that defines an excursion."""
 SMOOTH: Final = 3
-"""Steps of the running median: one hard batch is no excursion."""
+"""Number of steps of the running median, so that one hard batch is no excursion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excursion:
-    """One excursion; all places are indices into the losses."""
+    """One excursion; places are indices into the losses."""
 
     low: int
-    """Where the loss was lowest before."""
+    """Place of the lowest loss before it."""
     onset: int
-    """The first place above that by the rise."""
+    """First place that is above the lowest loss by the threshold."""
     peak: int
     rise: float
-    """From the lowest loss to the peak, in nats; infinite where the loss stopped being finite."""
+    """From the lowest loss to the peak, in nats; infinite if the loss was not finite."""
     back: int | None
-    """The first place within half of the rise again; None: it never is."""
+    """First later place within half of the threshold; None if there is none."""
 
 
 def smoothed(losses: ArrayLike) -> NDArray[np.float64]:
-    """Return the running median of ``SMOOTH`` losses, shorter at the ends; the first stays, what is no number is inf.
+    """Return the running median of ``SMOOTH`` losses (n,), with shorter windows at the ends; NaN counts as infinite.
 
-    The first is a fresh model's, close to the logarithm of the vocabulary, and needs no smoothing.
+    The first loss stays: it is that of an untrained model, near the logarithm of the vocabulary.
     """
     values = np.asarray(losses, dtype=np.float64)
     values = np.where(np.isfinite(values), values, np.inf)
@@ -42,7 +42,7 @@ def smoothed(losses: ArrayLike) -> NDArray[np.float64]:
 
 
 def excursions(losses: ArrayLike, rise: float = RISE) -> list[Excursion]:
-    """Return the excursions of ``losses`` (n,), one a step, in their order."""
+    """Return the excursions of the losses (n,) of successive steps, in their order."""
     level = smoothed(losses)
     made: list[Excursion] = []
     low = i = 0

@@ -1,7 +1,6 @@
-"""Times of a few runs: their geometric mean, where one more would lie, and how many times as long others take.
+"""Times of a few runs: geometric mean, prediction interval, and ratios, on the assumption of log-normal times.
 
-Log times are taken as normal (as they nearly are), so that three or four runs have an interval: the order
-statistics of so few have none at 95%.
+With this assumption three or four runs have an interval; order statistics of so few have none at 95%.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ Floats = NDArray[np.float64]
 
 
 def geometric_mean(times: Times, level: float = LEVEL, one_more: bool = False) -> Estimate:
-    """Return the geometric mean of times that were all seen, with Student's interval of log times.
+    """Return the geometric mean of uncensored times (steps), with Student's interval of log times.
 
-    ``one_more``: the interval in which the time of one more run lies, in place of that of the mean.
+    ``one_more``: return the prediction interval of one more run instead of the interval of the mean.
 
     Raises:
-        NotEnoughData: fewer than two runs, or one whose time was not seen.
+        NotEnoughData: there are fewer than two runs, or a time is censored.
     """
     log = _logs(times)
     n = len(log)
@@ -35,17 +34,17 @@ def geometric_mean(times: Times, level: float = LEVEL, one_more: bool = False) -
 
 
 def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
-    """Return how many times as long ``slow`` takes as ``fast``: geometric means, Welch's interval of log times.
+    """Return the ratio of the geometric means of ``slow`` and ``fast``, with Welch's interval of log times.
 
-    Where times of ``slow`` were not seen, they count with the step at which they were cut off: the ratio and the
-    lower end are then bounds from below, and the upper end is infinite.
+    Censored times of ``slow`` count with the step of censoring. The ratio and the lower end are then lower bounds, and
+    the upper end is infinite.
 
     Raises:
-        NotEnoughData: fewer than two runs on a side, or a time of ``fast`` that was not seen.
+        NotEnoughData: one side has fewer than two runs, or a time of ``fast`` is censored.
     """
     a, b = np.log(slow.points), _logs(fast)
     value, n = math.exp(float(a.mean() - b.mean())), len(a) + len(b)
-    if not slow.seen.any():  # cut off where we chose to: no spread of its own
+    if not slow.seen.any():  # all censored by the budget, so they have no spread
         low = math.exp(float(a.min())) / geometric_mean(fast, level).high
         return Estimate(value, low, math.inf, n, "cut off, over the log-normal mean", level)
     if len(a) < 2:
@@ -55,12 +54,12 @@ def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
 
 
 def growth(share: Floats, times: Times, level: float = LEVEL) -> Estimate:
-    """Return by which share time grows for each 0.01 that ``share`` is less: a line through log times.
+    """Return the relative increase of time for each decrease of ``share`` by 0.01, from a line through log times.
 
-    Times that were not seen count with the step at which they were cut off, so that growth is a bound from below.
+    Censored times count with the step of censoring, so the result is then a lower bound.
 
     Raises:
-        NotEnoughData: fewer than three values of ``share``, or four runs.
+        NotEnoughData: there are fewer than three values of ``share``, or fewer than four runs.
     """
     if len(np.unique(share)) < 3 or len(times) < 4:
         raise NotEnoughData("four runs or more, at three training fractions or more")

@@ -62,10 +62,10 @@ def analyse(observations: Observations, question: Question) -> Study:
 
 
 def analyse_language(observations: Observations, question: Question) -> Study:
-    """Answer for the crossed design of every condition of the language models.
+    """Return the answer for the crossed design of every condition of the language models.
 
     Raises:
-        NotEnoughData: no crossed design, or no final losses that differ.
+        NotEnoughData: there is no crossed design, or the final losses do not differ.
     """
     return _analyse(observations, question, LANGUAGE, language_designs)
 

@@ -1,4 +1,4 @@
-"""Which runs of a store cross the seeds of their streams, for the tables of equations and for language models."""
+"""The crossed designs of a store: runs that cross the seeds of streams, in the arithmetic mode and language models."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from analysis.studies.by_condition import Condition, conditions_of
 from analysis.studies.outcomes import Outcome, final_loss, outcome
 
 FEWEST = 8
-"""Runs below which there is no design to speak of."""
+"""Smallest number of runs of a design."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is crossed: the runs of one mode, the streams that decide them, and the number that a run ends with."""
+    """What is crossed: the runs of one mode, their streams, and their outcome."""
 
     streams: tuple[str, str, str]
     rows: Callable[[Observations], pd.DataFrame]
     """One row per trajectory."""
     conditions: Callable[[pd.DataFrame], list[Condition]]
     settings: Sequence[str]
-    """Settings that make conditions different."""
+    """Settings that define a condition."""
     outcome: Callable[[Observations, pd.DataFrame], Outcome]
     describe: Callable[[pd.Series], str]
     """Task or model of a run in words, with its settings."""
 
     def factorings(self) -> list[tuple[tuple[str, ...], ...]]:
-        """Return the streams as crossed factors: all three by themselves, or two that go together against the third."""
+        """Return the streams as crossed factors: all three separately, or two that vary together against the third."""
         a, b, c = self.streams
         return [((a,), (b,), (c,)), ((a, b), (c,)), ((a, c), (b,)), ((b, c), (a,))]
 
 
 @dataclass(frozen=True)
 class Design:
-    """The runs of one crossed design, and which streams are its factors."""
+    """The runs of one crossed design, and its factors."""
 
     rows: pd.DataFrame
     factors: dict[str, tuple[str, ...]]
-    """Factor name (``"init"``, or ``"split + init"`` where they move together): its streams."""
+    """Streams of each factor by its name: ``"init"``, or ``"split + init"`` if they vary together."""
 
     def levels(self, factor: str) -> np.ndarray:
         """Return each run's level of a factor, an integer."""
@@ -59,10 +59,10 @@ class Design:
 
 
 def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -> Design:
-    """Return the densest cross of these factors among ``rows`` of one condition (maybe without a run)."""
+    """Return the densest crossed design of these factors among ``rows`` of one condition; it may have no run."""
     levels = [rows.groupby([f"seed_{s}" for s in streams], sort=True).ngroup().to_numpy() for streams in factoring]
     dense = rows[densest(np.stack(levels, 1))]
-    # Of streams that go together one may not move at all: then the factor is the other one.
+    # If one stream of a factor does not vary, the factor is the other stream.
     factors = {}
     for streams in factoring:
         moving = tuple(s for s in streams if dense[f"seed_{s}"].nunique() > 1)
@@ -71,7 +71,7 @@ def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -
 
 
 def _designs(observations: Observations, subject: Subject) -> list[Design]:
-    """Return the crossed design of each condition: of all three streams, or where there is none the largest of two."""
+    """Return the crossed design of each condition: of all three streams, or without one the largest of two factors."""
     rows = subject.rows(observations)
     rows = rows[rows["layers"] == "{}"] if len(rows) else rows
     best = (_best(condition.rows, subject) for condition in subject.conditions(rows))
@@ -79,7 +79,7 @@ def _designs(observations: Observations, subject: Subject) -> list[Design]:
 
 
 def _best(rows: pd.DataFrame, subject: Subject) -> Design:
-    """Return the largest cross among the runs of one condition (maybe without a run)."""
+    """Return the largest crossed design among the runs of one condition; it may have no run."""
     crossing = Design(rows.iloc[:0], {})
     three, *two = subject.factorings()
     for factorings in ([three], two):
@@ -96,7 +96,7 @@ def _equations(row: pd.Series) -> str:
 
 
 def _language_rows(observations: Observations) -> pd.DataFrame:
-    """Return the language models; a stream that cannot move a run has the seed 0."""
+    """Return the language models; a stream that cannot change a run has the seed 0."""
     rows = observations.gpt
     if rows.empty:
         return rows

@@ -1,4 +1,4 @@
-"""What a language model's evaluations measured beside the main loss: further validation sets, scores of tasks."""
+"""Further measurements of a language model's evaluations: additional validation sets, scores of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from analysis.studies.base import Table
 
 
 def further_tables(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Table]:
-    """Return the tables of the further validation sets and of the tasks; none where nothing was measured.
+    """Return the tables of the further validation sets and of the tasks; an empty list if nothing was measured.
 
     ``runs`` has the columns ``condition`` and ``seed`` by ``run_id``.
     """

@@ -1,8 +1,7 @@
-"""Runs at the settings of papers on grokking, beside the papers' numbers.
+"""Runs at the settings of papers on grokking, compared with the papers' numbers.
 
-A run counts for an arm of a paper if every setting of it that moves a result is the arm's: length and evaluation
-schedule may differ, and runs that are cut short say less, which the verdicts say. `results/papers/` says where the
-papers' numbers were read.
+A run belongs to an arm of a paper if it has all settings of the arm that can change a result. Its length and evaluation
+schedule may differ; the verdicts account for runs that end early. `results/papers/` has the sources of the numbers.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from analysis.studies.mechanism import WAY, half_way
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "not decided"
 NO_CLAIM: Final = "no claim of the paper's"
 FEWEST: Final = 3
-"""Runs of an arm below which a time is not called another one than the paper's: of two, the interval is too wide."""
+"""Smallest number of runs of an arm for a verdict on its time: with two, the interval is too wide."""
 FAR: Final = 2.0
-"""A run that has not generalised by this many times the paper's step is called another outcome than the paper's."""
+"""If no run has generalised by this many times the paper's step, the outcome differs from the paper's."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +36,22 @@ class Arm:
 
     name: str
     settings: Mapping[str, str]
-    """What differs from the defaults, as it is typed."""
+    """Settings that differ from the defaults, as on the command line."""
     theirs: int | None = None
     """Steps to 95% validation accuracy in the paper."""
     baselines: Mapping[str, float | None] = field(default_factory=dict)
-    """Arms that take longer, and how many times as long in the paper; None: it does not compare these two."""
+    """Ratio of times in the paper, by the name of a slower arm; None: the paper does not compare the two."""
     claimed: bool = True
-    """Whether it is the paper's own setting; otherwise its steps are held against the paper's without a verdict."""
+    """Whether the paper has this setting; otherwise the steps are compared without a verdict."""
     free: tuple[str, ...] = ()
-    """Settings that take several values."""
+    """Settings that may take any value."""
     generalises: bool | None = None
-    """What the paper claims where it has no number to copy."""
+    """Whether it generalises according to the paper, if the paper has no number."""
 
 
 @dataclass(frozen=True)
 class Paper:
-    """The arms of one paper, and the steps that its text names."""
+    """The arms of one paper, and steps of the phases that its text names."""
 
     title: str
     arms: tuple[Arm, ...]
@@ -64,7 +63,7 @@ def _with(base: Mapping[str, str], **changes: str) -> dict[str, str]:
 
 
 ADAM: Final = '{"_target_":"torch.optim.Adam"}'
-"""Torch's, whose decay goes through the moments ("coupled"), as in the paper's code."""
+"""torch's Adam, whose weight decay is part of the gradient ("coupled"), as in the paper's code."""
 TIMES_TABLE: Final = {
     "task.operation": "x*y",
     "task.modulus": "97",
@@ -135,9 +134,9 @@ POWER: Final = Paper(
 )
 PAPERS: Final = (GROKFAST, PRIETO, POWER, NANDA)
 S5_GROWTH: Final = 0.4, 0.5
-"""More median time for each 1% less data, between 25 and 30%."""
+"""Increase of the median time for each 1% less data, between 25 and 30%."""
 PARTS: Final = ("restricted_loss", "excluded_loss")
-"""Nanda et al.'s progress measures, with the final model's key frequencies where they are known."""
+"""Progress measures of Nanda et al., with the key frequencies of the final weights if they are known."""
 
 
 @dataclass(frozen=True)
@@ -149,25 +148,25 @@ class Trained:
     rows: pd.DataFrame
     times: Times
     accuracy: pd.Series
-    """Validation accuracy at the last step, run by run."""
+    """Validation accuracy of each run at its last step."""
 
     @property
     def cut(self) -> float:
-        """The last step of the shortest run that had not generalised; infinite where all have."""
+        """The last step of the shortest run that had not generalised; infinite if all did."""
         return float(np.min(self.times.left[~self.times.seen], initial=np.inf))
 
 
 @dataclass(kw_only=True)
 class Papers(Study):
-    """The arms with their curves, for the figure."""
+    """The arms with their runs and curves."""
 
     trained: list[Trained]
     curves: pd.DataFrame
-    """run_id, step, train_acc, val_acc, and the progress measures where they were taken."""
+    """Columns run_id, step, train_acc, val_acc, and the progress measures (NaN: not measured)."""
 
 
 def arms_of(observations: Observations) -> list[Trained]:
-    """Return the arms of which the store has runs, in the papers' order."""
+    """Return the arms with runs in the store, in the papers' order."""
     rows = observations.arithmetic
     rows = rows[is_random_seed(rows)] if len(rows) else rows
     known = {(paper.title, arm.name): [rows.iloc[:0]] for paper in PAPERS for arm in paper.arms}
@@ -188,10 +187,10 @@ def arms_of(observations: Observations) -> list[Trained]:
 
 
 def analyse(observations: Observations, question: Question) -> Papers:
-    """Answer for every arm that has runs.
+    """Return the answer for every arm with runs.
 
     Raises:
-        NotEnoughData: there is none.
+        NotEnoughData: no arm has runs.
     """
     trained = observations.once(arms_of)
     if not trained:
@@ -215,7 +214,7 @@ def analyse(observations: Observations, question: Question) -> Papers:
 
 
 def with_measures(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return accuracies by run and step, with the progress measures where they were taken."""
+    """Return accuracies and progress measures (NaN: not measured) by run and step."""
     taken = [json.loads(text) if isinstance(text, str) else {} for text in curves["metrics"]]
     parts = {part: [float(m.get(f"final_{part}", m.get(part, np.nan))) for m in taken] for part in PARTS}
     return curves[["run_id", "step", "train_acc", "val_acc"]].assign(**parts)
@@ -283,7 +282,7 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
 
 
 def judged_time(t: Trained) -> str:
-    """Return the verdict on a paper's step: it is a single run, so one more of ours must be able to have it."""
+    """Return the verdict on a paper's step, one run's, which our prediction interval for one more run must contain."""
     theirs = t.arm.theirs
     assert theirs is not None
     n, seen = len(t.times), int(t.times.seen.sum())
@@ -299,7 +298,7 @@ def judged_time(t: Trained) -> str:
 
 
 def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]:
-    """Return how many times sooner ``t`` generalises than ``base``, and the verdict."""
+    """Return the ratio of the times of ``base`` and ``t``, and the verdict."""
     try:
         e = ratio_of_times(base.times, t.times)
     except NotEnoughData as gap:
@@ -321,7 +320,7 @@ def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]
 
 
 def judged_outcome(t: Trained) -> str:
-    """Return the verdict on whether an arm generalises, as far as it was trained."""
+    """Return the verdict on whether an arm generalises within its steps."""
     n, seen = len(t.times), int(t.times.seen.sum())
     far = f"by step {t.cut:,.0f}"
     if t.arm.generalises:
@@ -338,7 +337,7 @@ def _seeds(n: int) -> str:
 
 
 def _growth(t: Trained) -> tuple[str, str]:
-    """Return by how much time grows for each 1% less data, and the verdict."""
+    """Return the increase of time for each 1% less data, and the verdict."""
     share = floats(t.rows[f"config.{FRACTION}"])
     try:
         e = growth(share, t.times)
@@ -354,7 +353,7 @@ def _growth(t: Trained) -> tuple[str, str]:
 
 
 def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the claims about the phases: where memorisation ends, and what moves before validation accuracy does."""
+    """Return the claims about the phases: the end of memorisation, and what changes before validation accuracy."""
     mine = curves[curves["run_id"].isin(t.rows.index) & (curves["step"] > 0)].dropna(subset=list(PARTS))
     if mine.empty:
         return []
@@ -378,9 +377,9 @@ def _steps(steps: pd.Series) -> str:
 
 
 def _moves(curve: pd.DataFrame) -> dict[str, float]:
-    """Return when a run's excluded loss turns, when both losses are half-way, and when half of the answers are right.
+    """Return the steps of a run at which excluded loss is lowest, both losses are half-way, and accuracy is 50%.
 
-    Excluded loss falls while the run memorises and rises from then on; restricted loss falls from its peak on.
+    Excluded loss falls during memorisation and rises later. Restricted loss falls after its peak.
     """
     step, right = floats(curve["step"]), floats(curve["val_acc"]) >= WAY
     restricted, excluded = (floats(curve[part]) for part in PARTS)

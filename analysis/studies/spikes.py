@@ -1,4 +1,4 @@
-"""Loss spikes of language models: who spiked, when, and what rose with the loss."""
+"""Loss spikes of language models: which runs spiked, when, and which norms rose with the loss."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ GROWN: Final = {"weights": ("weights", 1.5), "gradient norm": ("gradient", 3.0)}
 
 @dataclass(kw_only=True)
 class Spikes(Study):
-    """The runs with a log of their steps."""
+    """The spikes of runs with a log of their steps."""
 
     runs: pd.DataFrame
     """One row per run, indexed by run_id: values of the settings that differ, its largest spike, its last loss."""
     factors: list[str]
-    """Columns of ``runs``: the settings that differ; settings that change together are one."""
+    """Columns of ``runs`` with the settings that differ; settings that vary together are one column."""
     curves: pd.DataFrame
     """Smoothed training loss: run_id, step, loss."""
 
 
 def analyse(observations: Observations, question: Question) -> Spikes:
-    """Answer over all language models with a log.
+    """Return the answer for all language models with a log.
 
     Raises:
-        NotEnoughData: fewer than ``FEWEST`` of them.
+        NotEnoughData: there are fewer than ``FEWEST`` of them.
     """
     rows, log = observations.gpt, observations.steps
     if log is None or len(rows) < FEWEST:
@@ -75,21 +75,21 @@ def analyse(observations: Observations, question: Question) -> Spikes:
     _tables(study)
     study.notes.append(
         f"A spike: the training loss, a running median of {SMOOTH} steps, rises {RISE} nats or more above its lowest "
-        f"value so far. It is over within {RISE / 2} nats of that value. The table of events has what was noticed "
-        "while the runs trained, which needs a full window of steps first."
+        f"value so far. It ends within {RISE / 2} nats of that value. The table of events has the signals during "
+        "training, which need a full window of steps first."
     )
     return study
 
 
 def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the settings that differ between runs and their values as text; those that go together as one."""
+    """Return each run's value, as text, of the settings that differ; settings that vary together are joined."""
     together: dict[tuple[int, ...], list[str]] = {}
     for column in varying_columns(rows, CONDITION_SETTINGS):
         codes = tuple(int(code) for code in pd.factorize(rows[column].map(as_text))[0])
         together.setdefault(codes, []).append(column)
     factors = {}
     for columns in together.values():
-        # a width of the MLP that follows from the model's is no setting of its own
+        # the MLP's width is left out if it follows from the model's width
         named = [c for c in columns if c != "config.model.d_ff" or "config.model.d_model" not in columns]
         name = " and ".join(c.removeprefix("config.") for c in named)
         factors[name] = [" and ".join(map(as_text, values)) for values in zip(*(rows[c] for c in named), strict=True)]
@@ -97,7 +97,7 @@ def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _largest(log: pd.DataFrame) -> dict[str, Any]:
-    """Return what is known of a run's largest spike, and what was noticed while it trained."""
+    """Return the properties of a run's largest spike, and the events that were noticed during training."""
     every = excursions(log["train_loss"])
     noticed = log.dropna(subset=["event"]) if "event" in log else log.iloc[:0]
     record: dict[str, Any] = {
@@ -177,7 +177,7 @@ def _answer(study: Spikes) -> None:
 
 
 def _by_setting(study: Spikes) -> None:
-    """Compare the values of each setting over runs that agree in everything else, seeds included."""
+    """Compare the values of each setting over runs that agree in all other settings and the seed."""
     p = dict(_tests(study))
     adjusted = dict(zip(p, map(float, holm(list(p.values()))), strict=True))
     records = []
@@ -230,7 +230,7 @@ def _tests(study: Spikes) -> Iterator[tuple[str, float]]:
 
 
 def _gap(losses: pd.DataFrame, value: str, reference: str) -> Estimate | None:
-    """Return the mean difference of matched runs' last losses; None for fewer than two finite pairs that differ."""
+    """Return the mean difference of matched runs' last losses; None if fewer than two finite pairs differ."""
     if value not in losses or reference not in losses:
         return None
     gaps = (losses[value] - losses[reference]).dropna().to_numpy(dtype=float)
@@ -241,7 +241,7 @@ def _gap(losses: pd.DataFrame, value: str, reference: str) -> Estimate | None:
 
 
 def _number(text: str) -> tuple[float, str]:
-    """Order values as numbers where they begin with one, words behind them."""
+    """Return a sort key: texts that begin with a number by it, other texts after them."""
     try:
         return float(text.split(" and ", maxsplit=1)[0].strip("[]").split(",")[-1]), text
     except ValueError:
