@@ -1,8 +1,7 @@
 """Causal attention and the three ways in which positions enter it. S keys, of which the last T are the queries'.
 
-Sources: Vaswani et al. 2017; Su et al. 2021 (rotary); Press et al. 2021 (ALiBi). Scaling
-the operands instead of the product, and float32 softmax, are what kept large runs in
-half precision from overflowing.
+Sources: Vaswani et al. 2017; Su et al. 2021 (rotary); Press et al. 2021 (ALiBi). In half precision, products of
+queries and keys can overflow. Scaling both before their product, and a softmax in float32, prevent it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class KVCache:
         self.length = 0
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store ``k`` and ``v`` [B, H, T, K] of ``layer`` and return all of them so far, [B, H, S, K]."""
+        """Append ``k`` and ``v`` [B, H, T, K] of ``layer``; return all keys and values so far, [B, H, S, K]."""
         end = self.length + k.shape[2]
         self.keys[layer, :, :, self.length : end] = k
         self.values[layer, :, :, self.length : end] = v
@@ -45,7 +44,7 @@ def attend(
     mask: Mask | None,
     dropped: float = 0.0,
 ) -> Tensor:
-    """Return the mix of ``v`` [B, H, S, K] by causal attention of ``q`` [B, H, T, K] on ``k`` [B, H, S, K].
+    """Return causal attention of queries ``q`` [B, H, T, K] over keys ``k`` and values ``v`` [B, H, S, K].
 
     ``bias`` [H, T, S] or [B, 1 or H, T, S] is added to the scores. The fused kernel runs unless a dropout mask or a
     softmax of its own is asked for; ``dropped`` is the share of weights that it drops itself.
@@ -81,7 +80,7 @@ def rounded_softmax(scores: Tensor) -> Tensor:
 def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float, dropped: float = 0.0) -> Tensor:
     """Return attention by the fused kernel; ``allowed`` is a mask or a bias, None for the plain causal one.
 
-    What it drops follows from the seed of the device's generator (``grok.gpt.dropout.kernels_seeded``).
+    Its dropout depends on the seed of the device's generator (``grok.gpt.dropout.kernels_seeded``).
     """
     low = q.dtype
     if q.device.type == "cpu" and low in (torch.bfloat16, torch.float16):
@@ -96,7 +95,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float,
 
 
 def past_only(t: int, s: int, device: torch.device) -> Tensor:
-    """Return [T, S]: True where query i, the (S - T + i)-th token, may look at token j."""
+    """Return [T, S]: True if token j is not after query i, which is token S - T + i."""
     return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
 
 
@@ -117,7 +116,7 @@ def only_visible(visible: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Te
 
 
 def alibi(past: int, t: int, heads: int, device: torch.device) -> Tensor:
-    """Return the scores' bias [H, T, past + T]: minus slope times distance, and minus infinity for the future."""
+    """Return the scores' bias [H, T, past + T]: -slope times distance, and -infinity for later tokens."""
     slopes = torch.tensor(alibi_slopes(heads), device=device)
     s = past + t
     distance = torch.arange(past, s, device=device)[:, None] - torch.arange(s, device=device)[None, :]
@@ -125,7 +124,7 @@ def alibi(past: int, t: int, heads: int, device: torch.device) -> Tensor:
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Return one slope per head: 2**(-8 i / H) for H a power of two, else filled up from the next power's."""
+    """Return one slope per head: 2**(-8 i / H) if H is a power of two; otherwise some of the next power's are added."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     return slopes + [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
@@ -139,7 +138,7 @@ def rotary(past: int, t: int, width: int, device: torch.device) -> Tensor:
 
 
 def rotate(x: Tensor, places: Tensor) -> Tensor:
-    """Return ``x`` [B, H, T, K] with its two halves turned by the angles of ``places`` [2, T, K/2]."""
+    """Return ``x`` [B, H, T, K] with its two halves rotated by the angles of ``places`` [2, T, K/2]."""
     cos, sin = places[0], places[1]
     a, b = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)

@@ -1,8 +1,8 @@
-"""Dropout from the dropout stream: masks at (step, micro-batch, place), never from a global generator.
+"""Dropout masks from the dropout stream at (step, micro-batch, place), never from a global generator.
 
-On one GPU the fused kernel drops attention's weights itself: a mask of them would take more memory than all else. It
-can draw by the device's global generator only. That one is seeded with (step, micro-batch) before the kernel, so that
-nothing drawn before counts, and has its former state afterwards.
+On one GPU the fused kernel drops attention weights itself, because a mask of them would take more memory than the rest.
+It can draw from the device's global generator only. This one is seeded from (step, micro-batch) before the kernel runs,
+and has its former state afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def drop(x: Tensor, mask: Mask | None) -> Tensor:
 
 
 def places(config: ModelConfig, b: int, t: int) -> dict[str, tuple[float, tuple[int, ...]]]:
-    """Return (probability, shape) of every mask that ``config`` asks for, by place."""
+    """Return (probability, shape) of every mask of ``config``, by place."""
     result: dict[str, tuple[float, tuple[int, ...]]] = {}
     flat, square = (b, t, config.d_model), (b, config.heads, t, t)
     if config.dropout_embedding:

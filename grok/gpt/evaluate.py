@@ -1,7 +1,7 @@
 """How well a model predicts a split: loss, perplexity per token and per word, bits per byte.
 
-The sum of the losses in nats belongs to the text; what it is divided by is a choice. Per token it depends on the
-tokeniser; per word (counted in the source text by the corpus's own rule) and per UTF-8 byte it does not.
+All figures come from the sum of the losses in nats, divided by the number of tokens, words or UTF-8 bytes. Figures per
+token depend on the tokeniser. Figures per word (counted in the source text by the corpus's rule) and per byte do not.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from grok.text.windows import EvaluationWindows, fixed_windows, sliding_windows
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a model's predictions of a text cost."""
+    """The losses of a model on a text, summed."""
 
     nats: float
     """Sum of the cross-entropies of all scored tokens."""
     scored: int
-    """Tokens scored: all, but for the first of a corpus without ``<|endoftext|>``, which nothing predicts."""
+    """Tokens scored: all, except the first of a corpus without ``<|endoftext|>``, which has no token before it."""
     correct: int
-    """Scored tokens that the model held likeliest."""
+    """Scored tokens that were the most likely ones."""
     bytes: int
     """UTF-8 bytes of the source text."""
     words: int | None
-    """Words of the source text by the corpus's rule; None where only a part of a rewritten text was scored."""
+    """Words of the source text by the corpus's rule; None if only a part of a detokenised text was scored."""
 
     @property
     def loss(self) -> float:
@@ -45,7 +45,7 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Share of tokens that the model held likeliest."""
+        """Share of tokens that were the most likely ones."""
         return self.correct / self.scored
 
     @property
@@ -78,7 +78,7 @@ class Score:
 
 
 def exp(x: float) -> float:
-    """Return the exponential of ``x``, infinite where no float can hold it."""
+    """Return the exponential of ``x``, or infinity if it overflows."""
     return math.exp(x) if x < 709 else math.inf
 
 
@@ -96,11 +96,11 @@ def score_split(
     """Return the score of ``model`` on a split, in windows of ``context`` tokens (default: the model's).
 
     Windows do not overlap, or are ``stride`` apart, so that each token is predicted from at least
-    ``context - stride`` before it. Where the tokeniser has an ``<|endoftext|>``, one stands before the
-    text. ``limit`` scores only the first so many tokens.
+    ``context - stride`` tokens before it. If the tokeniser has an ``<|endoftext|>``, one is put before the text.
+    ``limit``: score only the first tokens, this many.
 
     Raises:
-        DataError: an empty split, ids the model does not have, or a longer context than it can look at.
+        DataError: the split is empty, the model lacks ids, or ``context`` is longer than its positions.
     """
     check_vocabulary(corpus, model.vocab_size)
     context = context or model.config.context
@@ -155,7 +155,7 @@ def _scored(
 
 
 def _equal_lengths(windows: EvaluationWindows, batch_size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield numbers of windows that are equally long, ``batch_size`` at a time, in order."""
+    """Yield the numbers of windows of equal length, up to ``batch_size`` at a time, in order."""
     edges = np.flatnonzero(np.diff(windows.lengths)) + 1
     for run in np.split(np.arange(len(windows)), edges):
         yield from (run[i : i + batch_size] for i in range(0, len(run), batch_size))
@@ -164,7 +164,7 @@ def _equal_lengths(windows: EvaluationWindows, batch_size: int) -> Iterator[NDAr
 def _gather(
     tokens: NDArray[np.unsignedinteger[Any]], first: int | None, starts: NDArray[np.int64], length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return inputs and targets ``[B, length]`` from the tokens, with ``first`` put before them where it is given."""
+    """Return inputs and targets ``[B, length]`` of the tokens, with ``first`` before them (None: nothing)."""
     places = starts[:, None] + np.arange(length + 1) - (first is not None)
     block = np.asarray(tokens)[np.maximum(places, 0)].astype(np.int64)
     if first is not None:

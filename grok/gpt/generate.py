@@ -1,7 +1,7 @@
-"""Text that a model goes on with: temperature, top-k, top-p, drawn from the sample stream.
+"""Continuations of a prompt with temperature, top-k and top-p, drawn from the sample stream.
 
-The draws of sample ``j`` of prompt ``i`` are the stream ``sample`` at (i, j): more samples, other prompts or
-another batch size leave them alone.
+Sample ``j`` of prompt ``i`` draws from the stream ``sample`` at (i, j). So more samples, other prompts or another batch
+size do not change it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ class Sampler:
     """How the next token is drawn."""
 
     temperature: float = 1.0
-    """Divides the logits; 0 takes the likeliest token."""
+    """Divides the logits; 0: always the most likely token."""
     top_k: int | None = None
-    """Only this many likeliest tokens, the lower id first where they are equal."""
+    """Draw from this many most likely tokens; of equally likely ones the lower id comes first."""
     top_p: float | None = None
-    """Only the fewest likeliest tokens that hold this much probability (Holtzman et al. 2020)."""
+    """Draw from the fewest most likely tokens that have this much probability together (Holtzman et al. 2020)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
-            raise DataError(f"--temperature {self.temperature}: expected a number, 0 (the likeliest token) or more")
+            raise DataError(
+                f"--temperature {self.temperature}: expected a number, 0 (always the most likely token) or more"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise DataError(f"--top-k {self.top_k}: expected a whole number, at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise DataError(f"--top-p {self.top_p}: expected a number above 0, at most 1")
 
     def choose(self, logits: NDArray[np.floating], chance: float) -> int:
-        """Return the token at quantile ``chance`` in (0, 1) of the distribution that ``logits`` ``[V]`` give."""
+        """Return the token at quantile ``chance`` in (0, 1) of the distribution of ``logits`` ``[V]``."""
         scores = logits.astype(np.float64)
         if self.temperature == 0:
             return int(scores.argmax())
@@ -50,12 +52,12 @@ class Sampler:
         if self.top_p is not None:
             weights = np.where(_nucleus(weights, self.top_p), weights, 0.0)
         cumulative = weights.cumsum()
-        # a token without weight has the cumulative weight of the one before, and is passed over
+        # a token of weight 0 has the cumulative weight of the token before it, so it is never drawn
         return int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
 
 
 def _largest(scores: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
-    """Return which are the ``k`` largest; of equal ones the first."""
+    """Return a mask of the ``k`` largest; of equal ones the first."""
     if k >= len(scores):
         return np.ones(len(scores), dtype=np.bool_)
     edge = np.partition(scores, len(scores) - k)[len(scores) - k]
@@ -65,7 +67,7 @@ def _largest(scores: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
 
 
 def _nucleus(weights: NDArray[np.float64], p: float) -> NDArray[np.bool_]:
-    """Return the fewest largest weights whose share is at least ``p``."""
+    """Return a mask of the fewest largest weights whose share is at least ``p``."""
     order = np.argsort(-weights, kind="stable")
     before = np.concatenate([[0.0], weights[order].cumsum()[:-1]])
     kept = np.zeros(len(weights), dtype=np.bool_)
@@ -75,7 +77,7 @@ def _nucleus(weights: NDArray[np.float64], p: float) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one sample of one prompt became."""
+    """One sample of one prompt."""
 
     prompt: int
     sample: int
@@ -100,15 +102,15 @@ def generate(
     """Return ``samples`` continuations of up to ``tokens`` tokens of each prompt, in order of prompt and sample.
 
     A text longer than the model's context is continued from its last ``context`` tokens. Prompts of equal
-    length run in one batch, with a cache of keys and values while the text fits. Only ids below ``vocab_size``
-    are drawn (default: the model's, which may be more than its tokeniser's).
+    length are one batch, with a cache of keys and values while the text fits. Only ids below ``vocab_size`` are drawn
+    (default: the model's vocabulary, which may be larger than its tokeniser's).
 
     Raises:
-        DataError: an empty prompt, or an id that the model does not have.
+        DataError: a prompt is empty or has an id that the model lacks.
     """
     for i, prompt in enumerate(prompts):
         if not prompt:
-            raise DataError(f"prompt {i} is empty: the model needs at least one token to go on from")
+            raise DataError(f"prompt {i} is empty: the model needs at least one token")
         if max(prompt) >= model.vocab_size:
             raise DataError(f"prompt {i} has id {max(prompt)}, the model's vocabulary has {model.vocab_size} ids")
     rows = [(i, j) for i in range(len(prompts)) for j in range(samples)]
@@ -145,7 +147,7 @@ def _continue(
     ahead = _Ahead(model, len(rows), text.shape[1] + tokens)
     for t in range(tokens):
         logits = ahead.logits(text)[:, :vocab_size]
-        # a text that has ended goes on in its row, unread, until all have
+        # a text that has ended is continued in its row and ignored, until all have ended
         chosen = [sampler.choose(row, float(chances[r][t])) for r, row in enumerate(logits)]
         for r, token in enumerate(chosen):
             ended[r] = ended[r] or token == eot_id
@@ -167,10 +169,10 @@ class _Ahead:
         self.cache = model.new_cache(batch, int(min(length, self.longest)))
 
     def logits(self, text: Tensor) -> NDArray[np.float32]:
-        """Return logits ``[B, V]`` after ``text`` ``[B, T]``, which grows by a token from call to call."""
+        """Return logits ``[B, V]`` after ``text`` ``[B, T]``, which is one token longer in each call."""
         if text.shape[1] <= self.longest:
             logits = self.model(text[:, self.cache.length :], cache=self.cache)
-        else:  # learned positions are absolute: each shift of the window moves them all
+        else:  # learned positions are absolute: each shift of the window changes all of them
             logits = self.model(text[:, -int(self.longest) :])
         last: NDArray[np.float32] = logits[:, -1].float().cpu().numpy()
         return last

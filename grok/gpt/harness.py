@@ -1,7 +1,7 @@
 """Tasks of lm-evaluation-harness (extra ``tasks``), scored offline by a model of this project.
 
-The harness asks for log-likelihoods of texts and for greedy continuations; windows, prefix and truncation are those of
-its own Hugging Face model, so that an exported model gets the same figures there.
+The harness requests log-likelihoods of texts and greedy continuations. Windows, prefix and truncation are those of its
+Hugging Face models. So an exported model gets the same figures from the harness itself.
 Source: github.com/EleutherAI/lm-evaluation-harness.
 """
 
@@ -28,7 +28,7 @@ from grok.text.tokenizers import Tokenizer
 YAML: Final = (".yaml", ".yml")
 TOKENS_AT_ONCE: Final = 8192
 BOOTSTRAP: Final = 100
-"""Resamplings behind the standard error of a metric that has no formula for it."""
+"""Resamples for the standard error of a metric without a formula."""
 FEWSHOT_SEED: Final = 1234
 """The harness's own seed for the choice of solved examples."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DISABLE_MULTIPROC": "1",
@@ -48,14 +48,14 @@ class TaskScore:
 
 
 class Predictions:
-    """What the harness asks of a model, by ids: sums of log-likelihoods, and greedy continuations."""
+    """What the harness requests of a model, by ids: sums of log-likelihoods and greedy continuations."""
 
     def __init__(self, model: GPT, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
         self.context, self.device = model.config.context, model.head.weight.device
 
     def prefix(self) -> int:
-        """Return the token before a text that has nothing before it: end of text, else a line's end.
+        """Return the token that is put before a text: end of text, or a line break if there is none.
 
         Raises:
             DataError: the tokeniser has neither.
@@ -66,15 +66,15 @@ class Predictions:
         """Return the ids of ``text``.
 
         Raises:
-            DataError: it has characters that the tokeniser lacks.
+            DataError: the text has characters that the tokeniser lacks.
         """
         return [int(i) for i in self.tokenizer.encode(text)]
 
     @torch.no_grad()
     def score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
-        """Return for each (context, continuation) the continuation's log-likelihood, and whether it is the likeliest.
+        """Return the log-likelihood of each continuation after its context, and whether greedy decoding would give it.
 
-        What does not fit is cut off the context's beginning.
+        What does not fit is cut off at the beginning of the context.
         """
         cut = [((context + own)[-(self.context + 1) :], min(len(own), self.context)) for context, own in pairs]
         order = sorted(range(len(cut)), key=lambda i: -len(cut[i][0]))
@@ -82,7 +82,9 @@ class Predictions:
         while order:
             width = len(cut[order[0]][0]) - 1
             chosen, order = order[: max(1, TOKENS_AT_ONCE // width)], order[max(1, TOKENS_AT_ONCE // width) :]
-            padded = [cut[i][0] + [0] * (width + 1 - len(cut[i][0])) for i in chosen]  # nothing looks ahead
+            padded = [
+                cut[i][0] + [0] * (width + 1 - len(cut[i][0])) for i in chosen
+            ]  # attention is causal: padding after a text changes nothing
             tokens = torch.tensor(padded, device=self.device)
             logits = self.model(tokens[:, :-1])[..., : self.model.vocab_size].float()
             for row, i in enumerate(chosen):
@@ -95,7 +97,7 @@ class Predictions:
 
     @torch.no_grad()
     def go_on(self, prompt: str, until: Sequence[str], most: int) -> str:
-        """Return up to ``most`` likeliest tokens after ``prompt`` as text, up to the first of ``until``."""
+        """Return the greedy continuation of ``prompt``: up to ``most`` tokens, up to the first of ``until``."""
         ids, text = self.encode(prompt) or [self.prefix()], ""
         new: list[int] = []
         for _ in range(most):
@@ -144,7 +146,9 @@ def load_tasks(tasks: Sequence[str], option: str = "--tasks ", *, shots: int | N
         loaded = manager.load(names)
         for task in loaded["tasks"].values():
             own = task.get_config("num_fewshot")
-            if own is None or (shots is not None and own != 0):  # a task that says 0 means it
+            if own is None or (
+                shots is not None and own != 0
+            ):  # a task that says 0 stays without examples, as in the harness
                 task.set_config(key="num_fewshot", value=shots or 0)
             task.set_fewshot_seed(seed=FEWSHOT_SEED)
     return Tasks(words, loaded)
@@ -183,7 +187,7 @@ def _its_errors(words: str) -> Iterator[None]:
         yield
     except GrokError:
         raise
-    except Exception as error:  # they raise whatever is at hand
+    except Exception as error:  # they raise exceptions of many kinds
         text = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(
             f"{words}: the harness cannot run it ({type(error).__name__}: {text[:300]}); a task needs its data on this "
@@ -205,10 +209,10 @@ def _scores(results: dict[str, Any]) -> Iterator[TaskScore]:
 
 
 def _name_in(file: Path, option: str) -> str:
-    """Return the name of the task that a file describes; what else is in it is the harness's business.
+    """Return the name of the task that a file describes; the harness reads the rest.
 
     Raises:
-        ConfigError: it names none.
+        ConfigError: the file has no name.
     """
     for line in file.read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
@@ -219,7 +223,7 @@ def _name_in(file: Path, option: str) -> str:
 
 @contextmanager
 def _harness(words: str) -> Iterator[None]:
-    """Let the harness work without a network, and without its own words on the screen.
+    """Run the harness without a network and without its output on the screen.
 
     Raises:
         ConfigError: it is not installed.

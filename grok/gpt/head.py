@@ -1,9 +1,8 @@
-"""The output head and its loss, in chunks of rows, so that the logits of a large vocabulary never exist at once.
+"""The output head and its loss, in chunks of rows, so that all logits of a large vocabulary are never in memory.
 
-The gradients of a chunk are taken while its logits are at hand, as in Liger
-(Hsu et al. 2024) and Cut Cross-Entropy (Wijmans et al. 2024): peak memory is one chunk's
-logits, and the logits are computed once. The z-loss (Chowdhery et al. 2022, PaLM) holds the log of
-softmax's divisor near 0.
+The gradients of a chunk are computed with its logits, as in Liger (Hsu et al. 2024) and Cut Cross-Entropy (Wijmans et
+al. 2024). So the peak memory is one chunk's logits, and the logits are computed once. The z-loss (Chowdhery et al.
+2022, PaLM) keeps the log of softmax's divisor near 0.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from torch.nn import functional as F
 from grok.numerics.products import linear, onednn_weight_gradient
 
 CHUNK_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
-"""Logits held at once, by kind of device; a fixed number, because it decides the order of sums."""
+"""Logits in memory at once, by kind of device. The numbers are fixed, because the order of sums depends on them."""
 
 
 def chunk_rows(n: int, vocab_rows: int, device: str) -> int:
-    """Return how many of ``n`` rows one chunk has."""
+    """Return the number of rows of a chunk, of ``n`` rows in all."""
     return max(1, min(n, CHUNK_ELEMENTS.get(device, 2**24) // vocab_rows))
 
 
@@ -36,7 +35,7 @@ def mean_loss(
 ) -> Tensor:
     """Return the mean cross-entropy of ``targets`` [N] under ``features`` [N, D] and head ``weight`` [rows, D].
 
-    Rows of the head beyond ``vocab_size`` take no part. ``path``: of :mod:`grok.numerics.products`. The gradient is
+    Rows of the head beyond ``vocab_size`` are ignored. ``path``: of :mod:`grok.numerics.products`. The gradient is
     that of the cross-entropy and ``z_loss`` times the mean squared log of softmax's divisor together. ``scored`` [N]:
     the mean is over these targets only; None: over all.
     """
@@ -59,7 +58,7 @@ def mean_loss(
 def score(
     features: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, path: str = "plain"
 ) -> tuple[Tensor, Tensor]:
-    """Return each target's cross-entropy [N] in nats and whether the likeliest token was right [N]."""
+    """Return each target's cross-entropy [N] in nats and whether it was the most likely token [N]."""
     losses, hits = [], []
     rows = chunk_rows(len(features), len(weight), features.device.type)
     for x, y in zip(features.split(rows), targets.split(rows), strict=True):

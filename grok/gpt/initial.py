@@ -1,7 +1,6 @@
-"""Initial weights: every tensor drawn from the init stream at its own name.
+"""Initial weights: each tensor is drawn from the init stream at its name.
 
-Re-seeding one layer (``seeds.layers``) therefore changes that layer's tensors and no
-others, and adding a layer moves none.
+So another seed for one layer (``seeds.layers``) changes this layer's tensors only, and another layer changes none.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ def build_model(
 ) -> GPT:
     """Return the model of ``config`` with its initial weights.
 
-    Draws are made in float64 and rounded once. ``share`` leaves this process a share of every tensor: then a process
-    draws one tensor after the other and keeps its share, so the whole model is never in its memory. With
-    ``config.init_from`` nothing is drawn: the weights are that folder's.
+    Weights are drawn in float64 and rounded once. ``share`` leaves this process a share of every tensor. The process
+    then draws one tensor after the other and keeps its share, so the whole model is never in its memory. With
+    ``config.init_from`` the weights are those of that folder, and nothing is drawn.
 
     Raises:
-        ConfigError: ``seeds.layers`` names a tensor that is not there.
-        CheckpointError: the weights of ``init_from`` are not there.
+        ConfigError: ``seeds.layers`` names a tensor that the model lacks.
+        CheckpointError: the weights of ``init_from`` are missing.
     """
     with unallocated():
         model = GPT(config.model, vocab_size=vocab_size)
@@ -45,7 +44,7 @@ def build_model(
     if share is not None:
         share(model)
     model = model.to_empty(device=device)
-    if config.model.tied:  # `to_empty` makes two tensors of one
+    if config.model.tied:  # `to_empty` has made two tensors
         model.head.weight = model.token_embedding.weight
     imported: dict[str, Tensor] = {}
     if config.init_from is not None:

@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Linear(nn.Linear):
-    """A linear layer whose product takes the path of :mod:`grok.numerics.products` that its model was given."""
+    """A linear layer that computes its product by one of the paths of :mod:`grok.numerics.products`."""
 
     path = "plain"
 
@@ -48,7 +48,7 @@ def norm_of(config: ModelConfig, width: int) -> nn.Module:
 
 class CausalSelfAttention(nn.Module):
     dropped = 0.0
-    """Share of its weights that the fused kernel drops while it trains."""
+    """Share of the attention weights that the fused kernel drops in training."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class MLP(nn.Module):
 
 class Block(nn.Module):
     recompute = "none"
-    """What the backward pass computes again: nothing, ``attention``, or all of the block (``blocks``)."""
+    """What the backward pass recomputes: ``none``, ``attention``, or the whole block (``blocks``)."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -139,8 +139,9 @@ class Block(nn.Module):
 
 
 def again(function: Callable[..., Tensor], *args: object) -> Tensor:
-    """Return ``function(*args)``, which keeps its arguments only and computes again in the backward pass
-    (Chen et al. 2016). It must draw nothing.
+    """Return ``function(*args)``; only the arguments are kept, and the backward pass calls it again (Chen et al. 2016).
+
+    The function must not draw random numbers.
     """
     result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
     return result
@@ -149,8 +150,8 @@ def again(function: Callable[..., Tensor], *args: object) -> Tensor:
 class GPT(nn.Module):
     """A decoder-only transformer over ``vocab_size`` tokens.
 
-    The embedding may have more rows (``model.vocab_multiple``); those take no part in the
-    loss and their logits are never returned. Weights come from :mod:`grok.gpt.initial`.
+    The embedding may have more rows (``model.vocab_multiple``); they are not part of the
+    loss, and their logits are never returned. Weights come from :mod:`grok.gpt.initial`.
     """
 
     document_end: int | None = None
@@ -170,19 +171,19 @@ class GPT(nn.Module):
             self.head.weight = self.token_embedding.weight
 
     def use_recompute(self, what: str) -> None:
-        """Compute again in the backward pass, instead of keeping it: nothing (``none``), ``attention``, ``blocks``."""
+        """Let the backward pass recompute instead of keeping activations: ``none``, ``attention`` or ``blocks``."""
         for module in self.modules():
             if isinstance(module, Block):
                 module.recompute = what
 
     def use_fused_dropout(self) -> None:
-        """Let the fused kernel drop attention's weights, instead of a mask."""
+        """Let the fused kernel drop attention weights, without masks."""
         for module in self.modules():
             if isinstance(module, CausalSelfAttention):
                 module.dropped = self.config.dropout_attention or 0.0
 
     def use_products(self, path: str) -> None:
-        """Send every matrix product with a weight through ``path``: plain (as built) or onednn."""
+        """Compute every product with a weight by ``path``: plain (the default) or onednn."""
         for module in self.modules():
             if isinstance(module, Linear):
                 module.path = path
@@ -235,7 +236,7 @@ class GPT(nn.Module):
     def loss(self, tokens: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
         """Return the mean cross-entropy in nats of ``targets`` [B, T] after ``tokens`` [B, T].
 
-        Its gradient has that of the z-loss in it, its value has not.
+        The z-loss is in the gradient, not in the value.
         """
         features, head = self.features(tokens, masks, visible=self.visible(tokens)), self.head
         z_loss = self.config.z_loss
@@ -245,7 +246,7 @@ class GPT(nn.Module):
         )
 
     def score(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor | int]:
-        """Return each target's cross-entropy [B T] in nats, whether the likeliest token was right [B T], and the
+        """Return each target's cross-entropy [B T] in nats, whether the target was the most likely token [B T], and the
         number of scored targets. What follows a document's end is not scored: both are 0 there.
         """
         features, head = self.features(tokens, visible=self.visible(tokens)).flatten(0, 1), self.head
@@ -268,11 +269,11 @@ class GPT(nn.Module):
 
 
 def parameter_count(config: ModelConfig, *, vocab_size: int) -> int:
-    """Return the number of parameters, counted on the model itself, which is never allocated."""
+    """Return the number of parameters, counted on a model without memory."""
     with unallocated():
         return sum(p.numel() for p in GPT(config, vocab_size=vocab_size).parameters())
 
 
 def longest_context(model: GPT) -> float:
-    """Return how many tokens the model can look at: its context, or any number without learned positions."""
+    """Return the longest text that the model can read: its context, or any length without learned positions."""
     return model.config.context if model.config.positions == "learned" else math.inf

@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused(model: GPT, settings: Build, tmp_path: Pat
     with pytest.raises(CheckpointError, match=r"no config.json"):
         load_hf_folder(tmp_path)
     post = build_model(settings(model__norm="post"), vocab_size=V, device=torch.device("cpu"), dtype=torch.float32)
-    with pytest.raises(ConfigError, match=r"Hugging Face's gpt2 has no place for model.norm=post \(not pre\)"):
+    with pytest.raises(ConfigError, match=r"Hugging Face's gpt2 does not support model.norm=post \(not pre\)"):
         to_hf(post)
 
 

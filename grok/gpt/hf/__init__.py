@@ -1,4 +1,4 @@
-"""Language models in Hugging Face's forms: written for ``transformers`` to read, GPT-2's also read.
+"""Language models in Hugging Face's forms: models are exported in four forms and imported from GPT-2's.
 
 A folder is what ``from_pretrained`` reads: ``config.json``, ``model.safetensors`` and the tokeniser's files.
 """

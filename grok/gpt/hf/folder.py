@@ -1,4 +1,4 @@
-"""A folder of ``transformers``: written with the tokeniser beside the weights, read whole or in shards."""
+"""A model folder of ``transformers``: it is written in one file, with the tokeniser, and read in one file or shards."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ INDEX: Final = "model.safetensors.index.json"
 def save_hf_folder(
     folder: str | Path, model: GPT, tokenizer: Tokenizer | None = None, tokenizer_too: bool = True
 ) -> None:
-    """Write what ``AutoModelForCausalLM`` and (with a ``tokenizer``) ``AutoTokenizer.from_pretrained(folder)`` read.
+    """Write a folder for ``AutoModelForCausalLM`` and, with a ``tokenizer``, for ``AutoTokenizer``.
 
-    Without ``tokenizer_too`` the settings name the id that ends a text, and the tokeniser's files are left out.
+    With ``tokenizer_too=False`` only the tokeniser's end-of-text id is written, into ``config.json``.
 
     Raises:
-        ConfigError: no form of Hugging Face's has a place for one of the model's options.
-        DataError: the tokeniser cannot be written in their form.
-        CheckpointError: the disk refuses.
+        ConfigError: no form of Hugging Face's supports one of the model's options.
+        DataError: the tokeniser cannot be written in Hugging Face's form.
+        CheckpointError: the folder cannot be written.
     """
     folder, weights = Path(folder), to_hf(model)
     config = hf_config(model, tokenizer.eot_id if tokenizer is not None else None)
@@ -53,20 +53,20 @@ def save_hf_folder(
 
 
 def load_hf_folder(folder: str | Path) -> GPT:
-    """Return the model of a GPT-2's folder in Hugging Face's form, in float32 on the CPU.
+    """Return the GPT-2 in a Hugging Face folder, in float32 on the CPU.
 
     Raises:
-        CheckpointError: files are missing or damaged, or it is not a GPT-2.
+        CheckpointError: files are missing or damaged, or the model is no GPT-2.
     """
     folder = Path(folder)
     settings = _read_json(folder / "config.json")
     config, vocab_size = model_config(settings)
     weights = read_weights(folder)
     if config.layers > len(weights):
-        raise CheckpointError(f"config.json says n_layer={config.layers}, but the weights are {len(weights)} tensors")
+        raise CheckpointError(f"config.json says n_layer={config.layers}, but there are {len(weights)} tensors only")
     with unallocated():
         model = GPT(config, vocab_size=vocab_size)
-    fitted(model, weights)  # before memory is taken for what the settings say
+    fitted(model, weights)  # the shapes are checked before memory is allocated
     model = model.to_empty(device="cpu")
     if config.tied:
         model.head.weight = model.token_embedding.weight
@@ -75,7 +75,7 @@ def load_hf_folder(folder: str | Path) -> GPT:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors of a folder, from one file or from the shards that its index names.
+    """Return all tensors of a folder: those of its one file, or of the shards that its index names.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -94,7 +94,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         tensors |= _tensors(folder / shard)
     missing = sorted(shard_of.keys() - tensors.keys())
     if missing:
-        raise CheckpointError(f"{folder / INDEX} names {missing[0]}, which {shard_of[missing[0]]} does not have")
+        raise CheckpointError(f"{folder / INDEX} names {missing[0]}, but {shard_of[missing[0]]} lacks it")
     return tensors
 
 

@@ -1,4 +1,4 @@
-"""Which of Hugging Face's forms a model has, and its weights and ``config.json`` in that form."""
+"""Export: the Hugging Face form of a model, and its weights and ``config.json`` in this form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def form_of(config: ModelConfig) -> str:
     SwiGLU and grouped queries).
 
     Raises:
-        ConfigError: an option that this form has no place for.
+        ConfigError: the form does not support an option of the model.
     """
     form, needed = _FORMS[config.positions], _EVERY | {"norm_type": "layernorm", "kv_heads": None}
     if config.activation == "swiglu" or (
@@ -33,17 +33,17 @@ def form_of(config: ModelConfig) -> str:
         needed |= {"bias": False, "d_ff": 4 * config.d_model}
     other = [f"model.{n}={getattr(config, n)} (not {v})" for n, v in needed.items() if getattr(config, n) != v]
     if other:
-        raise ConfigError(f"Hugging Face's {form} has no place for {', '.join(other)}")
+        raise ConfigError(f"Hugging Face's {form} does not support {', '.join(other)}")
     return form
 
 
 def to_hf(model: GPT) -> dict[str, Tensor]:
     """Return the weights in Hugging Face's form, on the CPU.
 
-    Rows that only pad the vocabulary are left out; biases that the form has and the model has not are zero.
+    Rows that only pad the vocabulary are left out. Biases that the model lacks are zero.
 
     Raises:
-        ConfigError: an option that no form has.
+        ConfigError: no form supports an option of the model.
     """
     form = form_of(model.config)
     ours = {}
@@ -69,12 +69,12 @@ def _zero_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def hf_config(model: GPT, end: int | None = None) -> dict[str, Any]:
-    """Return the ``config.json`` of ``model``; ``end`` is the id of the end of a text, None where there is none.
+    """Return the ``config.json`` of ``model``. ``end`` is the end-of-text id, or None.
 
-    None is written too: the readers' own default would name an id that the vocabulary may not have.
+    None is written, too. Otherwise ``transformers`` takes a default id, which the vocabulary may lack.
 
     Raises:
-        ConfigError: an option that no form has.
+        ConfigError: no form supports an option of the model.
     """
     c = model.config
     own = {"gpt2": gpt2.config, "neox": neox.config, "mpt": mpt.config, "llama": llama.config}[form_of(c)](c)

@@ -1,7 +1,7 @@
-"""GPT-2 in Hugging Face's form, in and out.
+"""GPT-2 in Hugging Face's form: export and import.
 
-Hugging Face keeps GPT-2's matrices transposed (its ``Conv1D`` is ``x @ W``); names are mapped one to one.
-A model without biases has biases of zero there.
+Hugging Face's ``Conv1D`` computes ``x @ W``, so its matrices are the transposes of ours. Each tensor of ours is one of
+theirs. A model without biases is exported with biases of zero.
 """
 
 from __future__ import annotations
@@ -19,47 +19,44 @@ from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.config.gpt_model import ModelConfig
 from grok.errors import CheckpointError, ConfigError
-from grok.gpt.hf.names import name_in_form
+from grok.gpt.hf.names import Names
 from grok.gpt.model import GPT
 
-_OURS: Final = {
-    "token_embedding.weight": "transformer.wte.weight",
-    "position_embedding.weight": "transformer.wpe.weight",
-    "final_norm.weight": "transformer.ln_f.weight",
-    "final_norm.bias": "transformer.ln_f.bias",
-    "head.weight": "lm_head.weight",
-}
-_BLOCK: Final = {
-    "norm1": "ln_1",
-    "attention.qkv": "attn.c_attn",
-    "attention.out": "attn.c_proj",
-    "norm2": "ln_2",
-    "mlp.up": "mlp.c_fc",
-    "mlp.down": "mlp.c_proj",
-}
-_OF_TOKENS: Final = ("token_embedding.weight", "head.weight")  # a model's may have rows beyond its vocabulary
+_NAMES: Final = Names(
+    {
+        "token_embedding": "transformer.wte",
+        "position_embedding": "transformer.wpe",
+        "final_norm": "transformer.ln_f",
+        "head": "lm_head",
+    },
+    "transformer.h",
+    {
+        "norm1": "ln_1",
+        "attention.qkv": "attn.c_attn",
+        "attention.out": "attn.c_proj",
+        "norm2": "ln_2",
+        "mlp.up": "mlp.c_fc",
+        "mlp.down": "mlp.c_proj",
+    },
+)
+_OF_TOKENS: Final = ("token_embedding.weight", "head.weight")  # they may have rows beyond the vocabulary
 _TRANSPOSED: Final = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 _ACTIVATIONS: Final = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
-_BUFFERS: Final = re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask that old files carry
+_BUFFERS: Final = re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask in old files
 _NEEDED: Final = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
 _FLAGS: Final = ("tie_word_embeddings", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
 _REFUSED: Final = {"add_cross_attention": False, "is_encoder_decoder": False, "pruned_heads": {}}
-"""What changes a model's output, and is not in ours: the value at which it changes nothing."""
-
-
-def to_hf_name(name: str) -> str:
-    """Return Hugging Face's name of one of our tensors."""
-    return name_in_form(name, _OURS, "transformer.h", _BLOCK)
+"""Settings that our model lacks, with the value at which they do not change the output."""
 
 
 def weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return our tensors under their names and in their layout."""
-    theirs = {to_hf_name(name): tensor for name, tensor in tensors.items()}
+    """Return our tensors under Hugging Face's names and in its layout."""
+    theirs = {_NAMES.of(name): tensor for name, tensor in tensors.items()}
     return {n: t.t().contiguous() if n.endswith(_TRANSPOSED) else t for n, t in theirs.items()}
 
 
 def config(c: ModelConfig) -> dict[str, Any]:
-    """Return what ``config.json`` says of a GPT-2, but for its vocabulary."""
+    """Return the ``config.json`` of a GPT-2 without its vocabulary."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -79,12 +76,12 @@ def config(c: ModelConfig) -> dict[str, Any]:
 
 @torch.no_grad()
 def load_hf(model: GPT, weights: Mapping[str, Tensor], settings: Mapping[str, Any] | None = None) -> None:
-    """Copy Hugging Face's weights into ``model``; ``settings`` is their ``config.json``.
+    """Copy Hugging Face's weights into ``model``. ``settings`` is the content of ``config.json``.
 
-    How their scores are scaled goes into the query's weights.
+    If it scales attention's scores in another way, the query's weights are multiplied by the difference.
 
     Raises:
-        CheckpointError: a tensor is missing, left over, of another shape, of whole numbers or not finite.
+        CheckpointError: a tensor is missing, unknown, of another shape, of integers or not finite.
     """
     c, parameters = model.config, dict(model.named_parameters())
     for name, tensor in fitted(model, weights).items():
@@ -95,10 +92,10 @@ def load_hf(model: GPT, weights: Mapping[str, Tensor], settings: Mapping[str, An
 
 
 def fitted(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return Hugging Face's weights under our names and in our layout; ``model`` may be on the meta device.
+    """Return Hugging Face's weights under our names and in our layout. ``model`` may be on the meta device.
 
     Raises:
-        CheckpointError: a tensor is missing, left over, of another shape, of whole numbers or not finite.
+        CheckpointError: a tensor is missing, unknown, of another shape, of integers or not finite.
     """
     left = {n if n.startswith("lm_head.") else f"transformer.{n.removeprefix('transformer.')}": t
             for n, t in weights.items()}  # fmt: skip
@@ -107,7 +104,7 @@ def fitted(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         _refuse_other_head(left)
     ours = {}
     for name, p in model.named_parameters():
-        theirs = to_hf_name(name)
+        theirs = _NAMES.of(name)
         if theirs not in left:
             raise CheckpointError(
                 f"the Hugging Face weights have no {theirs}: is this a GPT-2 of {model.config.layers} layers?"
@@ -118,29 +115,29 @@ def fitted(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"{theirs} has shape {tuple(tensor.shape)}, this model's is {shape}")
         if not tensor.is_floating_point() or not tensor.isfinite().all():
-            raise CheckpointError(f"{theirs} ({tensor.dtype}) has to hold finite floating-point numbers")
+            raise CheckpointError(f"{theirs} ({tensor.dtype}): expected finite floating-point numbers")
     if left:
-        raise CheckpointError(f"the Hugging Face weights have {', '.join(sorted(left)[:4])}, which this model has not")
+        raise CheckpointError(f"the Hugging Face weights have unknown tensors: {', '.join(sorted(left)[:4])}")
     return ours
 
 
 def query_factor(c: ModelConfig, layer: int, settings: Mapping[str, Any]) -> float:
-    """Return what the queries of ``layer`` are multiplied with so that 1 / sqrt(K) scales their scores as GPT-2's."""
+    """Return the factor of the queries of ``layer`` by which our scaling of scores, 1 / sqrt(K), gives theirs."""
     factor = 1.0 if settings.get("scale_attn_weights", True) else math.sqrt(c.d_model // c.heads)
     return factor / (layer + 1) if settings.get("scale_attn_by_inverse_layer_idx", False) else factor
 
 
 def _refuse_other_head(left: dict[str, Tensor]) -> None:
-    """Take a tied head's copy out of ``left``.
+    """Remove the copy of a tied head from ``left``.
 
     Raises:
-        CheckpointError: it is not the token embedding.
+        CheckpointError: it differs from the token embedding.
     """
     head = left.pop("lm_head.weight", None)
     if head is not None and not torch.equal(head, left.get("transformer.wte.weight", head)):
         raise CheckpointError(
-            "lm_head.weight is not transformer.wte.weight, but config.json does not say tie_word_embeddings=false: "
-            "which of the two is the model's head cannot be known"
+            "lm_head.weight differs from transformer.wte.weight, but config.json does not say "
+            "tie_word_embeddings=false: it is not clear which of the two is the model's head"
         )
 
 
@@ -148,7 +145,7 @@ def model_config(theirs: Mapping[str, Any]) -> tuple[ModelConfig, int]:
     """Return the model settings and the vocabulary of a ``config.json``.
 
     Raises:
-        CheckpointError: it is not a GPT-2's, or says something that our model does not have.
+        CheckpointError: it describes no GPT-2, or has a setting that our model lacks.
     """
     known = {v: k for k, v in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
     activation = theirs.get("activation_function", "gelu_new")
@@ -159,7 +156,7 @@ def model_config(theirs: Mapping[str, Any]) -> tuple[ModelConfig, int]:
         )
     other = [f"{name}={_short(theirs[name])}" for name, none in _REFUSED.items() if theirs.get(name, none) != none]
     if other:
-        raise CheckpointError(f"config.json says {', '.join(other)}, which changes the model's output and is not here")
+        raise CheckpointError(f"config.json says {', '.join(other)}, which changes the output and is not supported")
     missing = [name for name in _NEEDED if type(theirs.get(name)) is not int]
     if missing:
         raise CheckpointError(f"config.json has no whole number for {', '.join(missing)}")
@@ -183,7 +180,7 @@ def model_config(theirs: Mapping[str, Any]) -> tuple[ModelConfig, int]:
     try:
         config = load_config({"mode": "gpt", "experiment": "gpt/imported", "model": model})
     except ConfigError as error:
-        raise CheckpointError(f"config.json is no GPT-2's that can be built: {error}") from error
+        raise CheckpointError(f"config.json describes no valid GPT-2: {error}") from error
     assert isinstance(config, GptConfig)
     return replace(config.model, vocab_size=None), theirs["vocab_size"]
 

@@ -1,4 +1,4 @@
-"""Rotary models with RMSNorm and SwiGLU in the form of Hugging Face's Llama, grouped queries too."""
+"""Rotary models with RMSNorm and SwiGLU, also with grouped queries, in the form of Hugging Face's Llama."""
 
 from __future__ import annotations
 
@@ -8,45 +8,42 @@ from typing import Any, Final
 from torch import Tensor
 
 from grok.config.gpt_model import ModelConfig
+from grok.gpt.hf.names import Names
 
-_OURS: Final = {
-    "token_embedding.weight": "model.embed_tokens.weight",
-    "final_norm.weight": "model.norm.weight",
-    "head.weight": "lm_head.weight",
-}
-_BLOCK: Final = {
-    "norm1": "input_layernorm",
-    "attention.out": "self_attn.o_proj",
-    "norm2": "post_attention_layernorm",
-    "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj",
-    "mlp.down": "mlp.down_proj",
-}
+_NAMES: Final = Names(
+    {"token_embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"},
+    "model.layers",
+    {
+        "norm1": "input_layernorm",
+        "attention.q": "self_attn.q_proj",
+        "attention.k": "self_attn.k_proj",
+        "attention.v": "self_attn.v_proj",
+        "attention.out": "self_attn.o_proj",
+        "norm2": "post_attention_layernorm",
+        "mlp.gate": "mlp.gate_proj",
+        "mlp.up": "mlp.up_proj",
+        "mlp.down": "mlp.down_proj",
+    },
+)
 
 
 def weights(tensors: Mapping[str, Tensor], c: ModelConfig) -> dict[str, Tensor]:
-    """Return our tensors under their names; queries, keys and values are three matrices there."""
+    """Return our tensors under Llama's names. Queries, keys and values are three matrices in this form."""
     keys = c.key_heads() * (c.d_model // c.heads)
     theirs = {}
     for name, tensor in tensors.items():
-        if name in _OURS:
-            theirs[_OURS[name]] = tensor
-            continue
-        _, layer, rest = name.split(".", 2)
-        module, _, kind = rest.rpartition(".")
-        place = f"model.layers.{layer}"
-        if module == "attention.qkv":
+        if ".attention.qkv." in name:
             for part, own in zip("qkv", tensor.split([c.d_model, keys, keys]), strict=True):
-                theirs[f"{place}.self_attn.{part}_proj.{kind}"] = own.clone()
+                theirs[_NAMES.of(name.replace("qkv", part))] = own.clone()
         else:
-            theirs[f"{place}.{_BLOCK[module]}.{kind}"] = tensor
+            theirs[_NAMES.of(name)] = tensor
     return theirs
 
 
 def config(c: ModelConfig) -> dict[str, Any]:
-    """Return what ``config.json`` says of such a model, but for its vocabulary.
+    """Return the ``config.json`` of such a model without its vocabulary.
 
-    The rotary settings stand twice: ``transformers`` renamed them in version 5.
+    The rotary settings are written under two names, because ``transformers`` renamed them in version 5.
     """
     return {
         "architectures": ["LlamaForCausalLM"],

@@ -1,8 +1,7 @@
 """ALiBi models without biases in the form of Hugging Face's MPT.
 
-MPT has the exact GELU built in. Another activation comes with a model class of its own in the
-folder, which ``from_pretrained(folder, trust_remote_code=True)`` uses; without
-that flag ``transformers`` refuses the folder instead of computing something else.
+MPT always computes the exact GELU. For another activation the folder contains a model class, which
+``from_pretrained(folder, trust_remote_code=True)`` uses. Without that flag ``transformers`` refuses the folder.
 """
 
 from __future__ import annotations
@@ -13,21 +12,20 @@ from typing import Any, Final
 from torch import Tensor
 
 from grok.config.gpt_model import ModelConfig
-from grok.gpt.hf.names import name_in_form
+from grok.gpt.hf.names import Names
 
-_OURS: Final = {
-    "token_embedding.weight": "transformer.wte.weight",
-    "final_norm.weight": "transformer.norm_f.weight",
-    "head.weight": "lm_head.weight",
-}
-_BLOCK: Final = {
-    "norm1": "norm_1",
-    "attention.qkv": "attn.Wqkv",
-    "attention.out": "attn.out_proj",
-    "norm2": "norm_2",
-    "mlp.up": "ffn.up_proj",
-    "mlp.down": "ffn.down_proj",
-}
+_NAMES: Final = Names(
+    {"token_embedding": "transformer.wte", "final_norm": "transformer.norm_f", "head": "lm_head"},
+    "transformer.blocks",
+    {
+        "norm1": "norm_1",
+        "attention.qkv": "attn.Wqkv",
+        "attention.out": "attn.out_proj",
+        "norm2": "norm_2",
+        "mlp.up": "ffn.up_proj",
+        "mlp.down": "ffn.down_proj",
+    },
+)
 _ACTIVATIONS: Final = {"gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
 
 MODULE: Final = "modeling_mpt_activation"
@@ -51,16 +49,16 @@ class MptActivationForCausalLM(MptForCausalLM):
         for block in self.transformer.blocks:
             block.ffn.act = ACT2FN[config.hidden_act]
 '''
-"""What stands in the folder beside the weights of a model with another activation."""
+"""The model class that is written beside the weights of a model with another activation."""
 
 
 def weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return our tensors under their names."""
-    return {name_in_form(name, _OURS, "transformer.blocks", _BLOCK): tensor for name, tensor in tensors.items()}
+    """Return our tensors under MPT's names."""
+    return {_NAMES.of(name): tensor for name, tensor in tensors.items()}
 
 
 def config(c: ModelConfig) -> dict[str, Any]:
-    """Return what ``config.json`` says of an ALiBi model, but for its vocabulary."""
+    """Return the ``config.json`` of an ALiBi model without its vocabulary."""
     own: dict[str, Any] = {"architectures": ["MptForCausalLM"], "model_type": "mpt"}
     if c.activation != "gelu":
         own = {

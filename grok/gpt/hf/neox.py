@@ -1,4 +1,4 @@
-"""Rotary models in the form of Hugging Face's GPT-NeoX, with its two residual additions one after the other."""
+"""Rotary models in the form of Hugging Face's GPT-NeoX, without its parallel residual."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from typing import Any, Final
 from torch import Tensor
 
 from grok.config.gpt_model import ModelConfig
-from grok.gpt.hf.names import name_in_form
+from grok.gpt.hf.names import Names
 
-_OURS: Final = {
-    "token_embedding.weight": "gpt_neox.embed_in.weight",
-    "final_norm.weight": "gpt_neox.final_layer_norm.weight",
-    "final_norm.bias": "gpt_neox.final_layer_norm.bias",
-    "head.weight": "embed_out.weight",
-}
-_BLOCK: Final = {
-    "norm1": "input_layernorm",
-    "attention.qkv": "attention.query_key_value",
-    "attention.out": "attention.dense",
-    "norm2": "post_attention_layernorm",
-    "mlp.up": "mlp.dense_h_to_4h",
-    "mlp.down": "mlp.dense_4h_to_h",
-}
+_NAMES: Final = Names(
+    {"token_embedding": "gpt_neox.embed_in", "final_norm": "gpt_neox.final_layer_norm", "head": "embed_out"},
+    "gpt_neox.layers",
+    {
+        "norm1": "input_layernorm",
+        "attention.qkv": "attention.query_key_value",
+        "attention.out": "attention.dense",
+        "norm2": "post_attention_layernorm",
+        "mlp.up": "mlp.dense_h_to_4h",
+        "mlp.down": "mlp.dense_4h_to_h",
+    },
+)
 _ACTIVATIONS: Final = {"gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu": "relu"}
 
 
 def weights(tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
-    """Return our tensors under their names; queries, keys and values stand head by head there."""
+    """Return our tensors under NeoX's names. The rows of queries, keys and values are sorted by head in this form."""
     return {
-        name_in_form(name, _OURS, "gpt_neox.layers", _BLOCK): (
+        _NAMES.of(name): (
             tensor.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2).contiguous()
             if ".attention.qkv." in name
             else tensor
@@ -40,9 +38,9 @@ def weights(tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
 
 
 def config(c: ModelConfig) -> dict[str, Any]:
-    """Return what ``config.json`` says of a rotary model, but for its vocabulary.
+    """Return the ``config.json`` of a rotary model without its vocabulary.
 
-    The rotary settings stand twice: ``transformers`` renamed them in version 5.
+    The rotary settings are written under two names, because ``transformers`` renamed them in version 5.
     """
     return {
         "architectures": ["GPTNeoXForCausalLM"],

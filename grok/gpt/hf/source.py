@@ -1,4 +1,4 @@
-"""A folder of ``transformers`` as the initial weights of a run: ``init_from=FOLDER``."""
+"""Initial weights of a run from a folder of ``transformers``: ``init_from=FOLDER``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ TRAINING: Final = frozenset(
     {"dropout", "dropout_embedding", "dropout_residual", "dropout_attention", "init", "init_residual", "qk_scaling",
      "softmax", "vocab_multiple"}
 )  # fmt: skip
-"""Settings of the model that its weights do not decide: they stay the command's."""
+"""Settings of the model that do not depend on its weights: the command decides them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a folder holds: its model's settings, and the name of its weights."""
+    """A folder's model: its settings and the hash of its weights."""
 
     model: ModelConfig
     sha256: str
 
 
 def read_source(folder: str) -> tuple[Source, GPT]:
-    """Return what ``folder`` holds, and the model itself, in float32 on the CPU.
+    """Return settings and hash of the model in ``folder``, and the model in float32 on the CPU.
 
     Raises:
-        CheckpointError: there is no GPT-2 in it, or it is damaged.
+        CheckpointError: the folder has no GPT-2, or it is damaged.
     """
     model = load_hf_folder(folder)
     weights = {name: p.detach() for name, p in model.named_parameters()}
@@ -43,34 +43,36 @@ def read_source(folder: str) -> tuple[Source, GPT]:
 
 
 def with_source(config: GptConfig, source: Source) -> GptConfig:
-    """Return ``config`` with the model of ``source``: what the command does not say is the folder's.
+    """Return ``config`` with the model of ``source``: settings that the command does not give are the folder's.
 
     Raises:
-        ConfigError: a setting of the model has another value in the command, or a preset has.
+        ConfigError: the command or its preset gives another value to a setting of the model.
     """
     usual, model = ModelConfig(), config.model
     wrong, taken = [], {}
     for name in (f.name for f in fields(ModelConfig) if f.name not in TRAINING):
-        asked, theirs = getattr(model, name), getattr(source.model, name)
-        shorter = name == "context" and asked < theirs and asked != usual.context
-        if asked == theirs or shorter:
+        own, theirs = getattr(model, name), getattr(source.model, name)
+        shorter = name == "context" and own < theirs and own != usual.context
+        if own == theirs or shorter:
             continue
-        if config.experiment is None and asked == getattr(usual, name):
+        if config.experiment is None and own == getattr(usual, name):
             taken[name] = theirs
         else:
-            wrong.append(f"model.{name}={_text(asked)} (the folder's: {_text(theirs)})")
+            wrong.append(f"model.{name}={_text(own)} (the folder's: {_text(theirs)})")
     if wrong:
         whose = "" if config.experiment is None else f" and experiment={config.experiment}"
         raise ConfigError(
-            f"init_from={config.init_from}{whose}: other models, {', '.join(wrong)}; leave out what the folder "
-            "says, experiment=... too (model.context may be shorter)"
+            f"init_from={config.init_from}{whose}: the command describes another model, {', '.join(wrong)}; leave out "
+            "these settings and experiment=... (model.context may be shorter)"
         )
     if config.seeds.layers:
-        raise ConfigError(f"seeds.layers with init_from={config.init_from}: no tensor is drawn; leave one of them out")
+        raise ConfigError(
+            f"seeds.layers with init_from={config.init_from}: no weights are drawn; leave one of them out"
+        )
     if config.init_hash not in (None, source.sha256):
         raise ConfigError(
-            f"init_from={config.init_from} holds weights {source.sha256[:12]}, and init_hash={config.init_hash[:12]} "
-            "is asked for: give the folder that has them"
+            f"init_from={config.init_from} holds weights {source.sha256[:12]}, expected "
+            f"init_hash={config.init_hash[:12]}: give the folder that has them"
         )
     return replace(
         config,
@@ -81,12 +83,13 @@ def with_source(config: GptConfig, source: Source) -> GptConfig:
 
 
 def initial_weights(config: GptConfig, model: GPT) -> dict[str, Tensor]:
-    """Return the weights in the folder ``config.init_from`` by name, in the shapes of ``model``, which may be on meta.
+    """Return the weights in the folder ``config.init_from`` by name, in the shapes of ``model``.
 
-    Fewer positions are the first ones; rows that pad the vocabulary are zeros.
+    ``model`` may be on the meta device. A shorter context takes the first positions. Rows that pad the
+    vocabulary are 0.
 
     Raises:
-        CheckpointError: they are not there any more, or others are.
+        CheckpointError: the weights are missing, or changed after the run was named.
     """
     assert config.init_from is not None
     source, theirs = read_source(config.init_from)

@@ -132,7 +132,8 @@ class Log:
         )
         self.say(
             f"step {point.step}: train {point.train_loss:.4f}, val {point.val_loss:.4f}{' (best)' if best else ''}, "
-            f"perplexity {math.exp(min(point.val_loss, 700)):.2f}{further}, lr {point.lr:.2e}, {tokens_per_second:,.0f} tokens/s"
+            f"perplexity {math.exp(min(point.val_loss, 700)):.2f}{further}, lr {point.lr:.2e}, "
+            f"{tokens_per_second:,.0f} tokens/s"
         )
         scores = [f"{n.removeprefix(TASK)} {v:.4f}" for n, v in point.metrics.items() if _is_score(n)]
         if scores:
