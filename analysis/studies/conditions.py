@@ -238,6 +238,12 @@ def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
     if all(c.paired for c in contrasts):
         notes.append("Each value is compared with the reference over the same seeds.")
     notes += [
+        f"{family.title}: {', '.join(family.apart)} left out, because the runs hold other seeds fixed than those at "
+        f"{family.reference}, and a fixed seed may make the difference."
+        for family in families
+        if family.apart
+    ]
+    notes += [
         f"{c.label}: times are those of the {len(c.timed)} of {len(c.rows)} seeds with the longest runs, up to step "
         f"{c.horizon:,.0f}; rates are those of all seeds."
         for c in contrasts

@@ -27,6 +27,8 @@ class Family:
     """The runs by the value as text, the reference first."""
     at: str = ""
     """Values of the other settings that vary in the store, if the setting has several families."""
+    apart: tuple[str, ...] = ()
+    """Values left out: their runs hold other seeds fixed than the reference's, which may make the difference."""
 
     @property
     def title(self) -> str:
@@ -67,10 +69,16 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
             values = [str(v) for v in sizes[sizes.index.get_level_values(0) == one].index.get_level_values(1)]
             groups = {v: rows[(base == one) & (value == v)] for v in _in_order(rows[column], values)}
             default = as_text(default_settings()[setting])
-            most = {value: len(runs) for value, runs in groups.items()}
-            reference = default if default in groups else max(most, key=most.__getitem__)
+            sizes_of = {value: len(runs) for value, runs in groups.items()}
+            references = [v for v in groups if v == default]
+            references += sorted((v for v in groups if v != default), key=sizes_of.__getitem__, reverse=True)
             at = ", ".join(f"{c.removeprefix('config.')}={as_text(first[c])}" for c in differing)
-            result.append(Family(setting, _matched({reference: groups[reference], **groups}), at))
+            for reference in references:
+                matched = _matched({reference: groups[reference], **groups})
+                if len(matched) > 1:
+                    apart = tuple(v for v in groups if v not in matched)
+                    result.append(Family(setting, matched, at, apart))
+                    break
     return result
 
 
@@ -80,14 +88,26 @@ def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:
 
 
 def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the groups with only the seeds that the reference has, too, if enough of them remain."""
+    """Return the groups with only the seeds that the reference has, too, if enough of them remain.
+
+    A group of other seeds is left out if it holds other streams fixed than the reference.
+    """
     (reference, base), *others = groups.items()
     theirs = set(triples(base))
     kept = {value: rows[[t in theirs for t in triples(rows)]] for value, rows in others}
-    others = [(value, kept[value] if len(kept[value]) >= FEWEST else rows) for value, rows in others]
+    others = [
+        (value, kept[value] if len(kept[value]) >= FEWEST else rows)
+        for value, rows in others
+        if len(kept[value]) >= FEWEST or _held(rows) == _held(base)
+    ]
     shared = set().union(*(set(triples(rows)) for _, rows in others))
     mine = base[[t in shared for t in triples(base)]]
     return {reference: mine if len(mine) >= FEWEST else base, **dict(others)}
+
+
+def _held(rows: pd.DataFrame) -> dict[str, int]:
+    """Return the streams that all runs hold at one seed."""
+    return {stream: int(rows[stream].iloc[0]) for stream in SEEDS if rows[stream].nunique() == 1}
 
 
 def triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:

@@ -9,6 +9,7 @@ import pytest
 
 from analysis.figures import drawings
 from analysis.figures.survival import _apart
+from analysis.statistics.estimate import NotEnoughData
 from analysis.studies import ask
 from analysis.studies.conditions import Comparison
 from analysis.studies.contrasts import bound_of, ratio_of_times
@@ -184,3 +185,14 @@ def test_few_late_runs_leave_both_ends() -> None:
     assert bound_of(np.full(40, 9.0), times, 9.0) == "at least"
     assert bound_of(times, np.full(40, 9.0), 9.0) == "at most"
     assert bound_of(np.full(40, 9.0), np.full(40, 9.0), 9.0) == "no"
+
+
+def test_a_scan_at_a_fixed_order_is_not_compared_with_random_seeds() -> None:
+    scan = [Truth({"seeds.init": i, "seeds.order": 8, "optim.weight_decay": 0.0}, 900.0 + i) for i in range(8)]
+    other = [Truth({"seed": 20 + i, "optim.weight_decay": 1.0}, 2000.0 + i) for i in range(9)]
+    with pytest.raises(NotEnoughData):
+        ask("weight_decay", simulate([*scan, *other]))
+    third = [Truth({"seed": 20 + i, "optim.weight_decay": 2.0}, 1500.0 + i) for i in range(9)]
+    study = ask("weight_decay", simulate([*scan, *other, *third]))
+    assert [c.label for c in study.contrasts] == ["optim.weight_decay=2"]
+    assert any("optim.weight_decay: 0 left out" in note for note in study.notes)
