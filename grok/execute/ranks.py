@@ -43,8 +43,11 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
             )
         if rank.size > 1 and train.parallel == "fsdp" and config.eval.tasks:
             raise ConfigError("train.parallel=fsdp with eval.tasks: no process has the whole model; use grok evaluate")
-        if rank.size > 1 and train.parallel == "fsdp" and config.optim.kind != "adamw":
-            raise ConfigError(f"train.parallel=fsdp with optim.kind={config.optim.kind}: expected optim.kind=adamw")
+        if rank.size > 1 and train.parallel == "fsdp" and config.optim.kind == "adamw8bit":
+            raise ConfigError(
+                "train.parallel=fsdp with optim.kind=adamw8bit: bitsandbytes cannot shard its moments; expected "
+                "optim.kind=adamw or muon, or train.parallel=ddp"
+            )
 
 
 def take_part(shared: RunConfig, rank: Rank) -> int:

@@ -38,6 +38,7 @@ BOTH: dict[str, Any] = {"train__micro_batch": 3, "model__dropout": 0.1, "optim__
 FAULTY = ("nan_batch", "corrupted_batch", "bit_flip", "stalls", "damaged_checkpoint")
 """Failures that are also injected into two processes."""
 SHARED: dict[str, Any] = {**BOTH, "train__parallel": "fsdp"}
+MUON: dict[str, Any] = {**SHARED, "optim__kind": "muon"}
 ROLLS_BACK: dict[str, Any] = {
     **SHARED, "stability__policy": "skip_data", "stability__snapshot_every": 2, "checkpoint__every": 3,
 }  # fmt: skip
@@ -125,6 +126,8 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         {"name": "fsdp", "config": build(**SHARED), "resume": str(folder / "fsdp")},
         {"name": "fsdp from one", "config": build(**SHARED), "resume": str(folder / "one")},
         {"name": "ddp from fsdp", "config": build(**BOTH), "resume": str(folder / "fsdp")},
+        {"name": "Muon, half", "config": build(**MUON), "stop_at": 5, "checkpoint": str(folder / "muon")},
+        {"name": "Muon", "config": build(**MUON), "resume": str(folder / "muon")},
         {"name": "parts, first half", "config": build(**ROLLS_BACK), "stop_at": 7, "checkpoint": str(folder / "parts")},
         {
             "name": "parts",
@@ -189,6 +192,11 @@ def test_shares_equal_the_whole(build: Build, results: dict[str, Any], name: str
     alone = described(result_of(run(build(**BOTH))))
     assert to_rounding(alone, results[name])
     assert results[name]["kept"].keys() == {"final", "best", "average"}
+
+
+def test_muon_in_shares_equals_one_process(build: Build, results: dict[str, Any]) -> None:
+    """Matrices are gathered for their update, which is made in bf16; gone on with from a checkpoint in shares."""
+    assert to_rounding(described(result_of(run(build(**MUON)))), results["Muon"], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -273,6 +281,7 @@ def test_masks_of_rows_are_those_of_the_whole(build: Build) -> None:
         ({"train__devices": 2}, Rank(0, 4), "train.devices=2, and 4 processes were started"),
         ({}, Rank(0, 8), "train.batch_size of 6 cannot be shared by 8 processes"),
         ({"train__batch_ramp": [2, 1, 10]}, Rank(1, 4), "first batch of 2 cannot be shared by 4"),
+        ({**SHARED, "optim__kind": "adamw8bit"}, Rank(0, 2), "bitsandbytes cannot shard its moments"),
     ],
 )
 def test_what_processes_cannot_share_is_refused(build: Build, changes: dict[str, Any], rank: Rank, said: str) -> None:

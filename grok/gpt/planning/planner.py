@@ -170,6 +170,8 @@ def layout(
         return Layout(parallel, recompute, micro_batch, state, gradients, kept, rounds > 1 or devices > 1, traffic)
     held = 2 * n.blocks / model.layers * travels + 2 * 4.0 * (n.total - n.blocks)
     traffic = rounds * others * (n.blocks * (2 * travels + 4.0) + 8.0 * (n.total - n.blocks))
+    if config.optim.kind == "muon":  # gathers every matrix of the blocks for its update
+        traffic += others * 4.0 * n.blocks
     return Layout(parallel, recompute, micro_batch, state / devices + held, gradients / devices, kept, True, traffic)
 
 

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import get_total_norm
+from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz  # Muon's own arithmetic, for sharded matrices
 
 from grok.config.gpt import GptConfig, OptimConfig
 from grok.errors import ConfigError
@@ -31,6 +33,36 @@ def decay_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     return [g for g in groups if g["params"]]
 
 
+class ShardedMuon(torch.optim.Muon):
+    """Muon for matrices that are sharded over processes (FSDP2): the same update to rounding.
+
+    The momentum is updated on each process's share. Then all processes gather the matrix, orthogonalise it, each for
+    itself, and apply their share of it. One matrix at a time is whole.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make one update; every process calls this."""
+        for group in self.param_groups:
+            rate, momentum = group["lr"], group["momentum"]
+            how = group["ns_coefficients"], group["ns_steps"], group["eps"]
+            for parameter in group["params"]:
+                state, gradient = self.state[parameter], parameter.grad
+                if gradient is None:
+                    continue
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(gradient)
+                buffer = state["momentum_buffer"]
+                buffer.lerp_(gradient, 1 - momentum)
+                update = _zeropower_via_newtonschulz(gradient.lerp(buffer, momentum).full_tensor(), *how)
+                own = distribute_tensor(
+                    update, parameter.device_mesh, parameter.placements, src_data_rank=None
+                ).to_local()
+                share = parameter.to_local()
+                share.mul_(1 - rate * group["weight_decay"])
+                share.add_(own, alpha=-_adjust_lr(rate, group["adjust_lr_fn"], parameter.shape))
+
+
 class MuonBesideAdamW(torch.optim.Optimizer):
     """Muon for the matrices of the blocks, AdamW for the rest: one optimiser with the groups and the state of both."""
 
@@ -39,8 +71,9 @@ class MuonBesideAdamW(torch.optim.Optimizer):
         groups = decay_groups(model, config)
         rest = [g | {"params": own} for g in groups if (own := [p for p in g["params"] if p not in matrices])]
         own = [p for g in groups for p in g["params"] if p in matrices]
+        muon = ShardedMuon if any(isinstance(p, DTensor) for p in own) else torch.optim.Muon
         self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
+            muon(
                 own,
                 lr=config.lr,
                 weight_decay=config.weight_decay,
