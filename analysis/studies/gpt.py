@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,8 @@ CONDITION_SETTINGS: Final = tuple(
     if rule.role in ("result", "length") and name != "perturb.ulps"
 )
 """Settings that define the condition of a language model: no seed and no perturbation."""
+MOST_CARDS: Final = 6
+"""Conditions whose perplexities get a card each."""
 SAMPLES = 4
 """Number of runs whose last sample is shown."""
 
@@ -108,6 +110,7 @@ def analyse(observations: Observations, question: Question) -> Gpt:
     study.tables.append(_run_table(summary, rows))
     study.tables += further_tables(summary, curves)
     _spread(study, rows)
+    _one_card(study)
     _events(study, observations, mine)
     _samples(study, curves)
     _references(study)
@@ -190,9 +193,10 @@ def _spread(study: Gpt, rows: pd.DataFrame) -> None:
                 )
             )
             continue
-        half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
+        # on the scale of the loss: with few seeds the other one reaches below 0
+        half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * float(best.std(ddof=1)) / math.sqrt(n)
         mean = float(values.mean())
-        e = Estimate(mean, mean - half, mean + half, n, "t over seeds")
+        e = Estimate(mean, mean / perplexity(half), mean * perplexity(half), n, "t over seeds, of the loss")
         study.findings.append(
             Finding(
                 f"{condition}: best perplexity",
@@ -203,6 +207,18 @@ def _spread(study: Gpt, rows: pd.DataFrame) -> None:
                 headline=True,
             )
         )
+
+
+def _one_card(study: Gpt) -> None:
+    """Tell the best perplexities of many conditions by their range on one card."""
+    cards = [finding for finding in study.findings if finding.headline]
+    if len(cards) <= MOST_CARDS:
+        return
+    values = [perplexity(x) for x in study.runs.groupby(["preset", "config_id", "data"])["best_loss"].mean()]
+    shown = f"{min(values):,.2f} to {max(values):,.2f}"
+    text = f"{len(cards)} conditions: best validation perplexity {shown} per token (of each the mean loss's)."
+    quiet = [replace(finding, headline=False) if finding in cards else finding for finding in study.findings]
+    study.findings = [Finding(f"best perplexity, over {len(cards)} conditions", shown, text, headline=True), *quiet]
 
 
 def _events(study: Gpt, observations: Observations, log: pd.DataFrame) -> None:

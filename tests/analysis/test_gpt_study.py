@@ -100,6 +100,18 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert {"train_loss", "val_loss"} <= set(drawing.data)
 
 
+def test_an_interval_of_two_seeds_far_apart_holds_no_negative_perplexity() -> None:
+    (finding,) = ask("gpt", store_of([run(i, "gpt/shakespeare_char", x) for i, x in enumerate((2.6, 2.9))])).findings
+    assert 0 < finding.estimate.low < finding.estimate.value < finding.estimate.high
+
+
+def test_many_conditions_share_one_card() -> None:
+    rows = [run(0, "gpt/shakespeare_char", 1.5 + i / 10, optim={"lr": 0.001 * (i + 1)}) for i in range(7)]
+    study = ask("gpt", store_of(rows))
+    assert [f.shown for f in study.findings if f.headline] == ["4.48 to 8.17"]
+    assert len(study.findings) == 8
+
+
 def test_further_validation_sets_and_tasks_have_tables() -> None:
     measured = {"val_loss.wiki": 3.0, "val_acc.wiki": 0.9, "task.piqa.acc": 0.9, "task.piqa.acc_stderr": 0.41}
     rows = [run(0, "gpt/shakespeare_char", 1.5, metrics=measured), run(1, "gpt/shakespeare_char", 1.6)]
