@@ -10,6 +10,7 @@ from grok.cli.command import Parser, command
 from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
+from grok.execute.planned import training_tokens
 from grok.gpt.flops import MACHINES
 from grok.gpt.planning.planner import FITTED_FROM, Plan, chinchilla_loss, perplexity, plan
 from grok.gpt.planning.published import page
@@ -62,7 +63,7 @@ def _page(arguments: argparse.Namespace) -> str:
         device=arguments.device,
         devices=arguments.devices,
         mfu=arguments.mfu,
-        corpus_tokens=corpus.split("train")["tokens"] if corpus else None,
+        corpus_tokens=sum(training_tokens(config)) if corpus else None,
     )
     return _shown(config, planned, vocab_size, arguments.price)
 

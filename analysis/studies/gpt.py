@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
 from typing import Final
@@ -27,6 +28,7 @@ CONDITION_SETTINGS: Final = tuple(
 """Settings that define the condition of a language model: no seed and no perturbation."""
 MOST_CARDS: Final = 6
 """Conditions whose perplexities get a card each."""
+MIXTURE: Final = "data.mixture_hashes"
 SAMPLES = 4
 """Number of runs whose last sample is shown."""
 
@@ -50,11 +52,22 @@ def condition_names(rows: pd.DataFrame) -> pd.Series:
         data = group["data_hash"].fillna("none").str[:6]
         if data.nunique() > 1:
             varying["data"] = data
+        if (mixtures := varying.pop(MIXTURE, None)) is not None:
+            varying["data.mixture"] = mixtures.map(_mixture)
         for run in group.index:
             parts = [f"{name}={values[run]:g}" if isinstance(values[run], float) else f"{name}={values[run]}"
                      for name, values in varying.items()]  # fmt: skip
             names[run] = ", ".join([str(preset), *parts])
     return names
+
+
+def _mixture(shares: str | None) -> str:
+    """Return a mixture's shares with the beginnings of the corpora's hashes.
+
+    >>> _mixture('{"e5acc16e6021d6f8cf31":0.25,"f00d6e6021d6f8cf31e5":0.75}')
+    '0.25 of e5acc1 + 0.75 of f00d6e'
+    """
+    return " + ".join(f"{share:g} of {name[:6]}" for name, share in json.loads(shares or "{}").items()) or "none"
 
 
 def perplexity(loss: float) -> float:

@@ -10,6 +10,7 @@ import argparse
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -146,6 +147,10 @@ def _status(path: str) -> int:
         print(f"  {kind}/: {len(files)} shards, {_size(sum(f.stat().st_size for f in files))}")
     for folder, what in ((layout.checkpoints, "runs with checkpoints or weights"), (layout.sweeps, "sweeps recorded")):
         print(f"  {folder.name}/: {_entries(folder)} {what}")
+    if unfinished_runs := _without_row(layout, store.run_ids()):
+        print(
+            f"  {unfinished_runs} runs have a checkpoint and no row: in training, interrupted or paused (train.hours)"
+        )
     _print_leases(layout)
     attention = []
     if not is_current(marker):
@@ -166,6 +171,12 @@ def _status(path: str) -> int:
     attention += [f"conflict on record: {file}" for file in conflict_files(layout)]
     print("\n".join(f"  attention: {line}" for line in attention) or "  nothing needs attention")
     return 0
+
+
+def _without_row(layout: Layout, stored: Collection[str]) -> int:
+    """Return how many runs have left a checkpoint and are not stored."""
+    folders = layout.checkpoints.glob("*") if layout.checkpoints.is_dir() else ()
+    return sum(folder.name not in stored and any(folder.glob("*-step-*")) for folder in folders)
 
 
 def _print_leases(layout: Layout) -> None:

@@ -116,6 +116,18 @@ def with_corpora(config: GptConfig) -> GptConfig:
     return replace(config, data=replace(data, mixture_hashes=shares, validation_hashes=sets))
 
 
+def training_tokens(config: GptConfig) -> list[int]:
+    """Return the number of training tokens of each corpus that is trained on.
+
+    Raises:
+        DataError: a corpus is missing.
+    """
+    folders = config.data.folders()
+    mixed = {name for name, weight in config.data.mixture.items() if weight > 0} or {MAIN}
+    manifests = {manifest["hash"]: manifest for manifest in (read_manifest(Path(folders[name])) for name in mixed)}
+    return [int(manifest["splits"]["train"]["tokens"]) for manifest in manifests.values()]
+
+
 def with_budget(config: GptConfig) -> GptConfig:
     """Return ``config`` with ``train.steps`` worked out where its budget is ``train.epochs`` or ``train.tokens``.
 
@@ -129,10 +141,7 @@ def with_budget(config: GptConfig) -> GptConfig:
     if train.epochs is None and train.tokens is None:
         return config
     if train.epochs is not None:
-        folders = config.data.folders()
-        mixed = {name for name, weight in config.data.mixture.items() if weight > 0} or {MAIN}
-        manifests = {m["hash"]: m for m in (read_manifest(Path(folders[name])) for name in mixed)}
-        lengths = [int(manifest["splits"]["train"]["tokens"]) for manifest in manifests.values()]
+        lengths = training_tokens(config)
         at_random = config.data.sampling == "random"
         sequences = train.epochs * sum(n - context if at_random else (n - 1) // context for n in lengths)
     else:

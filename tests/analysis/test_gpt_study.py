@@ -33,9 +33,19 @@ def run(
     parent: str | None = None,
     data: str = "d" * 20,
     metrics: dict[str, float] | None = None,
+    mixture: dict[str, float] | None = None,
     **settings: Any,
 ) -> Row:
-    config = load_config({"mode": "gpt", "experiment": preset, "seed": seed, "train": {"steps": 400}, **settings})
+    config = load_config(
+        {
+            "mode": "gpt",
+            "experiment": preset,
+            "seed": seed,
+            "train": {"steps": 400},
+            "data": {"mixture_hashes": mixture or {}},
+            **settings,
+        }
+    )
     identity = identify(config, data_hash=data)
     curve = [
         CurvePoint(
@@ -110,6 +120,15 @@ def test_many_conditions_share_one_card() -> None:
     study = ask("gpt", store_of(rows))
     assert [f.shown for f in study.findings if f.headline] == ["4.48 to 8.17"]
     assert len(study.findings) == 8
+
+
+def test_a_mixture_is_named_by_its_shares() -> None:
+    mixture = {"e5acc16e": 0.25, "f00d6e60": 0.75}
+    rows = [run(0, "gpt/shakespeare_char", 1.5, mixture=mixture), run(1, "gpt/shakespeare_char", 1.6)]
+    conditions = set(ask("gpt", store_of(rows)).runs["condition"])
+    assert conditions == {
+        f"gpt/shakespeare_char, data.mixture={m}" for m in ("0.25 of e5acc1 + 0.75 of f00d6e", "none")
+    }
 
 
 def test_further_validation_sets_and_tasks_have_tables() -> None:

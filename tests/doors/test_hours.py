@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from grok.checkpoint import checkpoint_steps, run_folder
+from grok.cli.store import main as store_command
 from grok.gpt.training.engine import GptRun
 from grok.store import open_store
 from grok.text.preparation import Request, prepare
@@ -25,7 +26,11 @@ def words(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_a_run_that_has_used_its_hours_continues_with_more(
-    door: Door, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    door: Door,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A clock that counts a step as an hour; the third command has no limit."""
     with monkeypatch.context() as patched:
@@ -40,6 +45,8 @@ def test_a_run_that_has_used_its_hours_continues_with_more(
             store = open_store(tmp_path / "S")
             (folder,) = store.layout.checkpoints.iterdir()
             assert len(store.runs()) == 0 and checkpoint_steps(folder)[0] == step
+        assert store_command(["status", str(tmp_path / "S")]) == 0
+        assert "1 runs have a checkpoint and no row" in capfd.readouterr().out
         assert door(*words, "store.path=S").status == 0
     assert door(*words, "train.hours=1000", "store.path=T").status == 0
     (ours,), (theirs,) = (open_store(tmp_path / s).runs().to_dict("records") for s in "ST")
