@@ -19,7 +19,6 @@ counts nothing. Exit status 0 when nothing was lost, doubled or changed; 1 other
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import pickle
@@ -31,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -40,24 +39,23 @@ import sweeps.search.__main__
 from grok.cli import store as store_commands
 from grok.execute import worker  # noqa: F401  (imported before the forks, with torch)
 from grok.gpt.training import engine  # noqa: F401
-from grok.store import Provenance, StoreWriter, open_store
+from grok.store import StoreWriter, open_store
 from grok.store.testing import example_rows
 from sweeps.search import carry_out  # noqa: F401
+from tests.chains import append, machine, read_table
 from tests.doors.conftest import TINY
 from tests.execute.content import content, raw_run_ids
+from tests.execute.random_kills_page import KINDS, PAGE, SHARDS, TABLE, Chain, page, sound
 from tests.gpt.conftest import prepare_text, text_of
 
 T = TypeVar("T")
 
-KINDS: Final = ("sweep", "search", "merge", "compaction", "language model")
 WAYS: Final = {
     "SIGKILL": signal.SIGKILL,
     "SIGTERM": signal.SIGTERM,
     "SIGINT": signal.SIGINT,
     "SIGUSR1": signal.SIGUSR1,
 }
-TABLE: Final = "random_kills.csv"
-PAGE: Final = "random_kills.md"
 
 INLINE: Final = ("executor=inline", "numerics.compile=false", "store.flush_seconds=0.3", "store.path=S")
 SWEEP: Final = (
@@ -73,37 +71,6 @@ LANGUAGE_MODEL: Final = (
     "model.context=8", "optim.warmup_steps=10", "train.steps=80", "train.batch_size=4", "train.threads=1",
     "eval.every=20", "eval.windows=4", "eval.sample_tokens=2", "checkpoint.every=10", "log.quiet=true", *INLINE,
 )  # fmt: skip
-SHARDS: Final = 16
-"""Shards of one run each that are merged or compacted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Work that was killed until it was through: one row of the table."""
-
-    kind: str
-    chain: int
-    kills: int
-    sigkill: int
-    sigterm: int
-    sigint: int
-    sigusr1: int
-    pairs: int
-    """Of the kills, those of one of two sweeps that worked in one store."""
-    starting: int
-    """Of the kills, those before anything was added to the store."""
-    lost: int
-    """Runs stored before a kill and missing after it."""
-    doubled: int
-    """Runs that were there twice after a kill or at the end."""
-    missing: int
-    """Runs that the finished store lacks."""
-    equal: bool
-    """Whether the finished store equals that of undisturbed work, bit by bit."""
-    seconds: float
-    date: str
-    commit: str
-    torch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +280,7 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: S
     until = time.monotonic() + 60 * minutes
     corpus = aside(_corpus, folder)
     every, wanted, longest = works(corpus), {}, {}
-    here = aside(_machine)
+    here = aside(machine)
     for kind in kinds:
         start, place = folder / f"start of a {kind}", folder / f"undisturbed {kind}"
         start.mkdir()
@@ -321,7 +288,7 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: S
         shutil.copytree(start, place)
         longest[kind] = undisturbed(every[kind], place)
         wanted[kind] = aside(result, place / "S")
-    chains = read_table(out / TABLE)
+    chains = read_table(out / TABLE, Chain)
     while time.monotonic() < until:
         count = {kind: sum(c.kills for c in chains if c.kind == kind) for kind in kinds}
         kind = min(kinds, key=lambda kind: count[kind])
@@ -345,87 +312,6 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: S
 def _corpus(folder: Path) -> Path:
     (folder / "text").mkdir()
     return prepare_text(folder / "text", text_of(400)).path
-
-
-def _machine() -> dict[str, str]:
-    here = Provenance.collect().on_this_machine()
-    commit = f"{(here.git_commit or 'none')[:10]}{'+' if here.git_dirty else ''}"
-    return {"date": time.strftime("%Y-%m-%d"), "commit": commit, "torch": str(here.torch_version)}
-
-
-def read_table(path: Path) -> list[Chain]:
-    """Return the chains of a table, none where there is no table yet."""
-    if not path.exists():
-        return []
-    kinds = {"int": int, "float": float, "bool": lambda text: text == "True", "str": str}
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [Chain(**{f.name: kinds[str(f.type)](row[f.name]) for f in fields(Chain)}) for row in rows]
-
-
-def append(path: Path, chain: Chain) -> None:
-    """Append one row to a table, with a head where it is new."""
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Chain)], lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(asdict(chain))
-
-
-def sound(chains: Sequence[Chain]) -> bool:
-    """Return whether nothing was lost, doubled or changed."""
-    return all(c.equal and not c.lost and not c.doubled and not c.missing for c in chains)
-
-
-def page(chains: Sequence[Chain]) -> str:
-    """Return the counts of the table as Markdown."""
-    kinds = [kind for kind in KINDS if any(c.kind == kind for c in chains)]
-
-    def row(name: str, of: Sequence[Chain]) -> str:
-        columns = (
-            "kills",
-            "sigkill",
-            "sigterm",
-            "sigint",
-            "sigusr1",
-            "pairs",
-            "starting",
-            "lost",
-            "doubled",
-            "missing",
-        )
-        numbers = [len(of), *(sum(getattr(c, column) for c in of) for column in columns)]
-        return f"| {name} | " + " | ".join(map(str, [*numbers, sum(not c.equal for c in of)])) + " |"
-
-    commits = ", ".join(dict.fromkeys(c.commit for c in chains))
-    days = sorted({c.date for c in chains})
-    hours = sum(c.seconds for c in chains) / 3600
-    return "\n".join(
-        [
-            "# Every kind of work killed at random moments",
-            "",
-            "`python -m tests.execute.random_kills --kills 200`: "
-            f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, commit {commits}, torch {chains[-1].torch}, "
-            f"{hours:.1f} hours of one process. Every row: `{TABLE}`.",
-            "",
-            "A chain is one piece of work that is killed at a random moment (of its time, or after some changes of its "
-            "files) and started again until it is through. "
-            "Then its store is compared with that of undisturbed work, row by row and bit by bit, times and hosts "
-            f"aside. The pieces: a sweep of 4 runs of 60 steps, a search of 3 trials with 2 seeds each, a merge of "
-            f"two stores of {SHARDS} shards each, a compaction of {SHARDS} shards, a language model of 80 steps.",
-            "",
-            "| work | chains | kills | SIGKILL | SIGTERM | SIGINT | SIGUSR1 | of a pair | before anything was added "
-            "| runs lost | runs doubled | runs missing at the end | stores that differ |",
-            "|---|" + "---|" * 12,
-            *(row(kind, [c for c in chains if c.kind == kind]) for kind in kinds),
-            row("**all**", chains),
-            "",
-            "*of a pair*: the kill of one of two sweeps that worked in one store at the same time. Each piece of work "
-            "is a process group of its own without a pool of workers; kills of pool workers are in `kills.md`.",
-            "",
-        ]
-    )
 
 
 def main(argv: list[str] | None = None) -> int:

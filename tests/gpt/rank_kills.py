@@ -13,7 +13,6 @@ chain that was not finished counts nothing. Exit status 0 when nothing was lost 
 from __future__ import annotations
 
 import argparse
-import csv
 import random
 import shutil
 import signal
@@ -22,14 +21,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import psutil
 
-from grok.store import Provenance, open_store
+from grok.store import open_store
+from tests.chains import append, machine, read_table
 from tests.doors.conftest import command, environment
 from tests.gpt.conftest import prepare_text, text_of
 
@@ -166,10 +166,10 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float) -> list[
     until = time.monotonic() + 60 * minutes
     corpus = prepare_text(folder, text_of(4000)).path
     words = {parallel: (*RUN, f"train.parallel={parallel}", f"data.path={corpus}") for parallel in PARALLEL}
-    whole, here = folder / "whole", _machine()
+    whole, here = folder / "whole", machine()
     whole.mkdir()
     assert command(*words["ddp"], folder=whole).status == 0
-    chains = read_table(out / TABLE)
+    chains = read_table(out / TABLE, Chain)
     while time.monotonic() < until and sum(c.kills for c in chains) < kills:
         parallel = min(PARALLEL, key=lambda kind: sum(c.kills for c in chains if c.parallel == kind))
         number = sum(c.parallel == parallel for c in chains)
@@ -185,32 +185,6 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float) -> list[
         if sound([chains[-1]]):
             shutil.rmtree(place)
     return chains
-
-
-def _machine() -> dict[str, Any]:
-    here = Provenance.collect().on_this_machine()
-    commit = f"{(here.git_commit or 'none')[:10]}{'+' if here.git_dirty else ''}"
-    return {"date": time.strftime("%Y-%m-%d"), "commit": commit, "torch": str(here.torch_version)}
-
-
-def read_table(path: Path) -> list[Chain]:
-    """Return the chains of a table, none where there is no table yet."""
-    if not path.exists():
-        return []
-    kinds = {"int": int, "float": float, "str": str}
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [Chain(**{f.name: kinds[str(f.type)](row[f.name]) for f in fields(Chain)}) for row in rows]
-
-
-def append(path: Path, chain: Chain) -> None:
-    """Append one row to a table, with a head where it is new."""
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Chain)], lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(asdict(chain))
 
 
 def sound(chains: Sequence[Chain]) -> bool:

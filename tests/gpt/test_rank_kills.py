@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from grok.store import open_store
+from tests.chains import append, read_table
 from tests.doors.conftest import Door
 from tests.doors.conftest import door as door  # a fixture
 from tests.gpt.conftest import prepare_text, text_of
@@ -20,11 +21,9 @@ from tests.gpt.rank_kills import (
     TABLE,
     VICTIMS,
     Chain,
-    append,
     main,
     page,
     ranks_of,
-    read_table,
     sound,
     start,
 )
@@ -70,7 +69,7 @@ def test_a_process_that_dies_ends_all_and_the_step_before_is_kept(tmp_path: Path
 
 
 def test_the_committed_page_is_what_its_table_gives() -> None:
-    chains = read_table(FAULTS / TABLE)
+    chains = read_table(FAULTS / TABLE, Chain)
     assert (FAULTS / PAGE).read_text(encoding="utf-8") == page(chains)
     assert sound(chains)
     for parallel in PARALLEL:
@@ -81,7 +80,7 @@ def test_the_committed_page_is_what_its_table_gives() -> None:
 
 
 def test_the_readme_tells_the_committed_counts() -> None:
-    chains = read_table(FAULTS / TABLE)
+    chains = read_table(FAULTS / TABLE, Chain)
     text = (FAULTS / "README.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"(\d+) kills in (\d+) runs of several processes", text)
     assert told == (str(sum(chain.kills for chain in chains)), str(len(chains)))
@@ -91,7 +90,7 @@ def test_a_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
     chains = [CHAIN, replace(CHAIN, parallel="fsdp", final_difference=0.2)]
     for chain in chains:
         append(tmp_path / TABLE, chain)
-    assert read_table(tmp_path / TABLE) == chains
+    assert read_table(tmp_path / TABLE, Chain) == chains
     assert sound(chains[:1]) and not sound(chains)
     assert not sound([replace(CHAIN, lost=1)]) and not sound([replace(CHAIN, steps_changed=1)])
 
@@ -100,5 +99,5 @@ def test_a_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.timeout(7200)
 def test_killed_at_random_and_gone_on_with_by_another_number(tmp_path: Path) -> None:
     assert main(["--kills", "12", "--out", str(tmp_path)]) == 0
-    chains = read_table(tmp_path / TABLE)
+    chains = read_table(tmp_path / TABLE, Chain)
     assert {chain.parallel for chain in chains} == set(PARALLEL)

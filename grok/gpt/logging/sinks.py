@@ -160,12 +160,11 @@ class TensorBoard:
             self.writer.add_scalar(name, value, step)
 
 
-class OwnSink:
-    """A log of the user's own; what follows a rollback has names of its own."""
+class PrefixedSink:
+    """A log whose step may not go back: after a rollback names have the branch as a prefix."""
 
-    def __init__(self, run_id: str, spec: Spec, settings: Mapping[str, Any]) -> None:
-        self.sink: RunSink = build(spec, run_id, without_secrets(dict(settings)))
-        self.number = 0
+    number = 0
+    """Of the branch."""
 
     def step(self, point: StepPoint) -> None:
         self.write(numbers(point, STEP_NAMES), point.step)
@@ -175,6 +174,22 @@ class OwnSink:
 
     def branch(self, number: int) -> None:
         self.number = number
+
+    def prefixed(self, values: dict[str, float]) -> dict[str, float]:
+        """Return ``values`` under the names of this branch."""
+        prefix = f"branch-{self.number}/" if self.number else ""
+        return {prefix + name: value for name, value in values.items()}
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+        raise NotImplementedError
+
+
+class OwnSink(PrefixedSink):
+    """A log of the user's own."""
+
+    def __init__(self, run_id: str, spec: Spec, settings: Mapping[str, Any]) -> None:
+        self.sink: RunSink = build(spec, run_id, without_secrets(dict(settings)))
 
     def flush(self) -> None:
         """Nothing is held here."""
@@ -187,11 +202,10 @@ class OwnSink:
 
     def write(self, values: dict[str, float], step: int) -> None:
         """Write numbers by name at a step."""
-        prefix = f"branch-{self.number}/" if self.number else ""
-        self.sink.write({prefix + name: value for name, value in values.items()}, step)
+        self.sink.write(self.prefixed(values), step)
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(PrefixedSink):
     """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
 
     def __init__(self, run_id: str, project: str, mode: str, settings: Mapping[str, Any]) -> None:
@@ -208,16 +222,6 @@ class WeightsAndBiases:
             config=without_secrets(dict(settings)),
             settings=wandb.Settings(silent=True),
         )
-        self.number = 0
-
-    def step(self, point: StepPoint) -> None:
-        self.write(numbers(point, STEP_NAMES), point.step)
-
-    def evaluation(self, point: CurvePoint) -> None:
-        self.write(evaluation_numbers(point), point.step)
-
-    def branch(self, number: int) -> None:
-        self.number = number  # W&B's own step never goes back, so a branch has names of its own
 
     def flush(self) -> None:
         """Nothing is held here: a process of W&B's own has every row already."""
@@ -231,8 +235,7 @@ class WeightsAndBiases:
 
     def write(self, values: dict[str, float], step: int) -> None:
         """Write numbers by name at a step."""
-        prefix = f"branch-{self.number}/" if self.number else ""
-        self.run.log({prefix + name: value for name, value in values.items()} | {f"{prefix}step": step})
+        self.run.log(self.prefixed({**values, "step": step}))
 
 
 class MLflow:
