@@ -59,10 +59,10 @@ def growth(share: Floats, times: Times, level: float = LEVEL) -> Estimate:
     Censored times count with the step of censoring, so the result is then a lower bound.
 
     Raises:
-        NotEnoughData: there are fewer than three values of ``share``, or fewer than four runs.
+        NotEnoughData: there are fewer than two values of ``share``, or fewer than four runs.
     """
-    if len(np.unique(share)) < 3 or len(times) < 4:
-        raise NotEnoughData("four runs or more, at three training fractions or more")
+    if len(np.unique(share)) < 2 or len(times) < 4:
+        raise NotEnoughData("four runs or more, at two training fractions or more")
     line = stats.linregress(share, np.log(times.points))
     half = float(stats.t.ppf(0.5 + level / 2, len(times) - 2)) * float(line.stderr)
     value, low, high = (math.expm1(-0.01 * slope) for slope in (line.slope, line.slope + half, line.slope - half))

@@ -61,4 +61,4 @@ def test_too_few_runs_have_no_number() -> None:
     with pytest.raises(NotEnoughData):
         ratio_of_times(at(1000), at(10, 11))
     with pytest.raises(NotEnoughData):
-        growth(np.array([0.3, 0.4, 0.4, 0.3]), at(9, 8, 7, 6))
+        growth(np.array([0.3, 0.3, 0.3, 0.3]), at(9, 8, 7, 6))
