@@ -135,8 +135,8 @@ POWER: Final = Paper(
 PAPERS: Final = (GROKFAST, PRIETO, POWER, NANDA)
 S5_GROWTH: Final = 0.4, 0.5
 """Increase of the median time for each 1% less data, between 25 and 30%."""
-PARTS: Final = ("restricted_loss", "excluded_loss")
-"""Progress measures of Nanda et al., with the key frequencies of the final weights if they are known."""
+PARTS: Final = ("final_restricted_loss", "final_excluded_loss")
+"""Progress measures of Nanda et al., with the key frequencies of the final weights of a run that generalised."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def analyse(observations: Observations, question: Question) -> Papers:
 def with_measures(curves: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies and progress measures (NaN: not measured) by run and step."""
     taken = [json.loads(text) if isinstance(text, str) else {} for text in curves["metrics"]]
-    parts = {part: [float(m.get(f"final_{part}", m.get(part, np.nan))) for m in taken] for part in PARTS}
+    parts = {part: [float(m.get(part, np.nan)) for m in taken] for part in PARTS}
     return curves[["run_id", "step", "train_acc", "val_acc"]].assign(**parts)
 
 
@@ -355,21 +355,23 @@ def _growth(t: Trained) -> tuple[str, str]:
 def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:
     """Return the claims about the phases: the end of memorisation, and what changes before validation accuracy."""
     mine = curves[curves["run_id"].isin(t.rows.index) & (curves["step"] > 0)].dropna(subset=list(PARTS))
+    ahead = "restricted and excluded loss are half-way before validation accuracy is at 50%"
     if mine.empty:
-        return []
+        verdict = f"{OPEN}: both need the key frequencies of a run that has generalised, and save=final"
+        return [_record(t, ahead, "yes, no number", "not measured", verdict)]
     moves = pd.DataFrame([_moves(curve) for _, curve in mine.groupby("run_id", sort=True)])
-    n = "one seed, so no interval" if len(moves) == 1 else f"{len(moves)} seeds"
+    n = len(moves)
     claim = "memorisation ends and the circuit begins to form (excluded loss is lowest)"
     theirs = f"about epoch {t.paper.phases['memorised']:,}"
-    records = [_record(t, claim, theirs, _steps(moves["turn"]), f"{OPEN}: {n}")]
-    ours = "; ".join(f"{name.replace('_', ' ')} {_steps(moves[name])}" for name in (*PARTS, "val_acc"))
-    claim = "restricted and excluded loss are half-way before validation accuracy is at 50%"
+    turn = _record(t, claim, theirs, _steps(moves["turn"]), f"{OPEN}: the paper's is read off a figure, of one run")
+    words = {part: part.removeprefix("final_").replace("_", " ") for part in PARTS} | {"val_acc": "validation accuracy"}
+    ours = "; ".join(f"{word} {_steps(moves[name])}" for name, word in words.items())
     if moves["val_acc"].isna().any():
         verdict = f"{OPEN}: validation accuracy was {_range(t.accuracy)} when cut at step {t.cut:,.0f}"
     else:
-        ahead = (moves[list(PARTS)].max(axis=1) < moves["val_acc"]).sum()
-        verdict = f"{AGREES if ahead == len(moves) else DISAGREES}: {ahead} of {len(moves)} seeds"
-    return [*records, _record(t, claim, "yes, no number", ours, verdict)]
+        first = int((moves[list(PARTS)].max(axis=1) < moves["val_acc"]).sum())
+        verdict = f"{AGREES if first == n else DISAGREES}: {first} of {_seeds(n)}"
+    return [turn, _record(t, ahead, "yes, no number", ours, verdict)]
 
 
 def _steps(steps: pd.Series) -> str:
@@ -386,8 +388,8 @@ def _moves(curve: pd.DataFrame) -> dict[str, float]:
     low, high = int(np.argmin(excluded)), int(np.argmax(restricted))
     return {
         "turn": float(step[low]),
-        "restricted_loss": half_way(step[high:], restricted[high:]),
-        "excluded_loss": half_way(step[low:], excluded[low:]),
+        PARTS[0]: half_way(step[high:], restricted[high:]),
+        PARTS[1]: half_way(step[low:], excluded[low:]),
         "val_acc": float(step[np.argmax(right)]) if right.any() else float("nan"),
     }
 

@@ -103,6 +103,12 @@ def test_an_arm_that_must_not_generalise() -> None:
     assert claims(runs(dict(softmax.settings), [900])).loc["softmax: does not generalise", "verdict"][:9] == "disagrees"
 
 
+def test_progress_measures_need_a_run_that_generalised() -> None:
+    table = claims(runs(ARMS["x+y mod 113"], [9e9]))
+    assert "key frequencies of a run that has generalised" in table["verdict"].iloc[-1]
+    assert table.loc["x+y mod 113: generalises", "verdict"].startswith("not decided: 0 of 1 seed by step 3,000")
+
+
 def test_a_run_with_one_other_setting_is_no_run_of_the_paper() -> None:
     assert "runs of this study" in needs("papers", simulate(runs({**EMA, "model.d_model": "64"}, [900] * 3)))
     perturbed = runs(ADAM, [900], **{"perturb.ulps": 1})
@@ -136,12 +142,14 @@ def test_the_progress_measures_are_held_against_validation_accuracy() -> None:
     curve = pd.DataFrame(
         {
             "step": step,
-            "restricted_loss": 10 / (1 + np.exp((step - 3000) / 300)),
-            "excluded_loss": np.abs(step - 1400) / 1000,
+            "final_restricted_loss": 10 / (1 + np.exp((step - 3000) / 300)),
+            "final_excluded_loss": np.abs(step - 1400) / 1000,
             "val_acc": 1 / (1 + np.exp((7000 - step) / 200)),
         }
     )
     moves = _moves(curve)
     assert moves["turn"] == 1400 and moves["val_acc"] == 7000
-    assert 2900 <= moves["restricted_loss"] <= 3100 and moves["excluded_loss"] == pytest.approx(5700, abs=100)
+    assert 2900 <= moves["final_restricted_loss"] <= 3100 and moves["final_excluded_loss"] == pytest.approx(
+        5700, abs=100
+    )
     assert np.isnan(_moves(curve.assign(val_acc=0.02))["val_acc"])
