@@ -11,10 +11,10 @@ from matplotlib.ticker import LogLocator
 
 from analysis.figures.curves import lines
 from analysis.figures.style import INK, PAPER, SERIES, SMALL, SOFT, WIDTH, Drawing, canvas, log_axis
-from analysis.studies.papers import FRACTION, Papers, Trained
+from analysis.studies.papers import Papers, Trained, parts
 
 COLUMNS: Final = 2
-HEIGHTS: Final = (0.75, 0.3)
+HEIGHTS: Final = (0.72, 0.34)
 """Alternating heights of the marks' labels, because two marks may be close."""
 WIDE: Final = 300
 """Ratio of last to first step above which a decade has two labels instead of three."""
@@ -44,17 +44,16 @@ def beside_papers(study: Papers) -> Drawing:
 
 
 def _panel(axes: Axes, title: str, trained: list[Trained], curves: pd.DataFrame) -> None:
-    groups = [group for t in trained for group in _groups(t)]
     known = curves[(curves["step"] > 0) & curves["run_id"].isin(pd.concat([t.rows for t in trained]).index)]
     marks: dict[int, str] = {}
-    for i, (name, rows, theirs) in enumerate(groups):
+    for i, part in enumerate(part for t in trained for part in parts(t)):
         colour = SERIES[i % len(SERIES)]
-        mine = known[known["run_id"].isin(rows.index)]
+        mine = known[known["run_id"].isin(part.rows.index)]
         lines(axes, mine, "step", "train_acc", colors=colour, linewidths=0.6, linestyles="dashed", alpha=0.35)
         lines(axes, mine, "step", "val_acc", colors=colour, linewidths=1.5)
-        axes.plot([], [], color=colour, linewidth=1.6, label=f"{name} ({len(rows)})")
-        if theirs is not None and theirs not in marks:
-            marks[theirs] = colour
+        axes.plot([], [], color=colour, linewidth=1.6, label=f"{part.arm.name} ({len(part.rows)})")
+        if part.arm.theirs is not None:
+            marks.setdefault(part.arm.theirs, colour)
     first, last = float(known["step"].min()), float(known["step"].max())
     named = {step: (f"paper: {step:,}", colour) for step, colour in marks.items()}
     named |= {step: (f"paper, {name}: {step:,}", INK) for name, step in trained[0].paper.phases.items()}
@@ -70,14 +69,6 @@ def _panel(axes: Axes, title: str, trained: list[Trained], curves: pd.DataFrame)
     axes.set_xlabel("step (log)")
     axes.set_title(title, loc="left", color=SOFT)
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.22), ncols=2, borderaxespad=0, fontsize=SMALL - 1.5)
-
-
-def _groups(t: Trained) -> list[tuple[str, pd.DataFrame, int | None]]:
-    """Return the groups of runs with one colour: an arm, or each training fraction of an arm with several."""
-    if FRACTION not in t.arm.free:
-        return [(t.arm.name, t.rows, t.arm.theirs)]
-    parts = t.rows.groupby(f"config.{FRACTION}", sort=True)
-    return [(f"{t.arm.name}, {share:.0%}", rows, None) for share, rows in parts]
 
 
 def _mark(axes: Axes, step: int, text: str, colour: str, height: float) -> None:

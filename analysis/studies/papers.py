@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -200,7 +200,9 @@ def analyse(observations: Observations, question: Question) -> Papers:
     records = [record for t in trained for record in _claims(t, trained, curves)]
     study = Papers(name=question.name, title=question.title, question=question.question, trained=trained, curves=curves)
     study.tables.append(Table("papers", "Claims of papers beside the runs of this store", pd.DataFrame(records)))
-    study.tables.append(Table("arms", "What was trained", pd.DataFrame([_arm(t) for t in trained])))
+    study.tables.append(
+        Table("arms", "What was trained", pd.DataFrame([_arm(part) for t in trained for part in parts(t)]))
+    )
     verdicts = [r["verdict"] for r in records if not r["verdict"].startswith(NO_CLAIM)]
     counts = {word: sum(v.startswith(word) for v in verdicts) for word in (AGREES, DISAGREES, OPEN)}
     words = f"{counts[AGREES]} agree, {counts[DISAGREES]} disagree, {counts[OPEN]} not decided"
@@ -213,6 +215,19 @@ def analyse(observations: Observations, question: Question) -> Papers:
     return study
 
 
+def parts(t: Trained) -> list[Trained]:
+    """Return an arm as one, or, where a setting of it takes several values, for each value of that."""
+    if FRACTION not in t.arm.free:
+        return [t]
+    shares = floats(t.rows[f"config.{FRACTION}"])
+    made = []
+    for share in np.unique(shares):
+        here = shares == share
+        arm = replace(t.arm, name=f"{t.arm.name}, {share:.0%}", free=())
+        made.append(Trained(t.paper, arm, t.rows[here], t.times.take(here), t.accuracy[here]))
+    return made
+
+
 def with_measures(curves: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies and progress measures (NaN: not measured) by run and step."""
     taken = [json.loads(text) if isinstance(text, str) else {} for text in curves["metrics"]]
@@ -221,11 +236,13 @@ def with_measures(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def _arm(t: Trained) -> dict[str, object]:
-    shown = [f"{k}={v}" for k, v in t.arm.settings.items() if k.startswith(("optim.", "train.loss"))]
+    typed = {k: v for k, v in t.arm.settings.items() if k.startswith(("optim.", "train.loss"))}
+    if typed.pop("optim.plugin", None) == ADAM:
+        typed["optim.plugin._target_"] = "torch.optim.Adam"
     return {
         "paper": t.paper.title,
         "condition": t.arm.name,
-        "settings": ", ".join(shown),
+        "settings": ", ".join(f"{name}={value}" for name, value in typed.items()),
         "seeds": ", ".join(map(str, sorted(t.rows["seed"].astype(int).unique()))),
         "steps, at most": f"{int(t.rows['config.train.steps'].max()):,}",
         "generalised": f"{int(t.times.seen.sum())} of {len(t.rows)}",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the runs of results/papers, cut to what half an hour of one core carries. Give it again and it goes on.
+# Trains the runs of results/papers, cut to what an hour of one shared core carries. Give it again and it goes on.
 #   results/papers/train.sh [STORE]     STORE: results/papers/store
 # PLAN=1 results/papers/train.sh plans and trains nothing. ONLY=grokfast: one paper.
 set -euo pipefail
@@ -23,18 +23,18 @@ sweep grokfast "${ma[@]}" 'seed=range(0,4)' "${fine[@]}" "${coupled[@]}"
 slow=(sweep=grokfast_2024 experiment=grokfast optim.grokfast=none seed=0,1 eval.every=100 train.stop_every=100)
 sweep grokfast "${slow[@]}" train.steps=5000 optim.weight_decay=0
 sweep grokfast "${ema[@]}" seed=0,1 "${fine[@]}"
-
-# Prieto et al. 2025: without weight decay. Power et al. 2022: two fractions of x/y mod 97
-prieto=(sweep=prieto_2025 experiment=nanda seed=0 train.steps=2000 train.stop_horizon=100 eval.every=50)
-power=(sweep=power_2022 experiment=openai seed=0,1 train.steps=4000 train.stop_horizon=100 eval.schedule=every eval.every=50)
-sweep prieto "${prieto[@]}" train.loss=softmax optim.orthogonal_gradient=true
-sweep power "${power[@]}" task.train_fraction=0.8,0.6
-sweep prieto "${prieto[@]}" train.loss=stablemax optim.orthogonal_gradient=false
-
 # The decay of the paper without its filter
-sweep grokfast "${slow[@]}" train.steps=4000 "${coupled[@]}"
+sweep grokfast "${slow[@]}" train.steps=3000 "${coupled[@]}"
 
-sweep prieto "${prieto[@]}" train.loss=softmax optim.orthogonal_gradient=false
-# Nanda et al. 2023: the first phase of one seed
-sweep nanda sweep=nanda_2023 experiment=nanda seed=0 train.steps=3000 eval.every=100
-sweep power "${power[@]}" task.train_fraction=0.5
+# Prieto et al. 2025: without weight decay
+prieto=(sweep=prieto_2025 experiment=nanda train.stop_horizon=100 eval.every=50)
+sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=2000 train.loss=softmax optim.orthogonal_gradient=true
+sweep prieto "${prieto[@]}" seed=0 train.steps=1000 train.loss=stablemax optim.orthogonal_gradient=false
+sweep prieto "${prieto[@]}" seed=0 train.steps=1000 train.loss=softmax optim.orthogonal_gradient=false
+
+# Power et al. 2022: three fractions of x/y mod 97
+power=(sweep=power_2022 experiment=openai seed=0,1 train.steps=4000 train.stop_horizon=100 eval.schedule=every eval.every=50)
+sweep power "${power[@]}" task.train_fraction=0.8,0.7,0.6
+
+# Nanda et al. 2023: the first steps of one seed
+sweep nanda sweep=nanda_2023 experiment=nanda seed=0 train.steps=2000 eval.every=100
