@@ -150,9 +150,9 @@ def layer_shares(study: Layers) -> Drawing:
     axes.set_ylim(-0.6, n - 0.4)
     _factor_ticks(axes, float(frame["low"].min()), float(frame["high"].max()))
     if study.is_time:
-        axes.set_xlabel("ratio of times (left of 1: faster with the donor's weights)")
+        axes.set_xlabel("ratio of times\n(left of 1: faster with the donor's weights)")
     else:
-        axes.set_xlabel("ratio of the odds of a wrong answer (left of 1: better with the donor's weights)")
+        axes.set_xlabel("ratio of the odds of a wrong answer\n(left of 1: better with the donor's weights)")
     caption = (
         "Shapley share of each layer's initial weights with 95% intervals, one colour per transplant (recipient "
         "← donor). The shares of a transplant multiply to its total. Grey: negative controls, layers that start "

@@ -158,11 +158,14 @@ class _Condition:
     def own(self) -> pd.DataFrame:
         """The own run of each triple of seeds.
 
-        If every run is perturbed and there are enough seeds for a rate, it is the first run of each triple.
+        Of triples whose runs are all perturbed it is the first run, if there are enough of them for a rate: so
+        many are a design, such as a crossed one, and no candidates by name.
         """
         plain = self._first(self.rows[~self.kicked & self.usual])
         perturbed = self._first(self.rows[self.usual])
-        return plain if len(plain) or len(perturbed) < FEWEST_OTHERS else perturbed
+        known = pd.MultiIndex.from_frame(plain[SEEDS])
+        perturbed = perturbed[~pd.MultiIndex.from_frame(perturbed[SEEDS]).isin(known)]
+        return plain if len(perturbed) < FEWEST_OTHERS else pd.concat([plain, perturbed])
 
     @staticmethod
     def _first(rows: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -113,3 +115,18 @@ def test_seeds_that_were_not_chosen_are_ranked_and_their_own_first_run_chooses()
     (chance,) = ask("repeatability", repeats(0.0)).tests
     assert chance.agreement is not None and chance.agreement.low <= 0.05
     assert chance.result.verdict is not Verdict.MOST
+
+
+def test_cells_of_a_cross_beside_a_census_are_no_candidates_by_name() -> None:
+    length = {"train.steps": 3000, "eval.every": 100}
+    truths = [Truth({"seed": i, **length}, 2000.0 if i < 3 else 9000.0) for i in range(30)]
+    for split, init, order in itertools.product(range(4), repeat=3):
+        for replicate in range(2):  # both runs of a cell agree
+            seeds = {"seeds.split": 70 + split, "seeds.init": 80 + init, "seeds.order": 90 + order}
+            kicked = {"perturb.ulps": 1, "seeds.perturb": replicate}
+            truths.append(Truth({**seeds, **kicked, **length}, 2000.0 if init == 0 else 9000.0))
+    (test,) = [t for t in ask("repeatability", simulate(truths)).tests if t.name == "ulp"]
+    assert len(test.kind.candidates) == 16, "the cells whose first run is super"
+    assert test.units[["again", "of"]].to_numpy().tolist() == [[1, 1]] * 16
+    assert len(test.kind.controls) == 48
+    assert "no sign" not in verdict(test)
