@@ -115,7 +115,8 @@ def test_a_resumed_run_rolls_back_the_same(settings: Build, dirty: Corpus, tmp_p
     for parts in (checkpoint.parts, ()):
         save_checkpoint(tmp_path / RUN, replace(checkpoint, parts=parts))
         loaded.append(load_checkpoint(tmp_path / RUN))
-    assert all(torch.equal(t, old.tensors[n]) for new, old in [loaded] for n, t in new.tensors.items())
+    same = lambda a, b: torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)  # noqa: E731 (a step's log has gaps)
+    assert all(same(t, old.tensors[n]) for new, old in [loaded] for n, t in new.tensors.items())
     assert loaded[0].tensors.keys() == loaded[1].tensors.keys() == checkpoint.tensors.keys()
     rest = run(config, loaded[0])
     ours, theirs = ([e for e in events if isinstance(e, RunResult)] for events in (whole, rest))
