@@ -11,7 +11,7 @@ from analysis.observations import Observations, describe_task
 from analysis.populations import STREAMS, listed
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.repeatability import agreement
-from analysis.statistics.replication import Replication, Verdict, mean_share, replication
+from analysis.statistics.replication import MOST, Replication, Verdict, mean_share, replication
 from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import outcome
@@ -158,6 +158,8 @@ def verdict(test: Test) -> str:
         return f"{who} {hit} more often than other seeds, but not proven to be in most repeats: chance matters, too"
     if result.verdict is Verdict.NO_SIGN:
         return f"no sign that being {hit} is a property of {streams}: most repeats are not"
+    if result.mean is not None and result.mean.low > MOST:
+        return f"each candidate has too few repeats to be judged alone, but together most of their repeats are {hit}"
     return "too few repeats to distinguish chance from a property of the seed"
 
 
