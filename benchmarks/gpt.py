@@ -2,10 +2,16 @@
 
     python -m benchmarks.gpt --data DIR [--threads 1] [--steps 400] [--out results/benchmarks]
     python -m benchmarks.gpt --data DIR --processes 2 [--only "plain loop, compiled" "ours, float32, compiled"]
+    python -m benchmarks.gpt --data DIR --processes 2 --scaling [--threads 1] [--steps 400] [--out results/benchmarks]
+    python -m benchmarks.gpt --data DIR --only "plain loop, bf16, compiled" "ours, bf16, compiled" [--steps 400]
     python -m benchmarks.gpt --data DIR --model gpt2 --device cuda [--batch 16] [--steps 200] [--out ...]
 
-DIR is the output of ``python -m grok.prepare``: Shakespeare's characters for the first two commands, any text with
-GPT-2's tokeniser for the third. The plain loop is an ``nn.Module`` with ``scaled_dot_product_attention``, windows at
+DIR is the output of ``python -m grok.prepare``: Shakespeare's characters for all commands but the last, any text with
+GPT-2's tokeniser for the last. ``--scaling`` compares our compiled step by one process with the same by several, each
+with ``--threads``. It needs an idle machine with as many cores. bf16 is fast only on a processor with AMX
+(``amx_bf16`` in /proc/cpuinfo).
+
+The plain loop is an ``nn.Module`` with ``scaled_dot_product_attention``, windows at
 random offsets, clipping, a cosine schedule and PyTorch's default AdamW (fused on a GPU). It uses bf16 autocast and
 compilation if ours does; several processes share a batch by DDP.
 
@@ -256,6 +262,41 @@ def measure(given: argparse.Namespace) -> list[Contender]:
     return contenders
 
 
+def scaling(given: argparse.Namespace) -> tuple[list[Contender], str]:
+    """Return our compiled step by one and by ``--processes`` processes, measured in turns, and the page as Markdown."""
+    counts = (1, given.processes)
+    contenders = [
+        Contender.start(
+            f"{count} process(es)", ("ours", "float32", True), argparse.Namespace(**{**vars(given), "processes": count})
+        )
+        for count in counts
+    ]
+    for _ in range(given.steps // ROUND):
+        for contender in contenders:
+            contender.round()
+    for contender in contenders:
+        contender.finish()
+    one, many = (np.array(contender.rounds[1:]) for contender in contenders)  # the first round compiles
+    low, middle, high = np.quantile(one / many, [0.25, 0.5, 0.75])
+    device = device_model(torch.device(given.device))
+    lines = [
+        "# A GPT step by several processes",
+        "",
+        f"{datetime.date.today()}, commit {commit()}, {device}, {given.threads} thread(s) for each process, "
+        f"torch {torch.__version__}. {shape_of(given).words}, float32, compiled, {given.steps} steps, "
+        f"{given.clock} time. Command: `python -m benchmarks.gpt --data DIR --processes {given.processes} --scaling "
+        f"--threads {given.threads} --steps {given.steps} --clock {given.clock}`.",
+        "",
+        "| | ms a step | val loss |",
+        "|---|--:|--:|",
+        *(f"| {c.name} | {np.median(c.rounds[1:]):.1f} | {c.end['val_loss']:.3f} |" for c in contenders),
+        "",
+        f"{given.processes} processes are {middle:.2f} times as fast as one "
+        f"({low:.2f} to {high:.2f}, quartiles over rounds of {ROUND} steps).",
+    ]
+    return contenders, "\n".join(lines) + "\n"
+
+
 def page(contenders: list[Contender], given: argparse.Namespace) -> str:
     """Return the benchmark as Markdown."""
     device = device_model(torch.device(given.device))
@@ -315,6 +356,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1, help="processes that share each batch (default 1)")
+    parser.add_argument("--scaling", action="store_true", help="our step by one process and by --processes, in turns")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders, by their names in the table")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--device", default="cpu", choices=tuple(KINDS))
@@ -330,11 +372,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for a dated page and its figures")
     given = parser.parse_args()
     given.steps = ROUND * max(2, given.steps // ROUND)
-    contenders = measure(given)
-    text = page(contenders, given)
+    if given.scaling and given.processes < 2:
+        parser.error("--scaling needs --processes 2 or more")
+    contenders = [] if given.scaling else measure(given)
+    contenders, text = scaling(given) if given.scaling else (contenders, page(contenders, given))
     print(text)
     if given.out is not None:
         name = f"{datetime.date.today()}-gpt" + (f"-{given.processes}-processes" if given.processes > 1 else "")
+        name += "-scaling" if given.scaling else "-bf16" if all("bf16" in c.name for c in contenders) else ""
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / f"{name}.md").write_text(text, encoding="utf-8")
         figures = {c.name: {"ms a step": c.rounds, "pages a step": c.faults, **c.end} for c in contenders}
