@@ -71,4 +71,5 @@ def spike_curves(study: Spikes) -> Drawing | None:
             )
     caption = "Training loss of every run, a running median of three steps; all panels have the same axes."
     data = study.curves.merge(runs[[*study.factors, "seed"]], left_on="run_id", right_index=True)
-    return Drawing("spike_curves", "Runs with spikes", caption, figure, pd.DataFrame(data), f"{len(runs):,} runs")
+    n = f"{len(runs):,} runs"
+    return Drawing("spike_curves", "Training loss and spikes", caption, figure, pd.DataFrame(data), n)
