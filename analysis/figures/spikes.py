@@ -13,7 +13,8 @@ from analysis.figures.style import SERIES, SMALL, WIDTH, Drawing, canvas, steps_
 from analysis.studies.spikes import Spikes
 
 MOST_PANELS = 8
-PANEL_HEIGHT = 1.9
+PANEL_HEIGHT, LINE_HEIGHT = 1.7, 0.14
+"""Inches of a panel, and of each line above it."""
 
 
 def spike_curves(study: Spikes) -> Drawing | None:
@@ -29,7 +30,7 @@ def spike_curves(study: Spikes) -> Drawing | None:
     shown = list(itertools.product(*(dict.fromkeys(runs[factor]) for factor in others)))[:MOST_PANELS]
     values = list(dict.fromkeys(runs[colour[0]])) if colour else [""]
     columns = 1 if len(shown) == 1 else 2
-    height = 0.9 + PANEL_HEIGHT * math.ceil(len(shown) / columns)
+    height = 0.9 + (PANEL_HEIGHT + LINE_HEIGHT * len(others)) * math.ceil(len(shown) / columns)
     figure, grid = canvas(
         WIDTH, height, math.ceil(len(shown) / columns), columns, sharex=True, sharey=True, squeeze=False
     )
@@ -48,19 +49,17 @@ def spike_curves(study: Spikes) -> Drawing | None:
             lines(axes, drawn, "step", "loss", colors=SERIES[i % len(SERIES)], alpha=0.8, linewidths=1.1)
         axes.autoscale_view()
         axes.set_xlim(left=0)
-        words = [f"{f.rpartition('.')[2]} {v}" for f, v in zip(others, panel, strict=True)]
-        axes.set_title(
-            f"{', '.join(words)}\n{int(here['spiked'].sum())} of {len(here)} spiked", fontsize=SMALL, loc="left"
-        )
+        words = [_said(f, v) for f, v in zip(others, panel, strict=True)]
+        count = f"{int(here['spiked'].sum())} of {len(here)} spiked"
+        axes.set_title("\n".join([*words, count]), fontsize=SMALL, loc="left")
     for axes in grid[-1]:
         steps_axis(axes)
     for axes in grid[:, 0]:
         axes.set_ylabel("loss (nats)")
     if colour:
-        name = colour[0].rpartition(".")[2]
         for i, value in enumerate(values):
             grid[0, -1].annotate(
-                f"{name} {value}",
+                _said(colour[0], value),
                 (1, 1),
                 xycoords="axes fraction",
                 xytext=(-2, -8 - 12 * i),
@@ -73,3 +72,9 @@ def spike_curves(study: Spikes) -> Drawing | None:
     data = study.curves.merge(runs[[*study.factors, "seed"]], left_on="run_id", right_index=True)
     n = f"{len(runs):,} runs"
     return Drawing("spike_curves", "Training loss and spikes", caption, figure, pd.DataFrame(data), n)
+
+
+def _said(factor: str, value: str) -> str:
+    """Return ``layers 2, d_model 288`` for settings that go together, ``lr 0.03`` for one."""
+    pairs = zip(factor.split(" and "), value.split(" and "), strict=True)
+    return ", ".join(f"{name.rpartition('.')[2]} {one}" for name, one in pairs)

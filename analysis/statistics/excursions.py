@@ -41,6 +41,13 @@ def smoothed(losses: ArrayLike) -> NDArray[np.float64]:
     return np.array([*values[:1], *medians[1:]])
 
 
+def heights(losses: ArrayLike) -> NDArray[np.float64]:
+    """Return how far each loss (n,) is above the lowest smoothed one so far; what is no number is infinitely far."""
+    values = np.asarray(losses, dtype=np.float64)
+    lowest = np.minimum.accumulate(smoothed(values))
+    return np.where(np.isfinite(values), values - np.where(np.isfinite(lowest), lowest, 0.0), np.inf)
+
+
 def excursions(losses: ArrayLike, rise: float = RISE) -> list[Excursion]:
     """Return the excursions of the losses (n,) of successive steps, in their order."""
     level = smoothed(losses)

@@ -13,7 +13,7 @@ from scipy import stats
 
 from analysis.observations import Observations, as_text, floats, varying_columns
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
-from analysis.statistics.excursions import RISE, SMOOTH, excursions, smoothed
+from analysis.statistics.excursions import RISE, SMOOTH, excursions, heights, smoothed
 from analysis.statistics.multiplicity import holm
 from analysis.statistics.proportions import heterogeneity, share
 from analysis.statistics.resampling import generator
@@ -22,6 +22,8 @@ from analysis.studies.gpt import CONDITION_SETTINGS
 
 FEWEST: Final = 8
 """Runs below which there is no comparison of settings."""
+JUMP: Final = 2.0
+"""Nats of a single step above the lowest loss so far that no batch is hard enough for."""
 BEFORE: Final = 20
 """Steps before the lowest loss whose median gradient norm is the usual one."""
 GROWN: Final = {"weights": ("weights", 1.5), "gradient norm": ("gradient", 3.0)}
@@ -100,7 +102,10 @@ def _largest(log: pd.DataFrame) -> dict[str, Any]:
     """Return the properties of a run's largest spike, and the events that were noticed during training."""
     every = excursions(log["train_loss"])
     noticed = log.dropna(subset=["event"]) if "event" in log else log.iloc[:0]
+    height = heights(log["train_loss"])
     record: dict[str, Any] = {
+        "highest": float(height.max()),
+        "highest_step": int(log["step"].iloc[int(height.argmax())]),
         "spikes": len(every),
         "spiked": bool(every),
         "noticed": ", ".join(
@@ -162,6 +167,19 @@ def _answer(study: Spikes) -> None:
                 f"Between the lowest loss and the peak {', '.join(grown)}.",
             )
         )
+    jumped = runs[runs["highest"] >= JUMP]
+    if len(jumped):
+        alone = int((~jumped["spiked"]).sum())
+        text = (
+            f"In {len(jumped)} of {n} runs a single step was {JUMP:g} nats or more above the lowest loss before it (at "
+            f"most {jumped['highest'].max():.1f})"
+        )
+        text += (
+            f"; {alone} of them did not spike: the loss was back in the next step."
+            if alone
+            else "; all of them spiked."
+        )
+        study.findings.append(Finding("runs with a jump", f"{len(jumped)} of {n}", text, headline=True))
     if study.factors:
         cells = runs.groupby(study.factors)["spiked"].agg(["size", "nunique"])
         several = cells[cells["size"] > 1]
@@ -198,6 +216,7 @@ def _by_setting(study: Spikes) -> None:
                     "spiked": f"{k} of {n}",
                     "share": share(k, n).percent(0),
                     "p (Holm)": f"{adjusted[factor]:.2g}" if factor in adjusted and value == values[0] else "",
+                    f"steps {JUMP:g} nats up": f"{int((here['highest'] >= JUMP).sum())} of {n}",
                     "median rise": round(float(here["rise"].median()), 2) if k else None,
                     "last val loss": round(float(here["last_loss"].median()), 3),
                     "difference to the first value": "reference" if value == values[0] else gap.plain(3) if gap else "",
@@ -257,6 +276,7 @@ def _tables(study: Spikes) -> None:
                 "spiked": f"{int(group['spiked'].sum())} of {len(group)}",
                 "at step": ", ".join(f"{v:.0f}" for v in group["step"].dropna()),
                 "rise (nats)": ", ".join(f"{v:.2f}" for v in group["rise"].dropna()),
+                "highest step (nats)": ", ".join(f"{v:.1f}" for v in group["highest"]),
                 "last val loss": ", ".join(f"{v:.3f}" for v in group["last_loss"]),
             }
             for names, group in runs.groupby(study.factors, sort=False)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.observations import Observations
-from analysis.statistics.excursions import RISE, excursions, smoothed
+from analysis.statistics.excursions import RISE, excursions, heights, smoothed
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.store import Row
@@ -34,7 +34,7 @@ def test_a_rise_that_lasts_is_an_excursion_with_its_places() -> None:
 def test_one_hard_batch_is_none_and_a_loss_that_is_no_number_never_comes_back() -> None:
     calm = np.full(40, 4.0)
     calm[20] = 9.0
-    assert excursions(calm) == []
+    assert excursions(calm) == [] and heights(calm).argmax() == 20 and heights(calm).max() == 5.0
     (found,) = excursions([4.0] * 20 + [math.nan] * 20)
     assert found.rise == math.inf and found.back is None
 
@@ -109,6 +109,7 @@ def test_who_spiked_when_and_why() -> None:
     said = {f.label: f for f in study.findings}
     assert said["runs that spiked"].shown == "8 of 24"
     assert said["spikes by optim.lr"].shown == "0.003: 0 of 12; 0.03: 8 of 12" and said["spikes by optim.lr"].headline
+    assert said["runs with a jump"].shown == "6 of 24" and "all of them spiked" in said["runs with a jump"].text
     assert said["seeds agree"].shown == "6 of 6"
     table = next(t for t in study.tables if t.name == "spikes_by_setting").frame
     hot = table[(table["setting"] == "optim.lr") & (table["value"] == "0.03")].iloc[0]
