@@ -1,7 +1,7 @@
-"""What a person sees of a run: its preset and size at the start, its evaluations, its end; and the sinks beside it.
+"""The lines that a run prints (preset and size, evaluations, end), and its sinks.
 
-The store is the record. A sink that fails (a server that is gone, a full disk) is named once and left out
-from there on: the run goes on without it.
+The store is the record. A sink that fails (a lost server, a full disk) is named once and then left out: the run
+continues without it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from grok.records import TASK, VAL_LOSS, CurvePoint, RunResult, StepPoint
 from grok.text.corpus import Corpus
 
 ETA_AFTER = 5
-"""Steps timed before the first word on how long it will take."""
+"""Number of steps that are timed before the first estimate of the run's time."""
 SHOWN = 120
 """Characters shown of a sample; the store has all of it."""
 
@@ -73,7 +73,7 @@ class Log:
             print(f"{self.run_id[:8]} {line}", file=sys.stderr, flush=True)
 
     def start(self, numerics: str, changes: list[str]) -> None:
-        """Name the preset, its size beside the preset's own, the data and how it reads."""
+        """Print the preset, the model's size beside the preset's, the data, and a sample of the data."""
         config, model, tokens = self.config, self.model, self.corpus.tokens("train")
         n = sum(p.numel() for p in model.parameters())
         per_step = config.train.batch_size * config.model.context
@@ -99,12 +99,12 @@ class Log:
         self.began = time.perf_counter()
 
     def step(self, point: StepPoint) -> None:
-        """Take the log of one step, with which that of the step before is whole, and pass on what is whole."""
+        """Add the log of one step. The previous step's is complete now and goes to the sinks."""
         self.tell_steps()
         self._untold.append(point)
 
     def tell_steps(self) -> None:
-        """Pass on the log of every step so far: all are whole."""
+        """Send the log of every step so far to the sinks: all are complete."""
         for point in self._untold:
             self._step(point)
         self._untold.clear()

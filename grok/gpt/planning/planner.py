@@ -1,4 +1,4 @@
-"""What a training run will take, before it is started: parameters, FLOPs, memory, time, and how much text it wants.
+"""What a training run needs: parameters, FLOPs, memory, time and tokens, computed before its start.
 
 Plain arithmetic over the settings; no torch, nothing measured. Sources: Kaplan et al. 2020
 (6 N); Chowdhery et al. 2022, PaLM, appendix B (attention's share, MFU);
@@ -47,7 +47,7 @@ def state_bytes(config: GptConfig, parameters: Parameters) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run will take."""
+    """What a run needs."""
 
     parameters: Parameters
     formula: int
@@ -59,7 +59,7 @@ class Plan:
     machine: Machine
     devices: int
     mfu: float
-    """Share of the peak that is reached: assumed, and shown."""
+    """Assumed share of the peak that is reached."""
     precision: str
     layout: Layout
     """As the settings say."""
@@ -110,7 +110,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How devices hold a model, and what that costs each."""
+    """How a model is distributed over devices, and its cost for each device."""
 
     parallel: str
     """``ddp`` or ``fsdp``, as ``train.parallel``."""
@@ -123,7 +123,7 @@ class Layout:
     activations: float
     """Bytes of activations, masks and logits of a micro-batch."""
     accumulated: bool
-    """Whether gradients are there while a micro-batch is computed: of earlier ones, or in DDP's buckets."""
+    """Whether gradients exist while a micro-batch is computed: those of earlier ones, or in DDP's buckets."""
     traffic: float
     """Bytes that a device sends in a step."""
 
@@ -146,7 +146,7 @@ def layout(
     *,
     on_cpu: bool = False,
 ) -> Layout:
-    """Return what holding a model so costs each of ``devices``.
+    """Return the cost of this layout for each of ``devices``.
 
     DDP sums gradients, twice (N - 1) / N of their float32 bytes a step. FSDP2 gathers the weights of a block for its
     forward and its backward pass and scatters the sums of its gradients, for every micro-batch; beside its share a
@@ -178,7 +178,7 @@ def layout(
 def layouts(
     config: GptConfig, parameters: Parameters, devices: int, micro_batch: int, *, on_cpu: bool = False
 ) -> list[Layout]:
-    """Return the ways to hold a model on ``devices``, those with the least work and traffic first."""
+    """Return the possible layouts on ``devices``, those with the least work and traffic first."""
     kinds = ("ddp", "fsdp") if devices > 1 else ("ddp",)
     sizes = [micro_batch] if micro_batch == 1 else [micro_batch, 1]
     return [

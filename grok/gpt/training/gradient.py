@@ -21,10 +21,9 @@ from grok.numerics.compiled import OneGraph
 class Gradient:
     """Adds the gradient of the mean loss of a piece of a batch to that of the parameters.
 
-    Compiled for a CPU, forward and backward are scheduled together, and nothing of autograd is left at run
-    time. On a GPU they are compiled apart: that way torch chooses what is kept between them by its memory.
-    With several processes the gradients are summed over them: by DDP or FSDP2 while the backward pass goes on, or
-    after it where nothing of autograd is left.
+    On a CPU forward and backward are compiled as one graph, which does not use autograd at run time. On a GPU they
+    are compiled separately, so that torch can choose what to keep between them by its memory. Several processes sum
+    their gradients: DDP and FSDP2 do so during the backward pass; after the one graph of a CPU they are summed at once.
     """
 
     def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks) -> None:
@@ -44,7 +43,7 @@ class Gradient:
 
     @property
     def compiled(self) -> bool:
-        """Whether this runs compiled: false also where compiling failed and that was allowed."""
+        """Whether the compiled code runs: false also if compilation failed and ``numerics.auto_fallback`` is on."""
         return self._loss.on
 
     def add(self, x: Tensor, y: Tensor, masks: Masks, *, share: float, scale: float, last: bool = True) -> Tensor:

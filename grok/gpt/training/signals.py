@@ -58,14 +58,14 @@ class Signal:
         return math.log(value) > middle + max(math.log(factor), sigma * spread(self.recent, middle))
 
     def grown(self, growth: float) -> bool:
-        """Return whether the recent median is ``growth`` times the lowest one kept; begins anew where it is."""
+        """Return whether the recent median is ``growth`` times the lowest kept one; if so, starts anew."""
         if not self.lows or statistics.median(self.recent) <= min(self.lows) + math.log(growth):
             return False
         self.lows.clear()
         return True
 
     def remember(self, value: float) -> None:
-        """Add the next value; one of zero has no logarithm and is left out."""
+        """Add the next value; zero has no logarithm and is left out."""
         if value <= 0:
             return
         self.recent.append(math.log(value))
@@ -74,17 +74,17 @@ class Signal:
             self.lows.append(statistics.median(self.recent))
 
     def state(self) -> dict[str, Any]:
-        """Return everything as JSON-able values."""
+        """Return the state as JSON-serialisable values."""
         return {"recent": list(self.recent), "lows": list(self.lows), "count": self.count}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Continue from ``state``."""
         self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
         self.lows, self.count = deque(state["lows"], maxlen=LOWS), state["count"]
 
 
 def onset(log: Sequence[StepPoint], names: Sequence[str], *, window: int, steps: int | None) -> int:
-    """Return the step at which what was noticed in the last step of ``log`` began.
+    """Return the step at which the event of the last step of ``log`` began.
 
     Each of the logged quantities ``names`` that is high at the end is followed back to where it left its calm level,
     the lowest median of ``window`` steps among the last ``steps`` before (None: all, of what came slowly). The earliest

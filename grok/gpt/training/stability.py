@@ -30,22 +30,22 @@ OUTLIERS: Final = {
     "weight_norm": ("param_norm",),
     "adam_v": ("adam_v_l1", "adam_v_max"),
 }
-"""Events that a robust score finds, and what it looks at."""
+"""Events that are outliers by a robust score, and the quantities that are tested."""
 GROWING: Final = {"grad_growth": "grad_norm", "weight_growth": "param_norm"}
-"""Events that slow growth makes; second moments grow by themselves while they fill up."""
+"""Events of slow growth. Second moments are left out: they grow in every run at first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What a run has changed by rolling back; the first branch has changed nothing."""
+    """The changes that rollbacks made to a run; the first branch has none."""
 
     number: int = 0
     order: int = 0
-    """Which data order: 0 is the order stream's own, n that of the n-th rollback."""
+    """Number of the data order: 0 is that of the order stream, n that of the n-th rollback."""
     skipped_samples: int = 0
     lr_factor: float = 1.0
     step: int = 0
-    """Where it left the branch before it."""
+    """Step at which it left the previous branch."""
 
     def next(self, config: StabilityConfig, *, back_to: int, skip: int) -> Branch:
         """Return the branch after rolling back to step ``back_to``; ``skip`` sequences are the onset's data."""
@@ -60,42 +60,42 @@ class Branch:
 
 
 def abandoned_id(run_id: str, branch: int) -> str:
-    """Return the name of an abandoned branch: derived, so that the same rollback always names it the same."""
+    """Return the run_id of an abandoned branch, a hash of the run's own: the same rollback gives the same name."""
     return hashlib.sha256(f"{run_id}/branch/{branch}".encode()).hexdigest()[: len(run_id)]
 
 
 def return_step(steps: list[int], onset: int, margin: int, tries: int) -> int:
-    """Return which of the kept ``steps`` to go back to: ``margin`` before the onset, doubled at each further try."""
+    """Return the last of ``steps`` at least ``margin * 2 ** (tries - 1)`` before ``onset``, or the first of all."""
     wanted = onset - margin * 2 ** (tries - 1)
     return max((s for s in steps if s <= wanted), default=min(steps))
 
 
 class Watch:
-    """Looks at the numbers of every step and says when something is wrong."""
+    """Checks the numbers of every step for the events of ``grok.config.stability.EVENTS``."""
 
     def __init__(self, config: StabilityConfig) -> None:
         self.config = config
         self.recent: deque[float] = deque(maxlen=config.window)
         self.first: float | None = None
-        """Loss of the first step, which a fresh model's is known to be: about log V."""
+        """Loss of the first step: of a fresh model about log V."""
         self.smooth = 0.0
         self.above = 0
         self.best = math.inf
-        """Lowest smoothed loss, from the first full window on."""
+        """Lowest smoothed loss since the first full window."""
         self.far = 0
         """Steps since the smoothed loss was near its best."""
         self.signals = {name: Signal(config.window) for name in SIGNALS}
         self.latest: dict[str, float] = {}
         """Norms of the weights and of AdamW's second moments after the last update."""
         self.before: dict[str, float] = {}
-        """The same, after the update before."""
+        """The same after the previous update."""
         self.still = 0
         self.batches: deque[int] = deque(maxlen=config.window)
         self.repeats = 0
         self.skipped: deque[int] = deque(maxlen=config.skip_limit)
 
     def see(self, loss: float, grad_norm: float, batch: int | None = None) -> str | None:
-        """Return what is wrong with the next step, one of ``EVENTS``, or None.
+        """Return the event of the next step, one of ``EVENTS``, or None.
 
         The step is remembered unless the policy acts on it. ``batch`` is a checksum of the step's tokens.
         """
@@ -115,19 +115,19 @@ class Watch:
         return event or self._lasting()
 
     def after(self, *, param_norm: float, adam_v_l1: float, adam_v_max: float, adam_steps: int) -> None:
-        """Take the norms after an update, which the next step is judged by; before the first there are no moments."""
+        """Record the norms after an update, for the next check; before the first update AdamW has no moments."""
         now = {"param_norm": param_norm}
         if adam_steps:
             now |= {"adam_v_l1": adam_v_l1, "adam_v_max": adam_v_max}
         self.before, self.latest = self.latest, now
 
     def skip(self, k: int) -> bool:
-        """Note that update ``k`` was skipped; return whether that is too often."""
+        """Record that update ``k`` was skipped; return whether ``skip_limit`` is reached."""
         self.skipped.append(k)
         return len(self.skipped) == self.config.skip_limit and self.skipped[0] > k - SKIP_WINDOW
 
     def onset(self, event: str, log: Sequence[StepPoint]) -> int:
-        """Return the step at which began what was noticed in the last step of ``log``: from the log's statistics."""
+        """Return the step at which the event of the last step of ``log`` began, by the statistics of the log."""
         if event == "stalled":
             return log[-1].step - self.still
         if event == "repeated":
@@ -172,7 +172,7 @@ class Watch:
             self.batches.append(batch)
 
     def _lasting(self) -> str | None:
-        """Return what has gone on for long enough; each is said once, and again after as long a time."""
+        """Return an event that has lasted long enough, or None; it is returned again after the same number of steps."""
         window = self.config.window
         if self.far and self.far % self.config.stuck_steps == 0:
             return "stuck"
@@ -184,7 +184,7 @@ class Watch:
         return next(grown, None)
 
     def state(self) -> dict[str, Any]:
-        """Return everything as JSON-able values."""
+        """Return the state as JSON-serialisable values."""
         return {
             "recent": list(self.recent),
             "first": self.first,
@@ -202,7 +202,7 @@ class Watch:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``; one of an older version knows the loss only."""
+        """Continue from ``state``; one of an older version has the loss only."""
         fresh = Watch(self.config)
         self.recent = deque(state["recent"], maxlen=self.config.window)
         self.first, self.smooth, self.above = state["first"], state["smooth"], state["above"]
