@@ -23,7 +23,7 @@ from analysis.studies.by_condition import conditions_of
 from analysis.studies.mechanism import WAY, half_way
 
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "not decided"
-NO_CLAIM: Final = "no claim of the paper's"
+NO_CLAIM: Final = "the paper makes no such claim"
 FEWEST: Final = 3
 """Smallest number of runs of an arm for a verdict on its time: with two, the interval is too wide."""
 FAR: Final = 2.0
@@ -310,8 +310,8 @@ def judged_time(t: Trained) -> str:
     if seen == 0 and n > 1 and t.cut >= FAR * theirs:
         return f"{DISAGREES}: none of {n} seeds by {t.cut / theirs:.1f} times the paper's step"
     if seen == 0 and t.cut < theirs:
-        return f"{OPEN}: cut at step {t.cut:,.0f}, before the paper's"
-    return f"{OPEN}: {seen} of {n} seeds generalised; {FEWEST} seeds or more, run on, would tell"
+        return f"{OPEN}: runs ended at step {t.cut:,.0f}, before the paper's step"
+    return f"{OPEN}: {seen} of {n} seeds generalised; at least {FEWEST} seeds and more steps are needed"
 
 
 def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]:
@@ -333,7 +333,7 @@ def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]
     if e.low >= theirs:
         return ours, f"{AGREES}: more than the paper's"
     needed = float(f"{theirs * geometric_mean(t.times).value:.1g}")
-    return ours, f"{OPEN}: runs of {base.arm.name} were cut at step {base.cut:,.0f}; about {needed:,.0f} would tell"
+    return ours, f"{OPEN}: runs of {base.arm.name} ended at step {base.cut:,.0f}; about {needed:,.0f} steps are needed"
 
 
 def judged_outcome(t: Trained) -> str:
@@ -343,10 +343,10 @@ def judged_outcome(t: Trained) -> str:
     if t.arm.generalises:
         if seen == n:
             return f"{AGREES}: {n} of {_seeds(n)}"
-        return f"{OPEN}: {seen} of {_seeds(n)} {far}; longer runs would tell"
+        return f"{OPEN}: {seen} of {_seeds(n)} {far}; longer runs are needed"
     if seen:
         return f"{DISAGREES}: {seen} of {_seeds(n)} generalised"
-    return f"{AGREES}, as far as trained: 0 of {_seeds(n)} {far}"
+    return f"{AGREES} up to the last step: 0 of {_seeds(n)} {far}"
 
 
 def _seeds(n: int) -> str:
@@ -366,7 +366,7 @@ def _growth(t: Trained) -> tuple[str, str]:
         low, high = S5_GROWTH
         word = AGREES if e.low <= high and e.high >= low else DISAGREES
         return ours, f"{word}: {between}"
-    return ours, f"{AGREES if e.low > 0 else OPEN}: {between}" + ("" if e.low > 0 else "; more seeds would tell")
+    return ours, f"{AGREES if e.low > 0 else OPEN}: {between}" + ("" if e.low > 0 else "; more seeds are needed")
 
 
 def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:
@@ -384,7 +384,7 @@ def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:
     words = {part: part.removeprefix("final_").replace("_", " ") for part in PARTS} | {"val_acc": "validation accuracy"}
     ours = "; ".join(f"{word} {_steps(moves[name])}" for name, word in words.items())
     if moves["val_acc"].isna().any():
-        verdict = f"{OPEN}: validation accuracy was {_range(t.accuracy)} when cut at step {t.cut:,.0f}"
+        verdict = f"{OPEN}: validation accuracy was {_range(t.accuracy)} when the run ended at step {t.cut:,.0f}"
     else:
         first = int((moves[list(PARTS)].max(axis=1) < moves["val_acc"]).sum())
         verdict = f"{AGREES if first == n else DISAGREES}: {first} of {_seeds(n)}"

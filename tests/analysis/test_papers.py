@@ -59,7 +59,7 @@ def test_a_papers_step_agrees_where_one_more_run_might_have_it() -> None:
     assert claims(runs(ADAM, [800, 900, 1000, 1100])).loc[claim, "verdict"].startswith("agrees: one more run of ours")
     assert claims(runs(ADAM, [2000, 2100, 2200, 2300])).loc[claim, "verdict"].startswith("disagrees: one more run")
     assert "none of 4 seeds by 3.3 times" in claims(runs(ADAM, [9e9] * 4)).loc[claim, "verdict"]
-    assert claims(runs(ADAM, [9e9] * 4, steps=500)).loc[claim, "verdict"].startswith("not decided: cut at step 500")
+    assert claims(runs(ADAM, [9e9] * 4, steps=500)).loc[claim, "verdict"].startswith("not decided: runs ended at")
     assert claims(runs(ADAM, [900, 1000])).loc[claim, "verdict"].startswith("not decided: 2 of 2 seeds")
 
 
@@ -68,7 +68,7 @@ def test_a_ratio_to_runs_that_were_cut_is_a_bound() -> None:
     claim = "EMA filter, Adam, over no filter, no decay: times sooner"
     fast = runs(ADAM, [900, 1000, 1100])
     row = claims(fast + runs(slow, [9e9] * 2, steps=8000)).loc[claim]
-    assert row["ours"].startswith("at least ") and "were cut at step 8,000; about 40,000 would tell" in row["verdict"]
+    assert row["ours"].startswith("at least ") and "ended at step 8,000; about 40,000 steps" in row["verdict"]
     assert row["verdict"].startswith("not decided")
     row = claims(fast + runs(slow, [44_000, 46_000, 48_000], steps=60_000)).loc[claim]
     assert row["verdict"].startswith("agrees: the interval holds")
@@ -79,9 +79,9 @@ def test_a_ratio_to_runs_that_were_cut_is_a_bound() -> None:
 def test_what_the_paper_does_not_compare_has_no_verdict() -> None:
     table = claims(runs(ADAM, [900, 1000, 1100]) + runs(ARMS["no filter, Adam"], [4000, 4100, 4200], steps=8000))
     row = table.loc["EMA filter, Adam, over no filter, Adam: times sooner"]
-    assert row["theirs"] == "" and row["ours"].startswith("4.") and row["verdict"].startswith("no claim")
+    assert row["theirs"] == "" and row["ours"].startswith("4.") and row["verdict"].startswith("the paper makes no")
     table = claims(runs(EMA, [9e9] * 3))
-    assert table.loc["EMA filter, AdamW: steps to 95%", "verdict"] == "no claim of the paper's: not its optimiser"
+    assert table.loc["EMA filter, AdamW: steps to 95%", "verdict"] == "the paper makes no such claim: not its optimiser"
 
 
 def test_growth_with_less_data() -> None:
@@ -98,7 +98,7 @@ def test_growth_with_less_data() -> None:
 def test_an_arm_that_must_not_generalise() -> None:
     softmax, *others = PRIETO.arms
     table = claims(runs(dict(softmax.settings), [9e9]) + runs(dict(others[0].settings), [1000]))
-    assert table.loc["softmax: does not generalise", "verdict"].startswith("agrees, as far as trained: 0 of 1 seed")
+    assert table.loc["softmax: does not generalise", "verdict"].startswith("agrees up to the last step: 0 of 1 seed")
     assert table.loc["stablemax: generalises", "verdict"] == "agrees: 1 of 1 seed"
     assert claims(runs(dict(softmax.settings), [900])).loc["softmax: does not generalise", "verdict"][:9] == "disagrees"
 
