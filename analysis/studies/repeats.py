@@ -8,7 +8,7 @@ run was *named* by the user: it is a candidate with all its repeats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -144,6 +144,11 @@ def _short(seed: int) -> str:
     return str(seed) if seed < 10**9 else f"{str(seed)[:6]}…"
 
 
+def _triples(rows: pd.DataFrame) -> Iterator[tuple[int, ...]]:
+    """Yield each run's seeds of split, init and order."""
+    return rows[SEEDS].itertuples(index=False, name=None)
+
+
 class _Condition:
     """The runs of one condition, in one or several precisions."""
 
@@ -161,15 +166,27 @@ class _Condition:
         Of triples whose runs are all perturbed it is the first run, if there are enough of them for a rate: so
         many are a design, such as a crossed one, and no candidates by name.
         """
-        plain = self._first(self.rows[~self.kicked & self.usual])
-        perturbed = self._first(self.rows[self.usual])
-        known = pd.MultiIndex.from_frame(plain[SEEDS])
-        perturbed = perturbed[~pd.MultiIndex.from_frame(perturbed[SEEDS]).isin(known)]
-        return plain if len(perturbed) < FEWEST_OTHERS else pd.concat([plain, perturbed])
+        return pd.concat([self._plain, self.design]) if len(self.design) else self._plain
+
+    @cached_property
+    def _plain(self) -> pd.DataFrame:
+        return self._first(self.rows[~self.kicked & self.usual])
+
+    @cached_property
+    def design(self) -> pd.DataFrame:
+        """The first runs of triples whose runs are all perturbed; none if they are few, so that they were named."""
+        first = self._first(self.rows[self.usual])
+        known = pd.MultiIndex.from_frame(self._plain[SEEDS])
+        perturbed = first[~pd.MultiIndex.from_frame(first[SEEDS]).isin(known)]
+        return perturbed if len(perturbed) >= FEWEST_OTHERS else perturbed[:0]
 
     @staticmethod
     def _first(rows: pd.DataFrame) -> pd.DataFrame:
         return rows.sort_values(["seed_perturb", "started_at"], kind="stable").drop_duplicates(SEEDS)
+
+    @cached_property
+    def _cells(self) -> set[tuple[int, ...]]:
+        return set(_triples(self.design))
 
     @cached_property
     def drawn(self) -> list[Population]:
@@ -261,8 +278,9 @@ class _Condition:
         units: tuple[list[Unit], list[Unit]] = ([], [])
         for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
             others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
-            if not is_control and not others and len(fixed) < len(STREAMS):
-                continue  # a cell of a crossed design, without other seeds for comparison
+            unchosen = own is None and not self._cells.isdisjoint(_triples(self.rows.loc[runs]))
+            if not is_control and len(fixed) < len(STREAMS) and (unchosen or not others):
+                continue  # a cell of a crossed design, which nobody chose or without other seeds for comparison
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
             units[is_control].append(Unit(self._name(row, own, seeds), seeds, own, runs, others, words))
         return Kind(name, fixed, change, self.name, self.hit, units[0], units[1], self.rows)

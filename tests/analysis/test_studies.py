@@ -161,7 +161,7 @@ def test_runs_beside_the_grid_are_no_part_of_it() -> None:
     study = ask("crossed", simulate(fresh))
     assert list(study.factors) == ["split + init", "order"]
     assert "10 split + init × 5 order seeds" in study.scope
-    assert any("move together" in note for note in study.notes)
+    assert any("vary together" in note for note in study.notes)
 
 
 def test_crossed_without_replicates_still_gives_rates_but_no_shares() -> None:
