@@ -110,7 +110,7 @@ class Log:
         self._untold.clear()
 
     def _step(self, point: StepPoint) -> None:
-        """Pass on the log of one step; after the first few, say how long the run will take."""
+        """Send the log of one step to the sinks; after the first few steps print an estimate of the run's time."""
         self._tell("step", point)
         done = point.step - self.from_step
         if done == 1:
@@ -125,7 +125,7 @@ class Log:
             )
 
     def evaluation(self, point: CurvePoint, *, best: bool, tokens_per_second: float) -> None:
-        """Say one evaluation; ``best``: no validation loss before it was lower."""
+        """Print an evaluation; ``best``: no earlier validation loss was lower."""
         self._tell("evaluation", point)
         further = "".join(
             f", {name.removeprefix(VAL_LOSS)} {value:.4f}" for name, value in point.metrics.items() if VAL_LOSS in name
@@ -142,7 +142,7 @@ class Log:
             self.say(f"generated sample: {point.sample[:SHOWN]!r}")
 
     def rolled_back(self, k: int, event: str, *, onset: int, to_step: int, branch: int) -> None:
-        """Say a rollback, and let the sinks go on in a branch of their own; ``branch`` is its number."""
+        """Print a rollback and start a new branch in the sinks; ``branch`` is its number."""
         began = f", which began at step {onset}" if onset < k else ""
         self.say(f"rolled back from step {k} ({event}{began}) to step {to_step}: branch {branch}")
         self._tell("branch", branch)
@@ -161,7 +161,7 @@ class Log:
         self._tell("flush")
 
     def profiler(self, k: int) -> contextlib.AbstractContextManager[Any]:
-        """Return the context that update ``k`` is made in."""
+        """Return the profiler's context for update ``k``."""
         return self.profile.around(k)
 
     def finish(self, result: RunResult, saved_at: list[int]) -> None:
@@ -193,7 +193,7 @@ class Log:
         self._tell("close")
 
     def _tell(self, what: str, *record: Any) -> None:
-        """Hand a record to every sink; one that fails is named and dropped."""
+        """Send a record to every sink; one that fails is named and dropped."""
         for sink in list(self.sinks):
             try:
                 getattr(sink, what)(*record)

@@ -58,7 +58,7 @@ MLFLOW_PARAMS: Final = 100
 
 
 class Sink(Protocol):
-    """Where records go beside the store."""
+    """A place for records beside the store."""
 
     def step(self, point: StepPoint) -> None: ...
     def evaluation(self, point: CurvePoint) -> None: ...
@@ -69,7 +69,7 @@ class Sink(Protocol):
 
 
 def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
-    """Return the sinks that ``config.log`` asks for.
+    """Return the sinks of ``config.log``.
 
     Raises:
         ConfigError: one needs a package that is not installed, or cannot be written where it is asked for.

@@ -19,7 +19,7 @@ from grok.gpt.training.trainer import Trainer
 from grok.numerics.memory import peak_on_cpu
 
 PAYS = 1.03
-"""A larger size is worth its memory when it is this much faster."""
+"""Least speed-up for which a larger size is taken."""
 FULL = 0.9
 """Share of the memory that may be used."""
 
@@ -99,7 +99,7 @@ def _peak(trainer: Trainer, again: Callable[[], None]) -> int:
 
 
 def _next_fits(device: torch.device, size: Size) -> bool:
-    """Return whether twice the memory is free; on a GPU trying is the better answer."""
+    """Return whether twice the memory is free; a GPU is tried instead."""
     if device.type == "cuda":
         return True
     return 2 * size.process < FULL * (psutil.virtual_memory().available + size.process)

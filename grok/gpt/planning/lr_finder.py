@@ -44,7 +44,7 @@ class RangeTest:
 
 
 def range_test(trainer: Trainer, *, first: float = 1e-6, last: float = 1.0, steps: int = 100) -> RangeTest:
-    """Return the range test of ``trainer`` from where it stands, ``steps`` updates at most; it is left as it was.
+    """Return the range test of ``trainer`` from its present state, at most ``steps`` updates; the state is restored.
 
     Raises:
         TrainingError: the loss is not finite before a rate could be suggested.

@@ -1,4 +1,4 @@
-"""What a training step keeps in memory: weights and moments, gradients, activations, masks, logits.
+"""The memory of a training step: weights and moments, gradients, activations, masks, logits.
 
 Plain arithmetic over the settings; no torch, nothing measured. Source: Korthikanti et al. 2022 (activations); the
 factors are those of our own step, which a test holds against the peak of torch's allocator.
@@ -9,16 +9,16 @@ from __future__ import annotations
 from grok.config.gpt_model import ModelConfig
 
 LOGITS_ON_CPU, LOGITS_ON_GPU = 2**24, 2**28
-"""Logits that exist at once; ``grok.gpt.head`` has the same numbers, and a test holds them together."""
+"""Largest number of logits at once; ``grok.gpt.head`` has the same numbers, and a test compares them."""
 
 
 def weight_bytes(precision: str) -> float:
-    """Return bytes of a parameter and its gradient apart: 4, in half precision a copy of 2 beside it, 8 in float64."""
+    """Return bytes of a parameter without its gradient: 4, in half precision 2 more for a copy, in float64 8."""
     return {"float64": 8.0, "bf16": 6.0, "fp16": 6.0}.get(precision, 4.0)
 
 
 def gradient_bytes(precision: str) -> float:
-    """Return bytes of a parameter's gradient: those of its own form."""
+    """Return bytes of a parameter's gradient."""
     return 8.0 if precision == "float64" else 4.0
 
 

@@ -1,4 +1,4 @@
-"""A run in flight as a checkpoint, and back: going on from it equals never having stopped.
+"""Makes a checkpoint of a run in training and restores it: the resumed run equals one that never stopped.
 
 Every tensor keeps its dtype. A checkpoint remembers the settings that decide
 a result; going on under others is refused unless each is named.
@@ -36,12 +36,12 @@ SHAPES: Final = frozenset(
         "positions", "bias", "tied", "qk_norm",
     )
 )  # fmt: skip
-"""Settings that decide which tensors there are, and their shapes."""
+"""Settings that determine the tensors and their shapes."""
 
 
 @dataclass(slots=True)
 class Moment:
-    """One state that a run can return to: tensors and the small rest, with its history."""
+    """A state that a run can return to: tensors, other state, and the history until then."""
 
     step: int
     tensors: dict[str, Tensor]
@@ -50,7 +50,7 @@ class Moment:
 
 
 def capture(trainer: Trainer, history: History) -> Moment:
-    """Return the present state, copied to the CPU; of a model in shares this process's."""
+    """Return the present state, copied to the CPU; of a sharded model this process's shards."""
     tensors = {}
     for name, p in trainer.model.named_parameters():
         tensors[f"model.{name}"] = keep(p)
@@ -66,7 +66,7 @@ def capture(trainer: Trainer, history: History) -> Moment:
 
 @torch.no_grad()
 def put_back(trainer: Trainer, moment: Moment) -> History:
-    """Return ``trainer`` to ``moment`` and give the history of that time."""
+    """Set ``trainer`` to the state ``moment`` and return its history."""
     trainer.optimizer.state.clear()
     keys = {n.split(".")[1] for n in moment.tensors if n.startswith("optim.")}
     for name, p in trainer.model.named_parameters():
@@ -131,7 +131,7 @@ def to_checkpoint(
 
 
 class Shares:
-    """The tensors of a checkpoint that the processes hold in shares, and how they write them together."""
+    """The sharded tensors of a checkpoint; all processes write them together."""
 
     def __init__(self, groups: dict[str, dict[str, Tensor]], ranks: Ranks) -> None:
         """``groups``: those of each part by the prefix of their names, all others under ``""``."""
@@ -169,14 +169,14 @@ class Shares:
             write_shares(group, folder)
 
     def _is_missing(self, part: Path, earlier: EarlierParts) -> bool:
-        """Return whether the processes must write a part, for which there is a folder then."""
+        """Return whether the processes must write a part; if so, its folder exists afterwards."""
         missing = not part.exists() and not earlier.share(part.name, part.parent)
         if missing:
             part.mkdir()
         return missing
 
     def _content(self, group: dict[str, Tensor]) -> str:
-        """Return a hash of what all processes hold of ``group``."""
+        """Return a hash of all processes' shards of ``group``."""
         own = content_hash({name: local(tensor) for name, tensor in group.items()})
         every = torch.zeros(self.ranks.size, len(own) // 2, dtype=torch.int64)
         every[self.ranks.index] = torch.tensor(list(bytes.fromhex(own)))
@@ -184,7 +184,7 @@ class Shares:
 
 
 def read_checkpoint_shares(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, Tensor]:
-    """Return the tensors in the folder of a checkpoint's shares, in the shares that ``trainer`` holds.
+    """Return the sharded tensors of a checkpoint, sharded as ``trainer`` has them.
 
     Raises:
         CheckpointError: they cannot be read on this machine.
@@ -214,7 +214,7 @@ def parameter_of(name: str) -> str:
 
 
 def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:
-    """Return the state to go on from, and the older ones that a rollback may return to.
+    """Return the state to resume from, and the older ones that a rollback may return to.
 
     Raises:
         CheckpointError: it was not written by this mode, or by a newer version.

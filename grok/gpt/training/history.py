@@ -1,4 +1,4 @@
-"""What a run has shown so far: its curve, its log of steps, its best and its averaged weights."""
+"""A run's history: its curve, its log of steps, its best and its averaged weights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def average_steps(share: float, points: int, steps: int) -> frozenset[int]:
 
 @dataclass(slots=True)
 class History:
-    """Everything remembered that the next update does not need."""
+    """The part of a run's state that the next update does not need."""
 
     curve: list[CurvePoint] = field(default_factory=list)
     log: list[StepPoint] = field(default_factory=list)
@@ -68,7 +68,7 @@ class History:
         return True
 
     def add_to_average(self, step: int, model: GPT) -> None:
-        """Move the mean by the weights of ``step``, which are the present ones."""
+        """Add the present weights, those of ``step``, to the mean."""
         now = copy_weights(model)
         self.averaged_at.append(step)
         if self.average is None:
@@ -77,7 +77,7 @@ class History:
             self.average = {n: a + (now[n] - a) / len(self.averaged_at) for n, a in self.average.items()}
 
     def fork(self) -> History:
-        """Return a copy that can be returned to; weights are shared."""
+        """Return a copy for a rollback; the weights are shared."""
         return History(
             list(self.curve),
             list(self.log),
@@ -98,7 +98,7 @@ class History:
         return result
 
     def state(self) -> dict[str, Any]:
-        """Return the JSON-able part of a checkpoint; what is not a number is null there."""
+        """Return the JSON-serialisable part of a checkpoint; NaN becomes null."""
         return {
             "curve": [point_to_json(p) for p in self.curve],
             "columns": list(NUMBERS),
@@ -150,7 +150,7 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> Weights | None:
 
 
 def point_to_json(point: CurvePoint) -> dict[str, Any]:
-    """Return an evaluation as JSON-able values: not-a-number becomes null."""
+    """Return an evaluation as JSON-serialisable values; NaN becomes null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(point).items()}
 
 

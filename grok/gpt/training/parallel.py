@@ -1,4 +1,4 @@
-"""How several processes hold one model: each all of it (DDP), or each a share of every tensor (FSDP2).
+"""How a model is distributed over processes: each has all of it (DDP), or a shard of every tensor (FSDP2).
 
 Sources: Li et al. 2020 (DDP: gradients are summed in buckets while the backward pass goes on); Rajbhandari et al.
 2020 (ZeRO) and Zhao et al. 2023 (FSDP: weights, gradients and moments in shares, a block's weights gathered when it
@@ -29,10 +29,10 @@ FORWARDS: Final = ("features", "loss", "score")
 
 
 class Loss(nn.Module):
-    """A model's loss as a forward pass, which is what DDP wraps and what can be called with other parameters."""
+    """A model's loss as a module's forward pass, which DDP needs."""
 
     def __init__(self, model: GPT, function: Callable[..., Tensor] | None = None) -> None:
-        """``function``: the loss compiled, in the place of the model's own."""
+        """``function``: the compiled loss, used instead of the model's."""
         super().__init__()
         self.model, self.function = model, function
 
@@ -41,7 +41,7 @@ class Loss(nn.Module):
 
 
 def replicate(loss: Loss, numerics: Numerics) -> DistributedDataParallel:
-    """Return ``loss`` so that its backward pass sums gradients over the processes."""
+    """Return ``loss`` wrapped in DDP: its backward pass sums the gradients of all processes."""
     devices = [torch.cuda.current_device()] if numerics.device.type == "cuda" else None
     module = DistributedDataParallel(loss, device_ids=devices, gradient_as_bucket_view=True)
     module.register_comm_hook(None, lambda state, bucket: _sum(bucket))  # DDP reads a function's annotations
@@ -57,7 +57,7 @@ def _sum(bucket: GradBucket) -> torch.futures.Future[Tensor]:
 
 
 def shard(model: GPT, numerics: Numerics) -> None:
-    """Leave each process its share of every tensor of ``model``, which may be without memory yet (``meta``).
+    """Shard every tensor of ``model`` over the processes; its tensors may be on the ``meta`` device.
 
     In half precision the blocks' weights travel as such; their gradients are summed in float32.
     """
@@ -78,17 +78,17 @@ def shard(model: GPT, numerics: Numerics) -> None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this process's share of ``tensor``, or a tensor that it has whole."""
+    """Return this process's shard of ``tensor``, or all of a tensor that is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return all of ``tensor``: every process calls this."""
+    """Return all of ``tensor``; every process must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def keep(tensor: Tensor) -> Tensor:
-    """Return a copy on the CPU: of this process's share, where it has a share only."""
+    """Return a copy on the CPU; of a sharded tensor a copy of this process's shard."""
     if not isinstance(tensor, DTensor):
         return tensor.detach().to("cpu", copy=True)
     share = tensor.to_local().detach().to("cpu", copy=True)
@@ -96,7 +96,7 @@ def keep(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return a kept ``tensor``, whole or in shares, as ``parameter`` is held; scalars stay whole."""
+    """Return a kept ``tensor``, whole or sharded, distributed as ``parameter`` is; scalars stay whole."""
     if not isinstance(parameter, DTensor):
         return whole(tensor).to(parameter.device, copy=True)
     if isinstance(tensor, DTensor):
@@ -110,7 +110,7 @@ def like(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 
 def in_shares(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return empty float tensors on the CPU by name, each held in shares as the parameter given for it."""
+    """Return empty tensors on the CPU by name, each sharded as its parameter."""
     empty: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         assert isinstance(parameter, DTensor)
@@ -120,7 +120,7 @@ def in_shares(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_shares(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Write each process's shares of ``tensors`` as safetensors into ``folder``; every process calls this."""
+    """Write each process's shards of ``tensors`` as safetensors into ``folder``; every process must call this."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -128,7 +128,7 @@ def write_shares(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def read_shares(tensors: dict[str, Tensor], folder: Path) -> None:
-    """Fill ``tensors`` with this process's shares of what ``folder`` holds, whoever wrote how many parts of it."""
+    """Fill ``tensors`` with this process's shards of those in ``folder``, which any number of processes wrote."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 

@@ -1,4 +1,4 @@
-"""The processes that train a run together, started by ``torchrun``, and what they exchange; alone, nothing.
+"""The processes that train a run together, started by ``torchrun``, and their communication.
 
 Every process runs the same engine on the same job. Rank 0 plans, prints and writes; the others take the jobs that it
 hands over. Jobs travel as JSON and plain tensors. What only one process knows (the clock, a signal) is agreed on
@@ -30,11 +30,11 @@ from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job
 
 PATIENCE: Final = timedelta(minutes=30)
-"""How long a process waits for the others: one of them may be writing a checkpoint."""
+"""Longest wait for another process, which may be writing a checkpoint."""
 CONNECTION: Final = timedelta(minutes=1)
-"""How long a process tries to reach ``torchrun``, which started it and may be gone."""
+"""Longest wait for a connection to ``torchrun``, which may have ended."""
 LOST: Final = ("gloo", "Connection", "peer", "Socket", "ProcessGroup", "NCCL")
-"""Words in the errors by which torch says that another process is gone."""
+"""Words in torch's errors after the end of another process."""
 
 
 class RankLost(TrainingError):
@@ -42,17 +42,17 @@ class RankLost(TrainingError):
 
 
 class RefusedElsewhere(TrainingError):
-    """Another process of this run refused its part, and says why itself."""
+    """Another process of this run refused, and prints the reason itself."""
 
 
 class Ranks:
-    """This process's place among those of a run, and their exchanges. Each is a call that all processes make."""
+    """This process's rank among those of a run, and their communication: every process must make each call."""
 
     def __init__(self, rank: Rank | None = None) -> None:
         self.rank = rank or Rank()
         self.index, self.size = self.rank.index, self.rank.size
         self.busy = False
-        """Whether a job was begun and not ended: the others then wait for its next exchange."""
+        """Whether a job is in progress: the other processes then wait for its next call."""
 
     @classmethod
     def of_this_process(cls) -> Ranks:
@@ -78,7 +78,7 @@ class Ranks:
             yield received
 
     def end(self) -> None:
-        """Let the other ranks go, on rank 0 and between jobs."""
+        """End the other ranks; called by rank 0 between jobs."""
         if self.size > 1 and self.index == 0 and not self.busy:
             with contextlib.suppress(RankLost):  # it has said why itself
                 self.tell(None)
@@ -104,7 +104,7 @@ class Ranks:
         return tensor
 
     def any(self, here: bool) -> bool:
-        """Return whether it is so on any process."""
+        """Return whether ``here`` is true on any process."""
         return here if self.size == 1 else bool(self.largest(torch.tensor(int(here))))
 
     def tell(self, message: Any = None) -> Any:
@@ -163,7 +163,7 @@ class Ranks:
             raise
 
     def share_checkpoint(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """Return rank 0's checkpoint, or None, on every process: of its tensors those that decide training."""
+        """Return rank 0's checkpoint, or None, on every process, with those tensors only that training needs."""
         if self.size == 1:
             return checkpoint
         if self.index:
@@ -202,7 +202,7 @@ class Ranks:
 
 
 def _described(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
-    """Return all of a checkpoint but its tensors' values, as JSON-able values."""
+    """Return a checkpoint without the values of its tensors, JSON-serialisable."""
     if checkpoint is None:
         return None
     needed = _deciding(checkpoint).items()
@@ -220,7 +220,7 @@ def _deciding(checkpoint: Checkpoint | None) -> dict[str, Tensor]:
 
 
 def _decides(name: str) -> bool:
-    """Return whether a checkpoint's tensor moves training: rank 0 alone keeps best and averaged weights."""
+    """Return whether training needs a checkpoint's tensor; rank 0 alone keeps best and averaged weights."""
     own = name.split(".", 2)[2] if name.startswith("kept.") else name
     return own == "log" or own.startswith(("model.", "optim."))
 
@@ -281,5 +281,5 @@ def fatally(events: Iterator[Event]) -> Iterator[Event]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says as one line."""
+    """Return an error's message as one line."""
     return " ".join(str(error).split()) or type(error).__name__
