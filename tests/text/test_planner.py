@@ -109,7 +109,7 @@ def test_a_plan_adds_up() -> None:
 
 
 def test_the_diarys_corrections() -> None:
-    """What differs, and to what it comes."""
+    """Which figures differ, and the computed values."""
     found = {(f.about, f.says): f for f in published.figures()}
     differs = {key for key, f in found.items() if not f.agrees}
     for about, says, value in (
@@ -121,7 +121,7 @@ def test_the_diarys_corrections() -> None:
         ('step of the "1B" model', "~150TF", 114.1e12),
         ("factor of training", "factor seems to be 9", 6),
         ("factor of the forward pass", "Forward pass factor is 6", 2),
-        ("Chinchilla tokens held against it", "3.3B tokens suggested by Chinchilla", 7.07e9),
+        ("Chinchilla tokens of that model", "3.3B tokens suggested by Chinchilla", 7.07e9),
         ("XL large, batch on 8 x V100/16GB", "8*4=32 global instead of 256", 32),
         ("OpenWebText run, tokens", "30.7B tokens for training", 245.8e9),
     ):

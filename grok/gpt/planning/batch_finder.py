@@ -1,7 +1,7 @@
-"""How many sequences to compute at once: as many as fit and still pay.
+"""Finds the micro-batch size: the number of sequences that fit into memory and still increase the speed.
 
-Sizes double. A GPU is tried until its memory is full; on a CPU, where a full memory kills the process,
-the peak so far says whether the next size would fit. The run is left as it was.
+Sizes double. On a GPU they grow until its memory is full. On a CPU a full memory would kill the process, so
+the peak so far decides whether the next size fits. The state of the run does not change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grok.gpt.training.trainer import Trainer
 from grok.numerics.memory import peak_on_cpu
 
 PAYS = 1.03
-"""Least speed-up for which a larger size is taken."""
+"""Least speed-up for which a larger size is chosen."""
 FULL = 0.9
 """Share of the memory that may be used."""
 
@@ -33,7 +33,7 @@ class Size:
     memory: int
     """Peak bytes of a step of several such micro-batches: weights, moments, gradients, activations, masks, logits."""
     process: int = 0
-    """Peak bytes of the whole process so far, on a CPU."""
+    """Peak bytes of the whole process so far; only on a CPU."""
 
 
 def measure(trainer: Trainer, *, largest: int, repeats: int = 3) -> Iterator[Size]:
@@ -50,7 +50,7 @@ def measure(trainer: Trainer, *, largest: int, repeats: int = 3) -> Iterator[Siz
 
 
 def best(sizes: list[Size]) -> Size:
-    """Return the smallest size after which doubling no longer pays."""
+    """Return the smallest size whose double is not faster by the factor ``PAYS``."""
     chosen = sizes[0]
     for size in sizes[1:]:
         if size.tokens_per_second > PAYS * chosen.tokens_per_second:
@@ -87,7 +87,7 @@ def _measured(trainer: Trainer, sequences: int, context: int, repeats: int) -> S
 def _peak(trainer: Trainer, again: Callable[[], None]) -> int:
     """Return the peak bytes of a step after its first micro-batch; ``again`` computes one more.
 
-    Moments that a fresh run has not made yet are counted.
+    It includes the moments, also before a run has made them.
     """
     config, elements, device = trainer.config, trainer.elements, trainer.numerics.device
     matrices = sum(p.numel() for p in trainer.model.blocks.parameters())
@@ -99,7 +99,7 @@ def _peak(trainer: Trainer, again: Callable[[], None]) -> int:
 
 
 def _next_fits(device: torch.device, size: Size) -> bool:
-    """Return whether twice the memory is free; a GPU is tried instead."""
+    """Return whether twice the memory is free; always true for a GPU, where the attempt decides."""
     if device.type == "cuda":
         return True
     return 2 * size.process < FULL * (psutil.virtual_memory().available + size.process)

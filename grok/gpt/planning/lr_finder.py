@@ -1,7 +1,7 @@
-"""Learning-rate range test: raise the rate from step to step and look where the loss falls fastest.
+"""Learning-rate range test: raises the rate at each step and finds where the loss falls fastest.
 
-Everything is put back afterwards, to the bit: weights, moments, counters. There is no other
-state, because batches and dropout are functions of the step.
+Afterwards weights, moments and counters are restored, bit by bit. There is no other state,
+because batches and dropout are functions of the step.
 
 Source: Smith 2017, "Cyclical learning rates for training neural networks", section 3.3.
 """
@@ -27,7 +27,7 @@ BLOWN_UP = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RangeTest:
-    """Learning rates tried, the loss of each step at them, and where it fell fastest."""
+    """The learning rates of the test, the loss at each, and the rate of the fastest fall."""
 
     rates: NDArray[np.float64]
     losses: NDArray[np.float64]
@@ -39,7 +39,7 @@ class RangeTest:
 
     @property
     def ratio(self) -> float:
-        """The configured rate over the suggested one."""
+        """The configured rate divided by the suggested one."""
         return self.configured / self.suggestion
 
 

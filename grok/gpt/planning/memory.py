@@ -1,7 +1,7 @@
 """The memory of a training step: weights and moments, gradients, activations, masks, logits.
 
-Plain arithmetic over the settings; no torch, nothing measured. Source: Korthikanti et al. 2022 (activations); the
-factors are those of our own step, which a test holds against the peak of torch's allocator.
+Everything is computed from the settings, without torch and without measurements. Source: Korthikanti et al. 2022
+(activations). The factors are those of our own step. A test compares them with the peak of torch's allocator.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from grok.config.gpt_model import ModelConfig
 
 LOGITS_ON_CPU, LOGITS_ON_GPU = 2**24, 2**28
-"""Largest number of logits at once; ``grok.gpt.head`` has the same numbers, and a test compares them."""
+"""Largest number of logits at once; ``grok.gpt.head`` has the same numbers; a test compares them."""
 
 
 def weight_bytes(precision: str) -> float:
@@ -25,7 +25,7 @@ def gradient_bytes(precision: str) -> float:
 def moment_bytes(kind: str, precision: str, *, matrices: float, others: float) -> float:
     """Return bytes of an optimiser's state for ``matrices`` parameters in the blocks and ``others`` elsewhere.
 
-    AdamW has two moments, Muon one for matrices; of 8 bits a moment has a byte, and a scale for 256 of them.
+    AdamW has two moments, Muon has one for matrices. An 8-bit moment takes one byte, plus a scale for 256 moments.
     """
     each = gradient_bytes(precision)
     if kind == "adamw8bit":
@@ -70,7 +70,7 @@ def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool, 
     """Return the bytes that attention keeps for a token; values take ``size`` bytes, in full precision ``full``."""
     d, share = model.d_model, model.key_heads() / model.heads
     written_out = model.softmax != "fused" or bool(model.dropout_attention)
-    rows = (5 + 2 * share * (share < 1)) * d * size  # grouped queries: the copies for each query, too
+    rows = (5 + 2 * share * (share < 1)) * d * size  # grouped queries: also the copies for each query
     if model.positions == "rotary":
         rows += (3 if share == 1 else 1 - share) * d * full
     if model.qk_norm:
@@ -86,9 +86,9 @@ def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool, 
 
 
 def document_mask_bytes(model: ModelConfig, sequences: int, precision: str) -> float:
-    """Return the bytes of ``data.document_mask``: who sees whom, and the scores' bias that all blocks share.
+    """Return the bytes of ``data.document_mask``: the attention mask, and the bias of the scores for all blocks.
 
-    In float32; in half precision a GPU has the bias in 2 bytes, which is little less.
+    The bias counts as float32. In half precision a GPU keeps it in 2 bytes, which is slightly less.
     """
     size = (8 if precision == "float64" else 4) * (model.heads if model.positions == "alibi" else 1)
     return float(sequences * model.context**2 * (1 + size))
@@ -112,7 +112,7 @@ def logits_bytes(model: ModelConfig, sequences: int, vocab_size: int, *, on_cpu:
 def peak_bytes(state: float, gradients: float, activations: float, *, accumulated: bool) -> float:
     """Return the bytes of a step at its peak.
 
-    Gradients take the place of activations while the backward pass goes on, unless those of earlier micro-batches are
-    there from the start (``accumulated``).
+    Gradients take the place of activations while the backward pass goes on, unless those of earlier micro-batches exist
+    from the start (``accumulated``).
     """
     return state + (gradients + activations if accumulated else max(gradients, activations))

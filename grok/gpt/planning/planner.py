@@ -1,8 +1,8 @@
-"""What a training run needs: parameters, FLOPs, memory, time and tokens, computed before its start.
+"""What a training run needs: parameters, FLOPs, memory, time and tokens, computed before it starts.
 
-Plain arithmetic over the settings; no torch, nothing measured. Sources: Kaplan et al. 2020
+Everything is computed from the settings, without torch and without measurements. Sources: Kaplan et al. 2020
 (6 N); Chowdhery et al. 2022, PaLM, appendix B (attention's share, MFU);
-Hoffmann et al. 2022, Chinchilla (tokens per parameter, loss of a size and its tokens).
+Hoffmann et al. 2022, Chinchilla (tokens per parameter, loss of a model size and number of tokens).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from grok.gpt.planning.memory import (
 
 CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
 FITTED_FROM: Final = 44e6
-"""Parameters of the smallest model that Chinchilla's fit of the loss was made from."""
+"""Parameters of the smallest model in Chinchilla's fit of the loss."""
 
 
 def state_bytes(config: GptConfig, parameters: Parameters) -> float:
-    """Return bytes of the weights and of the optimiser's state."""
+    """Return the bytes of the weights and of the optimiser's state."""
     n = parameters
     moments = moment_bytes(config.optim.kind, config.precision, matrices=n.blocks, others=n.total - n.blocks)
     return weight_bytes(config.precision) * n.total + moments
@@ -51,7 +51,7 @@ class Plan:
 
     parameters: Parameters
     formula: int
-    """The formula's count, which is exact for GPT-2's form."""
+    """The count by the formula, which is exact for GPT-2's architecture."""
     tokens: int
     """Tokens of all steps."""
     tokens_per_step: int
@@ -59,12 +59,12 @@ class Plan:
     machine: Machine
     devices: int
     mfu: float
-    """Assumed share of the peak that is reached."""
+    """Assumed share of the peak FLOP/s."""
     precision: str
     layout: Layout
-    """As the settings say."""
+    """The layout of the settings."""
     layouts: list[Layout]
-    """All ways to hold the model on these devices."""
+    """All possible layouts on these devices."""
     corpus_tokens: int | None
 
     @property
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def six_n(self) -> float:
-        """The rule of thumb, 6 N tokens, over all parameters."""
+        """FLOPs by the rule of thumb, 6 N tokens, with N all parameters."""
         return 6.0 * self.parameters.total * self.tokens
 
     @property
@@ -84,27 +84,27 @@ class Plan:
 
     @property
     def device_hours(self) -> float:
-        """Hours times devices."""
+        """Hours multiplied by devices."""
         return self.devices * self.seconds / 3600
 
     @property
     def epochs(self) -> float | None:
-        """Passes over the training tokens."""
+        """Passes over the training tokens, or None without a corpus."""
         return None if not self.corpus_tokens else self.tokens / self.corpus_tokens
 
     @property
     def chinchilla_tokens(self) -> float:
-        """Tokens at which this size is compute-optimal by the rule of 20 a parameter."""
+        """Tokens at which this size is compute-optimal by the rule of 20 tokens per parameter."""
         return CHINCHILLA_TOKENS_PER_PARAMETER * self.parameters.total
 
     @property
     def bytes_per_device(self) -> float:
-        """Weights, gradients, moments and activations on each device, as the settings say."""
+        """Bytes of weights, gradients, moments and activations on each device, with the layout of the settings."""
         return self.layout.bytes
 
     @property
     def fitting(self) -> list[Layout]:
-        """The layouts that fit a device, the least work and traffic first."""
+        """The layouts that fit into a device's memory, those with the least work and traffic first."""
         return [layout for layout in self.layouts if layout.bytes <= self.machine.memory]
 
 
@@ -113,9 +113,9 @@ class Layout:
     """How a model is distributed over devices, and its cost for each device."""
 
     parallel: str
-    """``ddp`` or ``fsdp``, as ``train.parallel``."""
+    """Value of ``train.parallel``: ``ddp`` or ``fsdp``."""
     recompute: str
-    """As ``train.recompute``."""
+    """Value of ``train.recompute``."""
     micro_batch: int
     state: float
     """Bytes of weights and moments."""
@@ -123,7 +123,7 @@ class Layout:
     activations: float
     """Bytes of activations, masks and logits of a micro-batch."""
     accumulated: bool
-    """Whether gradients exist while a micro-batch is computed: those of earlier ones, or in DDP's buckets."""
+    """Whether gradients exist during a micro-batch: those of earlier micro-batches, or DDP's buckets."""
     traffic: float
     """Bytes that a device sends in a step."""
 
@@ -148,10 +148,10 @@ def layout(
 ) -> Layout:
     """Return the cost of this layout for each of ``devices``.
 
-    DDP sums gradients, twice (N - 1) / N of their float32 bytes a step. FSDP2 gathers the weights of a block for its
-    forward and its backward pass and scatters the sums of its gradients, for every micro-batch; beside its share a
-    device holds two gathered blocks, and embedding and head whole with their gradients. On one GPU the fused kernel
-    drops attention's weights, without masks, unless something is computed again.
+    DDP sums gradients: a device sends 2 (N - 1) / N of their float32 bytes in a step. For every micro-batch, FSDP2
+    gathers the weights of a block for its forward and its backward pass, and scatters the sums of its gradients. In
+    addition to its shards a device has two gathered blocks, and the complete embedding and head with their gradients.
+    On one GPU without recomputation the fused kernel applies attention dropout, which then needs no masks.
     """
     model, n, low = config.model, parameters, config.precision in ("bf16", "fp16")
     if devices == 1 and not on_cpu and model.drops_in_kernel(recompute):
@@ -170,7 +170,7 @@ def layout(
         return Layout(parallel, recompute, micro_batch, state, gradients, kept, rounds > 1 or devices > 1, traffic)
     held = 2 * n.blocks / model.layers * travels + 2 * 4.0 * (n.total - n.blocks)
     traffic = rounds * others * (n.blocks * (2 * travels + 4.0) + 8.0 * (n.total - n.blocks))
-    if config.optim.kind == "muon":  # gathers every matrix of the blocks for its update
+    if config.optim.kind == "muon":  # Muon gathers every matrix of the blocks for its update
         traffic += others * 4.0 * n.blocks
     return Layout(parallel, recompute, micro_batch, state / devices + held, gradients / devices, kept, True, traffic)
 
@@ -198,12 +198,12 @@ def plan(
     mfu: float = 0.4,
     corpus_tokens: int | None = None,
 ) -> Plan:
-    """Return the plan of ``config`` on ``devices`` of kind ``device`` that reach the share ``mfu`` of their peak.
+    """Return the plan of ``config`` on ``devices`` of kind ``device`` with MFU ``mfu``.
 
-    Batch and context ramps are counted at their full size.
+    Batch and context ramps count at their full size.
 
     Raises:
-        ConfigError: an unknown device, or a share or number that cannot be.
+        ConfigError: the device is unknown, or ``mfu`` or ``devices`` is out of range.
     """
     if not 0 < mfu <= 1:
         raise ConfigError(f"--mfu {mfu}: expected a share of the peak above 0, at most 1")
@@ -232,13 +232,13 @@ def plan(
 
 
 def chinchilla_loss(parameters: float, tokens: float) -> float:
-    """Return the loss in nats that Chinchilla's third fit gives a model of this size after these tokens.
+    """Return the loss in nats that Chinchilla's third fit predicts for this model size and number of tokens.
 
-    Web text, each token seen once, sizes from ``FITTED_FROM`` to 16B parameters.
+    The fit is for web text, with each token used once, and for models of ``FITTED_FROM`` to 16B parameters.
     """
     return float(1.69 + 406.4 / parameters**0.34 + 410.7 / tokens**0.28)
 
 
 def perplexity(loss: float) -> float:
-    """Return e to the ``loss``."""
+    """Return exp(``loss``)."""
     return math.exp(loss)

@@ -1,7 +1,7 @@
-"""Planning figures of the seed diary, the 104B chronicles and the 580M log, beside the same figures worked out here.
+"""Planning figures of the seed diary, the 104B chronicles and the 580M log, beside the same figures computed here.
 
-Each is a number that its source states and a number that follows from its own settings. ``docs/planner.md`` holds
-this list as a table, and a test holds the two together.
+Each figure has the number that its source states and the number that follows from the settings of that source.
+``docs/planner.md`` shows the figures as tables, and a test compares the tables with this module.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class Figure:
 
     about: str
     says: str
-    """As the source puts it."""
+    """The words of the source."""
     published: float
     computed: float
     unit: str
     why: str
-    """Where ours comes from, and where the difference does."""
+    """How the computed number is obtained, and what explains the difference."""
     tolerance: float = 0.1
-    """Relative difference up to which the two agree; less where the source's digits promise more."""
+    """Largest relative difference at which the two agree; smaller where the source prints more digits."""
 
     @property
     def agrees(self) -> bool:
-        """Whether the two are within the tolerance."""
+        """Whether the two numbers differ by at most the tolerance."""
         return abs(self.computed / self.published - 1) <= self.tolerance
 
 
@@ -55,50 +55,51 @@ def _hours(parameters: float, tokens: float, share: float = 0.4) -> float:
 
 
 def figures() -> Sequence[Figure]:
-    """Return all figures, in the diary's order."""
+    """Return all figures of the diary, in its order."""
     return (*_run_lengths(), *_models(), *_flops(), *_chinchilla(), *_transformer_xl(), *_open_web_text())
 
 
 def _run_lengths() -> Sequence[Figure]:
     return (
         Figure("job that was killed", "335hr = 14.6 days", 14.6, 335 / 24, "days", "335 / 24 = 13.96", 0.01),
-        Figure("its speed", "4.8k steps/day", 4.8e3, 70e3 / (335 / 24), "steps a day",
-               "70,000 steps in 335 h; 4.8k follows from the wrong 14.6", 0.03),
-        Figure("its speed", "~3 steps/min", 3, 4_000 / (22 * 60), "steps a minute",
-               "4,000 steps in 22 h; 70,000 in 335 h would be 3.5"),
+        Figure("speed of that job", "4.8k steps/day", 4.8e3, 70e3 / (335 / 24), "steps a day",
+               "70,000 steps in 335 h; 4.8k follows from the wrong 14.6 days", 0.03),
+        Figure("speed of that job", "~3 steps/min", 3, 4_000 / (22 * 60), "steps a minute",
+               "4,000 steps in 22 h; 70,000 steps in 335 h would be 3.5"),
     )  # fmt: skip
 
 
 def _models() -> Sequence[Figure]:
     return (
         Figure("GPT-2 small", "117M params", 117e6, _GPT2_SMALL, "parameters",
-               "exact formula; GPT-2's paper miscounted, its published weights hold 124,439,808", 0.03),
+               "exact formula; the count in GPT-2's paper is wrong: its published weights have 124,439,808", 0.03),
         Figure("GPT-2 small", "heads=16", 16, 768 / 64, "heads",
-               "published weights have 12 heads of 64; 16 would be 48 wide"),
+               "the published weights have 12 heads of width 64; 16 heads would have width 48"),
         Figure("GPT-2 medium", "345M params", 345e6, _GPT2_MEDIUM, "parameters",
-               "exact formula; miscounted likewise", 0.01),
+               "exact formula; the count in GPT-2's paper is wrong", 0.01),
         Figure("learning rate", "1.5x10e-4", 1.5 * 10e-4, 1.5e-4, "",
-               "10e-4 is 1e-3: as printed it is ten times what was meant"),
+               "1.5x10e-4 is 1.5e-3, ten times the intended 1.5e-4"),
         Figure("WikiText-103 model", "Model (353M)", 353e6, _WT103.without_positions, "parameters",
-               f"without the positions; with them {_WT103.total:,}"),
+               f"without the position embedding; with it {_WT103.total:,}"),
         Figure("WikiText-103 model", "315M", 315e6, _WT103.without_positions, "parameters",
-               "the same model, in the summary: contradicts the 353M above"),
+               "the summary of the same model; it contradicts the 353M above"),
         Figure('"1B" model', "1B param model", 1e9, _ONE_B, "parameters",
-               "24 layers of 1920; the diary also says 1.16B, which is right"),
+               "24 layers of width 1920; the diary also says 1.16B, which is correct"),
     )  # fmt: skip
 
 
 def _flops() -> Sequence[Figure]:
     return (
         Figure('step of the "1B" model', "~150TF", 150e12, 6 * _ONE_B * _STEP_1B, "FLOP",
-               "6 N tokens, N = 1.16B, 16 x 1,024 tokens; recomputing the activations makes it 8 N: 152 TFLOP"),
+               "6 N tokens with N = 1.16B and 16 x 1,024 tokens; with recomputed activations it is 8 N: 152 TFLOP"),
         Figure("factor of training", "factor seems to be 9", 9, 6, "",
-               "9 comes from dividing by 1.0B; by 1.16B it is 7.8, and 8 with activations recomputed"),
-        Figure("factor of the forward pass", "Forward pass factor is 6", 6, 2, "", "a multiplication and an addition"),
+               "9 results from N = 1.0B; with N = 1.16B it is 7.8; with recomputed activations the factor is 8"),
+        Figure("factor of the forward pass", "Forward pass factor is 6", 6, 2, "",
+               "one multiplication and one addition for each parameter"),
         Figure("the formula as printed", "9*1e6*16*1024=147 TFLOPs", 147e12, 9 * 1e6 * 16 * 1024, "FLOP",
-               "1e6 is a slip for 1e9"),
+               "1e6 is a typing error: 1e9 is meant"),
         Figure("V100 against A100", "almost half", 0.5, MACHINES["V100"].peak["fp16"] / _A100, "",
-               "125 against 312 TFLOP/s by the data sheets"),
+               "125 and 312 TFLOP/s in the data sheets"),
         Figure("A100 hours of the 1.16B model", "25 days on 8xA100", 25, 4_800 / 8 / 24, "days", "4,800 h / 8 / 24"),
         Figure("A100 hours of the 124M model", "2.7 days on 8xA100", 2.7, 533 / 8 / 24, "days", "533 h / 8 / 24"),
     )  # fmt: skip
@@ -108,22 +109,23 @@ def _chinchilla() -> Sequence[Figure]:
     rule = CHINCHILLA_TOKENS_PER_PARAMETER
     return (
         Figure("compute of 117M on 3.3B tokens", "flops is 2.4E+18", 2.4e18, 6 * _GPT2_SMALL * 3.3e9, "FLOP",
-               "6 N tokens with the true count"),
+               "6 N tokens with the exact count"),
         Figure("Chinchilla tokens of 117M", "3.3B", 3.3e9, rule * _GPT2_SMALL, "tokens",
-               "20 a parameter; the diary's figure is 28 a parameter, from another fit"),
-        Figure("loss that fit predicts", "Predicted loss=~3.3", 3.3, chinchilla_loss(117e6, 3.3e9), "nats",
+               "20 per parameter; the diary's figure is 28 per parameter, from another fit"),
+        Figure("loss that the fit predicts", "Predicted loss=~3.3", 3.3, chinchilla_loss(117e6, 3.3e9), "nats",
                "Chinchilla's third fit"),
-        Figure("as perplexity", "PPL=24 to 27", 27, perplexity(chinchilla_loss(117e6, 3.3e9)), "",
-               "e to the loss; 24 would be a loss of 3.18"),
-        Figure("perplexity of a loss of 2.8", "PPL=16.1 to 16.3", 16.3, perplexity(2.8), "", "e to the 2.8"),
+        Figure("perplexity of that loss", "PPL=24 to 27", 27, perplexity(chinchilla_loss(117e6, 3.3e9)), "",
+               "exp(3.312); a perplexity of 24 is a loss of 3.18"),
+        Figure("perplexity of a loss of 2.8", "PPL=16.1 to 16.3", 16.3, perplexity(2.8), "", "exp(2.8)"),
         Figure("tokens of the WikiText-103 run", "2.1B tokens", 2.1e9, _WT103_TOKENS, "tokens",
                "4,000 steps of 512 x 1,024"),
-        Figure("its epochs", "17 epochs", 17, _WT103_TOKENS / 119e6, "epochs", "of 119M tokens"),
-        Figure("Chinchilla tokens held against it", "3.3B tokens suggested by Chinchilla", 3.3e9,
-               rule * _WT103.without_positions, "tokens", "3.3B is the 117M model's; this one has 353M parameters"),
-        Figure("its time against the 124M model's", "1.4X longer", 1.4, 22 / 15, "", "22 h / 15 h"),
-        Figure("its size against the 124M model", "2.5X larger", 2.5, _WT103.without_positions / _GPT2_SMALL, "",
-               "353.6M / 124.4M; 2.5 follows from the wrong 315M"),
+        Figure("epochs of that run", "17 epochs", 17, _WT103_TOKENS / 119e6, "epochs", "one epoch has 119M tokens"),
+        Figure("Chinchilla tokens of that model", "3.3B tokens suggested by Chinchilla", 3.3e9,
+               rule * _WT103.without_positions, "tokens",
+               "3.3B tokens are for the 117M model; this model has 353M parameters"),
+        Figure("time relative to the 124M model", "1.4X longer", 1.4, 22 / 15, "", "22 h / 15 h"),
+        Figure("size relative to the 124M model", "2.5X larger", 2.5, _WT103.without_positions / _GPT2_SMALL, "",
+               "353.6M / 124.4M; 2.5 follows from the wrong count of 315M"),
     )  # fmt: skip
 
 
@@ -131,42 +133,42 @@ def _transformer_xl() -> Sequence[Figure]:
     def minutes(tokens: int, devices: int, rate: float) -> float:
         return tokens / (devices * rate) / 60
 
-    per_device = "all steps at the stated tokens/s, which must be those of one device"
+    per_device = "all steps at the stated tokens/s, which must be the rate of one device"
     return (
         Figure("XL base, 8 x A100", "75 minutes", 75, minutes(_XL_BASE, 8, 60e3), "minutes", per_device),
         Figure("XL base, 8 x V100", "121 minutes", 121, minutes(_XL_BASE, 8, 32.8e3), "minutes", per_device),
         Figure("XL base, 1 x V100", "766 minutes", 766, minutes(_XL_BASE, 1, 32.8e3), "minutes",
-               "faster than the stated throughput allows: the diary doubts it too"),
+               "faster than the stated throughput allows; the diary also doubts it"),
         Figure("XL base, 16 x V100", "80 minutes", 80, minutes(_XL_BASE, 16, 32.8e3), "minutes",
-               "78% of sixteen times one device's rate"),
+               "the stated time means 78% of sixteen times one device's rate"),
         Figure("XL large, 8 x A100", "430 minutes", 430, minutes(_XL_LARGE, 8, 21.5e3), "minutes",
-               "a tenth faster than the stated throughput"),
+               "a tenth faster than the stated throughput allows"),
         Figure("XL large, 16 x V100", "394 minutes", 394, minutes(_XL_LARGE, 16, 14.8e3), "minutes",
-               "88% of sixteen times one device's rate"),
+               "the stated time means 88% of sixteen times one device's rate"),
         Figure("XL large, 8 x V100/16GB", "984 minutes", 984, minutes(_XL_LARGE, 8, 14.8e3), "minutes",
-               "its smaller batch a device costs 30% of the throughput"),
+               "the smaller batch per device costs 30% of the throughput"),
         Figure("the same in hours", "16.4hr", 16.4, 984 / 60, "hours", "984 minutes"),
         Figure("XL large, batch on 8 x V100/16GB", "8*4=32 global instead of 256", 256, 8 * 4, "sequences",
-               "and 256 is the base model's batch: the large one's is 128, so four accumulation steps explain it"),
+               "256 is the base model's batch; the large model's is 128, which four accumulation steps of 32 give"),
     )  # fmt: skip
 
 
 def _open_web_text() -> Sequence[Figure]:
     return (
         Figure("OpenWebText run, samples", "240M samples total", 240e6, _OWT_TOKENS / 1024, "samples",
-               "500,000 x 8 GPUs x 5 microsteps x 12"),
+               "500,000 steps x 8 GPUs x 5 microsteps x 12 samples"),
         Figure("OpenWebText run, tokens", "30.7B tokens for training", 30.7e9, _OWT_TOKENS, "tokens",
-               "30.7B is what one of the 8 GPUs sees"),
+               "30.7B is the number of tokens on one of the 8 GPUs"),
         Figure("OpenWebText run, tokens", "65B total training tokens (7 epochs)", 65e9, _OWT_TOKENS, "tokens",
-               "neither of the diary's two figures; 246B are 27 epochs of 9B"),
+               "both figures of the diary are wrong; 246B tokens are 27 epochs of 9B"),
         Figure("OpenWebText run, epochs", "3.7 epochs/GPU (8M docs in dataset)", 3.7, _OWT_TOKENS / 8 / 9e9, "epochs",
-               "of 9B tokens; 3.7 divides samples by documents, which they are not; all 8 GPUs together make 27", 0.05),
+               "an epoch has 9B tokens; 3.7 is samples / documents, but a sample is no document; 8 GPUs make 27", 0.05),
         Figure("step on 8 A100", "135ms/step", 0.135, 6 * _GPT2_SMALL * _OWT_STEP / (8 * _A100), "s",
-               "the least that 491,520 tokens take at the full peak; 135 ms is one microstep of 12 on one GPU", 0.01),
+               "least time for 491,520 tokens, at the full peak; 135 ms is one microstep of 12 samples on a GPU", 0.01),
         Figure("run on 8 A100", "theoratical time 1.8 days", 1.8, _hours(_GPT2_SMALL, _OWT_TOKENS, 0.47) / 8 / 24,
-               "days", "at 47% of the peak, which is plausible"),
+               "days", "at 47% of the peak, a plausible MFU"),
         Figure("9B tokens on one A100", "256hr", 256, _hours(_GPT2_SMALL, 9e9), "hours",
-               "at 40% of the peak; 256 h would be 2.3% of it, against 47% in the line above"),
+               "at 40% of the peak; 256 h would be an MFU of 2.3%, and the line above has 47%"),
         Figure("3.3B tokens on one A100", "94hr", 94, _hours(_GPT2_SMALL, 3.3e9), "hours",
                "at 40% of the peak; 94 h is 256 h x 3.3 / 9"),
     )  # fmt: skip
@@ -176,23 +178,25 @@ def chronicles() -> Sequence[Figure]:
     """Return the figures of the 104B model's chronicles."""
     wide, deep = gpt2_parameters(32, 16384, 50_304, 2048), gpt2_parameters(64, 11600, 50_304, 2048)
     thirteen = gpt2_parameters(40, 5120, 50_304, 2048)
-    narrow = wide - 32 * (65_536 - 20_480) * (2 * 16_384 + 1)  # two matrices and a bias a layer
+    narrow = wide - 32 * (65_536 - 20_480) * (2 * 16_384 + 1)  # two matrices and a bias in each layer
     return (
         Figure("104B, 32 layers of 16,384", "correct 104B", 104e9, wide, "parameters",
-               "the chronicles' own formula, n(12h²+13h)+vh+sh+2h", 0.01),
-        Figure("104B, 64 layers of 11,600", "NLAYERS=64 NHIDDEN=11600", 104e9, deep, "parameters", "likewise", 0.01),
-        Figure("inner width left at 20,480", "58B model instead of 104B", 58e9, narrow, "parameters",
-               "two matrices of 16,384 x 20,480 a layer; the five first experiments trained this one", 0.03),
+               "formula of the chronicles, n(12h²+13h)+vh+sh+2h", 0.01),
+        Figure("104B, 64 layers of 11,600", "NLAYERS=64 NHIDDEN=11600", 104e9, deep, "parameters",
+               "the same formula", 0.01),
+        Figure("inner width still 20,480", "58B model instead of 104B", 58e9, narrow, "parameters",
+               "two matrices of 16,384 x 20,480 in each layer; the first five experiments trained this model", 0.03),
         Figure("13B, 40 layers of 5,120", "8x times bigger than 13B", 8, wide / thirteen, "", "104B / 12.9B", 0.05),
-        Figure("memory of a layer", "~10x (3.2**2)", 10, (16384 / 5120) ** 2, "", "a layer grows with the square"),
+        Figure("memory of a layer relative to 13B", "~10x (3.2**2)", 10, (16384 / 5120) ** 2, "",
+               "the memory of a layer grows with the square of the width"),
         Figure("width over depth", "currently it's 512", 512, 16384 / 32, "", "16,384 / 32", 0.01),
         Figure("width over depth", "ration of 180", 180, 11600 / 64, "", "11,600 / 64", 0.01),
         Figure("initial deviation", "0.00587220219514703", 0.00587220219514703, math.sqrt(2 / (5 * 11600)), "",
-               "sqrt(2 / (5 h)); 0.006 is what was used", 1e-6),
+               "sqrt(2 / (5 h)); the training used 0.006", 1e-6),
         Figure("batch ramp of the 530B model", "over 12B tokens, 6M samples", 12e9, 6e6 * 2048, "tokens",
                "6M x 2,048", 0.03),
         Figure("warm-up of the 530B model", "1B tokens, 500M samples", 500e6, 1e9 / 2048, "samples",
-               "1B / 2,048 = 488k: the 500M of the remark are the 500_000 of its own setting"),
+               "1B / 2,048 = 488k; the setting itself says 500_000, so 500M should be 500k"),
         Figure("8-bit moments", "from needing 18 bytes per param to 12", 12, 18 - 8 + 2, "bytes",
                "two moments of 4 bytes each become two of 1 byte"),
     )  # fmt: skip
@@ -204,21 +208,22 @@ def training_log() -> Sequence[Figure]:
     n, step = count_parameters(model, 50_304).total, 512 * 1024
     return (
         Figure("580M model", "580M", 580e6, n, "parameters",
-               "18 layers of 1,536, ALiBi, 50,304 ids, head tied, no biases", 0.02),
+               "18 layers of width 1,536, ALiBi, 50,304 ids, tied head, no biases", 0.02),
         Figure("tokens of a step", "0.5M tokens", 0.5e6, step, "tokens", "512 sequences of 1,024"),
         Figure("tokens of the run", "97000 steps (approx. 48B tokens)", 48e9, 97_000 * step, "tokens",
-               "by 524,288 a step; by 0.5M flat it is 48.5B"),
+               "524,288 tokens per step; with exactly 0.5M per step it is 48.5B"),
         Figure("epochs", "over 5 epochs", 5, 97_000 * step / 8.24e9, "epochs",
-               "of the training split's 8.24B; of all 9.02B tokens it is 5.6", 0.05),
-        Figure("tokens of the data", "9.02B", 9.02e9, 8.24e9 + 0.782e9, "tokens", "training and validation", 0.01),
-        Figure("its place among GPT-2's sizes", "halfway between GPT2-Medium and GPT2-Large", 0.5,
+               "epochs of the training split (8.24B tokens); of all 9.02B tokens it is 5.6", 0.05),
+        Figure("tokens of the data", "9.02B", 9.02e9, 8.24e9 + 0.782e9, "tokens",
+               "training plus validation split", 0.01),
+        Figure("size between two of GPT-2's", "halfway between GPT2-Medium and GPT2-Large", 0.5,
                (n - _GPT2_MEDIUM) / (gpt2_parameters(36, 1280, 50_257, 1024) - _GPT2_MEDIUM), "",
                "(587M - 355M) / (774M - 355M)", 0.15),
     )  # fmt: skip
 
 
 def page() -> str:
-    """Return all tables, each under the name of its source."""
+    """Return all tables, each with the name of its source as title."""
     parts = (("The seed diary", "the diary", figures()), ("The 104B chronicles", "the chronicles", chronicles()),
              ("The 580M log", "the log", training_log()))  # fmt: skip
     return "\n\n".join(f"{title}\n\n{table(rows, source)}" for title, source, rows in parts)
@@ -227,7 +232,7 @@ def page() -> str:
 def table(rows: Sequence[Figure], source: str = "the diary") -> str:
     """Return the figures of a ``source`` as a Markdown table."""
     verb = "say" if source.endswith("s") else "says"
-    lines = [f"| figure | {source} {verb} | worked out | | why |", "|---|---|---|---|---|"]
+    lines = [f"| figure | {source} {verb} | computed | | explanation |", "|---|---|---|---|---|"]
     for row in rows:
         verdict = "agrees" if row.agrees else "**differs**"
         computed = f"{_shown(row.computed, row.unit)} {row.unit}".strip()
