@@ -166,15 +166,18 @@ def _status(path: str) -> int:
         )
     if failed := table["status"].to_pylist().count("failed"):
         attention.append(f"{failed} failed: their column error says why; retry_failed=true trains them again")
-    attention += [f"{file} is no file that can be a shard" for kind in KINDS for file in strangers(layout.table(kind))]
+    for kind in KINDS:
+        attention += [
+            f"{file} is ignored: not a parquet file, or a broken link" for file in strangers(layout.table(kind))
+        ]
     attention += [f"{file}: {reason}" for file, reason in unreadable_records(layout)]
-    attention += [f"conflict on record: {file}" for file in conflict_files(layout)]
+    attention += [f"{file} records a conflict: the bits of two runs differ" for file in conflict_files(layout)]
     print("\n".join(f"  attention: {line}" for line in attention) or "  nothing needs attention")
     return 0
 
 
 def _without_row(layout: Layout, stored: Collection[str]) -> int:
-    """Return how many runs have left a checkpoint and are not stored."""
+    """Return the number of runs that have a checkpoint but are not stored."""
     folders = layout.checkpoints.glob("*") if layout.checkpoints.is_dir() else ()
     return sum(folder.name not in stored and any(folder.glob("*-step-*")) for folder in folders)
 

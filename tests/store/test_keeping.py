@@ -305,7 +305,7 @@ class TestCommand:
         assert "nothing was chosen" in said
         assert main(["verify", str(tmp_path / "C")]) == 1
         assert main(["status", str(tmp_path / "C")]) == 0
-        assert "attention: conflict on record" in capsys.readouterr().out
+        assert "records a conflict" in capsys.readouterr().out
 
     def test_a_merge_that_had_to_leave_a_shard_out_ends_with_1(
         self, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
