@@ -162,7 +162,7 @@ class OptimConfig:
     decay: str = setting("all", "Which parameters decay.", choices=("all", "matrices"))
     betas: list[float] = setting([0.9, 0.98], "Decay rates of AdamW's two moments.")
     eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
-    warmup_steps: int = setting(10, "Steps of linear warm-up; update k has k / warmup_steps of lr.", minimum=0)
+    warmup_steps: int = setting(10, "Steps of linear warm-up; update k uses lr * k / warmup_steps.", minimum=0)
     grokfast: str = setting(
         "none",
         "Amplify the slow part of the gradient: moving average (ma) or exponential (ema); Lee et al. 2024.",
@@ -176,10 +176,10 @@ class OptimConfig:
     )
 
     orthogonal_gradient: bool = setting(
-        False, "Take the part of the gradient along the weights away; Prieto et al. 2025.", neutral=False
+        False, "Remove the gradient's component along the weights; Prieto et al. 2025.", neutral=False
     )
     norm_clamp: float | None = setting(
-        None, "Hold the norm of all parameters at this multiple of its start; Liu et al. 2023.", above=0, neutral=None
+        None, "Keep the norm of all parameters at this multiple of its start; Liu et al. 2023.", above=0, neutral=None
     )
     plugin: dict[str, Any] = setting(
         {}, "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.", neutral={}

@@ -65,7 +65,7 @@ class NumericsConfig:
 class StoreConfig:
     """Where results are kept."""
 
-    path: str = setting("results/store", "Folder of the parquet store; made when missing.", role="none")
+    path: str = setting("results/store", "Folder of the parquet store; created if it is missing.", role="none")
     flush_seconds: float = setting(
         30.0, "Longest time a finished run waits before it is written, in seconds.", role="none", above=0, maximum=30
     )
@@ -177,7 +177,7 @@ class RunConfig:
         None, "Worker processes; null: one per core, as memory allows.", role="none", minimum=1, maximum=MOST_WORKERS
     )
     lanes: int | None = setting(
-        None, "Runs computed side by side in one worker; null: chosen by device.", role="none", minimum=1, maximum=2**16
+        None, "Runs trained together in one worker; null: chosen by device.", role="none", minimum=1, maximum=2**16
     )
     executor: str = setting(
         "loky",

@@ -64,16 +64,16 @@ class DataConfig:
         {}, "Share of each named corpus in the training sequences; empty: data.path alone.", role="none", minimum=0
     )
     mixture_hashes: dict[str, float] = setting(
-        {}, "Shares by the corpora's hashes, which name the run; the plan fills them in.", neutral={}
+        {}, "Shares by the corpora's hashes, part of run_id; the plan sets them.", neutral={}
     )
     validation: list[str] = setting(
         [], "Further validation sets: NAME or NAME@SPLIT of a corpus (default split: val).", role="none"
     )
     validation_hashes: dict[str, str] = setting(
-        {}, "Hashes of those corpora, which name the run; the plan fills them in.", role="schedule", neutral={}
+        {}, "Hashes of those corpora, part of run_id; the plan sets them.", role="schedule", neutral={}
     )
     document_mask: bool = setting(
-        False, "Attention, positions and loss end at <|endoftext|>: each document is a text of its own.", neutral=False
+        False, "Attention, positions and loss end at <|endoftext|>: each document is a separate text.", neutral=False
     )
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class OptimConfig:
 
     kind: str = setting(
         "adamw",
-        "AdamW, the same with 8-bit moments (extra `bitsandbytes`), or Muon for the blocks' matrices beside it.",
+        "AdamW, AdamW with 8-bit moments (extra `bitsandbytes`), or Muon for the blocks' matrices with AdamW.",
         choices=("adamw", "adamw8bit", "muon"),
         neutral="adamw",
     )
@@ -126,7 +126,7 @@ class OptimConfig:
     clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
     warmup_steps: int = setting(
         WARMUP_STEPS,
-        "Steps of linear warm-up; update k has k / warmup_steps of lr; one_cycle does not use it.",
+        "Steps of linear warm-up; update k uses lr * k / warmup_steps; one_cycle does not use it.",
         minimum=0,
     )
     warmup_samples: int | None = setting(None, "Warm-up counted in sequences instead of steps.", minimum=1)
@@ -185,7 +185,7 @@ class TrainConfig:
     )
     devices: int = setting(
         1,
-        "Required number of processes; 1: as many as torchrun starts. The number is in the numerics tag.",
+        "Required number of processes; 1: any number that torchrun starts. The number is in the numerics tag.",
         role="none",
         minimum=1,
     )
@@ -259,7 +259,7 @@ class EvalConfig:
     tasks: list[str] = setting(
         [], "Tasks of lm-evaluation-harness that evaluations score: names, or YAML files.", role="none"
     )
-    tasks_every: int = setting(1, "Evaluations from one score of the tasks to the next.", role="none", minimum=1)
+    tasks_every: int = setting(1, "Evaluations between two scores of the tasks.", role="none", minimum=1)
     task_documents: int | None = setting(
         None, "Documents of each task that are scored; null: all.", role="none", minimum=1
     )
@@ -280,7 +280,7 @@ class LogConfig(SinksConfig):
     """Logs of a language model beside the store; none of them changes a run."""
 
     profile: str | None = setting(None, "Folder for a trace and a table of a few steps.", role="none")
-    profile_steps: int = setting(5, "Steps profiled, after three of warm-up.", role="none", minimum=1)
+    profile_steps: int = setting(5, "Number of steps profiled, after three warm-up steps.", role="none", minimum=1)
     quiet: bool = setting(
         False, "Print nothing about the model, its data and its evaluations, unless a run diverges.", role="none"
     )
@@ -327,11 +327,11 @@ class GptConfig(RunConfig):
     target: TargetConfig = section(TargetConfig)
     init_from: str | None = setting(
         None,
-        "Folder of a Hugging Face GPT-2 whose weights a run begins with; the model's settings are the folder's.",
+        "Folder of a Hugging Face GPT-2: the run starts with its weights and uses its model settings.",
         role="none",
     )
     init_hash: str | None = setting(
-        None, "Hash of those weights, which name the run; null: whatever the folder holds.", neutral=None
+        None, "Hash of those weights, part of run_id; null: computed from the folder.", neutral=None
     )
 
     def __post_init__(self) -> None:

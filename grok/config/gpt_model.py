@@ -24,13 +24,13 @@ class ModelConfig:
     heads: int = setting(12, "Attention heads; must divide d_model.", minimum=1)
     kv_heads: int | None = setting(
         None,
-        "Heads of keys and values, each read by heads / kv_heads queries; null: as heads.",
+        "Heads of keys and values, each used by heads / kv_heads queries; null: as many as heads.",
         minimum=1,
         neutral=None,
     )
     d_ff: int | None = setting(
         None,
-        "Inner width of the MLP; null: 4 times d_model, of swiglu 8/3, rounded up to 8.",
+        "Inner width of the MLP; null: 4 times d_model, or 8/3 for swiglu, in multiples of 8.",
         minimum=1,
         maximum=LARGEST_SIZE,
     )
@@ -48,7 +48,7 @@ class ModelConfig:
     norm_eps: float = setting(1e-5, "Number added to the variance in a norm.", above=0, neutral=1e-5)
     activation: str = setting(
         "gelu_tanh",
-        "Activation of the MLP; GPT-2's is the tanh form, swiglu multiplies silu of a third matrix.",
+        "Activation of the MLP; gelu_tanh is GPT-2's, swiglu has a third matrix.",
         choices=("gelu_tanh", "gelu", "relu", "swiglu"),
     )
     positions: str = setting("learned", "Position encoding.", choices=("learned", "rotary", "alibi"))
@@ -62,12 +62,12 @@ class ModelConfig:
     )
     softmax: str = setting(
         "fused",
-        "Softmax of attention: inside the fused kernel, as separate operations in float32, or as such in the "
-        "activations' precision, which rounds every exponential and their sum in bf16 and fp16.",
+        "Softmax of attention: inside the fused kernel, as separate operations in float32, or as separate "
+        "operations in the activations' precision, where bf16 and fp16 round every exponential and their sum.",
         choices=("fused", "float32", "activations"),
     )
     z_loss: float = setting(
-        0.0, "Factor of the mean squared log of softmax's divisor, added to what is minimised.", minimum=0, neutral=0.0
+        0.0, "Factor of the mean squared log of softmax's divisor, a term of the training loss.", minimum=0, neutral=0.0
     )
     init: str = setting(
         "0.02",

@@ -40,7 +40,7 @@ def lasts(url: str) -> bool:
 
 @dataclass(kw_only=True)
 class SamplerConfig:
-    """How the next settings are chosen."""
+    """How the study chooses the next settings."""
 
     name: str = setting("tpe", "Sampler.", choices=SAMPLERS)
     seed: int = setting(0, "Seed of the sampler; the same seed proposes the same trials.", minimum=0, maximum=MAX_SEED)
@@ -53,7 +53,7 @@ class SamplerConfig:
 
 @dataclass(kw_only=True)
 class PrunerConfig:
-    """When a trial that will not be the best is stopped, so that its lanes are free for the next one."""
+    """When to stop a trial that cannot be the best, so that the next trial can use its lanes."""
 
     name: str = setting(
         "none",
@@ -64,7 +64,7 @@ class PrunerConfig:
     seeds: int = setting(2, "wilcoxon: seeds between two tests.", minimum=1)
     p: float = setting(0.1, "wilcoxon: stop a trial that is worse at this level.", above=0, below=1)
     rungs: list[int] = setting([], "percentile: steps at which trials are compared, before train.steps.")
-    percentile: float = setting(50.0, "percentile: keep a trial within this share of the finished ones.", above=0)
+    percentile: float = setting(50.0, "percentile: stop trials outside this top percentage.", above=0)
     startup: int = setting(5, "percentile: finished trials before any is stopped.", minimum=1)
 
 
@@ -80,7 +80,7 @@ class ComparisonConfig:
 class StudyConfig:
     """One study: trials of settings, each trained over the same seeds."""
 
-    name: str = setting("study", "Name of the study: of its journal and its results in the store.")
+    name: str = setting("study", "Name of the study, of its journal and of its results in the store.")
     trials: int = setting(60, "Settings to try.", minimum=1, maximum=LARGEST_SWEEP)
     seeds: int = setting(8, "Seeds that each setting is trained with.", minimum=1, maximum=LARGEST_SWEEP)
     first_seed: int = setting(0, "The first of them.", minimum=0, maximum=MAX_SEED)
@@ -107,11 +107,12 @@ class StudyConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):
             raise ConfigError(
-                f"study.name={self.name!r}: expected letters, digits, '.', '_' or '-', at most 100, no sign first"
+                f"study.name={self.name!r}: expected at most 100 letters, digits, '.', '_' or '-', and first a letter "
+                "or digit"
             )
         if self.storage is not None and not lasts(self.storage):
             raise ConfigError(
-                f"study.storage={without_passwords(self.storage)!r}: expected the URL of a storage that lasts "
+                f"study.storage={without_passwords(self.storage)!r}: expected the URL of a persistent storage "
                 "(sqlite:///FILE, postgresql://...), or null for a journal file in the store"
             )
         unknown = [name for name in self.objectives if name not in OBJECTIVES]
@@ -124,7 +125,7 @@ class StudyConfig:
         if len(self.objectives) > 1 and self.sampler.name == "cmaes":
             raise ConfigError("study.sampler.name=cmaes searches one objective: expected nsga2, tpe, gp or another")
         if len(self.objectives) > 1 and self.pruner.name != "none":
-            raise ConfigError(f"study.pruner.name={self.pruner.name} judges one objective: expected none for two")
+            raise ConfigError(f"study.pruner.name={self.pruner.name} handles one objective: expected none for two")
         refuse_too_many_runs(self.trials * self.seeds, f"study.trials={self.trials} study.seeds={self.seeds}")
         self._check_seeds()
         self._check_rungs()
@@ -133,15 +134,15 @@ class StudyConfig:
         fresh = self.comparison
         if self.first_seed < fresh.first_seed + fresh.seeds and fresh.first_seed < self.first_seed + self.seeds:
             raise ConfigError(
-                f"study.comparison.first_seed={fresh.first_seed}: these seeds are the search's own "
+                f"study.comparison.first_seed={fresh.first_seed}: the search itself uses these seeds "
                 f"({self.first_seed} to {self.first_seed + self.seeds - 1}), expected fresh ones"
             )
         if max(self.first_seed + self.seeds, fresh.first_seed + fresh.seeds) > MAX_SEED:
             raise ConfigError(f"study.first_seed={self.first_seed}: its seeds go beyond {MAX_SEED}")
         if self.pruner.name == "wilcoxon" and self.seeds <= self.pruner.first_seeds:
             raise ConfigError(
-                f"study.pruner.first_seeds={self.pruner.first_seeds} leaves none of study.seeds={self.seeds} to save: "
-                f"expected fewer"
+                f"study.pruner.first_seeds={self.pruner.first_seeds} with study.seeds={self.seeds}: expected fewer, "
+                "so that a trial can stop before its last seed"
             )
 
     def _check_rungs(self) -> None:
