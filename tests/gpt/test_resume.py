@@ -141,7 +141,7 @@ def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Pa
         branch_job(settings(store__path=str(store), resume={"run": RUN, "step": 7}))
     with pytest.raises(CheckpointError, match="no checkpoint in"):
         branch_job(settings(store__path=str(store), resume={"run": "c", "step": 7}))
-    with pytest.raises(CheckpointError, match="must come with the job"):
+    with pytest.raises(CheckpointError, match="has no checkpoint of that run"):
         list(train([Job(run_id="b" * 20, config=settings(optim__lr=1e-5, **branch))]))
 
 

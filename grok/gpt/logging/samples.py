@@ -1,4 +1,4 @@
-"""Text sampled at an evaluation, from the sample stream at that step: looking at a run never moves it."""
+"""Text sampled at an evaluation. It uses the sample stream at that step, so it cannot change training."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def sample_text(model: GPT, tokenizer: Tokenizer, config: EvalConfig, *, stream:
         sampler=Sampler(temperature=config.temperature, top_k=config.top_k),
         seed=stream.seed64(),
         eot_id=tokenizer.eot_id,
-        vocab_size=tokenizer.vocab_size,  # a model may have been given more ids than its tokeniser has
+        vocab_size=tokenizer.vocab_size,  # the model may have more ids than the tokeniser
     )
     return tokenizer.decode([*prompt, *sample.ids])
 
 
 def known_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Return the prompt's tokens, or one token to start from where this tokeniser cannot say the prompt."""
+    """Return the prompt's tokens or, if this tokeniser cannot encode the prompt, one token to start from."""
     try:
         tokens = [int(i) for i in tokenizer.encode(prompt)]
-    except DataError:  # a character that the corpus never had
+    except DataError:  # a character outside the tokeniser's vocabulary
         tokens = []
     return tokens or [tokenizer.eot_id or 0]
 
 
 def replaced_prompt(tokenizer: Tokenizer, prompt: str) -> str | None:
-    """Return the text that samples begin with in place of a prompt that this tokeniser cannot say, or None."""
+    """Return the text that replaces a prompt that this tokeniser cannot encode, or None."""
     try:
         tokenizer.encode(prompt)
     except DataError:

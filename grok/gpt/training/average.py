@@ -1,4 +1,4 @@
-"""The mean of a run's checkpoints, as a checkpoint."""
+"""Averages the weights of a run's checkpoints into a new checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grok.records import Checkpoint
 def average(folder: str | Path, run_id: str, steps: Sequence[int]) -> Checkpoint:
     """Return the checkpoint ``run_id`` whose weights are the mean of those in ``folder`` at ``steps``.
 
-    It has the settings and counters of the last of them, no moments and no history. Sums are made in float64.
+    It has the settings and counters of the last of these, but no moments and no history. Sums are float64.
 
     Raises:
         CheckpointError: a checkpoint is missing or damaged.

@@ -1,4 +1,4 @@
-"""The batch of every step, as a pure function of (order seed, step): nothing to save, nothing to resume."""
+"""The batch of every step, a pure function of (order seed, step). A checkpoint needs no state of it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from grok.text.windows import BlockOrder, Sampling, check_length, gather
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows ``start .. stop`` of a batch, computed at once: a micro-batch, or one process's part of it."""
+    """Rows ``start .. stop`` of a batch, computed at once: a micro-batch, or the part of it for one process."""
 
     number: int
-    """The micro-batch, by which its dropout is drawn."""
+    """Number of the micro-batch, which selects its dropout masks."""
     micro: slice
     """All rows of that micro-batch."""
     start: int
@@ -40,8 +40,10 @@ class Piece:
 
 
 def pieces(rows: int, micro: int, ranks: int = 1) -> list[Piece]:
-    """Return a batch of ``rows`` cut into micro-batches, and each of these into equal parts while ``ranks`` processes
-    have no piece each.
+    """Return the pieces of a batch of ``rows``.
+
+    Each piece is a micro-batch. If there are fewer micro-batches than processes (``ranks``), each micro-batch is
+    divided into the least number of equal parts that gives every process a piece.
     """
     parts = 1
     while True:
@@ -56,7 +58,7 @@ def pieces(rows: int, micro: int, ranks: int = 1) -> list[Piece]:
 
 
 class Batches:
-    """The training batches of one run on one corpus, or on several.
+    """The training batches of one run, from one or more corpora.
 
     Raises:
         DataError: a training text is shorter than one block.
@@ -72,7 +74,7 @@ class Batches:
         self.orders: dict[int, MixtureOrder] = {}
 
     def starts(self, k: int, branch: Branch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return for the sequences of update ``k`` the number of their corpus, and where they start in its tokens."""
+        """Return for each sequence of update ``k`` the number of its corpus and its start in the tokens."""
         first = self.batch.consumed(k - 1) + branch.skipped_samples
         size = self.batch.size_at(self.batch.consumed(k - 1))
         return self._order(branch).samples(first, size)
@@ -88,7 +90,7 @@ class Batches:
         return torch.from_numpy(x), torch.from_numpy(y)
 
     def epochs(self, sequences: int) -> list[float]:
-        """Return how many epochs of each corpus ``sequences`` of the training set are expected to be."""
+        """Return the expected number of epochs of each corpus in ``sequences`` of the training set."""
         blocks = [(len(tokens) - 1) // self.context for tokens in self.tokens]
         return [sequences * source.share / n for source, n in zip(self.sources, blocks, strict=True)]
 
@@ -105,7 +107,7 @@ class Batches:
         return self.orders[branch.order]
 
     def _blocks(self, source: Source, tokens: NDArray[Any], seed: int) -> BlockOrder:
-        """Return the order of one corpus's blocks: of its own, whatever the other corpora are."""
+        """Return the order of one corpus's blocks, which does not depend on the other corpora."""
         if len(self.sources) > 1:
             seed = Stream("order", seed).at("corpus", source.corpus.hash[:HASH_DIGITS]).seed64()
         sampling: Sampling = "blocks" if self.config.data.sampling == "blocks" else "random"
@@ -113,7 +115,7 @@ class Batches:
 
 
 def validation_starts(n_tokens: int, context: int, windows: int | None) -> NDArray[np.int64]:
-    """Return where the validation windows start: non-overlapping blocks, ``windows`` of them evenly spaced.
+    """Return the starts of the validation windows: non-overlapping blocks, ``windows`` of them evenly spaced.
 
     Raises:
         DataError: the validation text is shorter than one block.

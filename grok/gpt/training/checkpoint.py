@@ -1,7 +1,7 @@
 """Makes a checkpoint of a run in training and restores it: the resumed run equals one that never stopped.
 
-Every tensor keeps its dtype. A checkpoint remembers the settings that decide
-a result; going on under others is refused unless each is named.
+Every tensor keeps its dtype. A checkpoint contains the settings that decide a
+result. To continue with other settings, each of them must be named.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def deciding_settings(config: GptConfig) -> dict[str, Any]:
 
 
 def _neutral_settings(config: GptConfig) -> dict[str, Any]:
-    """Return the value that each setting had before there was such a setting, which an older checkpoint lacks."""
+    """Return the value of each setting that an older checkpoint lacks, because the setting was added later."""
     return {
         name: canonical_json(rule.neutral) if isinstance(rule.neutral, (list, dict)) else rule.neutral
         for name, _, rule in walk(config)
@@ -106,7 +106,7 @@ def _neutral_settings(config: GptConfig) -> dict[str, Any]:
 def to_checkpoint(
     run_id: str, config: GptConfig, now: Moment, kept: list[Moment], rest: dict[str, Any], ranks: Ranks | None = None
 ) -> Checkpoint:
-    """Return the checkpoint of a run that is at ``now`` and may roll back to ``kept``; ``rest`` is the engine's own."""
+    """Return the checkpoint of a run that is at ``now`` and may roll back to ``kept``; ``rest``: the engine's state."""
     tensors: dict[str, Tensor] = {}
     same: dict[str, str] = {}
     first_name: dict[int, str] = {}
@@ -116,7 +116,7 @@ def to_checkpoint(
         for n, t in (moment.tensors | moment.history.tensors()).items():
             if first_name.setdefault(id(t), prefix + n) == prefix + n:
                 tensors[prefix + n] = t
-            else:  # moments share their best weights; the disk holds them once, too
+            else:  # moments share their best weights, in memory and on the disk
                 same[prefix + n] = first_name[id(t)]
         moments.append({"step": moment.step, "state": moment.state, "history": moment.history.state()})
     prefixes = ["", *(f"kept.{i}." for i in range(1, len(moments)))]
@@ -134,20 +134,20 @@ class Shares:
     """The sharded tensors of a checkpoint; all processes write them together."""
 
     def __init__(self, groups: dict[str, dict[str, Tensor]], ranks: Ranks) -> None:
-        """``groups``: those of each part by the prefix of their names, all others under ``""``."""
+        """``groups``: the tensors of each part, by the prefix of their names; all others have the key ``""``."""
         self.groups, self.ranks = groups, ranks
         self.written = False
 
     def __call__(self, folder: Path | None = None, earlier: EarlierParts | None = None) -> dict[str, Entry]:
-        """Write them into ``folder``, parts beside it; every process calls this, rank 0 with arguments.
+        """Write the shards into ``folder`` and the parts beside it. Every process calls this, rank 0 with arguments.
 
-        Return, on rank 0, what the checkpoint's manifest says of the parts.
+        Return, on rank 0, the entries of the parts for the checkpoint's manifest.
 
         Raises:
             CheckpointError: a process could not write.
         """
         if self.written:
-            raise CheckpointError(f"{folder}: another process cleared away the checkpoint that was being written")
+            raise CheckpointError(f"{folder}: another process removed the checkpoint while it was written")
         self.written = True
         folder = Path(self.ranks.tell(None if folder is None else str(folder.resolve())))
         entries = {}
@@ -197,7 +197,7 @@ def read_checkpoint_shares(checkpoint: Checkpoint, trainer: Trainer) -> dict[str
             read_shares(group, Path(folder))
         except (OSError, CheckpointException) as error:
             raise CheckpointError(
-                f"the shares of the checkpoint in {folder} cannot be read ({one_line(error)}): every process needs the "
+                f"the shards of the checkpoint in {folder} cannot be read ({one_line(error)}): every process needs the "
                 "store's folder"
             ) from error
     return tensors
@@ -217,7 +217,7 @@ def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:
     """Return the state to resume from, and the older ones that a rollback may return to.
 
     Raises:
-        CheckpointError: it was not written by this mode, or by a newer version.
+        CheckpointError: it was written by another mode or by a newer version.
     """
     version = checkpoint.state.get("version")
     if version != VERSION or "moments" not in checkpoint.state:
@@ -243,7 +243,7 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
     """Return the settings that differ from the checkpoint's and were named in ``resume.changes``, with both values.
 
     Raises:
-        CheckpointError: a setting differs and was not named, a named one does not differ, or the data is another.
+        CheckpointError: a setting differs and was not named, a named setting does not differ, or the data differ.
     """
     now = deciding_settings(config)
     was = {n: value for n, value in _neutral_settings(config).items() if n in now} | checkpoint.state["settings"]

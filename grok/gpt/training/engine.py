@@ -1,7 +1,7 @@
-"""The engine: trains GPT runs one after another and yields what happens. It neither reads nor writes a store.
+"""The engine: trains GPT runs one after another and yields their events. It neither reads nor writes a store.
 
-A run is a :class:`GptRun`: updates, evaluations, snapshots and rollbacks, in that order, each due
-by a fixed function of the step. Nothing that only looks at a run can change it.
+A :class:`GptRun` makes updates, evaluations, snapshots and rollbacks, in this order. A fixed function of the step
+decides when each of them is due. Evaluations and logs cannot change a run.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ PROGRESS_SECONDS = 0.5
 def train(
     jobs: Sequence[Job], *, lanes: int | None = None, device: str = "cpu", stop: StopRequested = never
 ) -> Iterator[Event]:
-    """Train every job and yield its events: one ``RunResult`` for each, unless stopped, and one more for each branch
-    that a rollback abandoned (status ``rolled_back``).
+    """Train every job and yield its events.
+
+    Unless it is stopped, each job yields one ``RunResult``, and one more (status ``rolled_back``) for each branch that
+    a rollback abandoned.
 
     Args:
         jobs: runs with GPT configs, trained in this order.
-        lanes: of no use here; a GPT fills its device alone.
+        lanes: ignored; one GPT uses the whole device.
         device: ``"cpu"`` or ``"cuda"``.
-        stop: asked between steps; when true, a last ``Checkpoint`` of the run in flight is yielded
-            and the generator returns.
+        stop: called between steps; if it returns true, the generator yields a last ``Checkpoint`` of the run in
+            flight and returns.
 
     Raises:
-        ConfigError, DataError, CheckpointError: the settings, the data or the checkpoint do not fit.
-        TrainingError: compilation failed and no fallback was allowed.
+        ConfigError, DataError, CheckpointError: the settings, the data or the checkpoint cannot be used.
+        TrainingError: compilation failed, and ``numerics.auto_fallback`` is off.
     """
     del lanes
     ranks = Ranks.of_this_process()
@@ -76,14 +78,14 @@ def _train(job: Job, device: str, ranks: Ranks, stop: StopRequested) -> Iterator
         numerics = Numerics.of(job.config, device)
     with numerics.active():
         if numerics.compile:
-            torch.compiler.reset()  # a process keeps few versions of one function, and every run has its own model
+            torch.compiler.reset()  # torch limits the compiled versions of a function, and each run compiles its own
         with ranks.all_or_none():
             texts = open_data(job.config)
         yield from GptRun(job, job.config, texts, numerics, ranks).train(stop)
 
 
 class GptRun(TrainingRun):
-    """One run from its job to its result."""
+    """One run, from its job to its result."""
 
     def __init__(self, job: Job, config: GptConfig, texts: Texts, numerics: Numerics, ranks: Ranks) -> None:
         super().__init__(job, evaluation_steps(config.train.steps, every=config.eval.every))
@@ -94,10 +96,10 @@ class GptRun(TrainingRun):
         self.moments: list[Moment] = []
         self.tries = 0
         self.left: list[int] = []
-        """For each rollback the step at which the new branch left the one before."""
+        """For each rollback, the step at which the new branch begins."""
         self.changes: list[str] = []
         self.saved_at: list[int] = []
-        """Steps of this run's checkpoints in this process, and of the one that it goes on from."""
+        """Steps of the checkpoints that this process made or resumed from."""
         self.steps = config.train.steps
         self.keeps_weights = "final" in config.save and (ranks.index == 0 or numerics.sharded)
         share = config.eval.average_share if self.keeps_weights else 0.0
@@ -109,7 +111,7 @@ class GptRun(TrainingRun):
         if job.resume is not None:
             self._restore(job.resume)
         elif config.resume.run is not None:
-            raise CheckpointError(f"resume.run={config.resume.run}: its checkpoint must come with the job")
+            raise CheckpointError(f"resume.run={config.resume.run}: the job has no checkpoint of that run")
         self.log = Log(
             job.run_id,
             config if ranks.index == 0 else replace(config, log=LogConfig(quiet=True)),
@@ -122,7 +124,7 @@ class GptRun(TrainingRun):
         )
 
     def _shares(self) -> list[Share]:
-        """Return the corpora of the training set, if they are several."""
+        """Return the corpora of the training set with their shares and epochs; none if there is only one corpus."""
         batches, sources = self.trainer.batches, self.texts.sources
         epochs = batches.epochs(batches.batch.consumed(self.steps))
         return [Share(s.corpus, s.share, n) for s, n in zip(sources, epochs, strict=True)] if len(sources) > 1 else []
@@ -132,7 +134,7 @@ class GptRun(TrainingRun):
         return self.trainer.counters.step
 
     def train(self, stop: StopRequested) -> Iterator[Event]:
-        """Train to the end, or to a stop, and yield the run's events."""
+        """Train until the run ends or is stopped, and yield the run's events."""
         self.log.start(self.numerics.tag(), self.changes)
         try:
             reason = None
@@ -151,7 +153,7 @@ class GptRun(TrainingRun):
                 try:
                     reason = yield from self._advance()
                 except RankLost:
-                    if self.step == begun and not self.numerics.sharded:  # all of the last whole step is here
+                    if self.step == begun and not self.numerics.sharded:  # the last step's state is complete
                         yield self.checkpoint()
                     raise
             yield from self._finish(reason or "steps")
@@ -159,12 +161,12 @@ class GptRun(TrainingRun):
             self.log.close()
 
     def _hours_are_used(self) -> bool:
-        """Return whether the run has trained for ``train.hours``: rank 0's clock decides for all processes."""
+        """Return whether the run has trained for ``train.hours``. The clock of rank 0 decides for all processes."""
         hours = self.config.train.hours
         return hours is not None and self.ranks.any(self.ranks.index == 0 and self.seconds() >= 3600 * hours)
 
     def _advance(self) -> Generator[Event, None, str | None]:
-        """Make one update and whatever is due after it; return a reason to end the run, or None."""
+        """Make one update and everything that is due after it; return the reason to end the run, or None."""
         self.texts.refuse_changed()
         k = self.step + 1
         train_acc = self.trainer.train_accuracy(k) if k in self.due else float("nan")
@@ -187,12 +189,12 @@ class GptRun(TrainingRun):
         return reason
 
     def _settle(self) -> None:
-        """Complete the log of all steps so far, and pass it on."""
+        """Complete the log of all steps so far, and write it to the logs."""
         self.trainer.settle()
         self.log.tell_steps()
 
     def _evaluate(self, point: StepPoint, train_acc: float) -> str | None:
-        """Evaluate after an update; return ``early_stop`` once nothing gets better."""
+        """Evaluate after an update; return ``early_stop`` after too many evaluations without improvement."""
         curve_point = self.trainer.evaluate()
         curve_point.train_loss, curve_point.train_acc, curve_point.lr = point.train_loss, train_acc, point.lr
         if self.config.eval.sample_tokens and (self.ranks.index == 0 or self.numerics.sharded):
@@ -233,9 +235,10 @@ class GptRun(TrainingRun):
         return None
 
     def _state_before(self, onset: int) -> Moment:
-        """Return the state that a rollback returns to: of those in memory, or under ``signals=all`` a kept checkpoint.
+        """Return the state that a rollback returns to.
 
-        Where none is as far back as it should be, the earliest is taken.
+        It is one of the states in memory or, with ``stability.signals=all``, a kept checkpoint. If no state is old
+        enough, it is the oldest one.
         """
         stability = self.config.stability
         in_memory = [m.step for m in self.moments]
@@ -252,16 +255,16 @@ class GptRun(TrainingRun):
         return next(m for m in self.moments if m.step == back_to)
 
     def _kept_before(self, wanted: int) -> Checkpoint | None:
-        """Return the newest intact checkpoint of this branch or one that it came from, at step ``wanted`` or before."""
+        """Return the newest intact checkpoint of this branch or its ancestors, at most at step ``wanted``, or None."""
         kept, every = self.job.kept, self.config.checkpoint.keep_every
         if kept is None or not every:
             return None
-        # those that stay for good: which others are there depends on the clock
+        # only permanent checkpoints: which of the others exist depends on the clock
         for step in sorted((s for s in kept.steps() if 0 < s <= wanted and s % every == 0), reverse=True):
             try:
                 checkpoint = kept.load(step)
             except CheckpointError as error:
-                self.log.say(f"rolling back further than step {step}: {error}", always=True)
+                self.log.say(f"the rollback skips the checkpoint of step {step}: {error}", always=True)
                 continue
             branch = checkpoint.state["moments"][0]["state"]["branch"]["number"]
             if all(step <= left for left in self.left[branch:]):
@@ -280,7 +283,7 @@ class GptRun(TrainingRun):
 
     def _result(self, status: str, reason: str, *, run_id: str, parent: tuple[str, int] | None) -> RunResult:
         made = status == "completed"
-        updates = self.step if made else self.step - 1  # the step in which something went wrong made no update
+        updates = self.step if made else self.step - 1  # the step of the event made no update
         curve = list(self.history.curve)
         if not curve or curve[-1].step < updates:
             last = next((p for p in reversed(self.history.log) if p.step == updates), StepPoint(step=updates))
@@ -305,7 +308,7 @@ class GptRun(TrainingRun):
         )
 
     def _weights(self) -> dict[str, Weights]:
-        """Return the weights to keep: ``init``, ``final``, and beside it ``best`` and ``average``."""
+        """Return the weights to keep: ``init``, ``final``, and with ``final`` also ``best`` and ``average``."""
         kept: dict[str, Weights] = {}
         if "init" in self.config.save:
             cpu, model = torch.device("cpu"), self.trainer.model
@@ -318,7 +321,7 @@ class GptRun(TrainingRun):
         return kept
 
     def checkpoint(self) -> Checkpoint:
-        """Return the run as it is now."""
+        """Return a checkpoint of the present state."""
         self._settle()
         self.log.flush()
         self.saved_at.append(self.step)
@@ -347,13 +350,13 @@ class GptRun(TrainingRun):
         now, self.moments = from_checkpoint(checkpoint)
         for moment in (now, *self.moments):
             moment.history.keep_steps(self.due, self.averaged)
-            if "precision" in self.config.resume.changes:  # a loss scale belongs to the precision that found it
+            if "precision" in self.config.resume.changes:  # a loss scale is valid for one precision only
                 moment.state["counters"] |= {"scale": start_scale(self.config), "scale_good": 0}
         self.history = put_back(self.trainer, now)
         self.tries = checkpoint.state["tries"]
         self.left = checkpoint.state.get("left", [0] * self.tries)
         self.changes = checkpoint.state["changes"] + named
-        if named:  # what the loss did under the old settings is no reason to end a run under the new ones
+        if named:  # losses under the old settings must not end a run under the new ones
             self.trainer.watch.above = self.trainer.watch.far = 0
         if checkpoint.run_id == self.job.run_id:
             self.spend(checkpoint.state["seconds"])

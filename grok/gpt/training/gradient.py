@@ -1,4 +1,4 @@
-"""The gradient of a micro-batch: by autograd, or compiled; on a CPU loss and gradient are then one graph."""
+"""The gradient of a micro-batch, by autograd or compiled. On a CPU compiled loss and gradient are one graph."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Gradient:
                     p.grad = gradient if p.grad is None else p.grad.add_(gradient)
                 total: Tensor = loss * share
                 return total
-            # compiling failed just now: what was computed to no purpose is dropped
+            # compilation failed in this call: its incomplete gradients are dropped
         waiting = nullcontext() if last or self.replicas is None else self.replicas.no_sync()
         with waiting, self.ranks.watched():
             with self.numerics.autocast():
@@ -71,7 +71,7 @@ class Gradient:
         return detached
 
     def sum_over_ranks(self) -> None:
-        """Sum the gradients over the processes where the backward pass did not."""
+        """Sum the gradients over the processes if the backward pass did not do it."""
         if self.ranks.size > 1 and self.whole:
             grads = [p.grad for p in self.parameters.values() if p.grad is not None]
             flat = self.ranks.sum(torch.cat([g.reshape(-1) for g in grads]))
@@ -86,10 +86,10 @@ class Gradient:
         with self.numerics.autocast():
             loss = functional_call(Loss(self.model), {f"model.{n}": p for n, p in named.items()}, (x, y, masks))
         gradients = torch.autograd.grad(loss * factor, leaves)
-        # autograd would lay a gradient out as its parameter; the fused optimiser counts on that
+        # the fused optimiser needs gradients in the memory layout of their parameters, as autograd makes them
         return [loss.detach(), *(g.contiguous() for g in gradients)]
 
 
 def _as_it_is(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return ``function``: of a model in shares, each block is compiled by itself."""
+    """Return ``function``: of a sharded model, each block is compiled separately."""
     return function

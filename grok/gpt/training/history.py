@@ -14,7 +14,7 @@ from grok.gpt.model import GPT
 from grok.records import FORMER_COMPONENTS, CurvePoint, StepPoint
 
 Weights = dict[str, Tensor]
-"""Parameters by name on the CPU; never changed once made, so that states may share them."""
+"""Parameters by name, on the CPU. They are never changed, so several states can share them."""
 
 NUMBERS: Final = tuple(f.name for f in fields(StepPoint) if f.name != "event")
 WHOLE: Final = frozenset({"step", "skipped_steps", "nan_steps", "consumed_samples", "consumed_tokens"})
@@ -23,7 +23,7 @@ WHOLE: Final = frozenset({"step", "skipped_steps", "nan_steps", "consumed_sample
 def copy_weights(model: GPT) -> Weights:
     """Return a copy of the parameters on the CPU, a tied head once.
 
-    Of a model in shares every process calls this, and rank 0 gets the whole; the others get nothing.
+    Every process of a sharded model must call this. Rank 0 gets all parameters, the others none.
     """
     copies = {}
     for name, p in model.named_parameters():
@@ -35,7 +35,7 @@ def copy_weights(model: GPT) -> Weights:
 
 
 def average_steps(share: float, points: int, steps: int) -> frozenset[int]:
-    """Return the steps whose weights are averaged: ``points`` of them, evenly spaced in the last ``share``."""
+    """Return the steps whose weights are averaged: ``points`` evenly spaced steps in the last ``share`` of the run."""
     first = (1 - share) * steps
     return frozenset(round(first + (steps - first) * (i + 1) / points) for i in range(points)) if share else frozenset()
 
@@ -47,7 +47,7 @@ class History:
     curve: list[CurvePoint] = field(default_factory=list)
     log: list[StepPoint] = field(default_factory=list)
     best: Weights | None = None
-    """Weights at the lowest validation loss so far, kept apart from the last ones."""
+    """Weights at the lowest validation loss so far."""
     best_step: int = 0
     best_loss: float = math.inf
     worse: int = 0
@@ -55,10 +55,10 @@ class History:
     average: Weights | None = None
     """Mean weights of the last share of the run (Izmailov et al. 2018)."""
     averaged_at: list[int] = field(default_factory=list)
-    """Steps whose weights are in that mean."""
+    """Steps whose weights the mean contains."""
 
     def observe(self, point: CurvePoint, model: GPT, *, keep: bool) -> bool:
-        """Add an evaluation; return whether it is the best so far (and then ``keep`` its weights)."""
+        """Add an evaluation; return whether it is the best so far. With ``keep``, keep the weights of the best one."""
         self.curve.append(point)
         if not point.val_loss < self.best_loss:
             self.worse += 1
@@ -68,7 +68,7 @@ class History:
         return True
 
     def add_to_average(self, step: int, model: GPT) -> None:
-        """Add the present weights, those of ``step``, to the mean."""
+        """Add the present weights, after ``step`` updates, to the mean."""
         now = copy_weights(model)
         self.averaged_at.append(step)
         if self.average is None:
@@ -111,7 +111,7 @@ class History:
 
     @classmethod
     def load(cls, tensors: dict[str, Tensor], state: dict[str, Any]) -> History:
-        """Return the history of ``tensors()`` and ``state()``."""
+        """Return the history that ``tensors()`` and ``state()`` describe."""
         log = []
         for row in tensors["log"].tolist():
             values = dict(zip(state["columns"], row, strict=True))
@@ -129,8 +129,10 @@ class History:
         )
 
     def keep_steps(self, due: frozenset[int], averaged: frozenset[int]) -> None:
-        """Drop what a run that looks at the steps ``due`` and averages the steps ``averaged`` would not have by now:
-        a shorter run's last evaluation, and its average. Weights that were best only there are lost.
+        """Drop what belongs to another schedule, such as the last evaluation and the average of a shorter run.
+
+        Evaluations remain only at the steps ``due``. The average remains only if its steps are those of ``averaged``
+        so far. If the best evaluation is dropped, its weights are lost.
         """
         self.curve = [p for p in self.curve if p.step in due]
         last = max((p.step for p in self.log), default=0)

@@ -1,7 +1,7 @@
-"""How numbers are computed: device, precision, threads, compilation, and the tag that names them all.
+"""How numbers are computed: device, precision, threads, compilation, and the tag with all of these.
 
-Equal trajectory and equal tag must mean equal bits, so everything here
-follows from explicit settings, the model's shape and the machine, never from load or timing.
+Runs of one trajectory and one tag must have equal bits. So everything here follows
+from explicit settings, the model's shape and the machine, never from load or timing.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Numerics:
     devices: int = 1
     """Processes that share each batch."""
     sharded: bool = False
-    """Whether each of them keeps a share of weights and moments only."""
+    """Whether each process keeps only a shard of weights and moments."""
     products: str = "plain"
     """The path of products with a weight, of :mod:`grok.numerics.products`."""
     fused_dropout: bool = False
-    """Whether the fused kernel drops attention's weights itself."""
+    """Whether the fused kernel applies dropout to the attention weights."""
 
     @classmethod
     def of(cls, config: GptConfig, device: str) -> Numerics:
@@ -54,7 +54,7 @@ class Numerics:
             ConfigError: no such device here, or compilation with a batch whose shape changes.
         """
         if device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"device={device}: no CUDA device is visible here, use device=cpu")
+            raise ConfigError(f"device={device}: no CUDA device is visible, use device=cpu")
         micro = config.train.micro_batch or config.train.batch_size
         sizes = [config.train.batch_size, *config.train.batch_ramp[:2]]
         ranks = Rank.of_this_process().size
@@ -94,7 +94,7 @@ class Numerics:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Set threads, float32 products and deterministic kernels for a run, and put back what was there."""
+        """Set threads, float32 products and deterministic kernels for a run, and restore the former values."""
         threads = torch.get_num_threads()
         deterministic = torch.are_deterministic_algorithms_enabled()
         filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
@@ -112,12 +112,12 @@ class Numerics:
             torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
     def tag(self, *, compiled: bool | None = None) -> str:
-        """Return the numerics tag; ``compiled`` says what happened where a fallback was allowed."""
+        """Return the numerics tag; ``compiled`` says whether the compiled code runs if a fallback is allowed."""
         on = self.compile if compiled is None else compiled
         parts: dict[str, object] = {"device": self.device.type, "model": device_model(self.device)}
         if self.device.type == "cpu":
             parts |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": self.threads}
-        if self.products != "plain":  # what the tags of plain products never named
+        if self.products != "plain":  # the tags of plain products never had these entries
             parts["products"] = product_tag(self.products)
         if self.fused_dropout:
             parts["dropout"] = "fused"
@@ -157,7 +157,7 @@ class Compiled:
         try:
             self.function = self.compiler(self.eager)
             result = self.function(*args)
-        except torch.OutOfMemoryError:  # another path would not make room
+        except torch.OutOfMemoryError:  # another path would not need less memory
             raise
         except Exception as error:
             allow_uncompiled(error, auto_fallback=self.numerics.auto_fallback)
@@ -168,5 +168,5 @@ class Compiled:
 
 
 def device_model(device: torch.device) -> str:
-    """Return the card's name, or the processor's with its family, model and stepping."""
+    """Return the GPU's name, or the processor's name with its family, model and stepping."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_model()

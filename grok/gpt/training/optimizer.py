@@ -1,4 +1,4 @@
-"""AdamW with decay groups, also with 8-bit moments or beside Muon, its learning rate, and what is logged about it.
+"""AdamW with decay groups (also with 8-bit moments, or together with Muon), its learning rate and its statistics.
 
 Sources: Loshchilov & Hutter 2019 (AdamW); Radford et al. 2019 and Brown et al. 2020 (decay on matrices only);
 Dettmers et al. 2022 (8-bit moments); Jordan et al. 2024 (Muon); Liu et al. 2025 (Muon's update scaled to AdamW's size,
@@ -34,10 +34,10 @@ def decay_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
 
 
 class ShardedMuon(torch.optim.Muon):
-    """Muon for matrices that are sharded over processes (FSDP2): the same update to rounding.
+    """Muon for matrices that are sharded over processes (FSDP2): the same update up to rounding.
 
-    The momentum is updated on each process's share. Then all processes gather the matrix, orthogonalise it, each for
-    itself, and apply their share of it. One matrix at a time is whole.
+    The momentum is updated on each process's share. Then each process gathers the
+    matrix, orthogonalises it and applies its own share. Only one matrix is complete at a time.
     """
 
     @torch.no_grad()
@@ -93,7 +93,7 @@ class MuonBesideAdamW(torch.optim.Optimizer):
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Return AdamW over the decay groups, fused into one kernel for all tensors, or what ``optim.kind`` says.
+    """Return the optimiser that ``optim.kind`` names; AdamW is fused into one kernel for all tensors.
 
     Raises:
         ConfigError: 8-bit moments without the `bitsandbytes` package.
@@ -130,7 +130,7 @@ def learning_rate(config: GptConfig, k: int) -> float:
         ramp = batch_ramp(config)
         start = _step_of_sample(ramp, o.warmup_samples)
         share = schedules.warmup(ramp.consumed(k), o.warmup_samples)
-    if start < end:  # otherwise all of the run is warm-up
+    if start < end:  # else the warm-up fills the whole run
         share *= _after_warmup(o, k, start, end)
     return o.lr * share
 
@@ -163,7 +163,7 @@ def nonzero(tensors: list[Tensor]) -> Tensor:
 
 
 def nonzero_by_norm(tensors: list[Tensor]) -> Tensor:
-    """Return the same with one kernel for each tensor: the norm of order 0, exact in float64 up to 2**53."""
+    """Return :func:`nonzero` with one kernel for each tensor: the norm of order 0, exact in float64 up to 2**53."""
     return torch.stack([torch.linalg.vector_norm(t, 0, dtype=torch.float64) for t in tensors]).sum()
 
 
@@ -175,7 +175,7 @@ def sum_and_largest(moments: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def sum_and_largest_together(moments: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the same with few kernels for all tensors: second moments are never negative, so sums are L1 norms."""
+    """Return :func:`sum_and_largest` with few kernels: second moments are never negative, so sums are L1 norms."""
     held = [v for v in moments if v.numel()]
     totals, tops = (torch._foreach_norm(held, order) for order in (1, torch.inf))
     return torch.stack(list(totals)).sum(), torch.stack(list(tops)).max()
@@ -183,14 +183,14 @@ def sum_and_largest_together(moments: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 def second_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Return AdamW's second moments as numbers, empty before the first update; Muon has none."""
-    # in the groups' order, which a resume does not change
+    # the order of the groups, which a resume does not change
     states = [optimizer.state[p] for g in optimizer.param_groups for p in g["params"] if p in optimizer.state]
     key = "state2" if any("state2" in state for state in states) else "exp_avg_sq"
     return [_numbers(state, key) for state in states if key in state]
 
 
 def _numbers(state: dict[str, Any], key: str) -> Tensor:
-    """Return a moment, of 8 bits as what its codes stand for: a table's value times the largest of its block."""
+    """Return a moment. Codes of 8 bits are decoded: the value in a table times the largest value of the block."""
     moment: Tensor = state[key]
     if moment.dtype != torch.uint8:
         return moment
@@ -203,12 +203,12 @@ def _numbers(state: dict[str, Any], key: str) -> Tensor:
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """Return what ``optimizer`` remembers of ``parameter``, all as tensors: bitsandbytes counts steps in a number."""
+    """Return the state of ``parameter`` in ``optimizer`` as tensors; bitsandbytes has its step count as a number."""
     state = optimizer.state.get(parameter, {})
     return {key: value if isinstance(value, Tensor) else torch.tensor(value) for key, value in state.items()}
 
 
 def state_of(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the state of a parameter from its tensors, as ``optimizer`` keeps it."""
+    """Return the state of a parameter in the form of ``optimizer``, from its tensors."""
     counts = type(optimizer).__module__.startswith("bitsandbytes")
     return {key: int(value) if counts and key == "step" else value for key, value in tensors.items()}

@@ -1,8 +1,8 @@
 """How a model is distributed over processes: each has all of it (DDP), or a shard of every tensor (FSDP2).
 
-Sources: Li et al. 2020 (DDP: gradients are summed in buckets while the backward pass goes on); Rajbhandari et al.
-2020 (ZeRO) and Zhao et al. 2023 (FSDP: weights, gradients and moments in shares, a block's weights gathered when it
-computes). Both sum gradients; the trainer weights each piece of a batch by its rows.
+Sources: Li et al. 2020 (DDP: gradients are summed in buckets during the backward pass); Rajbhandari et al.
+2020 (ZeRO) and Zhao et al. 2023 (FSDP: weights, gradients and moments are sharded, and a block gathers its weights
+before it computes). Both sum gradients; the trainer weights each piece of a batch by its rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from grok.gpt.model import GPT
 from grok.gpt.training.numerics import LOW, Numerics
 
 FORWARDS: Final = ("features", "loss", "score")
-"""Methods of the model that compute with its weights, beside calling it."""
+"""Methods of the model, other than its call, that compute with its weights."""
 
 
 class Loss(nn.Module):
@@ -44,7 +44,7 @@ def replicate(loss: Loss, numerics: Numerics) -> DistributedDataParallel:
     """Return ``loss`` wrapped in DDP: its backward pass sums the gradients of all processes."""
     devices = [torch.cuda.current_device()] if numerics.device.type == "cuda" else None
     module = DistributedDataParallel(loss, device_ids=devices, gradient_as_bucket_view=True)
-    module.register_comm_hook(None, lambda state, bucket: _sum(bucket))  # DDP reads a function's annotations
+    module.register_comm_hook(None, lambda state, bucket: _sum(bucket))  # DDP checks the annotations of this function
     return module
 
 
@@ -59,7 +59,7 @@ def _sum(bucket: GradBucket) -> torch.futures.Future[Tensor]:
 def shard(model: GPT, numerics: Numerics) -> None:
     """Shard every tensor of ``model`` over the processes; its tensors may be on the ``meta`` device.
 
-    In half precision the blocks' weights travel as such; their gradients are summed in float32.
+    In half precision the blocks' weights are sent in that precision; their gradients are summed in float32.
     """
     mesh = init_device_mesh(numerics.device.type, (dist.get_world_size(),))
     low = LOW.get(numerics.precision)

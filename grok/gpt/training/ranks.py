@@ -1,8 +1,8 @@
 """The processes that train a run together, started by ``torchrun``, and their communication.
 
-Every process runs the same engine on the same job. Rank 0 plans, prints and writes; the others take the jobs that it
-hands over. Jobs travel as JSON and plain tensors. What only one process knows (the clock, a signal) is agreed on
-before anybody acts on it.
+Every process runs the same engine on the same job. Rank 0 plans, prints and writes; the others receive
+their jobs from it, as JSON and plain tensors. What only one process knows (the clock, a signal) is exchanged before
+any process acts on it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class RankLost(TrainingError):
 
 
 class RefusedElsewhere(TrainingError):
-    """Another process of this run refused, and prints the reason itself."""
+    """Another process of this run refused. It prints the reason."""
 
 
 class Ranks:
-    """This process's rank among those of a run, and their communication: every process must make each call."""
+    """This process's rank in a run, and the communication of all processes. Every process must make each call."""
 
     def __init__(self, rank: Rank | None = None) -> None:
         self.rank = rank or Rank()
@@ -56,7 +56,7 @@ class Ranks:
 
     @classmethod
     def of_this_process(cls) -> Ranks:
-        """Return this process's place; under ``torchrun`` the first call waits until all processes have come.
+        """Return the rank of this process; under ``torchrun`` the first call waits for all processes.
 
         Raises:
             RankLost: another process, or ``torchrun``, ended meanwhile.
@@ -66,7 +66,7 @@ class Ranks:
             return _joined(rank)
 
     def jobs(self, own: Sequence[Job]) -> Iterator[Job]:
-        """Yield the jobs of rank 0 on every process; there is no end to them but :meth:`end` on the other ranks."""
+        """Yield the jobs of rank 0 on every process. On the other ranks they end only with :meth:`end`."""
         if self.index == 0:
             for job in own:
                 self._hand_over(job)
@@ -80,7 +80,7 @@ class Ranks:
     def end(self) -> None:
         """End the other ranks; called by rank 0 between jobs."""
         if self.size > 1 and self.index == 0 and not self.busy:
-            with contextlib.suppress(RankLost):  # it has said why itself
+            with contextlib.suppress(RankLost):  # it has printed the reason
                 self.tell(None)
 
     def leave(self) -> None:
@@ -127,11 +127,11 @@ class Ranks:
 
     @contextlib.contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Run a block that exchanges nothing; raise on every process the first error of ours that any process had.
+        """Run a block without communication; if it raises a GrokError on any process, raise an error on every process.
 
         Raises:
-            GrokError: this process's own error, where it is the first that had one.
-            RefusedElsewhere: another one is.
+            GrokError: this process's own error, if it is the first process with one.
+            RefusedElsewhere: another process is the first one.
         """
         error: GrokError | None = None
         try:
@@ -142,13 +142,13 @@ class Ranks:
             first = self.largest(torch.tensor(0 if error is None else self.size - self.index))
             refusing = self.size - int(first)
             if refusing not in (self.index, self.size):
-                raise RefusedElsewhere(f"rank {refusing} of this run refused its part, and says why")
+                raise RefusedElsewhere(f"rank {refusing} of this run refused, and prints the reason")
         if error is not None:
             raise error
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Run a block that exchanges; say in one line that another process ended, where that is why it failed.
+        """Run a block with communication. If it fails because another process ended, say so in one line.
 
         Raises:
             RankLost: another process ended, or did not answer.
@@ -163,7 +163,7 @@ class Ranks:
             raise
 
     def share_checkpoint(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """Return rank 0's checkpoint, or None, on every process, with those tensors only that training needs."""
+        """Return rank 0's checkpoint, or None, on every process, with only those tensors that training needs."""
         if self.size == 1:
             return checkpoint
         if self.index:
@@ -231,7 +231,7 @@ def _joined(rank: Rank) -> Ranks:
         if torch.cuda.is_available():
             torch.cuda.set_device(rank.local % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        # torchrun keeps the store, before it starts anybody; else rank 0 does, and comes when it comes
+        # torchrun makes the store before it starts a process; without it rank 0 makes the store at any time
         kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         store, _, _ = next(rendezvous("env://", timeout=CONNECTION if kept else PATIENCE))
         store.set_timeout(PATIENCE)
@@ -241,10 +241,10 @@ def _joined(rank: Rank) -> Ranks:
 
 
 def _attempt(store: Store, rank: Rank) -> str:
-    """Return a name of this start of all processes, which they agree on through ``store``.
+    """Return a name for this start of all processes; they agree on it through ``store``.
 
-    ``torchrun`` starts them again on the same store, where the keys of those before still stand. So each process leaves
-    a token of its own, and rank 0 answers to tokens until every process has answered to its name of the attempt.
+    ``torchrun`` restarts them with the same store, which still has the keys of earlier starts. So each process writes
+    a new token, and rank 0 answers tokens until every process has confirmed the name of this attempt.
     """
     if rank.index:
         token = unique()
@@ -256,7 +256,7 @@ def _attempt(store: Store, rank: Rank) -> str:
     name, missing, deadline = unique(), set(range(1, rank.size)), time.monotonic() + PATIENCE.total_seconds()
     while missing:
         if time.monotonic() > deadline:
-            raise RankLost(f"rank {', '.join(map(str, sorted(missing)))} of this run did not come within {PATIENCE}")
+            raise RankLost(f"rank {', '.join(map(str, sorted(missing)))} of this run did not connect within {PATIENCE}")
         for other in sorted(missing):
             if store.check([f"grok/token/{other}"]):
                 store.set(f"grok/name/{store.get(f'grok/token/{other}').decode()}", name)
@@ -267,10 +267,10 @@ def _attempt(store: Store, rank: Rank) -> str:
 
 
 def fatally(events: Iterator[Event]) -> Iterator[Event]:
-    """Yield ``events``; an unforeseen error is one that nobody tries again, as the other processes wait elsewhere.
+    """Yield ``events``; turn an unforeseen error into one without a retry, because the other processes still wait.
 
     Raises:
-        TrainingError: in the place of an error that is not ours.
+        TrainingError: in place of an error that is no GrokError.
     """
     try:
         yield from events

@@ -1,9 +1,9 @@
-"""Learning rates and batch sizes as pure functions of the step: no state to save, nothing to resume.
+"""Learning rates and batch sizes as pure functions of the step. A checkpoint needs no state of them.
 
 Update ``k`` counts from 1. Every learning-rate function returns a *share* of the peak
-rate, in [0, 1]; the caller multiplies. A schedule is one function of the step from
-beginning to end, and warm-up is measured against its own length, so that it meets the
-decay at the peak and never jumps.
+rate, in [0, 1]; the caller multiplies it by the peak. A schedule is one function
+of the step for the whole run. Warm-up ends at the peak, where the decay begins, so the
+rate never jumps.
 
 Sources: Loshchilov & Hutter 2017 (cosine); Hu et al. 2024, "MiniCPM" (warm-up, stable,
 decay); Smith & Topin 2018 (one cycle); Narayanan et al. 2021 (batch-size ramp).
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 
 def warmup(progress: float, length: float) -> float:
-    """Return the linear rise ``progress / length``, ending at 1; no length is no warm-up."""
+    """Return the linear rise ``progress / length``, ending at 1; with length 0 there is no warm-up."""
     return 1.0 if progress >= length else progress / length
 
 
 def linear(k: int, start: int, end: int, floor: float) -> float:
-    """Return the straight fall from 1 at ``start`` to ``floor`` at ``end``, and ``floor`` after it."""
+    """Return the linear fall from 1 at ``start`` to ``floor`` at ``end``, and ``floor`` after it."""
     return floor + (1 - floor) * (1 - _passed(k, start, end))
 
 
@@ -32,7 +32,7 @@ def cosine(k: int, start: int, end: int, floor: float) -> float:
 
 
 def wsd(k: int, start: int, end: int, decay: float, floor: float) -> float:
-    """Return 1 until the last share ``decay`` of the steps, then the straight fall to ``floor`` at ``end``.
+    """Return 1 until the last share ``decay`` of the steps, then the linear fall to ``floor`` at ``end``.
 
     The fall never begins before ``start``, where the warm-up ends.
     """
@@ -48,7 +48,7 @@ def one_cycle(k: int, end: int, rise: float, first: float, last: float) -> float
 
 
 def _passed(k: int, start: int, end: int) -> float:
-    """Return which share of ``start .. end`` is behind update ``k``, clamped to [0, 1]."""
+    """Return the share of ``start .. end`` that update ``k`` has completed, clamped to [0, 1]."""
     if k >= end:
         return 1.0
     return max(0.0, (k - start) / (end - start))
@@ -74,11 +74,11 @@ class Ramp:
 
     @classmethod
     def of(cls, triple: list[int], full: int) -> Ramp:
-        """Return the ramp of ``[first, increment, samples]``, or the flat one of an empty list."""
+        """Return the ramp of ``[first, increment, samples]``, or the flat ramp for an empty list."""
         return cls(triple[0], triple[1], triple[2], full) if triple else cls.flat(full)
 
     def size_at(self, consumed: int) -> int:
-        """Return the size once ``consumed`` sequences were seen."""
+        """Return the size after ``consumed`` sequences."""
         if consumed >= self.samples or self.first == self.full:
             return self.full
         increments = (self.full - self.first) // self.increment
@@ -91,9 +91,9 @@ class Ramp:
         return -(-grown * self.samples // increments)
 
     def consumed(self, steps: int) -> int:
-        """Return how many sequences the first ``steps`` updates consume when this is the ramp of their batch.
+        """Return how many sequences the first ``steps`` updates consume if this is their batch ramp.
 
-        It walks from one size to the next, never from step to step, so it is cheap at any step.
+        It counts by sizes, not by steps, so it is fast for any number of steps.
         """
         seen, left = 0, steps
         while left > 0:

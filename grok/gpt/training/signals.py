@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from grok.records import StepPoint
 
 NORMAL_MAD: Final = 1.4826
-"""Median absolute deviation of a normal distribution, times this, is its standard deviation."""
+"""Factor from the median absolute deviation of a normal distribution to its standard deviation."""
 LOWS: Final = 20
-"""Windows whose medians are kept to see slow growth."""
+"""Number of windows whose medians are kept to detect slow growth."""
 ONSET_SIGMA: Final = 3.0
-"""Robust deviations above its calm level from which a quantity belongs to an excursion."""
+"""A quantity is in an excursion from this many robust deviations above its calm level."""
 SUDDEN_SHARE, LASTING_SHARE = 0.25, 0.1
-"""It also has to rise by this share of the excursion's height: of one that came at once, and of a slow one."""
+"""It must also rise by this share of the excursion's height: for a sudden excursion, and for a slow one."""
 ONSET_SMOOTH: Final = 4
 """Steps on either side in the median that bridges single calm steps within an excursion."""
 ONSET_WINDOWS: Final = 4
-"""Windows before a sudden event in which its onset is looked for."""
+"""Number of windows before a sudden event in which its onset is searched."""
 SPREAD_OF_MEDIAN: Final = 1.2533 / math.sqrt(2 * ONSET_SMOOTH + 1)
-"""Standard deviation of the median of so many normal values, over that of one."""
+"""Standard deviation of the median of that many normal values, divided by that of one value."""
 LEAST: Final = {
     "train_loss": 0.2,
     "grad_norm": math.log(2),
@@ -34,7 +34,7 @@ LEAST: Final = {
     "adam_v_max": math.log(2),
     "param_norm": math.log(2),
 }
-"""Least height of an excursion by the quantity in which it is looked for: nats, or a logarithm."""
+"""Least height of an excursion, for each quantity that is searched: in nats, or of a logarithm."""
 
 
 def spread(values: Sequence[float], middle: float) -> float:
@@ -43,7 +43,7 @@ def spread(values: Sequence[float], middle: float) -> float:
 
 
 class Signal:
-    """The recent values of one positive quantity, by their logarithms."""
+    """The logarithms of the recent values of one positive quantity."""
 
     def __init__(self, window: int) -> None:
         self.recent: deque[float] = deque(maxlen=window)
@@ -58,14 +58,14 @@ class Signal:
         return math.log(value) > middle + max(math.log(factor), sigma * spread(self.recent, middle))
 
     def grown(self, growth: float) -> bool:
-        """Return whether the recent median is ``growth`` times the lowest kept one; if so, starts anew."""
+        """Return whether the recent median is ``growth`` times the lowest kept one; if so, start again."""
         if not self.lows or statistics.median(self.recent) <= min(self.lows) + math.log(growth):
             return False
         self.lows.clear()
         return True
 
     def remember(self, value: float) -> None:
-        """Add the next value; zero has no logarithm and is left out."""
+        """Add the next value, except zero, which has no logarithm."""
         if value <= 0:
             return
         self.recent.append(math.log(value))
@@ -86,9 +86,9 @@ class Signal:
 def onset(log: Sequence[StepPoint], names: Sequence[str], *, window: int, steps: int | None) -> int:
     """Return the step at which the event of the last step of ``log`` began.
 
-    Each of the logged quantities ``names`` that is high at the end is followed back to where it left its calm level,
-    the lowest median of ``window`` steps among the last ``steps`` before (None: all, of what came slowly). The earliest
-    of these steps is returned.
+    For each of the logged quantities ``names`` that is high at the end, this is the step at which it left its calm
+    level: the lowest median of ``window`` steps among the last ``steps`` (None: among all, for a slow event). The
+    result is the earliest of these steps.
     """
     recent = log if steps is None else log[-(steps + 1) :]
     share = LASTING_SHARE if steps is None else SUDDEN_SHARE
@@ -104,9 +104,9 @@ def _level(point: StepPoint, name: str) -> float:
 
 
 def _rise(values: NDArray[np.float64], window: int, least: float, share: float) -> int:
-    """Return the first index of the excursion, at least ``least`` high, that ``values`` end with; else the last one."""
+    """Return the first index of the excursion, at least ``least`` high, that ``values`` end with, or the last index."""
     last = len(values) - 1
-    # the norms of weights and moments are of after the update, which was not made in the last step
+    # norms of weights and moments are measured after the update, and the last step made none
     known = np.isfinite(values[:last])
     if known.sum() < window:
         return last

@@ -1,9 +1,9 @@
 """Spikes and divergence, and the branches that a rollback makes.
 
-A spike is caught in its step, before its update is made. A rollback returns to a state
-well before the onset, as a new branch of the run: the model seed stays, the data order
-moves (or data is skipped, or the rate is cut), and the abandoned branch is kept under a
-name of its own.
+A spike is detected in its step, before the update. A rollback returns to a state well
+before the onset and starts a new branch of the run. The init seed stays the same. The
+data order changes (or data is skipped, or the rate is cut). The abandoned branch is
+stored under its own name.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from grok.records import StepPoint
 
 SMOOTHING: Final = 0.98
 SKIP_WINDOW: Final = 50
-"""Last steps among which skipped updates are counted."""
+"""Number of last steps among which skipped updates are counted."""
 SIGNALS: Final = ("grad_norm", "param_norm", "adam_v_l1", "adam_v_max")
 OUTLIERS: Final = {
     "grad_norm": ("grad_norm",),
     "weight_norm": ("param_norm",),
     "adam_v": ("adam_v_l1", "adam_v_max"),
 }
-"""Events that are outliers by a robust score, and the quantities that are tested."""
+"""Events that are outliers by a robust score, with the quantity of each."""
 GROWING: Final = {"grad_growth": "grad_norm", "weight_growth": "param_norm"}
-"""Events of slow growth. Second moments are left out: they grow in every run at first."""
+"""Events of slow growth. Second moments have none, because they grow at the start of every run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The changes that rollbacks made to a run; the first branch has none."""
+    """The changes that rollbacks have made to a run; the first branch has none."""
 
     number: int = 0
     order: int = 0
@@ -45,10 +45,10 @@ class Branch:
     skipped_samples: int = 0
     lr_factor: float = 1.0
     step: int = 0
-    """Step at which it left the previous branch."""
+    """Step at which this branch left the previous one."""
 
     def next(self, config: StabilityConfig, *, back_to: int, skip: int) -> Branch:
-        """Return the branch after rolling back to step ``back_to``; ``skip`` sequences are the onset's data."""
+        """Return the branch after rolling back to step ``back_to``; ``skip``: sequences for skip_data."""
         number = self.number + 1
         return Branch(
             number=number,
@@ -77,18 +77,18 @@ class Watch:
         self.config = config
         self.recent: deque[float] = deque(maxlen=config.window)
         self.first: float | None = None
-        """Loss of the first step: of a fresh model about log V."""
+        """Loss of the first step; about log V for a new model."""
         self.smooth = 0.0
         self.above = 0
         self.best = math.inf
         """Lowest smoothed loss since the first full window."""
         self.far = 0
-        """Steps since the smoothed loss was near its best."""
+        """Steps since the smoothed loss was near its lowest value."""
         self.signals = {name: Signal(config.window) for name in SIGNALS}
         self.latest: dict[str, float] = {}
         """Norms of the weights and of AdamW's second moments after the last update."""
         self.before: dict[str, float] = {}
-        """The same after the previous update."""
+        """These norms after the previous update."""
         self.still = 0
         self.batches: deque[int] = deque(maxlen=config.window)
         self.repeats = 0
@@ -97,7 +97,7 @@ class Watch:
     def see(self, loss: float, grad_norm: float, batch: int | None = None) -> str | None:
         """Return the event of the next step, one of ``EVENTS``, or None.
 
-        The step is remembered unless the policy acts on it. ``batch`` is a checksum of the step's tokens.
+        The step is added to the statistics unless the policy acts on it. ``batch`` is a checksum of the step's tokens.
         """
         values = {"grad_norm": grad_norm, **self.latest}
         if not all(map(math.isfinite, (loss, *values.values()))):
@@ -136,7 +136,7 @@ class Watch:
         names = OUTLIERS.get(event) or ((GROWING[event],) if event in GROWING else ("train_loss", "grad_norm"))
         steps = ONSET_WINDOWS * self.config.window if sudden else None
         begun = onset(log, names, window=self.config.window, steps=steps)
-        if event in ("not_finite", "skip_limit"):  # in fp16 skipped steps lead to it
+        if event in ("not_finite", "skip_limit"):  # in fp16 it follows from skipped steps
             skipped = takewhile(lambda p: p.event in (event, "skipped"), reversed(log))
             begun = min([begun, *(p.step for p in skipped)])
         return begun
@@ -172,7 +172,7 @@ class Watch:
             self.batches.append(batch)
 
     def _lasting(self) -> str | None:
-        """Return an event that has lasted long enough, or None; it is returned again after the same number of steps."""
+        """Return an event that has lasted long enough, or None; it is returned again after as many steps."""
         window = self.config.window
         if self.far and self.far % self.config.stuck_steps == 0:
             return "stuck"
@@ -202,7 +202,7 @@ class Watch:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; one of an older version has the loss only."""
+        """Continue from ``state``; a state of an older version has only the loss."""
         fresh = Watch(self.config)
         self.recent = deque(state["recent"], maxlen=self.config.window)
         self.first, self.smooth, self.above = state["first"], state["smooth"], state["above"]

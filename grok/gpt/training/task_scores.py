@@ -13,19 +13,19 @@ from grok.text.tokenizers import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class TaskScores:
-    """Which tasks are scored, and at which steps."""
+    """The tasks that a run scores, and the steps at which it does."""
 
     tasks: Tasks | None
-    """None: no task, or another process scores them."""
+    """None: there are no tasks, or another process scores them."""
     steps: frozenset[int]
     documents: int | None
-    """Most documents of a task; None: all."""
+    """Largest number of documents of a task; None: all."""
 
     @classmethod
     def of(cls, config: GptConfig, due: frozenset[int], *, here: bool) -> TaskScores:
-        """Return those of a run that is evaluated at the steps ``due``; ``here``: this process scores them.
+        """Return the tasks of a run that is evaluated at the steps ``due``; ``here``: whether this process scores them.
 
-        Every ``eval.tasks_every``-th evaluation scores them, and the last one.
+        Every ``eval.tasks_every``-th evaluation scores the tasks, and also the last one.
 
         Raises:
             ConfigError: the harness is not installed, or it cannot read a task.

@@ -1,4 +1,4 @@
-"""The texts of one run, open and verified: what it trains on, and what it is validated on."""
+"""The texts of one run, opened and verified: its training texts and its validation texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grok.text.mixture import HASH_DIGITS, shares_by_hash
 TRAINED_ON: Final = ("train", "val")
 """The splits that a run reads of its main corpus."""
 _VERIFIED: Final[set[tuple[Any, ...]]] = set()
-"""Token files that this process has read through and found as they were written."""
+"""Token files that this process has read and verified."""
 _AGAIN: Final = "give the command again"
 
 
@@ -29,31 +29,31 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What a run reads."""
+    """All corpora that a run reads."""
 
     corpus: Corpus
-    """That of ``data.path``: it has the tokeniser and the main validation set."""
+    """The corpus of ``data.path``, with the tokeniser and the main validation set."""
     sources: tuple[Source, ...]
-    """What is trained on, in the order of the hashes."""
+    """The training corpora, ordered by their hashes."""
     validation: Mapping[str, tuple[Corpus, str]] = field(default_factory=dict)
     """Further validation sets by name: corpus and split."""
 
     @classmethod
     def of(cls, corpus: Corpus) -> Texts:
-        """Return one corpus as training and validation set."""
+        """Return the texts of a run with ``corpus`` as training and validation set."""
         return cls(corpus, (Source(corpus, 1.0),))
 
     def refuse_changed(self) -> None:
         """Refuse to continue with tokens that were overwritten in place.
 
         Raises:
-            DataError: the tokens of a split that is read are no longer those of the manifest.
+            DataError: the tokens of a split that the run reads are no longer those of the manifest.
         """
         for corpus, splits in self.read():
             corpus.refuse_changed(splits)
 
     def verify(self) -> None:
-        """Read all tokens once in a process and compare them with the manifests.
+        """Read all tokens, once per process, and compare them with the manifests.
 
         Raises:
             DataError: a file was changed after it was written.
@@ -65,20 +65,20 @@ class Texts:
                 _VERIFIED.add(files)
 
     def read(self) -> list[tuple[Corpus, tuple[str, ...]]]:
-        """Return each corpus with the splits that are read of it."""
+        """Return each corpus with the splits that the run reads."""
         others = [source.corpus for source in self.sources if source.corpus is not self.corpus]
         further = [(corpus, (split,)) for corpus, split in self.validation.values()]
         return [(self.corpus, TRAINED_ON), *((corpus, ("train",)) for corpus in others), *further]
 
 
 def open_data(config: GptConfig) -> Texts:
-    """Return the texts that ``config`` names, all tokens that are read compared with the manifests.
+    """Return the texts that ``config`` names, after comparing all their tokens with the manifests.
 
-    A run is named by the manifests' hashes, so other tokens under that name would be a silent lie.
+    The manifests' hashes are part of the ``run_id``, so a run must not train on other tokens.
 
     Raises:
         ConfigError: no path is given.
-        DataError: a corpus is missing, is damaged, has another tokeniser or is not the one that names the run.
+        DataError: a corpus is missing or damaged, has another tokeniser, or does not have the hash in the ``run_id``.
     """
     data = config.data
     if data.path is None:

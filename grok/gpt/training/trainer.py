@@ -1,4 +1,4 @@
-"""One run in flight: its model, optimiser and counters; one update, one evaluation, one state."""
+"""The training state of one run: model, optimiser and counters. It makes one update or one evaluation at a time."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from grok.text.corpus import Corpus, check_vocabulary
 from grok.text.windows import gather
 
 SCALE_START, SCALE_GROWTH_STEPS, SCALE_MAX = 2.0**16, 2000, 2.0**24
-"""Loss scaling in fp16 (Micikevicius et al. 2018): halved on overflow, doubled after so many good steps."""
+"""Loss scaling in fp16 (Micikevicius et al. 2018): halved on overflow, doubled after that many good steps."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a run has counted so far."""
+    """Counters of a run."""
 
     step: int = 0
     tokens: int = 0
@@ -59,7 +59,7 @@ class Counters:
 
 
 class Trainer:
-    """The model of one run, and what one update and one evaluation do to it."""
+    """The model of one run with its updates and evaluations."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Trainer:
         ranks: Ranks | None = None,
         texts: Texts | None = None,
     ) -> None:
-        """``texts``: all that the run reads; None: ``corpus`` alone."""
+        """``texts``: everything that the run reads; None: only ``corpus``."""
         self.config, self.corpus, self.numerics, self.ranks = config, corpus, numerics, ranks or Ranks()
         texts = texts or Texts.of(corpus)
         self.seeds = config.stream_seeds()
@@ -91,7 +91,7 @@ class Trainer:
         self.batches = Batches(config, corpus, texts.sources)
         sets = {"": (corpus, "val"), **texts.validation}
         self.validation = {name: self._validation_set(*where) for name, where in sets.items()}
-        """Tokens and starts of the windows of each validation set; the main one is called ``""``."""
+        """Tokens and window starts of each validation set; the name of the main one is ``""``."""
         self.watch, self.branch = Watch(config.stability), Branch()
         self.counters = Counters(scale=start_scale(config))
         self.batch_sum: int | None = None
@@ -100,15 +100,15 @@ class Trainer:
         self.elements = sum(p.numel() for p in self.parameters)
         self.usage = Usage(config, vocab_size, numerics)
         self.late: tuple[StepPoint, Tensor] | None = None
-        """A step's log, and on the device the norms that it lacks: see ``logs_late``."""
+        """The log of a step, and the norms that it still lacks, on the device: see ``logs_late``."""
 
     def update(self) -> tuple[StepPoint, str | None]:
         """Make the next update; return its log, and the event that ends the run or rolls it back, if there is one.
 
-        On a GPU the log is whole after the next update, or after ``settle``.
+        On a GPU the log is complete after the next update, or after ``settle``.
 
-        Where the policy acts on an event (``StabilityConfig.acts_on``) the update is not made. A step whose fp16
-        gradients overflowed is skipped; so is one under ``stability.policy=skip_step``, where that may be enough.
+        If the policy acts on an event (``StabilityConfig.acts_on``), the update is not made. A step is skipped if its
+        fp16 gradients overflow, or under ``stability.policy=skip_step`` for the events of ``PASSING``.
         """
         began = time.perf_counter()
         k = self.counters.step + 1
@@ -150,7 +150,7 @@ class Trainer:
         return point, wrong
 
     def _agreed(self, event: str | None) -> str | None:
-        """Return what any process has seen: one of several copies of the weights may be damaged in memory alone."""
+        """Return the event that any process has seen: a memory error may damage the weights of one process only."""
         if self.ranks.size == 1:
             return event
         names = list(EVENTS)
@@ -159,7 +159,7 @@ class Trainer:
         return names[-agreed] if agreed else None
 
     def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
-        """Leave the batch's gradient in the parameters and return its mean loss; micro-batches add up to the whole."""
+        """Store the batch's gradient in the parameters, summed over micro-batches, and return the batch's mean loss."""
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=x.device, dtype=self.numerics.dtype)
         own = self._share(pieces(len(x), self.numerics.micro_batch, self.ranks.size))
@@ -186,21 +186,23 @@ class Trainer:
         return self.ranks.sum(total)
 
     def _targets(self, x: Tensor) -> list[int]:
-        """Return how many targets each row of the batch counts for in its mean loss, up to a common factor."""
+        """Return how many targets of each row the mean loss of the batch counts, up to a common factor."""
         end = self.model.document_end
         counts: list[int] = [1] * len(x) if end is None else (x != end).sum(1).tolist()
         return counts
 
     def _share(self, cut: list[Piece]) -> list[tuple[Piece, int]]:
-        """Return this process's pieces, each with 1; with 0 those computed only because others compute theirs: the
-        processes gather a model in shares together.
+        """Return this process's pieces, each with weight 1.
+
+        For a sharded model all processes must compute equally often, because they gather its weights together. A
+        process with fewer pieces gets more of weight 0.
         """
         own = [(piece, 1) for piece in cut[self.ranks.index :: self.ranks.size]]
         missing = -(-len(cut) // self.ranks.size) - len(own) if self.numerics.sharded else 0
         return own + [(cut[0], 0)] * missing
 
     def unscale(self) -> list[Tensor]:
-        """Take the loss scale out of the gradients and return them, of tensors in shares this process's."""
+        """Divide the gradients by the loss scale and return them; of sharded tensors this process's shards."""
         grads = [local(p.grad) for p in self.parameters if p.grad is not None]
         if self.counters.scale != 1.0:
             torch._foreach_div_(grads, self.counters.scale)
@@ -213,7 +215,7 @@ class Trainer:
         return self._to_device(x), self._to_device(y)
 
     def micro_gradients(self, x: Tensor, y: Tensor) -> None:
-        """Compute the gradient of ``x`` [B, T] at once and uncompiled: what a micro-batch costs."""
+        """Compute the gradient of ``x`` [B, T] as one uncompiled micro-batch, to measure its cost."""
         stream = Stream("dropout", self.seeds.dropout).at(0, 0)
         fused = self.numerics.fused_dropout
         masks = draw_masks(self.config.model, len(x), x.shape[1], stream=stream, device=x.device, fused=fused)
@@ -222,7 +224,7 @@ class Trainer:
         loss.backward()
 
     def apply(self, norm: Tensor, rate: float) -> None:
-        """Make an update at ``rate`` with the gradient in the parameters, whose L2 norm is ``norm``."""
+        """Make an update with learning rate ``rate``; ``norm`` is the L2 norm of the gradient."""
         if self.config.optim.clip:
             clip([local(p.grad) for p in self.parameters if p.grad is not None], self.config.optim.clip, norm)
         for group in self.optimizer.param_groups:
@@ -262,7 +264,7 @@ class Trainer:
         return point
 
     def _fetch(self, values: list[Tensor]) -> list[float]:
-        """Return numbers of the device, and complete the last step's log by the same wait."""
+        """Return device values as numbers, and complete the last step's log: both wait for the device only once."""
         late = [] if self.late is None else list(self.late[1].double())
         numbers: list[float] = torch.stack([*values, *late]).tolist()
         if late:
@@ -270,7 +272,7 @@ class Trainer:
         return numbers[: len(values)]
 
     def settle(self) -> None:
-        """Complete the last step's log, if it lacks anything; waits for the device."""
+        """Complete the last step's log if it is incomplete; waits for the device."""
         if self.late is not None:
             self._complete(self.late[1].tolist())
 
@@ -291,17 +293,17 @@ class Trainer:
         return x
 
     def _norm(self, tensors: list[Tensor]) -> Tensor:
-        """Return the L2 norm of ``tensors``, or of those that they are shares of."""
+        """Return the L2 norm of ``tensors``; if they are shards, the norm of the whole tensors."""
         norm = total_norm(tensors)
         return self._sum(norm.square()).sqrt() if self.numerics.sharded else norm
 
     def _sum(self, value: Tensor) -> Tensor:
-        """Return the sum of what each process measured on its shares; what all measured alike as it is."""
+        """Return the sum over processes of a value measured on shards; without shards return ``value``."""
         return self.ranks.sum(value) if self.numerics.sharded else value
 
     @torch.no_grad()
     def train_accuracy(self, k: int) -> float:
-        """Return the accuracy on the batch of update ``k`` of the weights before it, without its dropout."""
+        """Return the accuracy on the batch of update ``k`` before that update, without dropout."""
         x, y = self.batches.step(k, self.branch)
         micro = self.numerics.micro_batch
         scores = self._scores([(x[i : i + micro], y[i : i + micro]) for i in range(0, len(x), micro)])
@@ -309,9 +311,9 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> CurvePoint:
-        """Return loss and accuracy on the validation sets and the weights' norms after the updates so far.
+        """Return loss and accuracy on the validation sets, and the norms of the weights.
 
-        Never changes the run: nothing is drawn, nothing is stored.
+        It never changes the run: it draws no random numbers and stores nothing.
         """
         (loss, accuracy), *further = [self._validate(*where) for where in self.validation.values()]
         names = list(self.validation)[1:]
@@ -329,7 +331,7 @@ class Trainer:
         )
 
     def _validation_set(self, corpus: Corpus, split: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return a split's tokens, and where its validation windows start."""
+        """Return a split's tokens and the starts of its validation windows."""
         tokens = corpus.tokens(split)
         return tokens, validation_starts(len(tokens), self.config.model.context, self.config.eval.windows)
 
@@ -342,13 +344,14 @@ class Trainer:
         return float(losses.sum()) / n, float(hits.sum()) / n
 
     def _scores(self, chunks: Sequence[tuple[Any, Any]]) -> Tensor:
-        """Return summed cross-entropy, hits and number of targets [chunks, 3] in float64; the processes share the
-        chunks.
+        """Return summed cross-entropy, hits and number of targets [chunks, 3] in float64.
+
+        The chunks are divided among the processes.
         """
         scores = torch.zeros(len(chunks), 3, dtype=torch.float64, device=self.numerics.device)
         rounds = -(-len(chunks) // self.ranks.size)
         for i in range(self.ranks.index, rounds * self.ranks.size, self.ranks.size):
-            if i < len(chunks) or self.numerics.sharded:  # the processes gather a model in shares together
+            if i < len(chunks) or self.numerics.sharded:  # all processes gather a sharded model together
                 x, y = (self._to_device(torch.as_tensor(a)) for a in chunks[min(i, len(chunks) - 1)])
                 with self.ranks.watched(), self.numerics.autocast():
                     loss, hit, scored = self.model.score(x, y)
@@ -358,17 +361,17 @@ class Trainer:
 
 
 def logs_late(numerics: Numerics) -> bool:
-    """Return whether the next step's numbers bring what a step's log lacks: a GPU would idle at a wait of its own."""
+    """Return whether the next step completes a step's log: on a GPU a second wait in each step would cost time."""
     return numerics.device.type == "cuda"
 
 
 def start_scale(config: GptConfig) -> float:
-    """Return the loss scale that a run's precision starts from."""
+    """Return the initial loss scale of a run's precision."""
     return SCALE_START if config.precision == "fp16" else 1.0
 
 
 def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:
-    """Return the number of tokens the model knows: the setting, or the corpus's.
+    """Return the size of the model's vocabulary: the setting or, without it, that of the corpus.
 
     Raises:
         DataError: the setting is smaller than the corpus's vocabulary.
@@ -380,9 +383,9 @@ def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:
 
 
 def component_norms(model: GPT, total: Callable[[Tensor], Tensor] = lambda value: value) -> dict[str, float]:
-    """Return the L2 norm of each component; a tied head has none of its own.
+    """Return the L2 norm of each component; a tied head has no norm of its own.
 
-    ``total`` adds up over processes what each measured on its shares.
+    ``total`` sums the values of all processes, each measured on its shards.
     """
     squares: dict[str, list[Tensor]] = {}
     for name, p in model.named_parameters():
@@ -392,5 +395,5 @@ def component_norms(model: GPT, total: Callable[[Tensor], Tensor] = lambda value
 
 
 def clip(grads: list[Tensor], limit: float, norm: Tensor) -> None:
-    """Scale ``grads``, whose L2 norm is ``norm``, down to ``limit`` where they are longer."""
+    """Scale ``grads``, whose L2 norm is ``norm``, down to norm ``limit`` if ``norm`` is larger."""
     torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0).to(grads[0].device))
