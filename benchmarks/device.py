@@ -164,11 +164,11 @@ def measure(widths: list[int]) -> dict[str, Any]:
     config = default_config()
     table = lane_width(config, torch.device("cuda"))
     memory = torch.cuda.get_device_properties(0).total_memory
-    found: dict[str, Any] = {"table width": table, "fitting": lanes_in(config, memory), "rows": []}
+    results: dict[str, Any] = {"table width": table, "fitting": lanes_in(config, memory), "rows": []}
     for width in sorted({*widths, table}):
         stacks = len(PRECISIONS) + (2 if width == table else 0)
         if stacks * memory_of(config, width).total > USABLE * memory:
-            found.setdefault("left out", []).append(width)  # all contenders must fit at once
+            results.setdefault("left out", []).append(width)  # all contenders must fit at once
             continue
         counts, _, _ = counts_of(config, width)
         contenders = {(p, "graph, compiled"): Contender(width, precision=p) for p in PRECISIONS}
@@ -189,7 +189,7 @@ def measure(widths: list[int]) -> dict[str, Any]:
             # an upper bound: the engine prepares seats while the device works
             wave = STEPS * step + STEPS / config.eval.every * evaluation + epochs * orders + width * contender.seat
             whole = waves(width) * wave
-            found["rows"].append(
+            results["rows"].append(
                 {
                     "precision": precision,
                     "how": how,
@@ -208,11 +208,11 @@ def measure(widths: list[int]) -> dict[str, Any]:
                     "minutes": whole / 60,
                 }
             )
-        found.setdefault("counts", {})[width] = {"flops": counts.flops, "bytes": counts.bytes}
+        results.setdefault("counts", {})[width] = {"flops": counts.flops, "bytes": counts.bytes}
         del contenders, contender
         gc.collect()  # a stack and its captured graphs refer to each other
         torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def whole_sweep(width: int, precision: str, steps: int, **over: Any) -> dict[str, float]:
@@ -234,9 +234,9 @@ def whole_sweep(width: int, precision: str, steps: int, **over: Any) -> dict[str
     }
 
 
-def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: str) -> str:
+def page(results: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: str) -> str:
     """Return the benchmark page as Markdown."""
-    name, width, left_out = torch.cuda.get_device_name(0), found["table width"], found.get("left out", [])
+    name, width, left_out = torch.cuda.get_device_name(0), results["table width"], results.get("left out", [])
     lines = [
         f"# Stacked lanes on {name}",
         "",
@@ -257,13 +257,13 @@ def page(found: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: s
         f"{1e3 * r['step']:.2f} | {r['lane-steps a second']:.0f} | {r['rate'] / 1e12:.1f} | "
         f"{100 * r['share of the floor']:.0f}% | {100 * r['evaluation share']:.1f}% | "
         f"{100 * r['orders share']:.1f}% | {r['minutes']:.1f} |"
-        for r in found["rows"]
+        for r in results["rows"]
     ]
     if left_out:
         lines += ["", f"Left out, because their stacks do not fit into memory at once: widths {left_out}."]
     lines += ["", "## Against the targets", ""]
     for precision, target in TARGETS.items():
-        rows = [r for r in found["rows"] if (r["precision"], r["how"]) == (precision, "graph, compiled")]
+        rows = [r for r in results["rows"] if (r["precision"], r["how"]) == (precision, "graph, compiled")]
         row = min(rows, key=lambda r: abs(r["width"] - width))
         verdict = "reached" if row["minutes"] < target else f"missed by {row['minutes'] - target:.1f} minutes"
         lines.append(
@@ -307,16 +307,16 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    found = measure(arguments.widths)
-    if not found["rows"]:
+    results = measure(arguments.widths)
+    if not results["rows"]:
         print("No width fits five times into this device's memory: set smaller ones with --widths", file=sys.stderr)
         return 2
-    sweeps = {p: whole_sweep(found["table width"], p, arguments.sweep_steps) for p in PRECISIONS}
-    text = page(found, sweeps, commit())
+    sweeps = {p: whole_sweep(results["table width"], p, arguments.sweep_steps) for p in PRECISIONS}
+    text = page(results, sweeps, commit())
     arguments.out.mkdir(parents=True, exist_ok=True)
     stem = arguments.out / f"{datetime.date.today()}-device"
     stem.with_suffix(".md").write_text(text)
-    stem.with_suffix(".json").write_text(json.dumps(found | {"sweeps": sweeps}, indent=1))
+    stem.with_suffix(".json").write_text(json.dumps(results | {"sweeps": sweeps}, indent=1))
     print(text)
     return 0
 

@@ -124,23 +124,23 @@ class OurLoop:
         return min(seconds)
 
 
-def serve(pipe: Connection, kind: tuple[str, str, bool], given: argparse.Namespace, place: dict[str, str]) -> None:
+def serve(pipe: Connection, kind: tuple[str, str, bool], arguments: argparse.Namespace, place: dict[str, str]) -> None:
     """Build one contender, or its part at ``place`` if it has several processes, then serve requests of the pipe."""
     os.environ.update(place)
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(arguments.threads)
     name, precision, compiled = kind
-    corpus, shape = open_corpus(given.data), shape_of(given)
+    corpus, shape = open_corpus(arguments.data), shape_of(arguments)
     loop: Any = (
-        PlainLoop(shape, corpus, given.device, given.steps, precision, compiled, Rank.of_this_process())
+        PlainLoop(shape, corpus, arguments.device, arguments.steps, precision, compiled, Rank.of_this_process())
         if name == "plain"
-        else OurLoop(shape, corpus, given.device, given.threads, given.steps, precision, compiled)
+        else OurLoop(shape, corpus, arguments.device, arguments.threads, arguments.steps, precision, compiled)
     )
     with loop.trainer.numerics.active() if name == "ours" else contextlib.nullcontext():
-        _serve(pipe, loop, corpus, given, profiled=given.profile and compiled and precision == "float32")
+        _serve(pipe, loop, corpus, arguments, profiled=arguments.profile and compiled and precision == "float32")
 
 
-def _serve(pipe: Connection, loop: Any, corpus: Corpus, given: argparse.Namespace, *, profiled: bool) -> None:
-    clock = time.perf_counter if given.clock == "wall" else time.process_time
+def _serve(pipe: Connection, loop: Any, corpus: Corpus, arguments: argparse.Namespace, *, profiled: bool) -> None:
+    clock = time.perf_counter if arguments.clock == "wall" else time.process_time
     pipe.send("ready")
     while (count := pipe.recv()) is not None:
         began, faults = clock(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -148,10 +148,10 @@ def _serve(pipe: Connection, loop: Any, corpus: Corpus, given: argparse.Namespac
             loop.step()
         seconds = clock() - began
         pipe.send((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults))
-    on_cuda = given.device == "cuda"
+    on_cuda = arguments.device == "cuda"
     memory = torch.cuda.max_memory_allocated() if on_cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    shape = replace(shape_of(given), batch=shape_of(given).batch // given.processes)  # as it was compiled
-    loss = validation_loss(loop.model, corpus, shape, given.device)
+    shape = replace(shape_of(arguments), batch=shape_of(arguments).batch // arguments.processes)  # as it was compiled
+    loss = validation_loss(loop.model, corpus, shape, arguments.device)
     more = (
         {}
         if isinstance(loop, PlainLoop)
@@ -165,10 +165,10 @@ def _serve(pipe: Connection, loop: Any, corpus: Corpus, given: argparse.Namespac
     pipe.send({"val_loss": loss, "memory": memory / 2**20, **more})
 
 
-def shape_of(given: argparse.Namespace) -> Shape:
+def shape_of(arguments: argparse.Namespace) -> Shape:
     """Return the shape of ``--model``, with the batch of ``--batch``."""
-    shape = SHAPES[given.model]
-    return replace(shape, batch=given.batch) if given.batch else shape
+    shape = SHAPES[arguments.model]
+    return replace(shape, batch=arguments.batch) if arguments.batch else shape
 
 
 @torch.no_grad()
@@ -180,8 +180,8 @@ def validation_loss(model: Any, corpus: Corpus, shape: Shape, device: str) -> fl
     for first in range(
         0, len(starts) - shape.batch + 1, shape.batch
     ):  # whole batches, because a compiled model has one shape
-        found = gather(tokens, starts[first : first + shape.batch], shape.tokens)
-        x, y = (torch.from_numpy(a.copy()).to(device) for a in found)
+        batch = gather(tokens, starts[first : first + shape.batch], shape.tokens)
+        x, y = (torch.from_numpy(a.copy()).to(device) for a in batch)
         losses.append(model(x, y).item())
     return float(np.mean(losses))
 
@@ -200,15 +200,17 @@ class Contender:
     end: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, name: str, kind: tuple[str, str, bool], given: argparse.Namespace) -> Contender:
+    def start(cls, name: str, kind: tuple[str, str, bool], arguments: argparse.Namespace) -> Contender:
         context, pipes = multiprocessing.get_context("spawn"), []
-        size, port = given.processes, _free_port()
+        size, port = arguments.processes, _free_port()
         for rank in range(size):
-            here, there = context.Pipe()
+            own_end, other_end = context.Pipe()
             places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
             place = {n: str(v) for n, v in places.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            context.Process(target=serve, args=(there, kind, given, place if size > 1 else {}), daemon=True).start()
-            pipes.append(here)
+            context.Process(
+                target=serve, args=(other_end, kind, arguments, place if size > 1 else {}), daemon=True
+            ).start()
+            pipes.append(own_end)
         assert all(pipe.recv() == "ready" for pipe in pipes)
         return cls(name, pipes)
 
@@ -250,11 +252,13 @@ KINDS = {
 """Contenders by kind of device. Each of ours is compared with the plain loop of the same precision and compilation."""
 
 
-def measure(given: argparse.Namespace) -> list[Contender]:
+def measure(arguments: argparse.Namespace) -> list[Contender]:
     """Run all contenders in turns and return them."""
-    kinds = {name: kind for name, kind in KINDS[given.device].items() if not given.only or name in given.only}
-    contenders = [Contender.start(name, kind, given) for name, kind in kinds.items()]
-    for _ in range(given.steps // ROUND):
+    kinds = {
+        name: kind for name, kind in KINDS[arguments.device].items() if not arguments.only or name in arguments.only
+    }
+    contenders = [Contender.start(name, kind, arguments) for name, kind in kinds.items()]
+    for _ in range(arguments.steps // ROUND):
         for contender in contenders:
             contender.round()
     for contender in contenders:
@@ -262,56 +266,59 @@ def measure(given: argparse.Namespace) -> list[Contender]:
     return contenders
 
 
-def scaling(given: argparse.Namespace) -> tuple[list[Contender], str]:
+def scaling(arguments: argparse.Namespace) -> tuple[list[Contender], str]:
     """Return our compiled step by one and by ``--processes`` processes, measured in turns, and the page as Markdown."""
-    counts = (1, given.processes)
+    counts = (1, arguments.processes)
     contenders = [
         Contender.start(
-            f"{count} process(es)", ("ours", "float32", True), argparse.Namespace(**{**vars(given), "processes": count})
+            f"{count} process(es)",
+            ("ours", "float32", True),
+            argparse.Namespace(**{**vars(arguments), "processes": count}),
         )
         for count in counts
     ]
-    for _ in range(given.steps // ROUND):
+    for _ in range(arguments.steps // ROUND):
         for contender in contenders:
             contender.round()
     for contender in contenders:
         contender.finish()
     one, many = (np.array(contender.rounds[1:]) for contender in contenders)  # the first round compiles
     low, middle, high = np.quantile(one / many, [0.25, 0.5, 0.75])
-    device = device_model(torch.device(given.device))
+    device = device_model(torch.device(arguments.device))
     lines = [
         "# A GPT step by several processes",
         "",
-        f"{datetime.date.today()}, commit {commit()}, {device}, {given.threads} thread(s) for each process, "
-        f"torch {torch.__version__}. {shape_of(given).words}, float32, compiled, {given.steps} steps, "
-        f"{given.clock} time. Command: `python -m benchmarks.gpt --data DIR --processes {given.processes} --scaling "
-        f"--threads {given.threads} --steps {given.steps} --clock {given.clock}`.",
+        f"{datetime.date.today()}, commit {commit()}, {device}, {arguments.threads} thread(s) for each process, "
+        f"torch {torch.__version__}. {shape_of(arguments).words}, float32, compiled, {arguments.steps} steps, "
+        f"{arguments.clock} time. Command: `python -m benchmarks.gpt --data DIR --processes {arguments.processes} "
+        f"--scaling --threads {arguments.threads} --steps {arguments.steps} --clock {arguments.clock}`.",
         "",
         "| | ms a step | val loss |",
         "|---|--:|--:|",
         *(f"| {c.name} | {np.median(c.rounds[1:]):.1f} | {c.end['val_loss']:.3f} |" for c in contenders),
         "",
-        f"{given.processes} processes are {middle:.2f} times as fast as one "
+        f"{arguments.processes} processes are {middle:.2f} times as fast as one "
         f"({low:.2f} to {high:.2f}, quartiles over rounds of {ROUND} steps).",
     ]
     return contenders, "\n".join(lines) + "\n"
 
 
-def page(contenders: list[Contender], given: argparse.Namespace) -> str:
+def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
     """Return the benchmark as Markdown."""
-    device = device_model(torch.device(given.device))
-    corpus, shape = open_corpus(given.data), shape_of(given)
-    config = our_config(shape, corpus, given.threads, given.steps, "float32", False)
+    device = device_model(torch.device(arguments.device))
+    corpus, shape = open_corpus(arguments.data), shape_of(arguments)
+    config = our_config(shape, corpus, arguments.threads, arguments.steps, "float32", False)
     tokens = shape.batch * shape.tokens
     flops = tokens * train_flops_per_token(config.model, count_parameters(config.model, corpus.vocab_size))
     lines = [
         "# A GPT step against a plain loop",
         "",
-        f"{datetime.date.today()}, commit {commit()}, {device}, {given.processes} process(es) of {given.threads} "
-        f"thread(s), Python {platform.python_version()}, torch {torch.__version__}. {shape.words}, "
-        f"{given.steps} steps, {given.clock} time. Command: `python -m benchmarks.gpt --data DIR "
-        f"--model {given.model} --device {given.device} --batch {shape.batch} "
-        f"--threads {given.threads} --processes {given.processes} --steps {given.steps} --clock {given.clock}`.",
+        f"{datetime.date.today()}, commit {commit()}, {device}, {arguments.processes} process(es) of "
+        f"{arguments.threads} thread(s), Python {platform.python_version()}, torch {torch.__version__}. {shape.words}, "
+        f"{arguments.steps} steps, {arguments.clock} time. Command: `python -m benchmarks.gpt --data DIR "
+        f"--model {arguments.model} --device {arguments.device} --batch {shape.batch} "
+        f"--threads {arguments.threads} --processes {arguments.processes} --steps {arguments.steps} "
+        f"--clock {arguments.clock}`.",
         "",
         f"Medians over rounds of {ROUND} steps in which all contenders take turns, each in its own process; ratios "
         "round by round, with quartiles. Ours writes its whole log of the step.",
@@ -320,7 +327,7 @@ def page(contenders: list[Contender], given: argparse.Namespace) -> str:
         "|---|--:|--:|--:|--:|---|--:|--:|",
     ]
     for c in contenders:
-        base = np.array(_counterpart(c, contenders, given.device).rounds[1:])  # the first round compiles
+        base = np.array(_counterpart(c, contenders, arguments.device).rounds[1:])  # the first round compiles
         ms = float(np.median(c.rounds[1:]))
         low, middle, high = np.quantile(base / np.array(c.rounds[1:]), [0.25, 0.5, 0.75])
         lines.append(
@@ -370,20 +377,20 @@ def main() -> None:
     )
     parser.add_argument("--profile", action="store_true", help="also print a profile of our compiled step")
     parser.add_argument("--out", type=Path, help="folder for a dated page and its figures")
-    given = parser.parse_args()
-    given.steps = ROUND * max(2, given.steps // ROUND)
-    if given.scaling and given.processes < 2:
+    arguments = parser.parse_args()
+    arguments.steps = ROUND * max(2, arguments.steps // ROUND)
+    if arguments.scaling and arguments.processes < 2:
         parser.error("--scaling needs --processes 2 or more")
-    contenders = [] if given.scaling else measure(given)
-    contenders, text = scaling(given) if given.scaling else (contenders, page(contenders, given))
+    contenders = [] if arguments.scaling else measure(arguments)
+    contenders, text = scaling(arguments) if arguments.scaling else (contenders, page(contenders, arguments))
     print(text)
-    if given.out is not None:
-        name = f"{datetime.date.today()}-gpt" + (f"-{given.processes}-processes" if given.processes > 1 else "")
-        name += "-scaling" if given.scaling else "-bf16" if all("bf16" in c.name for c in contenders) else ""
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / f"{name}.md").write_text(text, encoding="utf-8")
+    if arguments.out is not None:
+        name = f"{datetime.date.today()}-gpt" + (f"-{arguments.processes}-processes" if arguments.processes > 1 else "")
+        name += "-scaling" if arguments.scaling else "-bf16" if all("bf16" in c.name for c in contenders) else ""
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / f"{name}.md").write_text(text, encoding="utf-8")
         figures = {c.name: {"ms a step": c.rounds, "pages a step": c.faults, **c.end} for c in contenders}
-        (given.out / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        (arguments.out / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def table(store: Path) -> pd.DataFrame:
     return mine[["seed", *RANGES, "numerics", "git_commit", "git_dirty", "weights_hash"]]
 
 
-def page(found: pd.DataFrame) -> tuple[str, bool]:
+def page(runs: pd.DataFrame) -> tuple[str, bool]:
     """Return the comparison as Markdown, and whether every median lies inside."""
     lines = [
         "# Seeds 0 to 11 of the default regime at step 3,000",
@@ -37,28 +37,28 @@ def page(found: pd.DataFrame) -> tuple[str, bool]:
         "| seed | train loss | val accuracy | val loss | weight norm | outside |",
         "|---|---|---|---|---|---|",
     ]
-    for _, row in found.iterrows():
+    for _, row in runs.iterrows():
         outside = [name for name, (low, high) in RANGES.items() if not low <= row[name] <= high]
         values = f"{row['train_loss']:.3f} | {row['val_acc']:.4f} | {row['val_loss']:.2f} | {row['weight_norm']:.2f}"
         lines.append(f"| {row['seed']} | {values} | {', '.join(outside)} |")
-    medians = {name: float(found[name].median()) for name in RANGES}
+    medians = {name: float(runs[name].median()) for name in RANGES}
     lines.append(
         f"| **median** | {medians['train_loss']:.3f} | {medians['val_acc']:.4f} | {medians['val_loss']:.2f} | "
         f"{medians['weight_norm']:.2f} | |"
     )
     lines.append("| *range* | " + " | ".join(f"{low} to {high}" for low, high in RANGES.values()) + " | |")
-    inside = len(found) == len(SEEDS) and all(low <= medians[n] <= high for n, (low, high) in RANGES.items())
+    inside = len(runs) == len(SEEDS) and all(low <= medians[n] <= high for n, (low, high) in RANGES.items())
     verdict = "Every median lies inside its range." if inside else "**Not every median lies inside its range.**"
-    tags = "; ".join(sorted(set(found["numerics"])))
+    tags = "; ".join(sorted(set(runs["numerics"])))
     commits = ", ".join(
         sorted(
             {
                 f"{c[:10]}{' with changes' if d else ''}"
-                for c, d in zip(found["git_commit"], found["git_dirty"], strict=True)
+                for c, d in zip(runs["git_commit"], runs["git_dirty"], strict=True)
             }
         )
     )
-    lines += ["", f"{verdict} {len(found)} of {len(SEEDS)} seeds. Numerics: `{tags}`. Commit {commits}.", ""]
+    lines += ["", f"{verdict} {len(runs)} of {len(SEEDS)} seeds. Numerics: `{tags}`. Commit {commits}.", ""]
     return "\n".join(lines), inside
 
 
@@ -67,11 +67,11 @@ def main() -> int:
     parser.add_argument("store", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results/default-regime"))
     arguments = parser.parse_args()
-    found = table(arguments.store)
-    text, inside = page(found)
+    runs = table(arguments.store)
+    text, inside = page(runs)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "seeds-0-to-11.md").write_text(text)
-    found.to_csv(arguments.out / "seeds-0-to-11.csv", index=False)
+    runs.to_csv(arguments.out / "seeds-0-to-11.csv", index=False)
     print(text)
     return 0 if inside else 1
 

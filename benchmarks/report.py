@@ -43,13 +43,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report")
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--evaluations", type=int, default=30)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        every = max(1, 3000 // given.evaluations)
-        store = write(census(given.runs, np.random.default_rng(0), steps=3000, every=every), Path(folder) / "store")
+        every = max(1, 3000 // arguments.evaluations)
+        store = write(census(arguments.runs, np.random.default_rng(0), steps=3000, every=every), Path(folder) / "store")
         command = [sys.executable, "-c", PHASES, str(store), str(Path(folder) / "out")]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-    print(json.dumps({"runs": given.runs, "evaluations": 3000 // every, "seconds": json.loads(done.stdout)}))
+    print(json.dumps({"runs": arguments.runs, "evaluations": 3000 // every, "seconds": json.loads(done.stdout)}))
     return 0
 
 

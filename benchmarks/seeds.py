@@ -85,10 +85,12 @@ class Team:
         context = multiprocessing.get_context("spawn")
         self.pipes = []
         for i in range(processes):
-            here, there = context.Pipe()
-            context.Process(target=serve, args=(there, kind, threads, i * lanes, lanes, regime), daemon=True).start()
-            self.pipes.append(here)
-            assert here.recv() == "ready"  # one after the other: the first fills the compilation cache
+            own_end, other_end = context.Pipe()
+            context.Process(
+                target=serve, args=(other_end, kind, threads, i * lanes, lanes, regime), daemon=True
+            ).start()
+            self.pipes.append(own_end)
+            assert own_end.recv() == "ready"  # one after the other: the first fills the compilation cache
         self.times: list[float] = []
 
     def run(self, count: int, what: str = "step") -> float:
@@ -143,7 +145,7 @@ def product_rates(regime: Regime) -> dict[str, float]:
 
 def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return each kind's median over the rounds."""
-    return {kind: statistics.median(found[kind] for found in rounds) for kind in rounds[0]}
+    return {kind: statistics.median(seconds[kind] for seconds in rounds) for kind in rounds[0]}
 
 
 def floor_of(flops: int, rates: dict[str, float]) -> float:
@@ -189,7 +191,7 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
             evaluation.append(ours.run(2, "evaluate"))
             forward.append(ours.run(steps, "forward"))
     flops, rate, rate_together = flops_of(config), medians(rates), medians(together)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "flops": flops,
         "rates": rate,
         "floor": floor_of(flops, rate),
@@ -202,11 +204,11 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
     for name, team in teams.items():
         memory, phases = team.end()
         seconds = [t / team.lanes for t in team.times]
-        found["contenders"][name] = {"seconds per lane-step": seconds, "memory": memory, "lanes": team.lanes}
+        results["contenders"][name] = {"seconds per lane-step": seconds, "memory": memory, "lanes": team.lanes}
         if team is ours:
-            found["phases"] = phases_of_a_step(phases, found["step"], statistics.median(forward))
-    found["evaluation"], found["every"] = statistics.median(evaluation), config.eval.every
-    return found
+            results["phases"] = phases_of_a_step(phases, results["step"], statistics.median(forward))
+    results["evaluation"], results["every"] = statistics.median(evaluation), config.eval.every
+    return results
 
 
 def phases_of_a_step(clocked: dict[str, float], step: float, forward: float) -> dict[str, float]:
@@ -290,17 +292,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[50, 200, 800], help="lengths of whole runs")
     parser.add_argument("--regime", type=json.loads, default={}, help="changes of the default regime, as JSON")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
-    given = parser.parse_args(arguments)
-    found = measure(given.rounds, given.steps, given.regime, given.cores)
-    found["profile"] = profiled(given.steps, given.regime)
-    found["scaling"] = scaling(given.steps, given.regime, given.cores)
-    found["run lengths"] = run_lengths([2, *given.lengths], given.regime)
-    found["start-up"] = start_up(given.regime)
-    text = page(found, given.regime, commit())
-    given.out.mkdir(parents=True, exist_ok=True)
-    stem = given.out / f"{datetime.date.today()}-seeds"
+    options = parser.parse_args(arguments)
+    results = measure(options.rounds, options.steps, options.regime, options.cores)
+    results["profile"] = profiled(options.steps, options.regime)
+    results["scaling"] = scaling(options.steps, options.regime, options.cores)
+    results["run lengths"] = run_lengths([2, *options.lengths], options.regime)
+    results["start-up"] = start_up(options.regime)
+    text = page(results, options.regime, commit())
+    options.out.mkdir(parents=True, exist_ok=True)
+    stem = options.out / f"{datetime.date.today()}-seeds"
     stem.with_suffix(".md").write_text(text)
-    stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
     print(text)
 
 

@@ -16,9 +16,9 @@ SEED_STEPS = 3000
 """Steps of one seed in the number of seeds per hour."""
 
 
-def page(found: dict[str, Any], regime: dict[str, Any], commit: str) -> str:
-    """Return the page of the results ``found``; ``regime`` has the changes of the default regime."""
-    rounds = len(next(iter(found["contenders"].values()))["seconds per lane-step"])
+def page(results: dict[str, Any], regime: dict[str, Any], commit: str) -> str:
+    """Return the page of ``results``; ``regime`` has the changes of the default regime."""
+    rounds = len(next(iter(results["contenders"].values()))["seconds per lane-step"])
     over = f" Changes of the default regime: `{regime}`." if regime else ""
     return "\n".join(
         [
@@ -32,27 +32,27 @@ def page(found: dict[str, Any], regime: dict[str, Any], commit: str) -> str:
             f'largest ratio of a round. A seed has {SEED_STEPS:,} steps, without evaluations. "Memory as ours" is the '
             "plain loop with the allocator settings of our workers (freed memory is kept, large pages).",
             "",
-            *contenders(found["contenders"]),
+            *contenders(results["contenders"]),
             "",
             "## Targets",
             "",
-            *targets(found),
+            *targets(results),
             "",
             "## The floor",
             "",
-            *floor(found),
+            *floor(results),
             "",
             "## Where a step's time goes",
             "",
-            *phases(found),
+            *phases(results),
             "",
             "## Profile of a step",
             "",
-            *profile(found),
+            *profile(results),
             "",
             "## Cost against size",
             "",
-            *sizes(found),
+            *sizes(results),
             "",
         ]
     )
@@ -74,27 +74,27 @@ def contenders(entries: dict[str, Any]) -> list[str]:
     return lines
 
 
-def evaluation_share(found: dict[str, Any]) -> float:
+def evaluation_share(results: dict[str, Any]) -> float:
     """Return the evaluations' share of the time with the regime's evaluation interval."""
-    evaluation: float = found["evaluation"] / (found["evaluation"] + found["every"] * found["step"])
+    evaluation: float = results["evaluation"] / (results["evaluation"] + results["every"] * results["step"])
     return evaluation
 
 
-def targets(found: dict[str, Any]) -> list[str]:
-    base, *_, ours = found["contenders"].values()
+def targets(results: dict[str, Any]) -> list[str]:
+    base, *_, ours = results["contenders"].values()
     ratio = statistics.median(
         b / s for b, s in zip(base["seconds per lane-step"], ours["seconds per lane-step"], strict=True)
     )
-    share, start = found["floor"] / found["step"], found["start-up"]
-    bound = statistics.median(base["seconds per lane-step"]) * ours["lanes"] / found["floor"]
+    share, start = results["floor"] / results["step"], results["start-up"]
+    bound = statistics.median(base["seconds per lane-step"]) * ours["lanes"] / results["floor"]
     rows = [
         ("times the plain loop", "10", f"{ratio:.2f}", ratio >= 10),
         ("share of the floor", "at least 60%", f"{100 * share:.0f}%", share >= 0.6),
         (
             "evaluation, share of the time",
             "< 15%",
-            f"{100 * evaluation_share(found):.1f}%",
-            evaluation_share(found) < 0.15,
+            f"{100 * evaluation_share(results):.1f}%",
+            evaluation_share(results) < 0.15,
         ),
         ("memory of a worker", "< 1.5 GB", f"{ours['memory']:.0f} MiB", ours["memory"] * 2**20 < 1.5e9),
         ("planning 2,000 seeds", "< 5 s", f"{start['planning']:.1f} s", start["planning"] < 5),
@@ -119,29 +119,29 @@ def targets(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def floor(found: dict[str, Any]) -> list[str]:
-    rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in found["rates"].items())
-    alone, both = found["floor"], found["floor, all cores"]
+def floor(results: dict[str, Any]) -> list[str]:
+    rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in results["rates"].items())
+    alone, both = results["floor"], results["floor, all cores"]
     return [
-        f"A step needs {found['flops'] / 1e9:.3f} GFLOP of matrix products with shared prefixes. Best rates of any "
+        f"A step needs {results['flops'] / 1e9:.3f} GFLOP of matrix products with shared prefixes. Best rates of any "
         f"path at these shapes on one core, in GFLOP/s: {rates}. Floor: {1e3 * alone:.1f} ms a step. "
-        f"Ours: {1e3 * found['step']:.1f} ms, **{100 * alone / found['step']:.0f}% of the floor**.",
+        f"Ours: {1e3 * results['step']:.1f} ms, **{100 * alone / results['step']:.0f}% of the floor**.",
         "",
         "| at work | floor, ms | ours, ms | share |",
         "|---|---|---|---|",
-        f"| one process, the other cores idle | {1e3 * alone:.1f} | {1e3 * found['step alone']:.1f} | "
-        f"{100 * alone / found['step alone']:.0f}% |",
-        f"| all cores, against the floor of one | {1e3 * alone:.1f} | {1e3 * found['step']:.1f} | "
-        f"{100 * alone / found['step']:.0f}% |",
-        f"| all cores, against the floor while all cores multiply | {1e3 * both:.1f} | {1e3 * found['step']:.1f} | "
-        f"{100 * both / found['step']:.0f}% |",
+        f"| one process, the other cores idle | {1e3 * alone:.1f} | {1e3 * results['step alone']:.1f} | "
+        f"{100 * alone / results['step alone']:.0f}% |",
+        f"| all cores, against the floor of one | {1e3 * alone:.1f} | {1e3 * results['step']:.1f} | "
+        f"{100 * alone / results['step']:.0f}% |",
+        f"| all cores, against the floor while all cores multiply | {1e3 * both:.1f} | {1e3 * results['step']:.1f} | "
+        f"{100 * both / results['step']:.0f}% |",
     ]
 
 
-def phases(found: dict[str, Any]) -> list[str]:
-    evaluation = found["evaluation"] / found["every"]
-    total = sum(found["phases"].values()) + evaluation
-    rows = {**found["phases"], f"evaluation, every {found['every']} steps": evaluation}
+def phases(results: dict[str, Any]) -> list[str]:
+    evaluation = results["evaluation"] / results["every"]
+    total = sum(results["phases"].values()) + evaluation
+    rows = {**results["phases"], f"evaluation, every {results['every']} steps": evaluation}
     return [
         "| phase | ms a step | share |",
         "|---|---|---|",
@@ -149,18 +149,18 @@ def phases(found: dict[str, Any]) -> list[str]:
         "",
         "A step computes forward and backward in one graph. Forward is measured separately, as a pass to the losses; "
         "backward is the rest of the step, so storing activations counts as backward. "
-        f"An evaluation of the whole validation set takes {1e3 * found['evaluation']:.0f} ms.",
+        f"An evaluation of the whole validation set takes {1e3 * results['evaluation']:.0f} ms.",
     ]
 
 
-def profile(found: dict[str, Any]) -> list[str]:
-    products = [row for row in found["profile"] if row["what"].startswith("product ")]
-    rest = [row for row in found["profile"] if not row["what"].startswith("product ")]
+def profile(results: dict[str, Any]) -> list[str]:
+    products = [row for row in results["profile"] if row["what"].startswith("product ")]
+    rest = [row for row in results["profile"] if not row["what"].startswith("product ")]
     spent = sum(row["seconds"] for row in products)
     return [
         f"From torch's profiler, with one lane on the machine. Inside the step the matrix products take "
-        f"{1e3 * spent:.1f} ms, {1e3 * (spent - found['floor']):+.1f} ms against the floor, because their operands are "
-        "not in the nearest cache. The profiler slows the step down, mostly its Python code, so the lines need not add "
+        f"{1e3 * spent:.1f} ms, {1e3 * (spent - results['floor']):+.1f} ms against the floor, because their operands "
+        "are not in the nearest cache. The profiler slows the step down, mostly its Python code, so the lines need not add "
         "up to the step above.",
         "",
         "| what | calls a step | ms a step |",
@@ -189,14 +189,14 @@ def operations(product: str) -> int:
     return 2 * m * k * n
 
 
-def sizes(found: dict[str, Any]) -> list[str]:
+def sizes(results: dict[str, Any]) -> list[str]:
     return [
         "| what | ms a lane-step of a process | GFLOP a step | GFLOP/s | MiB a process |",
         "|---|---|---|---|---|",
         *[
             f"| {row['what']} | {1e3 * row['seconds']:.1f} | {row['flops'] / 1e9:.2f} | "
             f"{row['flops'] / row['seconds'] / 1e9:.0f} | {row['memory']:.0f} |"
-            for row in found["scaling"]
+            for row in results["scaling"]
         ],
         "",
         "Each line is the smallest of three measurements, not in turns: it shows trends over sizes, not differences of "
@@ -209,6 +209,6 @@ def sizes(found: dict[str, Any]) -> list[str]:
         "|---|---|---|",
         *[
             f"| {row['steps']} | {row['seconds']:.2f} | {1e3 * row['seconds'] / row['steps']:.1f} |"
-            for row in found["run lengths"]
+            for row in results["run lengths"]
         ],
     ]

@@ -27,10 +27,10 @@ KINDS = (
 def profiled(steps: int, regime: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of a step, largest first: ``what``, ``calls`` and ``seconds`` per step."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, steps, regime), daemon=True)
+    own_end, other_end = context.Pipe()
+    process = context.Process(target=_serve, args=(other_end, steps, regime), daemon=True)
     process.start()
-    rows: list[dict[str, Any]] = here.recv()
+    rows: list[dict[str, Any]] = own_end.recv()
     process.join()
     return rows
 
