@@ -160,8 +160,8 @@ def profile(results: dict[str, Any]) -> list[str]:
     return [
         f"From torch's profiler, with one lane on the machine. Inside the step the matrix products take "
         f"{1e3 * spent:.1f} ms, {1e3 * (spent - results['floor']):+.1f} ms against the floor, because their operands "
-        "are not in the nearest cache. The profiler slows the step down, mostly its Python code, so the lines need not add "
-        "up to the step above.",
+        "are not in the nearest cache. The profiler slows the step down, mostly its Python code, so the lines need not "
+        "add up to the step above.",
         "",
         "| what | calls a step | ms a step |",
         "|---|---|---|",

@@ -25,4 +25,4 @@ def test_the_floors_by_count_need_no_device(
 def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["device"])
     assert device.main() == 2
-    assert "ask for --estimate" in capsys.readouterr().err
+    assert "use --estimate" in capsys.readouterr().err
