@@ -120,7 +120,7 @@ class TestStudies:
 
     def test_of_no_store_say_so(self, tmp_path: Path) -> None:
         studies = grok.studies(tmp_path / "none")
-        assert "there is none at" in repr(studies["census"])
+        assert f"needs a store at {tmp_path / 'none'}" in repr(studies["census"])
         assert not studies.overview["answered"].any()
         assert studies.findings.empty
 
