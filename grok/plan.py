@@ -74,7 +74,7 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
     own = (
         f" (the preset: {target.params:,} at {target.vocab_size:,} ids)" if target.params and target.vocab_size else ""
     )
-    t8 = "exact" if planned.formula == n.total else "GPT-2's form; this model differs"
+    t8 = "exact" if planned.formula == n.total else "exact for GPT-2's architecture; this model has another"
     rows = [
         ("model", f"{config.experiment}: {config.model.layers} layers of {config.model.d_model}, {vocab_size:,} ids"),
         ("parameters", f"{n.total:,}{own}"),
@@ -84,20 +84,21 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("tokens", f"{planned.tokens:,} = {config.train.steps:,} steps of {planned.tokens_per_step:,}"),
         ("  epochs", f"{planned.epochs:.2f} of {planned.corpus_tokens:,}" if planned.epochs else "give data.path=DIR"),
         ("  Chinchilla-optimal",
-         f"{planned.chinchilla_tokens:.3g}, 20 a parameter; this run has {_share(planned)} that"),
+         f"{planned.chinchilla_tokens:.3g}, 20 per parameter; this run has {_share(planned)} as many"),
         ("  loss by Chinchilla's fit", _fit(n.total, planned.tokens)),
-        ("FLOPs", f"{planned.flops:.3g} ({planned.flops_per_token:.3g} a token, a third of it forward)"),
+        ("FLOPs",
+         f"{planned.flops:.3g} ({planned.flops_per_token:.3g} per token, a third of them in the forward pass)"),
         ("  by 6 N tokens", f"{planned.six_n:.3g}"),
         ("memory of a device", f"{_size(planned.bytes_per_device)} of {_size(planned.machine.memory)}"),
         ("  weights, moments", _size(planned.layout.state)),
         ("  gradients", f"{_size(planned.layout.gradients)}{_room(planned)}"),
         ("  activations, logits", _size(planned.layout.activations)),
         ("  fits", _fits(planned)),
-        ("traffic of a device", f"{_size(planned.layout.traffic)} a step" if planned.devices > 1 else "none"),
+        ("traffic of a device", f"{_size(planned.layout.traffic)} per step" if planned.devices > 1 else "none"),
         ("time", f"{_duration(planned.seconds)} on {planned.devices} x {planned.machine.name} at {planned.mfu:.0%} of"
                  f" {peak / 1e12:,.4g} TFLOP/s ({planned.precision})"),
         ("device hours", f"{planned.device_hours:,.3g}"),
-        ("cost", f"{planned.device_hours * price:,.2f}" if price is not None else "give --price for a device and hour"),
+        ("cost", f"{planned.device_hours * price:,.2f}" if price is not None else "give --price of a device-hour"),
     ]  # fmt: skip
     return "\n".join(f"{name:<28}{text}" for name, text in rows)
 
@@ -114,16 +115,16 @@ def _fits(planned: Plan) -> str:
         least = min(planned.layouts, key=lambda one: one.bytes)
         raise ConfigError(
             f"{planned.parameters.total:,} parameters do not fit {planned.devices} x {planned.machine.name} of "
-            f"{_size(planned.machine.memory)}: the smallest layout needs {_size(least.bytes)} a device ({least}); "
+            f"{_size(planned.machine.memory)}: the smallest layout needs {_size(least.bytes)} per device ({least}); "
             "give more --devices or larger ones"
         )
     best = planned.fitting[0]
-    return f"no: {_size(best.bytes)} with {best}, {_size(best.traffic)} of traffic a step"
+    return f"no: {_size(best.bytes)} with {best}, {_size(best.traffic)} of traffic per step"
 
 
 def _room(planned: Plan) -> str:
     one = planned.layout
-    return "" if one.accumulated or one.gradients > one.activations else ", where activations were"
+    return "" if one.accumulated or one.gradients > one.activations else ", in the place of freed activations"
 
 
 def _share(planned: Plan) -> str:
@@ -132,7 +133,7 @@ def _share(planned: Plan) -> str:
 
 def _fit(parameters: int, tokens: int) -> str:
     if parameters < FITTED_FROM:
-        return f"none: the fit is of models of {FITTED_FROM / 1e6:.0f}M parameters and more"
+        return f"none: the fit is for models of at least {FITTED_FROM / 1e6:.0f}M parameters"
     loss = chinchilla_loss(parameters, tokens)
     return f"{loss:.2f} nats, perplexity {perplexity(loss):.3g} (web text, each token once)"
 

@@ -42,17 +42,18 @@ def activation_bytes(
     on_cpu: bool = False,
     documents: bool = False,
 ) -> float:
-    """Return about how many bytes the backward pass of ``sequences`` at once keeps in the blocks and before the head.
+    """Return the approximate bytes that the blocks and the final norm keep for the backward pass of ``sequences``.
 
-    A block keeps for a token 9 rows of width d (the inputs of two norms, which stay in float32 in half precision;
-    those of three linear layers; queries, keys, values and what attention makes of them) and 2 of the MLP's width, of
-    SwiGLU 4 (both products, silu of one, their product); rotary positions 3 more rows, RMSNorm 2, norms on queries and
-    keys 3; a softmax written out (also for dropout on attention, and ALiBi's on a CPU) the weights of all heads.
-    Dropout keeps its masks, in float32 and drawn before the pass, and the dropped weights of attention.
+    For each token a block keeps 9 rows of the model width. They are the inputs of two norms (float32 also in half
+    precision), the inputs of three linear layers, queries, keys, values, and the output of attention. It also keeps 2
+    rows of the MLP width, or 4 for SwiGLU (two products, silu of one, and their product). Rotary positions add 3 rows,
+    RMSNorm 2, norms of queries and keys 3. Outside the fused kernel, softmax adds the attention weights of all heads.
+    This is also the case for attention dropout, and for ALiBi on a CPU. Dropout adds its masks (float32, drawn before
+    the forward pass) and the attention weights after dropout.
 
-    ``recompute``: with ``blocks`` a block keeps its input only, with ``attention`` attention does; one of them at a
-    time is computed again. Masks stay. ``on_cpu``: fused attention in half precision keeps copies in float32 there.
-    ``documents``: with ``data.document_mask``, whose bias goes to the fused kernel on a CPU, ALiBi's in it.
+    ``recompute``: ``blocks`` keeps only the input of each block, ``attention`` only the input of attention. One block
+    at a time is then computed again. The masks are kept. ``on_cpu``: in half precision fused attention keeps float32
+    copies. ``documents``: ``data.document_mask`` is on. Its bias, with that of ALiBi, then goes to the fused kernel.
     """
     assert model.d_ff is not None and model.dropout_attention is not None
     d, full = model.d_model, 8 if precision == "float64" else 4
@@ -67,7 +68,7 @@ def activation_bytes(
 
 
 def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool, documents: bool) -> float:
-    """Return the bytes that attention keeps for a token; values take ``size`` bytes, in full precision ``full``."""
+    """Return the bytes that attention keeps for a token; a value has ``size`` bytes, or ``full`` in full precision."""
     d, share = model.d_model, model.key_heads() / model.heads
     written_out = model.softmax != "fused" or bool(model.dropout_attention)
     rows = (5 + 2 * share * (share < 1)) * d * size  # grouped queries: also the copies for each query
