@@ -32,10 +32,10 @@ Every setting of `grok run` and `grok sweep`, given as `NAME=VALUE`. `conf/` hol
 *Identity* says which names of a run contain the setting:
 
 - **yes**: `run_id`, `trajectory_id` and `config_id`. Another value is another result.
-- **run and settings**: `run_id` and `config_id`. A longer run walks the same trajectory further.
+- **run and settings**: `run_id` and `config_id`. A longer run continues the same trajectory.
   Where the learning-rate schedule ends with the run, `trajectory_id` contains it, too.
 - **run only**: `run_id`. The run is evaluated at other steps; its weights are the same.
-- **numerics tag**: none of them, but another value may round differently, and the column `numerics` says it.
+- **numerics tag**: none of them, but another value may round differently, and the column `numerics` contains it.
 - **no**: none of them. The value cannot change a result.
 - **resolved**: the resulting stream seeds are in `run_id`, and in `trajectory_id` where they can move training.
   It does not matter whether a seed was given or derived.

@@ -43,9 +43,10 @@ class StabilityConfig:
     )
     signals: str = setting(
         "loss",
-        "Events on which the policy acts: those of the loss, or also those of the norms of gradient and weights, of "
-        "AdamW's second moments, and a stuck loss, stalled weights or repeated data. All others are only logged. With "
-        "`all` a rollback searches the log for the onset, and may return to every checkpoint of checkpoint.keep_every.",
+        "Events on which the policy acts. loss: spikes, rises and non-finite values of the loss. all: also outliers of "
+        "norms and second moments, a stuck loss, stalled weights and repeated data. Other events are only logged. "
+        "With all, a rollback searches the log for the onset and may return to each checkpoint of "
+        "checkpoint.keep_every.",
         choices=("loss", "all"),
         neutral="loss",
     )
@@ -58,17 +59,17 @@ class StabilityConfig:
     )
     growth: float = setting(
         30.0,
-        "Growth of the gradient or weight norm over its lowest median of the last 20 windows that is an event.",
+        "Growth of the gradient or weight norm, over its lowest median of 20 windows, that is an event.",
         above=1,
         neutral=30.0,
     )
-    window: int = setting(50, "Steps of the recent median.", minimum=4, maximum=LARGEST_SIZE)
+    window: int = setting(50, "Number of steps of the recent median.", minimum=4, maximum=LARGEST_SIZE)
     rise: float = setting(1.0, "Stop if the smoothed loss stays this far above its start, in nats.", above=0)
-    rise_steps: int = setting(200, "Steps it must stay there.", minimum=1)
+    rise_steps: int = setting(200, "Number of steps that it must stay there.", minimum=1)
     stuck: float = setting(
         0.5, "A smoothed loss this far above its lowest value is stuck, in nats.", above=0, neutral=0.5
     )
-    stuck_steps: int = setting(500, "Steps it must stay there.", minimum=1, neutral=500)
+    stuck_steps: int = setting(500, "Number of steps that it must stay there.", minimum=1, neutral=500)
     skip_limit: int = setting(
         25,
         "Updates skipped (overflow in fp16, skip_step) among the last 50 before the run ends.",
@@ -81,16 +82,16 @@ class StabilityConfig:
         above=0,
         neutral=1.0,
     )
-    tries: int = setting(3, "Most rollbacks before the run ends.", minimum=1, maximum=100)
+    tries: int = setting(3, "Largest number of rollbacks before the run ends.", minimum=1, maximum=100)
     snapshot_every: int = setting(100, "Steps between the states to which a rollback can return.", minimum=1)
     snapshots: int = setting(
-        4, "How many such states are kept (each has the weights and both moments).", minimum=2, maximum=64
+        4, "Number of such states that are kept (each has the weights and both moments).", minimum=2, maximum=64
     )
     margin: int = setting(
         50, "Least number of steps from a rollback's state to the onset; doubled at each try.", minimum=0
     )
     lr_cut: float = setting(0.5, "Factor on the learning rate of the cut_lr policy.", above=0, below=1)
-    skip_steps: int = setting(50, "Steps of data after the onset that the skip_data policy leaves out.", minimum=0)
+    skip_steps: int = setting(50, "Steps of data after the onset that the skip_data policy skips.", minimum=0)
 
     def rolls_back(self) -> bool:
         """Return whether the policy returns to an earlier state."""
