@@ -19,8 +19,8 @@ ATOMIC = ("tl.atomic_", "aten.index_put", "aten.scatter", "aten.index_add")
 
 def kernel_bytes(source: str) -> float:
     """Return the bytes that a kernel reads and writes, as recorded in its source by Inductor."""
-    found = re.search(r"'kernel_num_gb': ([\d.e+-]+)", source)
-    return float(found[1]) * 1e9 if found else 0.0
+    match = re.search(r"'kernel_num_gb': ([\d.e+-]+)", source)
+    return float(match[1]) * 1e9 if match else 0.0
 
 
 def counted(graph: Graph) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def uncommented(code: str) -> str:
 
 def others(graph: Graph) -> set[str]:
     """Return library calls in the generated code that are neither Triton kernels, products nor row operations."""
-    found = set(re.findall(r"((?:torch\.ops|extern_kernels|aten)\.[\w.]+)\(", graph.code))
-    return {name for name in found if name != "extern_kernels.bmm" and not name.startswith("torch.ops.grok.")}
+    targets = set(re.findall(r"((?:torch\.ops|extern_kernels|aten)\.[\w.]+)\(", graph.code))
+    return {name for name in targets if name != "extern_kernels.bmm" and not name.startswith("torch.ops.grok.")}
 
 
 def calls(graph: Graph) -> Iterable[torch.fx.Node]:
