@@ -86,15 +86,14 @@ def _export(arguments: argparse.Namespace) -> str:
     )
 
 
-_ADDED: Final = ("data.mixture_hashes", "data.document_mask")
+_ADDED: Final = ("data.mixture_hashes", "data.document_mask", "perturb.ulps")
 """Settings that an import never has, and that came later: an import keeps the name that it had before them."""
 
 
 def _import(arguments: argparse.Namespace) -> str:
     from grok.checkpoint import run_folder, save_checkpoint
-    from grok.config.fields import canonical_json
     from grok.gpt.hf import load_hf_folder
-    from grok.gpt.training.checkpoint import capture, deciding_settings, to_checkpoint
+    from grok.gpt.training.checkpoint import capture, to_checkpoint
     from grok.gpt.training.history import History, copy_weights
     from grok.gpt.training.numerics import Numerics
     from grok.gpt.training.trainer import Trainer
@@ -106,9 +105,7 @@ def _import(arguments: argparse.Namespace) -> str:
     config = _settings(model, arguments.data)
     trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
     trainer.model.load_state_dict(model.state_dict())
-    deciding = {n: v for n, v in deciding_settings(config).items() if n not in _ADDED}
-    named = f"{weights_hash(copy_weights(model))}{corpus.hash}{canonical_json(deciding)}"
-    run_id = hashlib.sha256(named.encode()).hexdigest()[:20]
+    run_id = imported_run_id(weights_hash(copy_weights(model)), corpus.hash, config)
     rest = {"data": corpus.hash, "data_path": str(Path(arguments.data).resolve()), "numerics": [], "tries": 0,
             "changes": [], "seconds": 0.0, "started_at": 0.0}  # fmt: skip
     checkpoint = to_checkpoint(run_id, config, capture(trainer, History()), [], rest)
@@ -116,6 +113,15 @@ def _import(arguments: argparse.Namespace) -> str:
     save_checkpoint(run_folder(arguments.store, run_id), checkpoint)
     n = sum(p.numel() for p in model.parameters())
     return f"run {run_id} at step 0 in {arguments.store}/checkpoints: {n:,} parameters"
+
+
+def imported_run_id(weights: str, corpus: str, config: GptConfig) -> str:
+    """Return the run_id of an import, from the hashes of its weights and its corpus and from its settings."""
+    from grok.config.fields import canonical_json
+    from grok.gpt.training.checkpoint import deciding_settings
+
+    deciding = {n: v for n, v in deciding_settings(config).items() if n not in _ADDED}
+    return hashlib.sha256(f"{weights}{corpus}{canonical_json(deciding)}".encode()).hexdigest()[:20]
 
 
 def _settings(model: GPT, data: str) -> GptConfig:
