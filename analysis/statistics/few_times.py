@@ -36,38 +36,46 @@ def geometric_mean(times: Times, level: float = LEVEL, one_more: bool = False) -
 def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
     """Return the ratio of the geometric means of ``slow`` and ``fast``, with Welch's interval of log times.
 
-    Censored times of ``slow`` count with the step of censoring. The ratio and the lower end are then lower bounds, and
-    the upper end is infinite.
+    Raises:
+        NotEnoughData: one side has fewer than two runs or a censored time (then `least_ratio` is a bound).
+    """
+    a, b = _logs(slow), _logs(fast)
+    low, high = (math.exp(end) for end in stats.ttest_ind(a, b, equal_var=False).confidence_interval(level))
+    return Estimate(math.exp(float(a.mean() - b.mean())), low, high, len(a) + len(b), "log-normal, Welch's t", level)
+
+
+def least_ratio(slow: Times, fast: Times, level: float = LEVEL) -> float:
+    """Return a lower bound of the ratio of the geometric mean of these ``slow`` runs to that of ``fast``.
+
+    The times of ``slow`` may be censored and may have any distribution: each is above its ``left``. So the bound is
+    about these runs only. Further runs may be faster, and the spread of censored times is not known. The upper end of
+    Student's interval of ``fast`` makes the bound hold with confidence ``(1 + level) / 2``.
 
     Raises:
-        NotEnoughData: one side has fewer than two runs, or a time of ``fast`` is censored.
+        NotEnoughData: ``slow`` has no run, or ``fast`` has fewer than two runs or a censored time.
     """
-    a, b = np.log(slow.points), _logs(fast)
-    value, n = math.exp(float(a.mean() - b.mean())), len(a) + len(b)
-    if not slow.seen.any():  # all censored by the budget, so they have no spread
-        low = math.exp(float(a.min())) / geometric_mean(fast, level).high
-        return Estimate(value, low, math.inf, n, "cut off, over the log-normal mean", level)
-    if len(a) < 2:
-        raise NotEnoughData("two runs or more on each side")
-    low, high = (math.exp(end) for end in stats.ttest_ind(a, b, equal_var=False).confidence_interval(level))
-    return Estimate(value, low, high if slow.seen.all() else math.inf, n, "log-normal, Welch's t", level)
+    if not len(slow):
+        raise NotEnoughData("a run on each side")
+    return math.exp(float(np.log(np.maximum(slow.left, 1.0)).mean())) / geometric_mean(fast, level).high
 
 
 def growth(share: Floats, times: Times, level: float = LEVEL) -> Estimate:
     """Return the relative increase of time for each decrease of ``share`` by 0.01, from a line through log times.
 
-    Censored times count with the step of censoring, so the result is then a lower bound.
+    Censored times are refused: at large shares they raise the slope, and they shrink the spread, so neither the slope
+    nor the lower end would be a bound.
 
     Raises:
-        NotEnoughData: there are fewer than two values of ``share``, or fewer than four runs.
+        NotEnoughData: there are fewer than two values of ``share`` or fewer than four runs, or a time is censored.
     """
     if len(np.unique(share)) < 2 or len(times) < 4:
         raise NotEnoughData("four runs or more, at two training fractions or more")
+    if not times.seen.all():
+        raise NotEnoughData(f"more steps: {int((~times.seen).sum())} of {len(times)} runs had not generalised")
     line = stats.linregress(share, np.log(times.points))
     half = float(stats.t.ppf(0.5 + level / 2, len(times) - 2)) * float(line.stderr)
     value, low, high = (math.expm1(-0.01 * slope) for slope in (line.slope, line.slope + half, line.slope - half))
-    whole = bool(times.seen.all())
-    return Estimate(value, low, high if whole else math.inf, len(times), "line through log times", level)
+    return Estimate(value, low, high, len(times), "line through log times", level)
 
 
 def _logs(times: Times) -> Floats:

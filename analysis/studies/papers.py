@@ -7,20 +7,20 @@ schedule may differ; the verdicts account for runs that end early. `results/pape
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, as_text, differing_settings, floats, is_random_seed
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.few_times import geometric_mean, growth, ratio_of_times
+from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.few_times import geometric_mean, growth, least_ratio, ratio_of_times
 from analysis.statistics.survival import Times
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import conditions_of
 from analysis.studies.mechanism import WAY, half_way
+from analysis.studies.paper_arms import ADAM, FRACTION, PAPERS, Arm, Paper
 
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "not decided"
 NO_CLAIM: Final = "the paper makes no such claim"
@@ -28,113 +28,10 @@ FEWEST: Final = 3
 """Smallest number of runs of an arm for a verdict on its time: with two, the interval is too wide."""
 FAR: Final = 2.0
 """If no run has generalised by this many times the paper's step, the outcome differs from the paper's."""
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One condition of a paper."""
-
-    name: str
-    settings: Mapping[str, str]
-    """Settings that differ from the defaults, as on the command line."""
-    theirs: int | None = None
-    """Steps to 95% validation accuracy in the paper."""
-    baselines: Mapping[str, float | None] = field(default_factory=dict)
-    """Ratio of times in the paper, by the name of a slower arm; None: the paper does not compare the two."""
-    claimed: bool = True
-    """Whether the paper has this setting; otherwise the steps are compared without a verdict."""
-    free: tuple[str, ...] = ()
-    """Settings that may take any value."""
-    generalises: bool | None = None
-    """Whether it generalises according to the paper, if the paper has no number."""
-
-
-@dataclass(frozen=True)
-class Paper:
-    """The arms of one paper, and steps of the phases that its text names."""
-
-    title: str
-    arms: tuple[Arm, ...]
-    phases: Mapping[str, int] = field(default_factory=dict)
-
-
-def _with(base: Mapping[str, str], **changes: str) -> dict[str, str]:
-    return {**base, **{name.replace("__", "."): value for name, value in changes.items()}}
-
-
-ADAM: Final = '{"_target_":"torch.optim.Adam"}'
-"""torch's Adam, whose weight decay is part of the gradient ("coupled"), as in the paper's code."""
-TIMES_TABLE: Final = {
-    "task.operation": "x*y",
-    "task.modulus": "97",
-    "task.sequence": "a op b =",
-    "model.norm": "pre",
-}
-EMA: Final = _with(TIMES_TABLE, optim__grokfast="ema", optim__weight_decay="0.005")
-MA: Final = _with(TIMES_TABLE, optim__grokfast="ma", optim__grokfast_lamb="5", optim__weight_decay="0.01")
-NO_DECAY, SAME_DECAY, COUPLED = "no filter, no decay", "no filter, AdamW", "no filter, Adam"
-GROKFAST: Final = Paper(
-    "Lee et al. 2024 (Grokfast)",
-    (
-        Arm("EMA filter, Adam", _with(EMA, optim__plugin=ADAM), 910, {NO_DECAY: 43.8, COUPLED: None}),
-        Arm("MA filter, Adam", _with(MA, optim__plugin=ADAM), 790, {NO_DECAY: 50.5}),
-        Arm("EMA filter, AdamW", EMA, 910, {SAME_DECAY: None}, claimed=False),
-        Arm("MA filter, AdamW", MA, 790, claimed=False),
-        Arm(NO_DECAY, _with(TIMES_TABLE, optim__weight_decay="0"), 39_890),
-        Arm(COUPLED, _with(TIMES_TABLE, optim__weight_decay="0.005", optim__plugin=ADAM)),
-        Arm(SAME_DECAY, _with(TIMES_TABLE, optim__weight_decay="0.005")),
-    ),
-)
-ONE_LAYER: Final = {
-    "task.operation": "x+y",
-    "task.modulus": "113",
-    "task.sequence": "a b =",
-    "model.layers": "1",
-    "model.norm": "none",
-    "model.final_norm": "false",
-    "model.activation": "relu",
-    "model.bias": "false",
-    "model.init": "nanda",
-}
-FULL_BATCH: Final = _with(ONE_LAYER, task__train_fraction="0.4", optim__weight_decay="0", train__batch_size="5107")
-PRIETO: Final = Paper(
-    "Prieto et al. 2025",
-    (
-        Arm("softmax", FULL_BATCH, generalises=False),
-        Arm("stablemax", _with(FULL_BATCH, train__loss="stablemax"), generalises=True),
-        Arm("orthogonal gradients", _with(FULL_BATCH, optim__orthogonal_gradient="true"), generalises=True),
-    ),
-)
-NANDA: Final = Paper(
-    "Nanda et al. 2023",
-    (
-        Arm(
-            "x+y mod 113",
-            _with(ONE_LAYER, task__train_fraction="0.3", optim__weight_decay="1", train__batch_size="3830"),
-            generalises=True,
-        ),
-    ),
-    {"memorised": 1_400, "circuit formed": 9_400, "cleaned up": 14_000},
-)
-OPENAI: Final = {
-    "task.modulus": "97",
-    "model.final_norm": "false",
-    "model.activation": "relu",
-    "model.positions": "sinusoidal",
-    "model.bias": "false",
-    "optim.weight_decay": "1",
-}
-FRACTION: Final = "task.train_fraction"
-POWER: Final = Paper(
-    "Power et al. 2022",
-    (
-        Arm("x/y mod 97", OPENAI, free=(FRACTION,)),
-        Arm("products in S5", _with(OPENAI, task__operation="ab", task__modulus="120"), free=(FRACTION,)),
-    ),
-)
-PAPERS: Final = (GROKFAST, PRIETO, POWER, NANDA)
 S5_GROWTH: Final = 0.4, 0.5
-"""Increase of the median time for each 1% less data, between 25 and 30%."""
+"""Increase of the median time to 99% accuracy for each 1% less data, in the vicinity of 25 to 30%."""
+S5_FRACTIONS: Final = 0.25, 0.31
+"""Smallest and largest fraction of a run that is compared with it: at larger fractions the increase is smaller."""
 PARTS: Final = ("final_restricted_loss", "final_excluded_loss")
 """Progress measures of Nanda et al., with the key frequencies of the final weights of a run that generalised."""
 
@@ -290,9 +187,12 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
         word = "generalises" if t.arm.generalises else "does not generalise"
         made.append(_record(t, f"{t.arm.name}: {word}", "curves, no number", _ours(t), judged_outcome(t)))
     if FRACTION in t.arm.free:
-        ours, verdict = _growth(t)
-        theirs = "40 to 50%" if "S5" in t.arm.name else "grows, no number"
-        made.append(_record(t, f"{t.arm.name}: more time for each 1% less data", theirs, ours, verdict))
+        s5 = "S5" in t.arm.name
+        ours, verdict = _growth_s5(t) if s5 else _growth(t)
+        claim = f"{t.arm.name}: more time for each 1% less data"
+        if s5:
+            claim += ", fractions of 25 to 31% (theirs to 99% accuracy, ours to 95%)"
+        made.append(_record(t, claim, "40 to 50%" if s5 else "grows, no number", ours, verdict))
     if t.paper.phases:
         made += _phases(t, curves)
     return made
@@ -311,29 +211,32 @@ def judged_time(t: Trained) -> str:
         return f"{DISAGREES}: none of {n} seeds by {t.cut / theirs:.1f} times the paper's step"
     if seen == 0 and t.cut < theirs:
         return f"{OPEN}: runs ended at step {t.cut:,.0f}, before the paper's step"
-    return f"{OPEN}: {seen} of {n} seeds generalised; at least {FEWEST} seeds and more steps are needed"
+    needs = [f"at least {FEWEST} seeds"] * (n < FEWEST) + ["more steps"] * (seen < n)
+    return f"{OPEN}: {seen} of {_seeds(n)} generalised; {' and '.join(needs)} are needed"
 
 
 def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]:
-    """Return the ratio of the times of ``base`` and ``t``, and the verdict."""
+    """Return the ratio of the times of ``base`` and ``t``, or its bound if runs of ``base`` were cut, and the verdict.
+
+    A bound of these runs decides nothing about further runs, so the verdict is then open.
+    """
+    whole = bool(base.times.seen.all())
     try:
-        e = ratio_of_times(base.times, t.times)
+        e = ratio_of_times(base.times, t.times) if whole else None
+        ours = e.plain(1) if e else f"at least {least_ratio(base.times, t.times):.1f} in these runs"
     except NotEnoughData as gap:
         return "none", f"{OPEN if theirs else NO_CLAIM}: needs {gap.needs}"
-    whole = np.isfinite(e.high)
-    ours = e.plain(1) if whole else f"at least {e.low:.1f}"
     if theirs is None:
         return ours, f"{NO_CLAIM}: the filter alone, with decay on both sides"
-    if whole:
+    if e:
         inside = e.low <= theirs <= e.high
         return (
             ours,
             f"{AGREES if inside else DISAGREES}: the interval {'holds' if inside else 'leaves out'} the paper's",
         )
-    if e.low >= theirs:
-        return ours, f"{AGREES}: more than the paper's"
     needed = float(f"{theirs * geometric_mean(t.times).value:.1g}")
-    return ours, f"{OPEN}: runs of {base.arm.name} ended at step {base.cut:,.0f}; about {needed:,.0f} steps are needed"
+    steps = f"about {needed:,.0f} steps are needed" if base.cut < needed else "more steps are needed"
+    return ours, f"{OPEN}: runs of {base.arm.name} ended at step {base.cut:,.0f}; {steps}"
 
 
 def judged_outcome(t: Trained) -> str:
@@ -346,6 +249,8 @@ def judged_outcome(t: Trained) -> str:
         return f"{OPEN}: {seen} of {_seeds(n)} {far}; longer runs are needed"
     if seen:
         return f"{DISAGREES}: {seen} of {_seeds(n)} generalised"
+    if n < FEWEST:
+        return f"{OPEN}: 0 of {_seeds(n)} {far}; at least {FEWEST} seeds are needed"
     return f"{AGREES} up to the last step: 0 of {_seeds(n)} {far}"
 
 
@@ -354,19 +259,31 @@ def _seeds(n: int) -> str:
 
 
 def _growth(t: Trained) -> tuple[str, str]:
-    """Return the increase of time for each 1% less data, and the verdict."""
-    share = floats(t.rows[f"config.{FRACTION}"])
+    """Return the increase of time for each 1% less data, and the verdict on whether it is above zero."""
     try:
-        e = growth(share, t.times)
+        e, between = _line(t)
     except NotEnoughData as gap:
         return "none", f"{OPEN}: needs {gap.needs}"
-    ours = f"{e.percent(1)}" if np.isfinite(e.high) else f"at least {100 * e.low:.1f}%"
-    between = f"between fractions of {share.min():g} and {share.max():g}"
-    if "S5" in t.arm.name:
-        low, high = S5_GROWTH
-        word = AGREES if e.low <= high and e.high >= low else DISAGREES
-        return ours, f"{word}: {between}"
-    return ours, f"{AGREES if e.low > 0 else OPEN}: {between}" + ("" if e.low > 0 else "; more seeds are needed")
+    more = "" if e.low > 0 else "; more seeds are needed"
+    return e.percent(1), f"{AGREES if e.low > 0 else OPEN}: {between}{more}"
+
+
+def _growth_s5(t: Trained) -> tuple[str, str]:
+    """Return the increase of time for each 1% less data at the paper's fractions, and the verdict on its number."""
+    share = floats(t.rows[f"config.{FRACTION}"])
+    first, last = S5_FRACTIONS
+    near = (share >= first) & (share <= last)
+    try:
+        e, between = _line(replace(t, rows=t.rows[near], times=t.times.take(near), accuracy=t.accuracy[near]))
+    except NotEnoughData as gap:
+        return "none", f"{OPEN}: between fractions of {first:g} and {last:g}, needs {gap.needs}"
+    low, high = S5_GROWTH
+    return e.percent(1), f"{AGREES if e.low <= high and e.high >= low else DISAGREES}: {between}"
+
+
+def _line(t: Trained) -> tuple[Estimate, str]:
+    share = floats(t.rows[f"config.{FRACTION}"])
+    return growth(share, t.times), f"between fractions of {share.min():g} and {share.max():g}"
 
 
 def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:

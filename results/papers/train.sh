@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the runs of results/papers, cut to what an hour of one shared core carries. Give it again and it goes on.
+# Trains the runs of results/papers, cut short for one shared core. Give it again and it goes on.
 #   results/papers/train.sh [STORE]     STORE: results/papers/store
 # PLAN=1 results/papers/train.sh plans and trains nothing. ONLY=grokfast: one paper.
 set -euo pipefail

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.few_times import geometric_mean, growth, ratio_of_times
+from analysis.statistics.few_times import geometric_mean, growth, least_ratio, ratio_of_times
 from analysis.statistics.survival import Times
 
 
@@ -41,9 +41,27 @@ def test_a_ratio_of_times_and_its_bound() -> None:
     fast = at(900, 1000, 1100)
     e = ratio_of_times(at(9_000, 10_000, 11_000), fast)
     assert e.value == pytest.approx(10) and 7 < e.low < 10 < e.high < 14
-    bound = ratio_of_times(cut(5_000, 6_000), fast)
-    assert bound.high == math.inf and bound.low == pytest.approx(5_000 / geometric_mean(fast).high)
-    assert ratio_of_times(Times(np.array([9e3, 5e3]), np.array([9e3 + 1, math.inf])), fast).high == math.inf
+    high = geometric_mean(fast).high
+    assert least_ratio(cut(5_000, 6_000), fast) == pytest.approx(math.sqrt(5_000 * 6_000) / high)
+    partly = Times(np.array([9e3, 5e3]), np.array([9e3 + 1, math.inf]))
+    assert least_ratio(partly, fast) == pytest.approx(math.sqrt(9e3 * 5e3) / high)
+    with pytest.raises(NotEnoughData):
+        ratio_of_times(partly, fast)
+
+
+@pytest.mark.parametrize("spread", [0.02, 2.0])
+def test_the_bound_of_cut_runs_is_one(spread: float) -> None:
+    """Truth: the times of the slow runs without the cut, and the mean from which the fast ones are drawn."""
+    rng = np.random.default_rng(5)
+    misses = partly = 0
+    for _ in range(1000):
+        times, fast = np.exp(rng.normal(8.0, spread, 3)), np.exp(rng.normal(7.0, 0.2, 3))
+        seen = times <= math.exp(8.0 + spread)
+        slow = Times(np.where(seen, times - 1e-6, math.exp(8.0 + spread)), np.where(seen, times, math.inf))
+        misses += least_ratio(slow, at(*fast)) > math.exp(np.log(times).mean() - 7.0)
+        partly += 0 < seen.sum() < 3
+    assert partly > 300
+    assert misses <= 38, "2.5% of 1,000 and 2.6 standard errors"
 
 
 def test_growth_is_the_slope_of_log_time() -> None:
@@ -51,7 +69,16 @@ def test_growth_is_the_slope_of_log_time() -> None:
     noise = np.tile([0.98, 1.02], 4)
     e = growth(share, at(*(1000 * 1.05 ** (100 * (0.6 - share)) * noise)))
     assert e.low < 0.05 < e.high and e.value == pytest.approx(0.05, abs=0.003)
-    assert growth(share, cut(*np.full(8, 500.0))).high == math.inf
+
+
+def test_growth_of_cut_runs_has_no_number() -> None:
+    """True growth 0: all times are 2000, runs at the smaller fractions were cut later."""
+    share = np.repeat([0.3, 0.4, 0.5, 0.6], 2)
+    budget = np.repeat([3000.0, 3000.0, 1500.0, 1000.0], 2)
+    seen = budget > 2000
+    times = Times(np.where(seen, 2000 - 1e-6, budget), np.where(seen, 2000, math.inf))
+    with pytest.raises(NotEnoughData, match="4 of 8 runs had not generalised"):
+        growth(share, times)
 
 
 def test_too_few_runs_have_no_number() -> None:

@@ -12,7 +12,8 @@ import pytest
 from analysis.figures import drawings
 from analysis.observations import as_text, differing_settings
 from analysis.studies import Study
-from analysis.studies.papers import EMA, OPENAI, PAPERS, PRIETO, _moves
+from analysis.studies.paper_arms import EMA, OPENAI, PAPERS, PRIETO
+from analysis.studies.papers import _moves
 from grok.cli.compose import compose
 from grok.config import flatten, load_config
 from tests.analysis.questions import BY_NAME, ask, needs
@@ -60,7 +61,12 @@ def test_a_papers_step_agrees_where_one_more_run_might_have_it() -> None:
     assert claims(runs(ADAM, [2000, 2100, 2200, 2300])).loc[claim, "verdict"].startswith("disagrees: one more run")
     assert "none of 4 seeds by 3.3 times" in claims(runs(ADAM, [9e9] * 4)).loc[claim, "verdict"]
     assert claims(runs(ADAM, [9e9] * 4, steps=500)).loc[claim, "verdict"].startswith("not decided: runs ended at")
-    assert claims(runs(ADAM, [900, 1000])).loc[claim, "verdict"].startswith("not decided: 2 of 2 seeds")
+    for times, words in (
+        ([900, 1000], "2 of 2 seeds generalised; at least 3 seeds are needed"),
+        ([900, 1000, 1100, 9e9], "3 of 4 seeds generalised; more steps are needed"),
+        ([900, 9e9], "1 of 2 seeds generalised; at least 3 seeds and more steps are needed"),
+    ):
+        assert claims(runs(ADAM, times)).loc[claim, "verdict"] == f"not decided: {words}"
 
 
 def test_a_ratio_to_runs_that_were_cut_is_a_bound() -> None:
@@ -70,6 +76,9 @@ def test_a_ratio_to_runs_that_were_cut_is_a_bound() -> None:
     row = claims(fast + runs(slow, [9e9] * 2, steps=8000)).loc[claim]
     assert row["ours"].startswith("at least ") and "ended at step 8,000; about 40,000 steps" in row["verdict"]
     assert row["verdict"].startswith("not decided")
+    row = claims(fast + runs(slow, [56_000, 58_000, 9e9], steps=60_000)).loc[claim]
+    assert "at least 44" < row["ours"] < "at least 50 in these runs"
+    assert row["verdict"].startswith("not decided: runs of no filter, no decay ended at step")
     row = claims(fast + runs(slow, [44_000, 46_000, 48_000], steps=60_000)).loc[claim]
     assert row["verdict"].startswith("agrees: the interval holds")
     row = claims(fast + runs(slow, [4000, 4100, 4200], steps=8000)).loc[claim]
@@ -95,10 +104,28 @@ def test_growth_with_less_data() -> None:
     assert row["verdict"] == "agrees: between fractions of 0.5 and 0.7" and row["seeds"] == "2"
 
 
+def test_the_papers_number_for_s5_holds_at_its_fractions_only() -> None:
+    """Truth: 45% for each 1% less data below 31%, and 10% above."""
+    settings, claim = ARMS["products in S5"], "products in S5: more time for each 1% less data, fractions of 25 to 31%"
+
+    def near(*shares: float) -> pd.Series:
+        truths = []
+        for share in shares:
+            time = 1000 * 1.45 ** (100 * max(0.31 - share, 0)) / 1.10 ** (100 * max(share - 0.31, 0))
+            truths += runs(settings, [0.97 * time, 1.03 * time], steps=60_000, **{"task.train_fraction": share})
+        return claims(truths).loc[f"{claim} (theirs to 99% accuracy, ours to 95%)"]
+
+    assert near(0.25, 0.27, 0.29, 0.31, 0.35, 0.4)["verdict"] == "agrees: between fractions of 0.25 and 0.31"
+    assert near(0.35, 0.4)["verdict"].startswith("not decided: between fractions of 0.25 and 0.31, needs four runs")
+
+
 def test_an_arm_that_must_not_generalise() -> None:
     softmax, *others = PRIETO.arms
-    table = claims(runs(dict(softmax.settings), [9e9]) + runs(dict(others[0].settings), [1000]))
-    assert table.loc["softmax: does not generalise", "verdict"].startswith("agrees up to the last step: 0 of 1 seed")
+    claim = "softmax: does not generalise"
+    table = claims(runs(dict(softmax.settings), [9e9] * 3) + runs(dict(others[0].settings), [1000]))
+    assert table.loc[claim, "verdict"].startswith("agrees up to the last step: 0 of 3 seeds")
+    few = claims(runs(dict(softmax.settings), [9e9]))
+    assert few.loc[claim, "verdict"] == "not decided: 0 of 1 seed by step 3,000; at least 3 seeds are needed"
     assert table.loc["stablemax: generalises", "verdict"] == "agrees: 1 of 1 seed"
     assert claims(runs(dict(softmax.settings), [900])).loc["softmax: does not generalise", "verdict"][:9] == "disagrees"
 
