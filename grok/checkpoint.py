@@ -9,7 +9,8 @@ checkpoints/<run_id>/
 ```
 A folder is written under another name and then renamed, so it exists whole or not at all.
 The manifest has every tensor's dtype and shape and the SHA-256 of the tensor file. Loading
-checks all of it, uses the newest intact checkpoint, and warns of damaged ones.
+checks all of it, uses the newest intact checkpoint, and warns of damaged ones. A checkpoint of which
+only the best or averaged weights are damaged is loaded without them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -30,12 +31,13 @@ from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinis
 from grok.parts import (
     KINDS,
     MANIFEST,
+    SPARE,
     TENSORS,
     EarlierParts,
     Entry,
+    damaged_parts,
     entry_of,
     has_files,
-    has_parts,
     read_parts,
     split,
     write_parts,
@@ -52,7 +54,7 @@ _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 
 
 class DamagedCheckpointWarning(UserWarning):
-    """A checkpoint was left out because its files differ from its manifest."""
+    """A checkpoint, or a part of it, was left out because its files differ from its manifest."""
 
 
 def run_folder(store: str | Path, run_id: str) -> Path:
@@ -88,13 +90,14 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None
 
 
 def has_checkpoint(folder: str | Path) -> bool:
-    """Return whether the run has an intact checkpoint; reads and checks its files."""
-    return any(_is_intact(path) for _, _, path in _saved(Path(folder)))
+    """Return whether the run has a checkpoint that can be loaded; reads and checks its files."""
+    return any(_can_be_loaded(path) for _, _, path in _saved(Path(folder)))
 
 
 def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool = True) -> Checkpoint:
     """Return the newest intact checkpoint of the run's ``folder`` (or that of ``step``), on the CPU.
 
+    Where only best or averaged weights are damaged, they are left out with a warning; ``lost`` has their prefixes.
     Tensors have their saved dtypes and shapes. Sharded tensors are joined; with ``whole=False`` they are not read, and
     ``shards`` is their folder.
 
@@ -105,7 +108,7 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
     candidates = [path for _, at, path in _saved(folder) if step in (None, at)]
     for path in candidates:
         try:
-            manifest, tensors = _load(path)
+            manifest, tensors, lost = _load(path)
             shards = _shards(path, manifest)
             if whole:
                 for prefix, folder_of_shards in shards.items():
@@ -114,6 +117,9 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
         except CheckpointError as error:
             warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
             continue
+        if lost:
+            words = f"{path}: loaded without its {spare_words(lost)}, which are damaged"
+            warnings.warn(words, DamagedCheckpointWarning, stacklevel=2)
         return Checkpoint(
             run_id=manifest["run_id"],
             step=manifest["step"],
@@ -121,6 +127,7 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
             state=manifest["state"],
             parts=tuple(manifest.get("parts", {})),
             shards=shards or None,
+            lost=lost,
         )
     missing = f"no checkpoint in {folder}" if step is None else f"no checkpoint of step {step} in {folder}"
     available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
@@ -128,7 +135,7 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
 
 
 def read_state(folder: str | Path, step: int) -> Checkpoint:
-    """Return the checkpoint of ``step`` without its tensors, after a check of all its files.
+    """Return the checkpoint of ``step`` without its tensors, after a check that it can be loaded.
 
     Raises:
         CheckpointError: it is missing or damaged.
@@ -137,12 +144,37 @@ def read_state(folder: str | Path, step: int) -> Checkpoint:
     for _, at, path in _saved(folder):
         if at == step:
             try:
-                manifest = _intact_manifest(path)
+                manifest, _ = _intact_manifest(path)
             except CheckpointError as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error
             return Checkpoint(run_id=manifest["run_id"], step=step, tensors={}, state=manifest["state"])
     available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
     raise CheckpointError(f"no checkpoint of step {step} in {folder}; steps there: {available}")
+
+
+def damaged_checkpoints(folder: str | Path) -> list[str]:
+    """Return one line for each damaged checkpoint of the run's ``folder``, newest first; reads all their files."""
+    problems = []
+    for _, _, path in _saved(Path(folder)):
+        try:
+            _, lost = _intact_manifest(path)
+        except CheckpointError as error:
+            if path.exists():  # a run in progress removes older ones
+                problems.append(f"{path}: {error}")
+            continue
+        if lost:
+            problems.append(f"{path}: its {spare_words(lost)} are damaged; a load leaves them out")
+    return problems
+
+
+def spare_words(lost: Sequence[str]) -> str:
+    """Return what the parts with these prefixes are, for messages.
+
+    >>> spare_words(["best.", "kept.1.average."])
+    'best and averaged weights'
+    """
+    kinds = {"best.": "best", "average.": "averaged"}
+    return " and ".join(word for end, word in kinds.items() if any(p.endswith(end) for p in lost)) + " weights"
 
 
 def checkpoint_steps(folder: str | Path) -> list[int]:
@@ -257,11 +289,12 @@ def _make_run_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
 
 
-def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return manifest and tensors of a committed folder, after a comparison of its files with the manifest."""
-    manifest = _intact_manifest(path)
+def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], tuple[str, ...]]:
+    """Return manifest, tensors and lost parts of a committed folder, after its files are compared with the manifest."""
+    manifest, lost = _intact_manifest(path)
     tensors = load_tensors(path / TENSORS, manifest["tensors"])
-    return manifest, tensors | read_parts(path, manifest.get("parts", {}))
+    parts = {prefix: entry for prefix, entry in manifest.get("parts", {}).items() if prefix not in lost}
+    return manifest, tensors | read_parts(path, parts), lost
 
 
 def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
@@ -270,22 +303,26 @@ def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
     return own | {prefix: path / e["folder"] for prefix, e in manifest.get("parts_in_shares", {}).items()}
 
 
-def _intact_manifest(path: Path) -> dict[str, Any]:
+def _intact_manifest(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the manifest of a folder whose files equal it, and the damaged parts that a load can do without."""
     try:
         manifest = read_json_object(path / MANIFEST, follow=True)
         fingerprint = manifest.pop("manifest_sha256")
         written_by = manifest["format"]
         whole = fingerprint == _fingerprint(manifest) and file_hash(path / TENSORS) == manifest["sha256"]
-        whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {})) and has_parts(path, manifest)
+        whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))
+        damaged = damaged_parts(path, manifest) if whole else []
+        sharded = manifest.get("parts_in_shares", {})
+        lost = tuple(prefix for prefix in damaged if prefix.endswith(SPARE) and prefix not in sharded)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"its files cannot be read ({error})") from error
-    if not whole:
+    if not whole or len(lost) < len(damaged):
         raise CheckpointError("its bytes differ from those that were written")
     if written_by not in (FORMAT, FORMAT_WITH_PARTS):
         raise CheckpointError(
             f"it has format {written_by}, this version reads {FORMAT} and {FORMAT_WITH_PARTS}: update grok-lab"
         )
-    return dict(manifest)
+    return dict(manifest), lost
 
 
 def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
@@ -293,7 +330,7 @@ def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
     return has_files(folder, written) if written else not folder.exists()
 
 
-def _is_intact(path: Path) -> bool:
+def _can_be_loaded(path: Path) -> bool:
     try:
         _intact_manifest(path)
     except CheckpointError:

@@ -26,6 +26,9 @@ TENSORS: Final = "tensors.safetensors"
 KINDS: Final = ("parts", "parts_in_shares")
 """Keys of a manifest: parts by prefix of their tensors' names; those of one process, and those sharded over several."""
 
+SPARE: Final = ("best.", "average.")
+"""Ends of the prefixes of parts that training does not need: where only these are damaged, a load leaves them out."""
+
 Entry = dict[str, Any]
 """What a manifest says of a part: its ``folder``, its ``files`` with their SHA-256, the layout of whole ``tensors``."""
 
@@ -117,13 +120,12 @@ def read_parts(checkpoint: Path, entries: Mapping[str, Entry]) -> dict[str, torc
     return tensors
 
 
-def has_parts(checkpoint: Path, manifest: Mapping[str, Any]) -> bool:
-    """Return whether the parts that a manifest names are in its folder as they were written, and no others."""
-    entries = [entry for kind in KINDS for entry in manifest.get(kind, {}).values()]
-    named = {entry["folder"]: entry["files"] for entry in entries}
-    if {path.name for path in checkpoint.glob(folder_of("*"))} != set(named):
-        return False
-    return all(has_files(checkpoint / folder, files) for folder, files in named.items())
+def damaged_parts(checkpoint: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Return the prefixes of the parts that are not in the folder as they were written; ``""``: it has others, too."""
+    entries = [(prefix, entry) for kind in KINDS for prefix, entry in manifest.get(kind, {}).items()]
+    others = {path.name for path in checkpoint.glob(folder_of("*"))} - {entry["folder"] for _, entry in entries}
+    damaged = [prefix for prefix, entry in entries if not has_files(checkpoint / entry["folder"], entry["files"])]
+    return [*([""] if others else []), *dict.fromkeys(damaged)]
 
 
 def has_files(folder: Path, files: Mapping[str, str]) -> bool:

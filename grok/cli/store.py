@@ -32,6 +32,7 @@ from grok.store.restore import restore
 from grok.store.schema import KINDS
 from grok.store.unfinished import unfinished_compaction
 from grok.store.verify import unreadable_records, verify
+from grok.untrusted import is_folder
 
 _EXAMPLES: Final = """\
 examples:
@@ -66,7 +67,7 @@ def parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, meaning in (
         ("status", "summarise the store and list what needs attention; writes nothing"),
-        ("verify", "read every byte of the tables and check every guarantee; writes nothing"),
+        ("verify", "read every byte of the tables and checkpoints and check every guarantee; writes nothing"),
         ("compact", "merge small shards into large ones; readers see every row once meanwhile"),
         ("migrate", "bring a store of an older version to the current columns"),
         ("restore", "restore the runs of whole shards in quarantine/"),
@@ -189,11 +190,21 @@ def _print_leases(layout: Layout) -> None:
 
 
 def _verify(path: str) -> int:
-    problems = verify(path)
+    problems = verify(path) + _damaged_checkpoints(Layout(Path(path)))
     for problem in problems:
         print(problem)
     print(f"{path}: {len(problems)} problems" if problems else f"{path}: every guarantee holds")
     return 1 if problems else 0
+
+
+def _damaged_checkpoints(layout: Layout) -> list[str]:
+    """Return one line for each damaged checkpoint of the store."""
+    folders = sorted({p.parent for p in layout.checkpoints.glob("*/*-step-*") if is_folder(p) and is_folder(p.parent)})
+    if not folders:
+        return []
+    from grok.checkpoint import damaged_checkpoints  # imports torch
+
+    return [problem for folder in folders for problem in damaged_checkpoints(folder)]
 
 
 def _compact(path: str) -> int:

@@ -66,7 +66,7 @@ class StoredCheckpoints:
         from grok.checkpoint import load_checkpoint
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the error says it
+            warnings.filterwarnings("ignore", "left out")  # the error says it
             return load_checkpoint(self.folder, step)
 
 
@@ -107,7 +107,7 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None
 
 
 def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
-    from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder
+    from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder, spare_words
 
     folder = run_folder(store_path, run.run_id)
     steps = checkpoint_steps(folder)
@@ -121,6 +121,9 @@ def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Check
         except CheckpointError:
             notes.append(f"{damaged} was trained anew")
             return None
+    if checkpoint.lost:
+        weights = f"{spare_words(checkpoint.lost)} in the checkpoint of run {run.run_id} at step {checkpoint.step}"
+        notes.append(f"Damaged: the {weights}; it went on without them")
     if checkpoint.step != steps[0]:
         notes.append(f"{damaged} went on from step {checkpoint.step}")
     return checkpoint

@@ -28,7 +28,7 @@ def verify(path: str | Path) -> list[str]:
     run; a completed run's row equals its curve's last point; runs of one trajectory and
     numerics tag have equal bits; the records of sweeps and searches can be read; no
     conflict is recorded. Not checked: checkpoints and kept weights, which are compared
-    with their own fingerprints when they are loaded.
+    with their own fingerprints when they are loaded (`grok store verify` checks the checkpoints, too).
 
     Raises:
         StoreError: no store, or a newer schema.

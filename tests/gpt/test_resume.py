@@ -8,19 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
+from grok.checkpoint import DamagedCheckpointWarning, load_checkpoint, run_folder, save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.execute.resume import named_checkpoint
 from grok.gpt import head
+from grok.gpt.training.checkpoint import from_checkpoint
 from grok.gpt.training.engine import train
 from grok.gpt.training.history import point_from_json
 from grok.gpt.training.numerics import Numerics
@@ -65,6 +66,31 @@ def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Pat
     assert whole.tensors.keys() == resumed.tensors.keys()
     for moment, weights in whole.tensors.items():
         assert all(torch.equal(w, resumed.tensors[moment][n]) for n, w in weights.items())
+
+
+def test_a_run_goes_on_without_damaged_best_and_averaged_weights(settings: Build, tmp_path: Path) -> None:
+    """With the bits of a run that never stopped; a mean that lacks its first steps is not kept."""
+    config = settings(save="final", eval__average_share=0.25, eval__average_points=3)
+    whole = result_of(run(config))
+    checkpoint = last_checkpoint(config, 11)
+    assert checkpoint.state["moments"][0]["history"]["averaged_at"] == [10, 11]
+    for part in save_checkpoint(tmp_path / "a", checkpoint).glob("part-*/*"):
+        part.write_bytes(part.read_bytes()[:-1] + b"x")
+    with pytest.warns(DamagedCheckpointWarning, match="loaded without its best and averaged weights"):
+        loaded = load_checkpoint(tmp_path / "a")
+    resumed = result_of(run(config, loaded))
+    assert differences(whole, resumed) == []
+    assert "average" in whole.tensors and "average" not in resumed.tensors
+
+
+def test_a_lost_part_is_lost_in_the_states_that_share_it(settings: Build) -> None:
+    config = settings(stability__policy="new_data_seed", stability__snapshot_every=2, save="final")
+    checkpoint = last_checkpoint(config, 8)
+    shared = [n for n, first in checkpoint.state["same"].items() if first.startswith("best.")]
+    assert shared
+    without = {n: t for n, t in checkpoint.tensors.items() if not n.startswith("best.")}
+    now, older = from_checkpoint(replace(checkpoint, tensors=without, lost=("best.",)))
+    assert now.history.best is None and older and older[-1].history.best is None
 
 
 def test_checkpoint_keeps_every_dtype(settings: Build, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grok.checkpoint import DamagedCheckpointWarning, checkpoint_steps, load_checkpoint, run_folder, save_checkpoint
+from grok.checkpoint import (
+    DamagedCheckpointWarning,
+    checkpoint_steps,
+    damaged_checkpoints,
+    has_checkpoint,
+    load_checkpoint,
+    read_state,
+    run_folder,
+    save_checkpoint,
+)
 from grok.parts import split
 from grok.records import Checkpoint
 from grok.tensors import content_hash
@@ -38,6 +48,12 @@ def equal(a: Checkpoint, b: Checkpoint) -> bool:
 def stored(folder: Path) -> int:
     """Return the number of files of tensors that the disk holds under ``folder``: each once, whatever its names."""
     return len({path.stat().st_ino for path in folder.glob("**/*.safetensors")})
+
+
+def part_of(checkpoint: Path, prefix: str) -> Path:
+    """Return the folder of a part."""
+    entry = json.loads((checkpoint / "manifest.json").read_text())["parts"][prefix]
+    return checkpoint / str(entry["folder"])
 
 
 @pytest.fixture
@@ -93,7 +109,7 @@ def test_damage_does_not_reach_the_next_checkpoint(folder: Path) -> None:
 def test_a_damaged_part_is_noticed(folder: Path, damage: str) -> None:
     save_checkpoint(folder, at(5, snapshots=1), keep=None)
     newest = save_checkpoint(folder, at(9, snapshots=1), keep=None)
-    part = min(newest.glob("part-*")) / "tensors.safetensors"
+    part = part_of(newest, "kept.1.") / "tensors.safetensors"
     if damage == "cut":
         part.write_bytes(part.read_bytes()[:-1])
     elif damage == "gone":
@@ -106,6 +122,24 @@ def test_a_damaged_part_is_noticed(folder: Path, damage: str) -> None:
         shutil.copytree(part.parent, newest / "part-0")
     with pytest.warns(DamagedCheckpointWarning, match="step-9"):
         assert load_checkpoint(folder).step == 5
+
+
+def test_damaged_best_weights_cost_no_checkpoint(folder: Path) -> None:
+    """Two checkpoints share one file of best weights: with one byte of it changed, all of them can be loaded."""
+    for step in (4, 5):
+        newest = save_checkpoint(folder, at(step), keep=None)
+    best = part_of(newest, "best.") / "tensors.safetensors"
+    best.write_bytes(best.read_bytes()[:-1] + b"x")
+    assert has_checkpoint(folder) and read_state(folder, 4).state == {"step": 4}
+    for step in (4, 5):
+        with pytest.warns(DamagedCheckpointWarning, match="loaded without its best weights, which are damaged"):
+            loaded = load_checkpoint(folder, step)
+        assert loaded.lost == ("best.",)
+        assert loaded.tensors.keys() == at(step).tensors.keys() - {"best.w"}
+        assert all(torch.equal(t, at(step).tensors[n]) for n, t in loaded.tensors.items())
+    assert [("best weights are damaged" in line) for line in damaged_checkpoints(folder)] == [True, True]
+    save_checkpoint(folder, at(6), keep=None)
+    assert equal(load_checkpoint(folder), at(6))
 
 
 def test_without_hard_links_each_has_a_copy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from grok.gpt.training.parallel import in_shares, keep, like, local, read_shares
 from grok.gpt.training.ranks import Ranks, one_line
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Counters, Trainer
-from grok.parts import EarlierParts, Entry, entry_of, folder_of, split
+from grok.parts import SPARE, EarlierParts, Entry, entry_of, folder_of, split
 from grok.records import Checkpoint
 from grok.tensors import content_hash
 
@@ -120,7 +120,7 @@ def to_checkpoint(
                 same[prefix + n] = first_name[id(t)]
         moments.append({"step": moment.step, "state": moment.state, "history": moment.history.state()})
     prefixes = ["", *(f"kept.{i}." for i in range(1, len(moments)))]
-    parts = (*prefixes[1:], *(f"{prefix}{weights}." for prefix in prefixes for weights in ("best", "average")))
+    parts = (*prefixes[1:], *(f"{prefix}{weights}" for prefix in prefixes for weights in SPARE))
     shares: dict[str, Tensor] = {n: t for n, t in tensors.items() if isinstance(t, DTensor)}
     state = {"version": VERSION, "settings": deciding_settings(config), "moments": moments, "same": same, **rest}
     if shares:
@@ -225,7 +225,8 @@ def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:
             f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} has version {version!r}; "
             f"this mode reads version {VERSION}"
         )
-    stored = checkpoint.tensors | {n: checkpoint.tensors[first] for n, first in checkpoint.state["same"].items()}
+    shared = {n: first for n, first in checkpoint.state["same"].items() if not first.startswith(checkpoint.lost)}
+    stored = checkpoint.tensors | {n: checkpoint.tensors[first] for n, first in shared.items()}
     moments = []
     for i, entry in enumerate(checkpoint.state["moments"]):
         prefix = "" if i == 0 else f"kept.{i}."

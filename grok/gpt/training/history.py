@@ -71,9 +71,9 @@ class History:
         """Add the present weights, after ``step`` updates, to the mean."""
         now = copy_weights(model)
         self.averaged_at.append(step)
-        if self.average is None:
+        if len(self.averaged_at) == 1:
             self.average = now
-        else:
+        elif self.average is not None:  # None: a damaged checkpoint lost the sum of the earlier ones
             self.average = {n: a + (now[n] - a) / len(self.averaged_at) for n, a in self.average.items()}
 
     def fork(self) -> History:
