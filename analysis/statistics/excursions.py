@@ -29,16 +29,20 @@ class Excursion:
     """First later place within half of the threshold; None if there is none."""
 
 
-def smoothed(losses: ArrayLike) -> NDArray[np.float64]:
+def smoothed(losses: ArrayLike, diverged: bool = False) -> NDArray[np.float64]:
     """Return the running median of ``SMOOTH`` losses (n,), with shorter windows at the ends; NaN counts as infinite.
 
-    The first loss stays: it is that of an untrained model, near the logarithm of the vocabulary.
+    The first loss stays: it is that of an untrained model, near the logarithm of the vocabulary. The last one stays if
+    it is not finite, or if the run ``diverged``: it ended the run, so it is no single hard batch.
     """
     values = np.asarray(losses, dtype=np.float64)
     values = np.where(np.isfinite(values), values, np.inf)
     half = SMOOTH // 2
     medians = [np.quantile(values[max(0, i - half) : i + half + 1], 0.5, method="lower") for i in range(len(values))]
-    return np.array([*values[:1], *medians[1:]])
+    level = np.array([*values[:1], *medians[1:]])
+    if len(level) and (diverged or np.isinf(values[-1])):
+        level[-1] = values[-1]
+    return level
 
 
 def heights(losses: ArrayLike) -> NDArray[np.float64]:
@@ -48,9 +52,9 @@ def heights(losses: ArrayLike) -> NDArray[np.float64]:
     return np.where(np.isfinite(values), values - np.where(np.isfinite(lowest), lowest, 0.0), np.inf)
 
 
-def excursions(losses: ArrayLike, rise: float = RISE) -> list[Excursion]:
-    """Return the excursions of the losses (n,) of successive steps, in their order."""
-    level = smoothed(losses)
+def excursions(losses: ArrayLike, rise: float = RISE, *, diverged: bool = False) -> list[Excursion]:
+    """Return the excursions of the losses (n,) of successive steps, in their order; ``diverged``: see `smoothed`."""
+    level = smoothed(losses, diverged)
     made: list[Excursion] = []
     low = i = 0
     while i < len(level):

@@ -57,13 +57,17 @@ def analyse(observations: Observations, question: Question) -> Spikes:
         raise NotEnoughData(f"at least {FEWEST} language models with a log of their steps")
     factors = _factors(rows)
     last = observations.curves_of(rows.index).sort_values("step").groupby("run_id")["val_loss"].last()
-    records = [_largest(logs[str(run)]) for run in rows.index]
+    diverged = rows["status"] == "diverged"
+    records = [_largest(logs[str(run)], bool(diverged[run])) for run in rows.index]
     runs = pd.DataFrame(factors, index=rows.index).assign(seed=rows["seed"].astype(str))
-    runs = runs.join(pd.DataFrame(records, index=rows.index)).assign(last_loss=floats(last.reindex(rows.index)))
-    curves = [
-        pd.DataFrame({"run_id": run, "step": logs[str(run)]["step"], "loss": smoothed(logs[str(run)]["train_loss"])})
-        for run in rows.index
-    ]
+    runs = runs.join(pd.DataFrame(records, index=rows.index))
+    # the last loss of a diverged run is that of an earlier step than its partners'
+    runs["last_loss"] = np.where(diverged, math.nan, floats(last.reindex(rows.index)))
+    curves = []
+    for run in rows.index:
+        steps = logs[str(run)]
+        loss = smoothed(steps["train_loss"], bool(diverged[run]))
+        curves.append(pd.DataFrame({"run_id": run, "step": steps["step"], "loss": loss}))
     study = Spikes(
         name=question.name,
         title=question.title,
@@ -78,15 +82,20 @@ def analyse(observations: Observations, question: Question) -> Spikes:
     study.notes.append(
         f"A spike: the training loss, a running median of {SMOOTH} steps, rises {RISE} nats or more above its lowest "
         f"value so far. It ends within {RISE / 2} nats of that value. The table of events has the signals during "
-        "training, which need a full window of steps first."
+        "training, which need a full window of steps first. Last validation losses are those of runs that did not "
+        "diverge."
     )
     return study
 
 
 def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Return each run's value, as text, of the settings that differ; settings that vary together are joined."""
+    """Return each run's value, as text, of the settings and the data that differ; those that vary together are joined.
+
+    The data's value is the beginning of its hash.
+    """
     together: dict[tuple[int, ...], list[str]] = {}
-    for column in varying_columns(rows, CONDITION_SETTINGS):
+    rows = rows.assign(**{"config.data": rows["data_hash"].fillna("none").str[:6]})
+    for column in varying_columns(rows, (*CONDITION_SETTINGS, "data")):
         codes = tuple(int(code) for code in pd.factorize(rows[column].map(as_text))[0])
         together.setdefault(codes, []).append(column)
     factors = {}
@@ -98,14 +107,15 @@ def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
     return factors
 
 
-def _largest(log: pd.DataFrame) -> dict[str, Any]:
+def _largest(log: pd.DataFrame, diverged: bool) -> dict[str, Any]:
     """Return the properties of a run's largest spike, and the events that were noticed during training."""
-    every = excursions(log["train_loss"])
+    every = excursions(log["train_loss"], diverged=diverged)
     noticed = log.dropna(subset=["event"]) if "event" in log else log.iloc[:0]
     height = heights(log["train_loss"])
     record: dict[str, Any] = {
         "highest": float(height.max()),
         "highest_step": int(log["step"].iloc[int(height.argmax())]),
+        "last_step": int(log["step"].iloc[-1]),
         "spikes": len(every),
         "spiked": bool(every),
         "noticed": ", ".join(
@@ -138,10 +148,8 @@ def _answer(study: Spikes) -> None:
     text = f"{k} of {n} runs spiked"
     if k:
         back = spiked["back_after"].dropna()
-        text += (
-            f", by {spiked['rise'].median():.1f} nats in the median (at most {spiked['rise'].max():.1f}). "
-            f"{len(back)} of the {k} came back"
-            + (f", after {back.median():.0f} steps in the median (at most {back.max():.0f})" if len(back) else "")
+        text += f", {_rises(spiked['rise'])}. {len(back)} of the {k} came back" + (
+            f", after {back.median():.0f} steps in the median (at most {back.max():.0f})" if len(back) else ""
         )
     study.findings.append(Finding("runs that spiked", f"{k} of {n}", f"{text}.", headline=True))
     if k:
@@ -169,16 +177,16 @@ def _answer(study: Spikes) -> None:
         )
     jumped = runs[runs["highest"] >= JUMP]
     if len(jumped):
-        alone = int((~jumped["spiked"]).sum())
-        text = (
-            f"In {len(jumped)} of {n} runs a single step was {JUMP:g} nats or more above the lowest loss before it (at "
-            f"most {jumped['highest'].max():.1f})"
-        )
-        text += (
-            f"; {alone} of them did not spike: the loss was back in the next step."
-            if alone
-            else "; all of them spiked."
-        )
+        alone = jumped[~jumped["spiked"]]
+        at_end = int((alone["highest_step"] == alone["last_step"]).sum())
+        most = _finite(jumped["highest"]).max()
+        text = f"In {len(jumped)} of {n} runs a single step was {JUMP:g} nats or more above the lowest loss before it"
+        text += f" (at most {most:.1f})" if pd.notna(most) else ""
+        if len(alone) > at_end:
+            text += f"; {len(alone) - at_end} of them did not spike: the loss was back in the next step"
+        if at_end:
+            text += f"; in {at_end} of them it was the last step, which does not show whether it was a spike"
+        text += "." if len(alone) else "; all of them spiked."
         study.findings.append(Finding("runs with a jump", f"{len(jumped)} of {n}", text, headline=True))
     if study.factors:
         cells = runs.groupby(study.factors)["spiked"].agg(["size", "nunique"])
@@ -192,6 +200,24 @@ def _answer(study: Spikes) -> None:
                     f"In {agree} of {len(several)} settings with several seeds all seeds spiked or none did.",
                 )
             )
+
+
+def _finite(values: pd.Series) -> pd.Series:
+    return values[np.isfinite(values.astype(float))]
+
+
+def _rises(rises: pd.Series) -> str:
+    """Return the words for how far the loss rose in the runs that spiked."""
+    finite = _finite(rises)
+    no_number = len(rises) - len(finite)
+    by = f"by {finite.median():.1f} nats in the median (at most {finite.max():.1f})"
+    if not no_number:
+        return by
+    return f"{no_number} of them to a loss that is not finite" + (f", the others {by}" if len(finite) else "")
+
+
+def _listed(values: pd.Series, digits: int) -> str:
+    return ", ".join(f"{v:.{digits}f}" if math.isfinite(v) else "not finite" for v in values)
 
 
 def _by_setting(study: Spikes) -> None:
@@ -217,8 +243,8 @@ def _by_setting(study: Spikes) -> None:
                     "share": share(k, n).percent(0),
                     "p (Holm)": f"{adjusted[factor]:.2g}" if factor in adjusted and value == values[0] else "",
                     f"steps {JUMP:g} nats up": f"{int((here['highest'] >= JUMP).sum())} of {n}",
-                    "median rise": round(float(here["rise"].median()), 2) if k else None,
-                    "last val loss": round(float(here["last_loss"].median()), 3),
+                    "median rise": round(float(_finite(here["rise"]).median()), 2) if k else None,
+                    "last val loss": round(float(_finite(here["last_loss"]).median()), 3),
                     "difference to the first value": "reference" if value == values[0] else gap.plain(3) if gap else "",
                 }
             )
@@ -252,7 +278,7 @@ def _gap(losses: pd.DataFrame, value: str, reference: str) -> Estimate | None:
     """Return the mean difference of matched runs' last losses; None if fewer than two finite pairs differ."""
     if value not in losses or reference not in losses:
         return None
-    gaps = (losses[value] - losses[reference]).dropna().to_numpy(dtype=float)
+    gaps = _finite(losses[value] - losses[reference]).to_numpy(dtype=float)
     if len(gaps) < 2 or float(np.ptp(gaps)) == 0:
         return None
     ends = stats.ttest_1samp(gaps, 0.0).confidence_interval(LEVEL)
@@ -275,9 +301,9 @@ def _tables(study: Spikes) -> None:
                 **dict(zip(study.factors, names if isinstance(names, tuple) else (names,), strict=True)),
                 "spiked": f"{int(group['spiked'].sum())} of {len(group)}",
                 "at step": ", ".join(f"{v:.0f}" for v in group["step"].dropna()),
-                "rise (nats)": ", ".join(f"{v:.2f}" for v in group["rise"].dropna()),
-                "highest step (nats)": ", ".join(f"{v:.1f}" for v in group["highest"]),
-                "last val loss": ", ".join(f"{v:.3f}" for v in group["last_loss"]),
+                "rise (nats)": _listed(group["rise"].dropna(), 2),
+                "highest step (nats)": _listed(group["highest"], 1),
+                "last val loss": ", ".join("diverged" if pd.isna(v) else f"{v:.3f}" for v in group["last_loss"]),
             }
             for names, group in runs.groupby(study.factors, sort=False)
         ]
@@ -294,7 +320,7 @@ def _tables(study: Spikes) -> None:
                     f"{rate:.0%} of its peak{', rising' if rising else ''}"
                     for rate, rising in zip(spiked["rate"], spiked["rising"], strict=True)
                 ],
-                "rise (nats)": spiked["rise"].round(2),
+                "rise (nats)": ["not finite" if math.isinf(v) else round(v, 2) for v in spiked["rise"]],
                 "back after": ["never" if pd.isna(v) else f"{v:.0f} steps" for v in spiked["back_after"]],
                 "gradient norm ×": spiked["gradient norm"].round(1),
                 "weights ×": spiked["weights"].round(2),

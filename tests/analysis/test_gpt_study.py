@@ -181,3 +181,20 @@ def test_conditions_of_one_preset_are_told_apart_by_what_differs() -> None:
     assert {f.label.removesuffix(": best perplexity") for f in study.findings if f.headline} == expected
     (drawing,) = drawings(study)
     assert set(drawing.data["preset"]) == {name.removeprefix("gpt/") for name in expected}
+
+
+@pytest.mark.parametrize(("count", "also"), [(6, False), (8, False), (2, True)])
+def test_the_names_of_conditions_do_not_cover_the_curves(count: int, also: bool) -> None:
+    rows = [
+        run(0, "gpt/shakespeare_char", 1.5, optim={"lr": 0.001 * (i + 1), "weight_decay": 0.1 + also * i})
+        for i in range(count)
+    ]
+    (drawing,) = drawings(ask("gpt", store_of(rows)))
+    (axes,), legends = drawing.figure.axes, drawing.figure.legends
+    inside = [text.get_text() for text in axes.texts if "optim.lr" in text.get_text()]
+    below = [text.get_text() for legend in legends for text in legend.get_texts()]
+    assert (len(inside), len(below)) == ((count, 0) if count == 6 else (0, count))
+    lines = [(line.get_color(), line.get_linestyle()) for legend in legends for line in legend.get_lines()]
+    assert len(set(lines)) == len(below)
+    drawing.png()
+    assert all(not legend.get_window_extent().overlaps(axes.get_window_extent()) for legend in legends)

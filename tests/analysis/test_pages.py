@@ -39,6 +39,34 @@ def test_what_a_page_cites_is_there(page: Path) -> None:
     assert [name for name in pages_own if not list(page.parent.glob(name))] == []
 
 
+def words(folder: str) -> str:
+    return " ".join((RESULTS / folder / "README.md").read_text(encoding="utf-8").split())
+
+
+def test_the_order_of_the_standard_deviations_is_as_the_page_says() -> None:
+    table = pd.read_csv(RESULTS / "spikes-init" / "tables" / "spikes_by_setting.csv")
+    of = table[table["setting"] == "model.init"].set_index("value")["spiked"].str.split(" ").str[0].astype(int)
+    ordered = of[["0.004", "0.006", "0.02", "small"]]
+    assert not ordered.is_monotonic_increasing and not ordered.is_monotonic_decreasing
+    assert "the order of the four is not monotone" in words("spikes-init")
+
+
+def test_the_highest_spike_is_of_the_shape_that_the_page_names() -> None:
+    spikes = pd.read_csv(RESULTS / "spikes-warmup" / "tables" / "spikes.csv")
+    rises = spikes.groupby("model.layers and model.d_model")["rise (nats)"]
+    assert rises.median().idxmax() == "2 and 288" and rises.max().idxmax() == "8 and 144"
+    text = words("spikes-warmup")
+    assert "higher in the median" in text and "highest jump are those of a deep model" in text
+    assert "jumps was added after the runs were seen" in text
+
+
+def test_both_runs_of_a_cell_are_perturbed_and_the_tokens_are_those_of_the_store() -> None:
+    runs = open_store(RESULTS / "language-seeds" / "store").runs()
+    assert (runs["config.perturb.ulps"] == 1).all() and runs["seed_perturb"].nunique() == 2
+    text = words("language-seeds")
+    assert "each perturbed" in text and "153,600 tokens of training" in text
+
+
 def test_no_result_names_a_folder_of_the_machine_that_made_it() -> None:
     """``run --again`` on a committed store would write, or look, where nobody else has anything."""
     folder = re.compile(rb"[\"'=\s](/(?:root|home|tmp|Users|mnt|work)/[\w./-]+)")
