@@ -262,18 +262,19 @@ class Sweep:
         complete = len(stored) == len(requested)
         count = f"{len(stored)}" if complete else f"{len(stored)} of {len(requested)}"
         line = f"{count} run{'s' if len(requested) > 1 else ''} stored in {path} ({new} new)."
+        error = next(iter(totals.failed.values()), "the column error says why")
+        failure = f"{len(failed)} failed: {error}. The same command with retry_failed=true tries them again."
         if totals.fatal is not None:
             line = f"Stopped: {totals.fatal}. {line} {GO_ON}"
         elif totals.paused and not self.interrupted:
             run_id, words = next(iter(totals.paused.items()))
             more = len(totals.paused) - 1
             others = f" ({more} more run{'s' if more > 1 else ''} likewise)" if more else ""
-            line = f"Paused: {line} Of run {run_id}, {words}{others}."
+            line = f"Paused: {line} Of run {run_id}, {words}{others}." + (f" {failure}" if failed else "")
         elif not complete or (self.interrupted and self._left(totals)):
             line = f"{'Interrupted' if self.interrupted else 'Incomplete'}: {line} {GO_ON}"
         elif failed:
-            error = next(iter(totals.failed.values()), "the column error says why")
-            line = f"{line} {len(failed)} failed: {error}. The same command with retry_failed=true tries them again."
+            line = f"{line} {failure}"
         else:
             line = f"{line} Report: grok report {path}"
         say(line)

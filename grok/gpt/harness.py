@@ -162,17 +162,19 @@ def score_tasks(model: GPT, tokenizer: Tokenizer, tasks: Tasks, *, limit: int | 
         DataError: a text has characters that the tokeniser lacks.
     """
     was_training = model.training
-    with _harness(tasks.words), _its_errors(tasks.words):
-        from lm_eval import evaluate
+    try:
+        with _harness(tasks.words), _its_errors(tasks.words):
+            from lm_eval import evaluate
 
-        results = evaluate(
-            _adapter(Predictions(model, tokenizer)),
-            tasks.loaded,
-            limit=limit,
-            bootstrap_iters=BOOTSTRAP,
-            log_samples=False,
-        )
-    model.train(was_training)
+            results = evaluate(
+                _adapter(Predictions(model, tokenizer)),
+                tasks.loaded,
+                limit=limit,
+                bootstrap_iters=BOOTSTRAP,
+                log_samples=False,
+            )
+    finally:
+        model.train(was_training)
     return list(_scores(results))
 
 

@@ -26,7 +26,7 @@ from grok.gpt.model import GPT  # noqa: E402
 from grok.records import Checkpoint  # noqa: E402
 from grok.text.corpus import Corpus  # noqa: E402
 from grok.text.preparation import Request, prepare  # noqa: E402
-from tests.gpt.conftest import prepare_text, result_of, run, text_of  # noqa: E402
+from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of  # noqa: E402
 
 CONTEXT = 32
 PAGES = """task: wikitext_sample
@@ -162,6 +162,19 @@ def test_tasks_are_scored_while_a_run_trains(
     assert {p.step: p.metrics for p in result_of(run(config, resume=half)).curve if p.metrics} == scored
     one = result_of(run(settings(**common, eval__tasks=[file], eval__task_documents=1))).curve[-1].metrics
     assert one != scored[11]
+
+
+def test_tasks_that_cannot_be_scored_cost_no_run(
+    settings: Callable[..., GptConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text with characters that the corpus lacks is named once; the run ends with the bits of one without tasks."""
+    file = task_file(tmp_path, PAGES, [{"page": "ÄÖ"}])
+    (tmp_path / "char").mkdir()
+    char = prepare_text(tmp_path / "char", text_of(300))
+    common = {"data__path": str(char.path), "train__steps": 4, "eval__every": 2, "model__dropout": 0.2}
+    result = result_of(run(settings(**common, eval__tasks=[file])))
+    assert differences(result_of(run(settings(**common))), result) == []
+    assert capsys.readouterr().err.count("eval.tasks could not be scored at step 2 (") == 1
 
 
 def test_tasks_that_cannot_be_read_are_refused_before_training(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -204,7 +205,8 @@ class GptRun(TrainingRun):
                     self.trainer.model, self.corpus.tokenizer, self.config.eval, stream=stream
                 )
         with self.numerics.autocast():
-            curve_point.metrics |= self.tasks.at(point.step, self.trainer.model, self.corpus.tokenizer)
+            say = partial(self.log.say, always=True)
+            curve_point.metrics |= self.tasks.at(point.step, self.trainer.model, self.corpus.tokenizer, say)
         self.history.observe(curve_point, self.trainer.model, keep=self.keeps_weights)
         best = self.history.best_step == point.step
         self.log.evaluation(curve_point, best=best, tokens_per_second=point.tokens_per_second)

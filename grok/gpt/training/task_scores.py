@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from grok.config.gpt import GptConfig
+from grok.errors import GrokError
 from grok.gpt.harness import Tasks, load_tasks, score_tasks
 from grok.gpt.model import GPT
 from grok.records import TASK
 from grok.text.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskScores:
     """The tasks that a run scores, and the steps at which it does."""
 
@@ -35,10 +37,18 @@ class TaskScores:
         tasks = load_tasks(config.eval.tasks, "eval.tasks=") if config.eval.tasks and here else None
         return cls(tasks, steps, config.eval.task_documents)
 
-    def at(self, step: int, model: GPT, tokenizer: Tokenizer) -> dict[str, float]:
-        """Return each metric at ``step``, and its standard error if it has one, by its name in the curve."""
+    def at(self, step: int, model: GPT, tokenizer: Tokenizer, say: Callable[[str], None]) -> dict[str, float]:
+        """Return each metric at ``step``, and its standard error if it has one, by its name in the curve.
+
+        Tasks that cannot be scored are named once, through ``say``, and then left out: the run continues without them.
+        """
         if self.tasks is None or step not in self.steps:
             return {}
-        scores = score_tasks(model, tokenizer, self.tasks, limit=self.documents)
+        try:
+            scores = score_tasks(model, tokenizer, self.tasks, limit=self.documents)
+        except GrokError as error:
+            say(f"eval.tasks could not be scored at step {step} ({error}); the run continues without task scores")
+            self.tasks = None
+            return {}
         values = {f"{TASK}{s.task}.{s.metric}": s.value for s in scores}
         return values | {f"{TASK}{s.task}.{s.metric}_stderr": s.stderr for s in scores if s.stderr is not None}
