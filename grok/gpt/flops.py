@@ -6,6 +6,7 @@ appendix B (attention's share, MFU).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,14 +43,24 @@ MACHINES: Final[dict[str, Machine]] = {
 }
 
 
+_SLOWER_FORMS: Final = {"V100": {"PCIE"}, "RTX4090": {"LAPTOP", "D"}, "H100": {"PCIE", "NVL"}, "H200": {"NVL"}}
+"""Words in a driver's name that mean a form with a lower peak than the table's; the A100's forms have the same peak."""
+
+
 def peak_of_device(name: str, precision: str) -> float | None:
     """Return the peak FLOP/s of a GPU by the name that its driver gives, or None where it is not in the table.
+
+    A slower form of a GPU, and a part of one (MIG), are not in the table.
 
     >>> peak_of_device("NVIDIA GeForce RTX 4090", "bf16"), peak_of_device("NVIDIA T4", "float32")
     (165200000000000.0, None)
     """
-    plain = name.replace(" ", "")
-    known = (m for m in MACHINES.values() if m.name != CPU_CORE and m.name in plain)
+    plain, words = name.replace(" ", ""), set(re.split(r"\W+", name.upper()))
+    known = (
+        m
+        for m in MACHINES.values()
+        if m.name != CPU_CORE and m.name in plain and not words & (_SLOWER_FORMS.get(m.name, set()) | {"MIG"})
+    )
     return next((m.peak_of(precision) for m in known), None)
 
 
