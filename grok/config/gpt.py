@@ -61,7 +61,11 @@ class DataConfig:
         {}, "Further prepared corpora, name and folder; `main` is data.path. All have one tokeniser.", role="none"
     )
     mixture: dict[str, float] = setting(
-        {}, "Share of each named corpus in the training sequences; empty: data.path alone.", role="none", minimum=0
+        {},
+        "Share of each named corpus in the training sequences; empty: data.path alone.",
+        role="none",
+        minimum=0,
+        maximum=1e12,
     )
     mixture_hashes: dict[str, float] = setting(
         {}, "Shares by the corpora's hashes, part of run_id; the plan sets them.", neutral={}

@@ -171,6 +171,7 @@ def test_further_validation_sets_have_losses_of_their_own(
         ({"mixture": {"othr": 1}}, r"data\.mixture names the corpus 'othr'.*did you mean 'other'.*one of main, other"),
         ({"validation": ["no@test"]}, "data.validation names the corpus 'no'"),
         ({"mixture": {"main": 0}}, "expected a weight above 0"),
+        ({"mixture": {"main": 1e308}}, "at most 1000000000000"),
         ({"mixture": {"main": -1}}, "out of range"),
         ({"corpora": {"main": "x"}}, "main is the corpus of data.path"),
         ({"corpora": {"a/b": "x"}}, "'a/b' is no name"),

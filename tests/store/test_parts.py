@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +25,11 @@ from grok.checkpoint import (
     run_folder,
     save_checkpoint,
 )
+from grok.cli.store import main
+from grok.execute.resume import checkpoint_to_resume
 from grok.parts import split
 from grok.records import Checkpoint
+from grok.store import StoreWriter
 from grok.tensors import content_hash
 
 SNAPSHOTS = 3
@@ -140,6 +145,21 @@ def test_damaged_best_weights_cost_no_checkpoint(folder: Path) -> None:
     assert [("best weights are damaged" in line) for line in damaged_checkpoints(folder)] == [True, True]
     save_checkpoint(folder, at(6), keep=None)
     assert equal(load_checkpoint(folder), at(6))
+
+
+def test_the_commands_name_damaged_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    StoreWriter(tmp_path / "S").close()
+    saved = save_checkpoint(run_folder(tmp_path / "S", "abc"), at(5))
+    assert main(["verify", str(tmp_path / "S")]) == 0
+    best = part_of(saved, "best.") / "tensors.safetensors"
+    best.write_bytes(best.read_bytes()[:-1] + b"x")
+    assert main(["verify", str(tmp_path / "S")]) == 1
+    assert f"{saved}: its best weights are damaged; a load leaves them out" in capsys.readouterr().out
+    run: Any = SimpleNamespace(run_id="abc", config=None, extends=None)
+    notes: list[str] = []
+    checkpoint = checkpoint_to_resume(run, str(tmp_path / "S"), notes)
+    assert checkpoint is not None and checkpoint.lost
+    assert notes == ["Damaged: the best weights in the checkpoint of run abc at step 5; it went on without them"]
 
 
 def test_without_hard_links_each_has_a_copy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
