@@ -64,6 +64,8 @@ def shard(model: GPT, numerics: Numerics) -> None:
     mesh = init_device_mesh(numerics.device.type, (dist.get_world_size(),))
     low = LOW.get(numerics.precision)
     policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    if numerics.compile:
+        _allow_versions(len(model.blocks))
     for block in model.blocks:
         if numerics.compile:
             block.compile(dynamic=False, fullgraph=True)
@@ -75,6 +77,15 @@ def shard(model: GPT, numerics: Numerics) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def _allow_versions(blocks: int) -> None:
+    """Let torch compile 8 versions of each block, its own limit for a function: it counts those of a class together."""
+    import torch._dynamo.config as dynamo  # slow to import, and only needed here
+
+    limit = 8 * blocks
+    dynamo.recompile_limit = max(dynamo.recompile_limit, limit)
+    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, limit)
 
 
 def local(tensor: Tensor) -> Tensor:
