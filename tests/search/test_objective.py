@@ -100,10 +100,10 @@ def test_base_yaml_says_the_defaults() -> None:
         ({"objectives": ["median_time", "compute"], "sampler": {"name": "cmaes"}}, "one objective"),
         ({"objectives": ["median_time", "compute"], "pruner": {"name": "wilcoxon"}}, "one objective"),
         ({"first_seed": 1_000_010}, "expected fresh ones"),
-        ({"seeds": 4, "pruner": {"name": "wilcoxon"}}, "leaves none"),
+        ({"seeds": 4, "pruner": {"name": "wilcoxon"}}, "expected fewer, so that a trial can stop"),
         ({"pruner": {"name": "percentile"}}, "growing step counts"),
         ({"pruner": {"name": "percentile", "rungs": [500, 200]}}, "growing step counts"),
-        ({"name": "a/b"}, "expected letters"),
+        ({"name": "a/b"}, "letters, digits"),
         ({"trails": 3}, "did you mean 'study.trials'"),
     ],
 )
