@@ -23,10 +23,27 @@ def load_config(data: Mapping[str, Any]) -> RunConfig:
     mode = data.get("mode", "arithmetic")
     if mode not in MODES:
         raise ConfigError(f"mode={mode!r} is not known{nearest(str(mode), MODES)}: expected one of {', '.join(MODES)}")
-    config = build(MODES[mode], data)
+    try:
+        config = build(MODES[mode], data)
+    except ConfigError:
+        _refuse_another_mode(data, mode)
+        raise
     if isinstance(config, GptConfig):
         require_preset(config)
     return config
+
+
+def _refuse_another_mode(data: Mapping[str, Any], mode: str) -> None:
+    """Refuse a group of settings that only another mode has: a named sweep or an experiment is for that mode.
+
+    Raises:
+        ConfigError: ``data`` has such a group.
+    """
+    groups = {name: {setting.partition(".")[0] for setting in settings_of(cls)} for name, cls in MODES.items()}
+    for group in data:
+        others = [name for name in MODES if group in groups[name] and group not in groups[mode]]
+        if others:
+            raise ConfigError(f"{group} is a group of settings of mode={others[0]}, and this is mode={mode}")
 
 
 def config_columns() -> dict[str, Any]:

@@ -101,6 +101,10 @@ CASES = {
         ["mode=gpt", "experiment=shakespeare_char"],
         ["experiment=shakespeare_char is no preset of mode=gpt", "did you mean 'gpt/shakespeare_char'?"],
     ),
+    "a sweep of the other mode": (
+        ["-m", "sweep=language_seeds"],
+        ["target is a group of settings of mode=gpt", "this is mode=arithmetic"],
+    ),
     "set-up of the other mode": (["mode=gpt", "experiment=nanda"], ["experiment=nanda is no preset of mode=gpt"]),
     "preset of the other mode": (["mode=arithmetic", "experiment=gpt/gpt2_117m"], ["is a preset of mode=gpt"]),
     "gpt without its data": (
