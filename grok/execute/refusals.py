@@ -113,7 +113,7 @@ def refuse_unusable_tasks(configs: Sequence[RunConfig]) -> None:
     """Refuse tasks of language models that nothing here can score. What a file says is checked when its run starts.
 
     Raises:
-        ConfigError: the harness is not installed, or a YAML file is not there.
+        ConfigError: the harness is not installed or does not know a name, or a YAML file is not there.
     """
     tasks = {task for config in configs if isinstance(config, GptConfig) for task in config.eval.tasks}
     if tasks and importlib.util.find_spec("lm_eval") is None:
@@ -121,6 +121,10 @@ def refuse_unusable_tasks(configs: Sequence[RunConfig]) -> None:
     for task in sorted(tasks):
         if task.endswith((".yaml", ".yml")) and not Path(task).is_file():
             raise ConfigError(f"eval.tasks={task}: there is no such file")
+    if tasks:
+        from grok.gpt.harness import refuse_unknown_tasks
+
+        refuse_unknown_tasks(sorted(tasks), "eval.tasks=")
 
 
 def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:

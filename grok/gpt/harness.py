@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from unittest import mock
 import torch
 from torch.nn.functional import cross_entropy
 
-from grok.errors import ConfigError, DataError, GrokError
+from grok.errors import ConfigError, DataError, GrokError, nearest
 from grok.gpt.model import GPT
 from grok.text.tokenizers import Tokenizer
 
@@ -133,15 +134,11 @@ def load_tasks(tasks: Sequence[str], option: str = "--tasks ", *, shots: int | N
     """
     words = f"{option}{','.join(tasks)}"
     with _harness(option), _its_errors(words):
-        from lm_eval.tasks import TaskManager
-
         files = [Path(task) for task in tasks if task.endswith(YAML)]
         for file in files:
             if not file.is_file():
                 raise ConfigError(f"{option}{file}: there is no such file")
-        manager = TaskManager(
-            include_path=[str(file.parent) for file in files] or None, include_defaults=len(files) < len(tasks)
-        )
+        manager = _manager(tuple(str(file.parent) for file in files), defaults=len(files) < len(tasks))
         names = [_name_in(Path(task), option) if Path(task) in files else task for task in tasks]
         loaded = manager.load(names)
         for task in loaded["tasks"].values():
@@ -152,6 +149,33 @@ def load_tasks(tasks: Sequence[str], option: str = "--tasks ", *, shots: int | N
                 task.set_config(key="num_fewshot", value=shots or 0)
             task.set_fewshot_seed(seed=FEWSHOT_SEED)
     return Tasks(words, loaded)
+
+
+def refuse_unknown_tasks(tasks: Sequence[str], option: str) -> None:
+    """Refuse names that the harness does not know, before a run starts. Files are not read.
+
+    Raises:
+        ConfigError: the harness is not installed, or it has no task of a name.
+    """
+    names = [task for task in tasks if not task.endswith(YAML)]
+    if not names:
+        return
+    with _harness(option):
+        known = frozenset(_manager((), defaults=True).all_tasks)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"{option}{name}: the harness has no task of this name{nearest(name, known)}; `lm-eval ls tasks` lists "
+                "its names, and a YAML file describes a task of your own"
+            )
+
+
+@cache
+def _manager(folders: tuple[str, ...], *, defaults: bool) -> Any:
+    """Return the harness's index of tasks: its own ones if ``defaults``, and those in ``folders``. It takes 12 s."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_path=list(folders) or None, include_defaults=defaults)
 
 
 def score_tasks(model: GPT, tokenizer: Tokenizer, tasks: Tasks, *, limit: int | None = None) -> list[TaskScore]:

@@ -189,6 +189,15 @@ def test_tasks_that_cannot_be_read_are_refused_before_training(
 
 
 @pytest.mark.slow
+def test_a_misspelt_task_is_refused_before_anything_is_written(
+    settings: Callable[..., GptConfig], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"eval\.tasks=lambda_openai: .*did you mean 'lambada_openai'\?"):
+        refuse_unusable_tasks([settings(eval__tasks=["lambda_openai"])])
+    refuse_unusable_tasks([settings(eval__tasks=["lambada_openai", "wikitext"])])
+
+
+@pytest.mark.slow
 def test_an_exported_model_gets_the_same_figures_from_the_harness_itself(
     model: GPT, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
