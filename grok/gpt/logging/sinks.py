@@ -7,6 +7,7 @@ takes up its own log at the step it goes on from.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -160,7 +161,7 @@ class TensorBoard:
             self.writer.add_scalar(name, value, step)
 
 
-class PrefixedSink:
+class PrefixedSink(ABC):
     """A log whose step may not go back: after a rollback names have the branch as a prefix."""
 
     number = 0
@@ -180,9 +181,9 @@ class PrefixedSink:
         prefix = f"branch-{self.number}/" if self.number else ""
         return {prefix + name: value for name, value in values.items()}
 
+    @abstractmethod
     def write(self, values: dict[str, float], step: int) -> None:
         """Write numbers by name at a step."""
-        raise NotImplementedError
 
 
 class OwnSink(PrefixedSink):
