@@ -16,9 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-
-torch.set_num_threads(1)
 
 SAMPLES = os.environ.get("GROK_SAMPLES")
 
@@ -48,6 +45,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch  # not above: the process that only gives out tests would import it too
+
+    torch.set_num_threads(1)
     if not torch.cuda.is_available():
         reason = f"needs a CUDA device, torch {torch.__version__} sees none: run `pytest -m cuda` where there is one"
         for item in items:
@@ -59,6 +59,15 @@ def pytest_collection_finish() -> None:
     """Leave what was imported out of every later garbage collection: statsmodels, for one, asks for a whole one."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 50, 100)  # tests make few cycles and have memory enough
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Flush nothing in the process of the tests: no test is about power cuts, and others use the disk too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -92,6 +101,8 @@ def no_global_randomness(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(np.random, name, refuse)
     for name in ("seed", "random", "randint", "shuffle", "choice", "sample", "gauss", "uniform", "randrange"):
         monkeypatch.setattr(random, name, refuse)
+    import torch
+
     monkeypatch.setattr(torch, "manual_seed", refuse)
     monkeypatch.setattr(torch, "seed", refuse)
     before = torch.random.get_rng_state().clone()

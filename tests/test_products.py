@@ -37,7 +37,7 @@ def test_products_and_gradients_are_those_of_float64(rows: int, width: int, feat
         torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("width", "features"), [(24, 40), (40, 24)])
+@pytest.mark.parametrize(("width", "features"), [(24, 40), pytest.param(40, 24, marks=pytest.mark.slow)])
 def test_compiled_they_are_the_same(width: int, features: int) -> None:
     """Whichever operand is the narrower and laid out anew."""
     tensors = normal("x", 50, width), normal("w", features, width), normal("b", features)

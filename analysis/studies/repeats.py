@@ -52,6 +52,9 @@ FEWEST_OTHERS: Final = 20
 """Smallest number of other seeds for their rate."""
 FEWEST_CONTROLS: Final = 5
 """Smallest number of controls, with one run each, for their rate."""
+NEEDED: Final = [*SEEDS, "seed", "seed_perturb", "started_at", "weights_hash", "numerics", "config.precision",
+                 "config.perturb.ulps"]  # fmt: skip
+"""Columns by which repeats are found: a choice of rows from all columns of a store takes many times longer."""
 RARE: Final = 0.1
 """Share of seeds that are hits if none is super: the fastest tenth."""
 MOST_FREQUENT: Final = 0.5
@@ -154,9 +157,10 @@ class _Condition:
 
     def __init__(self, observations: Observations, rows: pd.DataFrame, name: str) -> None:
         self.observations, self.rows, self.name = observations, rows, name
+        self.runs = rows[NEEDED]
         self.kicked = rows["config.perturb.ulps"].fillna(0) > 0
-        plain = rows[~self.kicked]
-        self.precision = str((plain if len(plain) else rows)["config.precision"].mode().iloc[0])
+        plain = self.runs[~self.kicked]
+        self.precision = str((plain if len(plain) else self.runs)["config.precision"].mode().iloc[0])
         self.usual = rows["config.precision"] == self.precision
 
     @cached_property
@@ -170,12 +174,12 @@ class _Condition:
 
     @cached_property
     def _plain(self) -> pd.DataFrame:
-        return self._first(self.rows[~self.kicked & self.usual])
+        return self._first(self.runs[~self.kicked & self.usual])
 
     @cached_property
     def design(self) -> pd.DataFrame:
         """The first runs of triples whose runs are all perturbed; none if they are few, so that they were named."""
-        first = self._first(self.rows[self.usual])
+        first = self._first(self.runs[self.usual])
         known = pd.MultiIndex.from_frame(self._plain[SEEDS])
         perturbed = first[~pd.MultiIndex.from_frame(first[SEEDS]).isin(known)]
         return perturbed if len(perturbed) >= FEWEST_OTHERS else perturbed[:0]
@@ -208,7 +212,8 @@ class _Condition:
     def population(self) -> pd.DataFrame:
         """The own runs that define what is rare: random seeds, else the largest scan, else all own runs."""
         groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [scan.rows for scan in self.scans]
-        return max(groups, key=len, default=self.own if len(self.own) else self._first(self.rows[self.usual]))
+        own = self.own if len(self.own) else self._first(self.runs[self.usual])
+        return self.rows.loc[max(groups, key=len, default=own).index]
 
     @cached_property
     def hit(self) -> Hit:
@@ -278,7 +283,7 @@ class _Condition:
         units: tuple[list[Unit], list[Unit]] = ([], [])
         for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
             others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
-            unchosen = own is None and not self._cells.isdisjoint(_triples(self.rows.loc[runs]))
+            unchosen = own is None and not self._cells.isdisjoint(_triples(self.runs.loc[runs]))
             if not is_control and len(fixed) < len(STREAMS) and (unchosen or not others):
                 continue  # a cell of a crossed design, which nobody chose or without other seeds for comparison
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
@@ -318,21 +323,22 @@ class _Condition:
         free = [f"seed_{s}" for s in STREAMS if s not in fixed]
         if not free:
             return [runs[0] for _, _, runs in controls]
+        seeds = self.runs[free]
         chosen: list[str] = []
         for _, _, runs in controls:
-            taken = self.rows.loc[chosen, free].to_numpy(dtype=np.int64)
-            fresh = np.flatnonzero(distinct(self.rows.loc[runs, free].to_numpy(dtype=np.int64), taken))
+            taken = seeds.loc[chosen].to_numpy(dtype=np.int64)
+            fresh = np.flatnonzero(distinct(seeds.loc[runs].to_numpy(dtype=np.int64), taken))
             chosen += [runs[fresh[0]]] if len(fresh) else []
         return chosen
 
     def _computed_again(self) -> dict[str, list[Repeated]]:
         """Return the repeated triples of seeds, by what a repeat changes: a run's row, the own run, the repeats."""
         by_kind: dict[str, list[Repeated]] = {kind: [] for kind in COMPUTATIONS}
-        triple = self.rows.groupby(SEEDS, sort=True).ngroup()
+        triple = self.runs.groupby(SEEDS, sort=True).ngroup()
         own = dict(zip(triple[self.own.index], self.own.index, strict=True))
         repeated = triple[(triple.map(triple.value_counts()) > 1) | ~triple.isin(list(own))]
         for number, places in repeated.groupby(repeated, sort=True):
-            group = self.rows.loc[places.index].sort_values("started_at", kind="stable")
+            group = self.runs.loc[places.index].sort_values("started_at", kind="stable")
             mine = own.get(number)
             its = group[group.index == mine].iloc[0] if mine is not None else None
             seen = set() if its is None else {its["weights_hash"]}
@@ -364,7 +370,7 @@ class _Condition:
         Runs in ``repeats_only`` are repeats of other seeds; they make no candidate.
         """
         columns, free = [f"seed_{s}" for s in fixed], [f"seed_{s}" for s in STREAMS if s not in fixed]
-        runs = self.rows[self.usual].assign(_kicked=self.kicked[self.usual])
+        runs = self.runs[self.usual].assign(_kicked=self.kicked[self.usual])
         runs = runs.sort_values(["_kicked", "started_at"], kind="stable").drop_duplicates(SEEDS)
         runs = runs[runs.groupby(columns)["seed"].transform("size") > 1]
         scanned = self.own.index[:0].append([scan.rows.index for scan in self.scans])

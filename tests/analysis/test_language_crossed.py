@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -56,6 +57,7 @@ def cross(std: dict[str, float], sizes: dict[str, int], **settings: Any) -> list
     ]
 
 
+@functools.cache
 def language_cross() -> Observations:
     return store_of(cross(STD, {"init": 6, "order": 6, "dropout": 2, "perturb": 2}))
 

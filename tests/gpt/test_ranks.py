@@ -35,8 +35,9 @@ Build = Callable[..., GptConfig]
 TIMINGS = ("tokens_per_second", "mfu", "peak_memory", "data_wait")
 BOTH: dict[str, Any] = {"train__micro_batch": 3, "model__dropout": 0.1, "optim__clip": 0.3}
 """Two micro-batches a step: a sum of two terms has one value, whoever adds."""
-FAULTY = ("nan_batch", "corrupted_batch", "bit_flip", "stalls", "damaged_checkpoint")
-"""Failures that are also injected into two processes."""
+FAULTY = ("nan_batch", "damaged_checkpoint")
+MORE_FAULTY = ("corrupted_batch", "bit_flip", "stalls")
+"""Failures that are also injected into two processes; the second ones in slow tests."""
 SHARED: dict[str, Any] = {**BOTH, "train__parallel": "fsdp"}
 MUON: dict[str, Any] = {**SHARED, "optim__kind": "muon"}
 ROLLS_BACK: dict[str, Any] = {
@@ -126,8 +127,6 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         {"name": "fsdp", "config": build(**SHARED), "resume": str(folder / "fsdp")},
         {"name": "fsdp from one", "config": build(**SHARED), "resume": str(folder / "one")},
         {"name": "ddp from fsdp", "config": build(**BOTH), "resume": str(folder / "fsdp")},
-        {"name": "Muon, half", "config": build(**MUON), "stop_at": 5, "checkpoint": str(folder / "muon")},
-        {"name": "Muon", "config": build(**MUON), "resume": str(folder / "muon")},
         {"name": "parts, first half", "config": build(**ROLLS_BACK), "stop_at": 7, "checkpoint": str(folder / "parts")},
         {
             "name": "parts",
@@ -136,17 +135,29 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             "checkpoint": str(folder / "parts, second half"),
         },
     ]
-    runs += [
-        {"name": f"documents, {kind}", "config": documents(build, folder / kind, train__parallel=kind)}
-        for kind in ("ddp", "fsdp")
-    ]
-    data = str(build().data.path)
-    for name in FAULTY:
-        config = {**settings_of(name, data), "train": {**SMALL["train"], "micro_batch": 2}}
-        fault = {"store": str(folder / name), "damaged": FAULTS[name].damaged}
-        (folder / name / "checkpoints").mkdir(parents=True)
-        runs.append({"name": name, "config": load_config(config), **fault})
+    runs += [{"name": "documents, fsdp", "config": documents(build, folder / "fsdp data", train__parallel="fsdp")}]
+    runs += [faulty(build, folder, name) for name in FAULTY]
     return {**together(folder, runs), "folder": folder}
+
+
+@pytest.fixture(scope="module")
+def more_results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Runs of two processes whose paths the runs of ``results`` take in part: those of slow tests."""
+    folder = tmp_path_factory.mktemp("together, slow")
+    runs: list[dict[str, Any]] = [
+        {"name": "Muon, half", "config": build(**MUON), "stop_at": 5, "checkpoint": str(folder / "muon")},
+        {"name": "Muon", "config": build(**MUON), "resume": str(folder / "muon")},
+        {"name": "documents, ddp", "config": documents(build, folder / "ddp data")},
+    ]
+    return together(folder, runs + [faulty(build, folder, name) for name in MORE_FAULTY])
+
+
+def faulty(build: Build, folder: Path, name: str) -> dict[str, Any]:
+    """Return a run into which the failure ``name`` is injected."""
+    config = {**settings_of(name, str(build().data.path)), "train": {**SMALL["train"], "micro_batch": 2}}
+    (folder / name / "checkpoints").mkdir(parents=True)
+    fault = {"store": str(folder / name), "damaged": FAULTS[name].damaged}
+    return {"name": name, "config": load_config(config), **fault}
 
 
 def documents(build: Build, folder: Path, **changes: Any) -> GptConfig:
@@ -161,13 +172,14 @@ def documents(build: Build, folder: Path, **changes: Any) -> GptConfig:
     return build(**{f"data__{name}": value for name, value in data.items()}, train__micro_batch=3, **changes)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
 def test_a_mixture_of_documents_is_that_of_one_process(
-    build: Build, results: dict[str, Any], tmp_path: Path, kind: str
+    build: Build, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     alone = described(result_of(run(documents(build, tmp_path))))
-    assert to_rounding(alone, results[f"documents, {kind}"])
-    for ours, theirs in zip(alone["curve"], results[f"documents, {kind}"]["curve"], strict=True):
+    both = request.getfixturevalue("results" if kind == "fsdp" else "more_results")[f"documents, {kind}"]
+    assert to_rounding(alone, both)
+    for ours, theirs in zip(alone["curve"], both["curve"], strict=True):
         assert theirs["metrics"] == pytest.approx(ours["metrics"], rel=1e-4)
         assert ours["metrics"].keys() == {"val_loss.other", "val_acc.other"}
 
@@ -194,15 +206,16 @@ def test_shares_equal_the_whole(build: Build, results: dict[str, Any], name: str
     assert results[name]["kept"].keys() == {"final", "best", "average"}
 
 
-def test_muon_in_shares_equals_one_process(build: Build, results: dict[str, Any]) -> None:
+@pytest.mark.slow
+def test_muon_in_shares_equals_one_process(build: Build, more_results: dict[str, Any]) -> None:
     """Matrices are gathered for their update, which is made in bf16; gone on with from a checkpoint in shares."""
-    assert to_rounding(described(result_of(run(build(**MUON)))), results["Muon"], rel=1e-3)
+    assert to_rounding(described(result_of(run(build(**MUON)))), more_results["Muon"], rel=1e-3)
 
 
-@pytest.mark.parametrize("name", FAULTY)
-def test_two_processes_survive_a_fault(results: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize("name", [*FAULTY, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAULTY)])
+def test_two_processes_survive_a_fault(request: pytest.FixtureRequest, name: str) -> None:
     """Also one that only one of them sees, and a rollback to a checkpoint that only one of them reads."""
-    fault, end = FAULTS[name], results[name]
+    fault, end = FAULTS[name], request.getfixturevalue("results" if name in FAULTY else "more_results")[name]
     assert (end["status"], end["steps"]) == ("completed", SMALL["train"]["steps"])
     *abandoned, own = end["branches"]
     assert [reason for reason, _ in abandoned] == [fault.event] * fault.rollbacks and own == ["steps", None]
