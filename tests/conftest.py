@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib.util
 import os
 import random
 import signal
 import threading
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -71,22 +68,14 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def settings_files_are_parsed_once() -> Iterator[None]:
-    """Parse equal texts of settings once in a process: commands in it read the same twenty files again and again."""
-    if not importlib.util.find_spec("omegaconf"):
+def settings_are_composed_quickly() -> Iterator[None]:
+    """Read the settings files once in a process, see :mod:`tests.quick_settings`."""
+    if not importlib.util.find_spec("hydra"):
         yield
         return
-    import omegaconf.omegaconf
-    import yaml
+    from tests.quick_settings import quick_settings
 
-    @functools.cache
-    def parsed(text: str) -> Any:
-        return yaml.load(text, Loader=omegaconf._utils.get_yaml_loader())  # OmegaConf copies what it is given
-
-    once = types.SimpleNamespace(**vars(yaml))
-    once.load = lambda file, Loader: parsed(file if isinstance(file, str) else file.read())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(omegaconf.omegaconf, "yaml", once)
+    with quick_settings():
         yield
 
 
