@@ -150,7 +150,7 @@ def whole_and_stops(over: str) -> tuple[RunResult, dict[int, Checkpoint]]:
 
 
 @pytest.mark.parametrize("at", [7, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 16))])
-@pytest.mark.parametrize("over", RESUMED)
+@pytest.mark.parametrize("over", [*RESUMED[:3], *(pytest.param(o, marks=pytest.mark.slow) for o in RESUMED[3:])])
 def test_resuming_equals_never_having_stopped(over: dict[str, Any], at: int) -> None:
     whole, stops = whole_and_stops(json.dumps(over))
     (event,) = [

@@ -190,7 +190,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestOutput:
     @pytest.mark.parametrize(
-        "words", [["store", "status"], ["plan", "experiment=gpt/gpt2_117m", "--vocab-size", "50257"]]
+        "words",
+        [
+            ["store", "status"],
+            pytest.param(["plan", "experiment=gpt/gpt2_117m", "--vocab-size", "50257"], marks=pytest.mark.slow),
+        ],
     )
     def test_a_reader_may_leave(self, words: list[str], store: Path) -> None:
         """``grok store status S | head -0``."""
@@ -214,7 +218,9 @@ class TestOutput:
         ended = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2 x 3 - gr\\xfcn\n", "")
 
-    @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+    @pytest.mark.parametrize(
+        "closed", [*(pytest.param(c, marks=pytest.mark.slow) for c in (">&-", "2>&-")), ">&- 2>&-"]
+    )
     def test_closed_streams_stop_no_command(self, closed: str, store: Path) -> None:
         line = f"{sys.executable} -m grok store status {store} {closed}"
         ended = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True, text=True, check=False)

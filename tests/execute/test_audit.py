@@ -27,7 +27,10 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, marks=[pytest.mark.slow] * (name == "words"), id=name) for name, words in SETTINGS.items()],
+)
 def test_the_command_in_a_row_gives_its_run_again(door: Door, tmp_path: Path, words: list[str]) -> None:
     assert door("-m", *TINY, *words, "store.path=S", "executor=inline").status == 0
     rows = open_store(tmp_path / "S").runs().set_index("run_id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,16 +21,18 @@ Build = Callable[..., GptConfig]
 
 
 @pytest.fixture
-def store(settings: Build, tmp_path: Path) -> Path:
+def store(settings: Build, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a run's checkpoints of steps 3, 6 and 9; its states to roll back to are inside them."""
-    path = tmp_path / "store"
-    StoreWriter(path).close()
-    config = settings(checkpoint__keep_every=3, checkpoint__minutes=0, stability__policy="cut_lr",
-                      stability__snapshot_every=2)  # fmt: skip
-    for event in run(config):
-        if isinstance(event, Checkpoint):
-            save_checkpoint(run_folder(path, RUN), event, keep=1, keep_every=3)
-    return path
+    trained = tmp_path_factory.getbasetemp() / "averaged"
+    if not trained.exists():
+        StoreWriter(trained).close()
+        config = settings(checkpoint__keep_every=3, checkpoint__minutes=0, stability__policy="cut_lr",
+                          stability__snapshot_every=2)  # fmt: skip
+        for event in run(config):
+            if isinstance(event, Checkpoint):
+                save_checkpoint(run_folder(trained, RUN), event, keep=1, keep_every=3)
+    shutil.copytree(trained, tmp_path / "store")
+    return tmp_path / "store"
 
 
 def averaged(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -35,7 +35,11 @@ def results(name: str, data: Path, store: Path) -> list[RunResult]:
     return found
 
 
-@pytest.mark.parametrize("name", FAULTS)
+ALIKE = ("gradient_explodes", "corrupted_twice", "skips_without_end", "rate_spikes", "moment_flip")
+"""Failures that a fast test's failure is like."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in FAULTS])
 def test_a_fault_is_caught_and_survived(
     name: str, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,7 +165,14 @@ def test_equals_hydra_on_this_projects_settings() -> None:
         check()
 
 
-@pytest.mark.parametrize("key", ["nested.empty.blocks.0", "nested.empty.0.mlp", "model.keys.1", "new.0.deep", "seed.0"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "nested.empty.0.mlp",
+        "model.keys.1",
+        *(pytest.param(key, marks=pytest.mark.slow) for key in ("nested.empty.blocks.0", "new.0.deep", "seed.0")),
+    ],
+)
 def test_a_new_branch_is_what_hydra_makes_of_it(conf: Path, key: str) -> None:
     with both_ways(conf) as both:
         for override in (f"++{key}=3", f"+{key}=3", f"{key}=3"):

@@ -116,7 +116,9 @@ def test_impossible_settings_are_told_as_such(tmp_path: Path) -> None:
     assert heads == {4: "COMPLETE", 5: "PRUNED"}
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "qmc", "nsga2"])
+@pytest.mark.parametrize(
+    "sampler", ["tpe", "gp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cmaes", "qmc", "nsga2"))]
+)
 def test_a_trial_with_a_failed_run_fails_and_the_study_goes_on(sampler: str, tmp_path: Path) -> None:
     """Fast settings fail, here for one seed of three: such a trial is never the best, whatever its other seeds did."""
     world = World(tmp_path, lambda config: config.optim.lr > 2e-3 and config.seed == 1)

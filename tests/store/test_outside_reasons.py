@@ -140,7 +140,7 @@ def open_folder(store: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("command", ["compact", "merge"])
+@pytest.mark.parametrize("command", ["compact", pytest.param("merge", marks=pytest.mark.slow)])
 def test_a_process_that_may_have_no_thread(open_folder: Path, command: str) -> None:
     """Reading with Arrow's threads hung for ever, and what came before had moved every shard."""
     store = open_folder / "store"
