@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from grok.files import replace_text
-from grok.processes import Owner, alive_here
-from grok.untrusted import is_folder, read_json, read_json_object
+from grok.processes import Owner
+from grok.store.in_flight import OWNER, is_owner_alive
+from grok.untrusted import is_folder, read_json_object
 
 STALE: Final = 86400.0
 """Seconds without a sign of life after which a killed sweep's folder is removed by the next one."""
-
-OWNER: Final = ".owner"
-"""In the folder: which process it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,8 @@ class LiveFolder:
             (folder.path / OWNER).write_text(json.dumps(asdict(Owner.this_process())))
         for other in parent.iterdir():
             with suppress(OSError):
-                if is_folder(other) and time.time() - other.stat().st_mtime > STALE and not _lives(other):
+                stale = is_folder(other) and time.time() - other.stat().st_mtime > STALE
+                if stale and not is_owner_alive(other):
                     shutil.rmtree(other)
         return folder
 
@@ -84,11 +83,3 @@ class LiveFolder:
         for file in sorted(self.path.glob("*.json")):
             with suppress(OSError, ValueError):
                 yield read_json_object(file)
-
-
-def _lives(folder: Path) -> bool:
-    """Return whether the folder's sweep is a living process of this machine: then no clock matters."""
-    try:
-        return alive_here(Owner.from_json(read_json(folder / OWNER))) is True
-    except (OSError, ValueError):
-        return False

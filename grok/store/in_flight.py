@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grok.files import replace_text
+from grok.processes import Owner, alive_here
 from grok.records import CurvePoint, Progress, StepPoint
-from grok.untrusted import is_plain, read_json_object
+from grok.untrusted import is_plain, read_json, read_json_object
 
 if TYPE_CHECKING:
     import pandas as pd
 
+OWNER: Final = ".owner"
+"""In a sweep's folder: which process it belongs to."""
 SUFFIX: Final = ".run"
 MOST_STEPS: Final = 1000
 """Largest number of steps of a log that are written; of a longer log every n-th step and the last."""
@@ -30,6 +33,14 @@ COLUMNS: Final = {
     "curves": ("run_id", *(f.name for f in fields(CurvePoint))),
     "steps": ("run_id", *(f.name for f in fields(StepPoint))),
 }
+
+
+def is_owner_alive(folder: Path) -> bool | None:
+    """Return whether the process of a sweep's ``folder`` is alive; None if that cannot be known from this machine."""
+    try:
+        return alive_here(Owner.from_json(read_json(folder / OWNER)))
+    except (OSError, ValueError):
+        return None
 
 
 def write_in_flight(folder: Path, progress: Progress) -> None:
@@ -59,7 +70,8 @@ def remove_in_flight(folder: Path, run_ids: Iterable[str]) -> None:
 def read_in_flight(live: Path, kind: str, stored: Collection[str]) -> pd.DataFrame:
     """Return ``runs`` in flight, or their ``curves`` or ``steps``; ``written`` is in seconds since 1970.
 
-    Left out are runs in ``stored``, which have rows by now, and files that cannot be parsed.
+    Left out are runs in ``stored``, which have rows by now, runs of a sweep that was killed on this machine, and files
+    that cannot be parsed.
     """
     import pandas as pd
 
@@ -76,7 +88,10 @@ def read_in_flight(live: Path, kind: str, stored: Collection[str]) -> pd.DataFra
 
 
 def _files(live: Path) -> Iterator[dict[str, Any]]:
+    killed = {folder for folder in live.glob("*") if is_owner_alive(folder) is False}
     for file in sorted(live.glob(f"*/*{SUFFIX}")):
+        if file.parent in killed:
+            continue
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             known = read_json_object(file)
             names = {kind: set(COLUMNS[kind]) for kind in ("curves", "steps")}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ from analysis.answers import compile_report
 from analysis.observations import Observations
 from analysis.writing import write_report
 from grok.execute import worker
-from grok.records import Checkpoint
-from grok.store import open_store
+from grok.processes import Owner
+from grok.records import Checkpoint, Progress
+from grok.store import StoreWriter, open_store
+from grok.store.in_flight import OWNER, write_in_flight
 from tests.doors.conftest import Door
 from tests.gpt.conftest import prepare_text, text_of
 
@@ -45,3 +49,16 @@ def test_curves_of_a_run_in_flight(door: Door, tmp_path: Path, monkeypatch: pyte
     assert store.in_flight().empty and len(store.runs()) == 1
     assert not list((tmp_path / "S").glob("live/*/*.run"))
     assert "Runs in flight" not in [s.title for s in compile_report(Observations.read("S")).studies]
+
+
+def test_runs_of_a_killed_sweep_are_not_in_flight(tmp_path: Path) -> None:
+    """Of a sweep on another machine nobody here knows whether it lives."""
+    StoreWriter(tmp_path / "S").close()
+    mine = Owner.this_process()
+    owners = {"lives": mine, "killed": replace(mine, started="0"), "far": replace(mine, machine="another")}
+    for name, owner in owners.items():
+        folder = tmp_path / "S" / "live" / name
+        folder.mkdir(parents=True)
+        (folder / OWNER).write_text(json.dumps(asdict(owner)))
+        write_in_flight(folder, Progress(run_id=f"run-{name}", step=1, steps=2))
+    assert sorted(open_store(tmp_path / "S").in_flight()["run_id"]) == ["run-far", "run-lives"]

@@ -14,10 +14,11 @@ from pathlib import Path
 import pyte
 import pytest
 
-from grok.execute.live import OWNER, LiveFolder
+from grok.execute.live import LiveFolder
 from grok.execute.progress import ProgressView, Standing
 from grok.execute.retry import Totals
 from grok.store import open_store
+from grok.store.in_flight import OWNER
 from tests.doors.conftest import TINY, Door, environment
 
 
