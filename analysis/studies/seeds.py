@@ -105,7 +105,8 @@ def _layers(runs: pd.DataFrame) -> pd.DataFrame:
     names = sorted({name for layers in maps.values() for name in layers})
     columns = {"layers": runs["layers"]}
     for name in names if len(names) <= MOST_LAYERS else ():
-        columns[f"layers.{name}"] = runs["layers"].map({t: m.get(name) for t, m in maps.items()}).astype("Int64")
+        drawn = [maps[text].get(name) for text in runs["layers"]]  # Series.map would put the seeds through a float
+        columns[f"layers.{name}"] = pd.Series(pd.array(drawn, dtype="Int64"), index=runs.index)
     return pd.DataFrame(columns, index=runs.index)
 
 
@@ -192,8 +193,10 @@ def compact(table: pd.DataFrame, by_accuracy: bool = True) -> pd.DataFrame:
         if column.startswith("seed_") and _follows(table, column):
             continue
         values = table[column]
-        hashed = column.startswith("seed") and bool((values >= SHOWN_SEED).any())
-        frame[name] = values.astype(str) if hashed else values.round(4) if values.dtype.kind == "f" else values
+        hashed = column.startswith(("seed", "layers.")) and bool((values >= SHOWN_SEED).any())
+        if hashed:
+            values = values.astype(str).where(values.notna())
+        frame[name] = values.round(4) if values.dtype.kind == "f" else values
     return frame
 
 

@@ -112,6 +112,14 @@ def test_a_large_seed_is_text_in_the_page() -> None:
     assert sorted(compact["init"]) == [str(2**62 + i) for i in range(3)]
 
 
+def test_a_large_layer_seed_is_exact_beside_runs_without_one() -> None:
+    large = 2**62 + 1
+    runs = [Truth({"seed": 4, "seeds.layers": layers}, 2000.0) for layers in ({}, {"head": large})]
+    table = seeds.seed_table(simulate(runs))
+    assert table["layers.head"].dropna().tolist() == [large] and table["layers.head"].isna().sum() == 1
+    assert seeds.compact(table)["layers.head"].dropna().tolist() == [str(large)]
+
+
 def test_short_commands_leave_out_what_the_master_seed_gives() -> None:
     configs = [
         load_config({"seed": 3}),
