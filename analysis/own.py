@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import pandas as pd
 
 from analysis.observations import Observations
 from analysis.statistics.estimate import NotEnoughData
+from analysis.studies import QUESTIONS
 from analysis.studies.base import OwnStudy, Study
 from grok.errors import ConfigError
-from grok.plugins import activate, code_of, load
+from grok.plugins import PLUGIN_PATH, activate, active, code_of, load
 
 Own = Callable[[Observations], Study]
+
+PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+"""A name that is safe as a file's name in every folder and file system."""
 
 
 def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
@@ -27,7 +34,7 @@ def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
     """
     if not targets:
         return []
-    activate(code_of(folder, targets))
+    activate(code_of(folder, targets, option=PLUGIN_PATH))
     functions = {target: load({"_target_": target}) for target in targets}
     for target, function in functions.items():
         if not callable(function):
@@ -47,11 +54,13 @@ def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
         except NotEnoughData as gap:
             answer, question = None, f"{question} Not enough data: needs {gap.needs}."
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
+            frames = traceback.extract_tb(error.__traceback__)
+            files = {source.path for source in active().modules.values()}
+            frame = next((frame for frame in reversed(frames) if frame.filename in files), frames[-1])
             place = f"{Path(frame.filename).name}:{frame.lineno}"
             raise ConfigError(f"--with {target} fails at {place} ({type(error).__name__}: {error})") from error
         if isinstance(answer, Study):
-            return answer
+            return _fit(target, answer)
         drawn = answer if isinstance(answer, list) else [] if answer is None else [answer]
         from analysis.figures.style import Drawing
 
@@ -62,6 +71,35 @@ def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
             )
         title = drawn[0].title if len(drawn) == 1 else name.replace("_", " ").capitalize()
         notes = [] if drawn else ["The store has no data for it."]
-        return OwnStudy(name=name, title=title, question=question, notes=notes, scope=f"by {target}", drawn=drawn)
+        scope = f"by {target}"
+        return _fit(target, OwnStudy(name=name, title=title, question=question, notes=notes, scope=scope, drawn=drawn))
 
     return ask
+
+
+def _fit(target: str, study: Study) -> Study:
+    """Return ``study``, whose names and numbers are fit to be written as files.
+
+    Raises:
+        ConfigError: a name is no plain name or belongs to the report, or numbers are no table.
+    """
+    drawn = study.drawn if isinstance(study, OwnStudy) else []
+    figures = [("figure", drawing.name, drawing.data) for drawing in drawn]
+    tables = [("table", table.name, table.frame) for table in study.tables]
+    files = [("file", name.removesuffix(".csv"), frame) for name, frame in study.files.items()]
+    for kind, name, frame in [("section", study.name, pd.DataFrame()), *figures, *tables, *files]:
+        if not isinstance(name, str) or not PLAIN.fullmatch(name):
+            raise ConfigError(
+                f"--with {target} gave the {kind} name {name!r}: expected a plain name, up to 100 of the characters "
+                "A-Z a-z 0-9 _ -"
+            )
+        if not isinstance(frame, pd.DataFrame):
+            raise ConfigError(
+                f"--with {target} gave a {type(frame).__name__} as the numbers of the {kind} {name!r}: expected a "
+                "pandas DataFrame"
+            )
+    if study.name in {question.name for question in QUESTIONS}:
+        raise ConfigError(
+            f"--with {target} gave the section name {study.name!r}, which the report uses itself: give another name"
+        )
+    return study

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.studies.base import Study
-from grok.errors import StoreError
+from analysis.studies.base import OwnStudy, Study
+from grok.errors import ConfigError, StoreError
 from grok.files import move, unique, write_flushed
 from grok.untrusted import refuse_links, unlinked
 
@@ -24,16 +24,19 @@ def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing
     """Write the figures and tables of ``studies`` below ``out``; return each study's drawings by its name.
 
     Raises:
+        ConfigError: two of them have the same name, or a figure of the user's own has the name of another figure.
         StoreError: ``out`` cannot be written.
     """
     from analysis.figures import drawings
 
+    groups = [list(drawings(study)) for study in studies]
+    _refuse_equal_names(studies, groups)
+    drawn = {study.name: group for study, group in zip(studies, groups, strict=True)}
     with writing_below(out):
         refuse_links([out / FIGURES, out / TABLES], [])
         for folder in (FIGURES, TABLES):
             (out / folder).mkdir(parents=True, exist_ok=True)
-        drawn = {study.name: list(drawings(study)) for study in studies}
-        for drawing in (d for group in drawn.values() for d in group):
+        for drawing in (d for group in groups for d in group):
             drawing.write(out / FIGURES)
         for study in studies:
             for table in study.tables:
@@ -41,6 +44,24 @@ def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing
             for name, frame in study.files.items():
                 frame.to_csv(unlinked(out / name), index=False)
     return drawn
+
+
+def _refuse_equal_names(studies: Sequence[Study], groups: Sequence[Sequence[Drawing]]) -> None:
+    """Refuse figures, tables and sections of the user's own that would replace others of the same name.
+
+    Raises:
+        ConfigError: names them.
+    """
+    names = [("section", study.name) for study in studies]
+    names += [("file", name) for study in studies for name in study.files]
+    own = [isinstance(study, OwnStudy) for study in studies]
+    known = {("figure", d.name.casefold()) for mine, group in zip(own, groups, strict=True) if not mine for d in group}
+    names += [("figure", d.name) for mine, group in zip(own, groups, strict=True) if mine for d in group]
+    for kind, name in names:
+        key = (kind, name.casefold())  # some file systems do not distinguish case
+        if key in known:
+            raise ConfigError(f"two {kind}s of the report have the name {name!r}: give yours another name")
+        known.add(key)
 
 
 def write_report(report: Report, out: Path) -> Path:

@@ -13,7 +13,7 @@ from grok.config.common import StoreConfig
 from grok.config.fields import build, settings_of
 from grok.config.gpt_model import ModelConfig
 from grok.errors import CheckpointError, ConfigError, DataError, StoreError
-from grok.plugins import activate, code_of
+from grok.plugins import PLUGIN_PATH, activate, code_of
 from grok.store import open_store
 from grok.text.corpus import Corpus, open_corpus
 
@@ -217,4 +217,4 @@ def name_tokenizer(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigError: it is not to be found.
     """
-    activate(code_of(arguments.plugin_path, [arguments.tokenizer] if arguments.tokenizer else []))
+    activate(code_of(arguments.plugin_path, [arguments.tokenizer] if arguments.tokenizer else [], option=PLUGIN_PATH))

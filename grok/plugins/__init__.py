@@ -5,12 +5,13 @@ planned, its hash is part of the runs' names, and the source is sent to the work
 the user's command names is imported, never code that a store or a checkpoint names.
 """
 
-from grok.plugins.code import Code, code_of, fingerprints
+from grok.plugins.code import PLUGIN_PATH, Code, code_of, fingerprints
 from grok.plugins.contracts import Examples, Moment, Operation, RunSink
 from grok.plugins.imports import activate, active, build, load
 from grok.plugins.spec import Spec, arguments_of, check_spec, label, target_of
 
 __all__ = [
+    "PLUGIN_PATH",
     "Code",
     "Examples",
     "Moment",

@@ -22,6 +22,8 @@ from typing import Final
 from grok.errors import ConfigError
 from grok.version import __version__
 
+PLUGIN_PATH: Final = "--plugin-path DIR"
+"""How commands without settings name the folder of the user's own code."""
 ENTRY_POINTS: Final = "grok.plugins"
 """The group in which a package declares short names for its plugins."""
 OURS: Final = ("grok", "analysis", "sweeps", "hydra_plugins")
@@ -61,8 +63,10 @@ def fingerprints(code: Code, targets: Iterable[str]) -> dict[str, str]:
     return {target: code.targets[target].fingerprint for target in sorted(set(targets))}
 
 
-def code_of(folder: str | Path, targets: Iterable[str]) -> Code:
+def code_of(folder: str | Path, targets: Iterable[str], *, option: str = "plugin_path=DIR") -> Code:
     """Return the code behind ``targets``, searched in ``folder`` first, then among installed packages.
+
+    ``option``: how the command names the folder, for its messages.
 
     Raises:
         ConfigError: no module has that name, or it cannot be read or is not Python.
@@ -71,7 +75,7 @@ def code_of(folder: str | Path, targets: Iterable[str]) -> Code:
     modules: dict[str, Source] = {}
     for target in dict.fromkeys(targets):
         path = _entry_point(target) if "." not in target else target
-        module, attribute, root = _locate(Path(folder).resolve(), target, path)
+        module, attribute, root = _locate(Path(folder).resolve(), target, path, option)
         if root is None:
             places[target] = Place(module, attribute, _of_installed(module))
         else:
@@ -89,12 +93,12 @@ def _entry_point(name: str) -> str:
             return point.value.replace(":", ".")
     declared = ", ".join(sorted(point.name for point in known)) or "none is installed"
     raise ConfigError(
-        f"_target_={name}: expected MODULE.NAME, or a name that an installed package declares under the entry point "
+        f"{name}: expected MODULE.NAME, or a name that an installed package declares under the entry point "
         f"group {ENTRY_POINTS} ({declared})"
     )
 
 
-def _locate(folder: Path, target: str, path: str) -> tuple[str, str, Path | None]:
+def _locate(folder: Path, target: str, path: str, option: str) -> tuple[str, str, Path | None]:
     """Return (module, attribute path, the folder of its sources or None for an installed one)."""
     parts = path.split(".")
     if parts[0] not in sys.stdlib_module_names and parts[0] not in OURS:
@@ -111,8 +115,8 @@ def _locate(folder: Path, target: str, path: str) -> tuple[str, str, Path | None
             root = _source_root(module, spec.origin)
             return module, ".".join(parts[count:]), root
     raise ConfigError(
-        f"_target_={target}: there is no module {'.'.join(parts[:-1])!r} in {folder} and none is installed; "
-        "plugin_path=DIR names the folder that has it"
+        f"{target}: there is no module {'.'.join(parts[:-1])!r} in {folder} and none is installed; "
+        f"{option} names the folder that has it"
     )
 
 

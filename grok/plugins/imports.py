@@ -91,7 +91,7 @@ def load(spec: Spec) -> Any:
     for name in place.attribute.split("."):
         if not hasattr(value, name):
             known = ", ".join(n for n in vars(value) if not n.startswith("_")) or "nothing"
-            raise ConfigError(f"_target_={target}: {place.module} has no {name!r}, it has {known}")
+            raise ConfigError(f"{target}: {place.module} has no {name!r}, it has {known}")
         value = getattr(value, name)
     return value
 

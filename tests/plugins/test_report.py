@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from analysis.observations import Observations
+from analysis.own import own_studies
 from analysis.report import main as report
+from analysis.writing import write_studies
+from grok.errors import ConfigError
 from grok.store import StoreWriter
 from grok.store.testing import example_rows
 from tests.plugins.conftest import Write
@@ -34,6 +39,34 @@ def broken(observations):
 
 def number(observations):
     return 3
+
+def named(name, data=None):
+    figure, axes = canvas()
+    return Drawing(name, "Title", "Caption.", figure, pd.DataFrame({"x": [1]}) if data is None else data)
+
+def spaces(observations):
+    return named("my figure/1")
+
+def escape(observations):
+    return named("../../escape")
+
+def builtin(observations):
+    return named("Accuracy_histogram")
+
+def twice(observations):
+    return [named("same"), named("same")]
+
+def mapping(observations):
+    return named("mapped", {"x": [1]})
+
+def census(observations):
+    return named("other")
+
+def outside(observations):
+    return Study(name="mine", title="Mine", question="?", files={"../outside.csv": pd.DataFrame({"x": [1]})})
+
+def unpictured(observations):
+    return Drawing("none", "Title", "Caption.", None, pd.DataFrame({"x": [1]}))
 """
 
 
@@ -64,12 +97,36 @@ def test_a_figure_and_a_study_stand_in_the_report(store: Path, capsys: pytest.Ca
         ("own.broken", "fails at own.py:19 (AttributeError"),
         ("own.number", "gave a int: expected an analysis.figures.Drawing"),
         ("own.absent", "own has no 'absent'"),
-        ("absent.f", "there is no module 'absent'"),
+        ("absent.f", "there is no module 'absent' in"),
+        ("absent.f", "--plugin-path DIR names the folder"),
+        ("own.escape", "gave the figure name '../../escape': expected a plain name"),
+        ("own.builtin", "two figures of the report have the name 'Accuracy_histogram': give yours another name"),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(
-    store: Path, target: str, said: str, capsys: pytest.CaptureFixture[str]
+    store: Path, tmp_path: Path, target: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report([str(store), "--with", target]) == 2
     message = capsys.readouterr().err
     assert said in message and message.count("\n") == 1
+    assert not list(tmp_path.rglob("*.csv")) and not list(tmp_path.rglob("*.html")), "nothing is written"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("own.spaces", "gave the figure name 'my figure/1': expected a plain name"),
+        ("own.outside", "gave the file name '../outside': expected a plain name"),
+        ("own.census", "gave the section name 'census', which the report uses itself"),
+        ("own.mapping", "gave a dict as the numbers of the figure 'mapped': expected a pandas DataFrame"),
+        ("own.unpictured", "fails at own.py:50 (AttributeError"),
+        ("own.twice", "two figures of the report have the name 'same': give yours another name"),
+    ],
+)
+def test_names_and_numbers_are_checked_before_a_file_is_written(
+    store: Path, tmp_path: Path, target: str, said: str
+) -> None:
+    (ask,) = own_studies([target], ".")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        write_studies([ask(Observations.read(store))], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
