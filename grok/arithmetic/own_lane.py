@@ -20,7 +20,7 @@ from grok.arithmetic.rows import shares
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import examples_of, split_examples
 from grok.arithmetic.vocabulary import FIRST_NUMBER
-from grok.errors import ConfigError, TrainingError
+from grok.errors import ConfigError
 from grok.plugins import Examples, Moment, Spec, arguments_of, label, load
 from grok.streams import Stream
 
@@ -62,7 +62,7 @@ class OwnLane(Lane):
                 value = load(spec)(moment, **arguments_of(spec))
             metrics |= numbers_of(name, spec, value)
         if [p._version for p in self.parameters.values()] != before:
-            raise TrainingError("a metric of eval.metric_plugins changed the parameters: change a copy of them instead")
+            raise ConfigError("a metric of eval.metric_plugins changed the parameters: change a copy of them instead")
         return metrics
 
 
@@ -73,14 +73,19 @@ def numbers_of(name: str, spec: Spec, measured: Any) -> dict[str, float]:
         ConfigError: ``measured`` is neither a number nor a map of numbers.
     """
     several = measured if isinstance(measured, Mapping) else {"": measured}
-    try:
-        numbers = {f"{name}_{key}" if key else name: float(value) for key, value in several.items()}
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"eval.metric_plugins.{name}={label(spec)} returned {type(measured).__name__}: expected a number, or a map "
-            "of numbers by name"
-        ) from error
-    return {key: value if math.isfinite(value) else math.nan for key, value in numbers.items()}
+    numbers = {}
+    for key, value in several.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError for several elements
+            shape = f" of the shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+            under = f" under the key {key!r}" if isinstance(measured, Mapping) else ""
+            raise ConfigError(
+                f"eval.metric_plugins.{name}={label(spec)} returned a {type(value).__name__}{shape}{under}: expected a "
+                "number, or a map of numbers by name"
+            ) from error
+        numbers[f"{name}_{key}" if key else name] = number if math.isfinite(number) else math.nan
+    return numbers
 
 
 def classes_of(examples: Any) -> Tensor:

@@ -17,7 +17,7 @@ from grok.arithmetic.operations import Integers
 from grok.arithmetic.own_model import is_plain, lane_class, make_module, tokens_of
 from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, dtype_of
 from grok.config.arithmetic import ArithmeticConfig
-from grok.errors import ConfigError, TrainingError
+from grok.errors import ConfigError
 from grok.numerics.products import processor_model
 from grok.plugins import arguments_of, label, load
 
@@ -121,14 +121,14 @@ class ModuleProgram:
         """Return (loss, accuracy, gradient by name) of one mini-batch.
 
         Raises:
-            TrainingError: the module changes a buffer, as a batch norm does.
+            ConfigError: the module changes a buffer, as a batch norm does.
         """
         self.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(batch.seed)
             logits = self._forward(parameters, batch.inputs)
         if moved := [name for name, b, version in self._buffers if b._version != version]:
-            raise TrainingError(f"the module changes its buffer {moved[0]!r} while it trains, which lanes would share")
+            raise ConfigError(f"the module changes its buffer {moved[0]!r} while it trains, which lanes would share")
         loss = (self._losses(logits, batch.answer) * batch.share).sum()
         hits = (logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype) * batch.share
         slopes = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)

@@ -49,6 +49,8 @@ class Totals:
     """Workers lost."""
     fatal: str | None = None
     trace: str | None = None
+    to_correct: bool = False
+    """Whether the same command would meet ``fatal`` again."""
 
 
 @dataclass(slots=True)
@@ -117,6 +119,7 @@ class GroupRunner:
         left = self._left(group, {*report.finished, *report.stored, *report.held, *report.paused})
         if report.fatal is not None:
             self.totals.fatal, self.totals.trace = report.fatal, report.trace
+            self.totals.to_correct = report.to_correct
         elif report.error is not None:
             self._retry(left, report.error, alone=True, into=self._waiting)
         elif left is not None and not self.stop():

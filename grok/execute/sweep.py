@@ -35,6 +35,7 @@ from grok.records import RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_store
 
 GO_ON = "The same command goes on where it stopped."
+CORRECT = "Correct this first: the same command would stop here again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +266,7 @@ class Sweep:
         error = next(iter(totals.failed.values()), "the column error says why")
         failure = f"{len(failed)} failed: {error}. The same command with retry_failed=true tries them again."
         if totals.fatal is not None:
-            line = f"Stopped: {totals.fatal}. {line} {GO_ON}"
+            line = f"Stopped: {totals.fatal}. {line} {CORRECT if totals.to_correct else GO_ON}"
         elif totals.paused and not self.interrupted:
             run_id, words = next(iter(totals.paused.items()))
             more = len(totals.paused) - 1

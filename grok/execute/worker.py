@@ -91,6 +91,8 @@ class GroupReport:
     """What the user should know: conflicts, repairs, checkpoints that could not be used."""
     fatal: str | None = None
     """Why no group can go on: the store cannot be written, or the settings do not fit this machine."""
+    to_correct: bool = False
+    """Whether ``fatal`` is a fault of the command or of the user's own code: the same command would meet it again."""
 
 
 def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupReport:
@@ -115,6 +117,7 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
         gone = not (Path(settings.store_path) / "store.json").is_file()
         report.fatal = one_line(StoreGone(Path(settings.store_path)) if gone else error)
         report.trace = traceback.format_exc()
+        report.to_correct = isinstance(error, ConfigError) and not gone
     finally:
         IDLE.set()
     return report

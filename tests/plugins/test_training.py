@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from grok.arithmetic.own_lane import numbers_of
 from grok.arithmetic.own_model import initial_of_module, tokens_of
 from grok.arithmetic.table import examples_of, split_examples
 from grok.config import ArithmeticConfig
-from grok.errors import GrokError
+from grok.errors import ConfigError, GrokError
 from grok.execute.planned import name_runs
 from grok.records import Checkpoint, Job, RunResult
 from grok.streams import Stream
@@ -80,6 +82,9 @@ def norm(moment, scale=1.0):
 def rude(moment):
     next(iter(moment.parameters.values())).zero_()
     return 0.0
+
+def vector(moment):
+    return torch.zeros(3)
 """
 PLAIN = {"task": {"plugin": {"_target_": "mine.parity"}}, "model": {"plugin": {"_target_": "mine.Perceptron"}}}
 
@@ -233,3 +238,19 @@ def test_code_that_does_not_fit_is_refused_before_anything_is_trained(settings: 
 def test_a_metric_that_changes_weights_is_refused() -> None:
     with pytest.raises(GrokError, match="changed the parameters"):
         results(own(eval={"metric_plugins": {"rude": {"_target_": "mine.rude"}}}))
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        (torch.zeros(3), "m=mine.f returned a Tensor of the shape (3,): expected a number"),
+        (np.zeros((2, 1)), "m=mine.f returned a ndarray of the shape (2, 1): expected a number"),
+        ({"fine": 1, "deep": {"x": 1}}, "m=mine.f returned a dict under the key 'deep': expected a number"),
+        ({"wide": torch.zeros(2)}, "m=mine.f returned a Tensor of the shape (2,) under the key 'wide'"),
+        (None, "m=mine.f returned a NoneType: expected a number"),
+    ],
+)
+def test_a_metric_that_is_no_number_is_named_with_its_shape_and_key(measured: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        numbers_of("m", {"_target_": "mine.f"}, measured)
+    assert numbers_of("m", {"_target_": "mine.f"}, {"a": torch.ones(1), "b": 2}) == {"m_a": 1.0, "m_b": 2.0}
