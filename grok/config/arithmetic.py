@@ -307,10 +307,10 @@ class ArithmeticConfig(RunConfig):
         """
         n = self.task.train_examples()
         if self.train.batch_size > n:
+            modulus = "" if self.task.is_of_another_form() else f" mod {self.task.modulus}"
             raise ConfigError(
                 f"train.batch_size={self.train.batch_size} is larger than the {n} training examples of "
-                f"{self.task.operation!r} mod {self.task.modulus} at fraction {self.task.train_fraction}: "
-                f"at most {n}"
+                f"{self.task.operation!r}{modulus} at fraction {self.task.train_fraction}: at most {n}"
             )
 
     def live_streams(self) -> frozenset[str]:

@@ -22,19 +22,24 @@ def own_code_lines(plan: Plan, store: Store | None) -> Iterator[str]:
     }
     for name, called, fingerprint in sorted(named):
         yield f"Your code: {name}={called} ({fingerprint})"
-    if plain := sum(_is_plain(run) for run in runs):
+    configs = [run.config for run in runs if isinstance(run.config, ArithmeticConfig)]
+    tables = sum(config.task.is_of_another_form() for config in configs)
+    modules = sum(_is_plain(config) for config in configs) - tables
+    if tables:
         yield (
-            f"Plain path for {plain} run{'s' if plain > 1 else ''}: a torch module is trained one lane at a time, "
-            "uncompiled; a lane model would be compiled or share rows (docs/plugins.md)"
+            f"Plain path for {tables} run{'s' if tables > 1 else ''}: a table of your own (Examples) is trained one "
+            "lane at a time, uncompiled (docs/plugins.md)"
+        )
+    if modules:
+        yield (
+            f"Plain path for {modules} run{'s' if modules > 1 else ''}: a torch module is trained one lane at a time, "
+            "uncompiled; a lane model would share rows (docs/plugins.md)"
         )
     if store is not None and runs:
         yield from _changed(runs, store)
 
 
-def _is_plain(run: PlannedRun) -> bool:
-    config = run.config
-    if not isinstance(config, ArithmeticConfig):
-        return False
+def _is_plain(config: ArithmeticConfig) -> bool:
     from grok.arithmetic.own_model import is_plain
 
     return is_plain(config)
@@ -43,18 +48,26 @@ def _is_plain(run: PlannedRun) -> bool:
 def _changed(runs: list[PlannedRun], store: Store) -> Iterator[str]:
     """Yield why runs are trained although the store holds the same settings: their code was another one."""
     texts = {row["own_code"] for row in store.table("runs", None, ["own_code"]).to_pylist()} - {None}
+    versions: list[Mapping[str, str]] = [json.loads(text) for text in sorted(texts)]
     stored = store.run_ids()
-    for text in sorted(texts):
-        before: Mapping[str, str] = json.loads(text)
+    count = 0
+    now: dict[str, str] = {}
+    older: dict[str, set[str]] = {}  # stored fingerprints by target
+    for run in runs:
+        named = dict(run.code or {})
+        now |= named
         alike = [
-            run
-            for run in runs
-            if run.code
-            and run.code.keys() <= before.keys()
+            before
+            for before in versions
+            if named.keys() <= before.keys()
+            and any(before[target] != named[target] for target in named)
             and identify(run.config, run.data_hash, before).run_id in stored
         ]
-        if not alike:
-            continue
-        now = alike[0].code or {}
-        changes = [f"{target} ({before[target]}, now {now[target]})" for target in now if now[target] != before[target]]
-        yield f"{len(alike)} of them are stored with other code and train anew: changed is {', '.join(changes)}"
+        count += bool(alike)
+        for before in alike:
+            for target, fingerprint in named.items():
+                if before[target] != fingerprint:
+                    older.setdefault(target, set()).add(before[target])
+    if count:
+        changes = [f"{target} ({' or '.join(sorted(older[target]))}, now {now[target]})" for target in sorted(older)]
+        yield f"{count} of them are stored with other code and train anew: changed is {', '.join(changes)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,26 @@ def test_changed_code_trains_anew_and_says_why(door: Door, write: Write) -> None
     ended = door(*RUN, "executor=inline")
     assert "1 planned, 0 stored, 0 duplicates, 1 to train" in ended.out
     assert "1 of them are stored with other code and train anew: changed is mine.Perceptron" in ended.out
+    assert "Plain path for 1 run: a table of your own (Examples) is trained one lane at a time" in ended.out
     assert len(open_store("S").run_ids()) == 2
+    write(mine=MINE.replace("width=16", "width=18"))
+    planned = door(*RUN, "executor=inline", "dry_run=true").out
+    (line,) = [line for line in planned.splitlines() if "stored with other code" in line]
+    assert re.search(r"^1 of them are stored .* mine\.Perceptron \(\w+ or \w+, now \w+\), mine\.norm \(\w+ or", line), (
+        line
+    )
+
+
+def test_a_torch_module_is_named_as_the_reason_of_the_plain_path(door: Door) -> None:
+    planned = door(*TINY[2:], "model.plugin._target_=mine.Same", "store.path=S", "dry_run=true")
+    assert "Plain path for 1 run: a torch module is trained one lane at a time" in planned.out, planned
+
+
+def test_a_sweep_that_own_code_stopped_does_not_say_that_it_goes_on(door: Door) -> None:
+    ended = door(*RUN, "eval.metric_plugins.bad._target_=mine.vector", "executor=inline")
+    assert ended.status == 1
+    assert ended.last.startswith("Stopped: eval.metric_plugins.bad=mine.vector returned a Tensor of the shape (3,)")
+    assert ended.last.endswith("Correct this first: the same command would stop here again."), ended
 
 
 def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(door: Door, tmp_path: Path) -> None:

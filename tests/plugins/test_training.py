@@ -224,7 +224,7 @@ def test_layers_of_a_module_are_drawn_by_their_own_seeds() -> None:
         ({"train": {"loss_plugin": {"_target_": "mine.scalar_loss"}}}, "expected one loss for each"),
         ({"optim": {"plugin": {"_target_": "mine.norm"}}}, "refuses its arguments|a trial step fails|expected a"),
         ({"optim": {"intervention": {"_target_": "mine.norm"}}}, "a trial step fails|neither"),
-        ({**PLAIN, "train": {"batch_size": 60}}, "larger than the 32 training examples"),
+        ({**PLAIN, "train": {"batch_size": 60}}, "the 32 training examples of 'mine.parity' at"),
         ({"task": {"plugin": {"_target_": "os.getcwd"}}}, "expected a grok.plugins.Operation"),
     ],
 )  # fmt: skip
