@@ -58,29 +58,31 @@ class EarlierParts:
         """``checkpoints``: their folders, newest first."""
         self.checkpoints = list(checkpoints)
 
-    def share(self, part: str, checkpoint: Path) -> bool:
-        """Give the new ``checkpoint`` the folder ``part`` of an earlier one; False where none has it intact.
+    def share(self, part: str, checkpoint: Path) -> dict[str, str] | None:
+        """Give the new ``checkpoint`` the folder ``part`` of an earlier one; None where none has it intact.
 
-        Its files are read for that, so that damage to an earlier checkpoint does not reach the new one.
+        Return its files with their SHA-256. They are read for that, so that damage to an earlier checkpoint does not
+        reach the new one.
         """
-        return any(_share(earlier / part, checkpoint / part) for earlier in self.checkpoints)
+        shared = (_share(earlier / part, checkpoint / part) for earlier in self.checkpoints)
+        return next((files for files in shared if files is not None), None)
 
 
-def _share(source: Path, target: Path) -> bool:
+def _share(source: Path, target: Path) -> dict[str, str] | None:
     if not is_folder(source):
-        return False
+        return None
     try:
         manifest = read_json_object(source.parent / MANIFEST, follow=True)
         entries = [entry for kind in KINDS for entry in manifest.get(kind, {}).values()]
-        files = next(entry["files"] for entry in entries if entry["folder"] == source.name)
+        files: dict[str, str] = next(entry["files"] for entry in entries if entry["folder"] == source.name)
         target.mkdir()
         shared = all(is_plain(name) and share_file(source / name, target / name) for name in files)
         if shared and has_files(target, files):
-            return True
+            return files
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
         pass
     shutil.rmtree(target, ignore_errors=True)
-    return False
+    return None
 
 
 def write_parts(
@@ -95,10 +97,12 @@ def write_parts(
     for prefix, tensors in groups.items():
         plain = plain_tensors(tensors)
         folder = checkpoint / folder_of(content_hash(plain))
-        if not folder.exists() and not earlier.share(folder.name, checkpoint):
+        shared = None if folder.exists() else earlier.share(folder.name, checkpoint)
+        if shared is None and not folder.exists():
             folder.mkdir()
             save_tensors(plain, folder / TENSORS)
-        entries[prefix] = {**entry_of(folder), "tensors": layout_of(plain)}
+        entry = entry_of(folder) if shared is None else {"folder": folder.name, "files": shared}
+        entries[prefix] = {**entry, "tensors": layout_of(plain)}
     return entries
 
 

@@ -170,7 +170,7 @@ class Shares:
 
     def _is_missing(self, part: Path, earlier: EarlierParts) -> bool:
         """Return whether the processes must write a part; if so, its folder exists afterwards."""
-        missing = not part.exists() and not earlier.share(part.name, part.parent)
+        missing = not part.exists() and earlier.share(part.name, part.parent) is None
         if missing:
             part.mkdir()
         return missing
