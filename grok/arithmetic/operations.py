@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from grok.config.arithmetic import PERMUTATION_OPERATIONS, is_prime
+from grok.config.arithmetic import DIVISIONS, PERMUTATION_OPERATIONS, is_prime
 from grok.errors import ConfigError
 
 Integers = NDArray[np.int64]
@@ -44,11 +44,6 @@ MODULAR_SLOTS: Final = tuple(_MODULAR)[:9]
 """The nine operations that have a token of their own (see ``vocabulary``)."""
 
 
-def right_operands(operation: str, n: int) -> range:
-    """Return the values of the right operand: without 0 where the operation divides by it."""
-    return range(1, n) if operation == "x/y" else range(n)
-
-
 def answers(operation: str, a: Integers, b: Integers, n: int) -> Integers:
     """Return the answer of each equation ``a op b``, in ``[0, n)``; ``a``, ``b`` and the result have one shape.
 
@@ -59,7 +54,7 @@ def answers(operation: str, a: Integers, b: Integers, n: int) -> Integers:
         return _s5_table(operation)[a, b]
     if operation not in _MODULAR:
         raise ConfigError(f"operation {operation!r} is not known: expected one of {', '.join(_MODULAR)}")
-    if "/" in operation and not is_prime(n):
+    if operation in DIVISIONS and not is_prime(n):
         raise ConfigError(f"{operation!r} modulo {n}: division needs a prime modulus")
     return _MODULAR[operation](a, b, n) % n
 

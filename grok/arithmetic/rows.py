@@ -20,7 +20,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from grok.arithmetic.operations import right_operands
 from grok.arithmetic.table import Equations
 from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
 from grok.config.arithmetic import TaskConfig
@@ -59,7 +58,7 @@ class RowPlan:
     def of(cls, task: TaskConfig, *, shared: bool = True) -> RowPlan:
         """Return the plan of a task; ``shared=False`` gives the plain path."""
         layout = Vocabulary.of(task).layout
-        right = right_operands(task.operation, task.modulus)
+        right = task.right_operands()
         operands = range(FIRST_NUMBER, FIRST_NUMBER + task.modulus)
         numbers = range(FIRST_NUMBER + right.start, FIRST_NUMBER + right.stop)
         if not shared:

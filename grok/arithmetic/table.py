@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grok.arithmetic.operations import Integers, answers, right_operands
+from grok.arithmetic.operations import Integers, answers
 from grok.arithmetic.vocabulary import Vocabulary
 from grok.config.arithmetic import TaskConfig
 from grok.config.own_task import table_of
@@ -33,7 +33,7 @@ class Equations:
 def all_equations(task: TaskConfig) -> Equations:
     """Return the whole table, ordered by left, then right operand."""
     n = task.modulus
-    right = np.array(right_operands(task.operation, n), dtype=np.int64)
+    right = np.array(task.right_operands(), dtype=np.int64)
     a = np.repeat(np.arange(n, dtype=np.int64), len(right))
     b = np.tile(right, n)
     if task.plugin:

@@ -32,6 +32,9 @@ MODULAR_OPERATIONS = (
 PERMUTATION_OPERATIONS = ("ab", "aba^-1", "aba")
 OPERATIONS = MODULAR_OPERATIONS + PERMUTATION_OPERATIONS
 DIVISIONS = ("x/y", "x/y if y odd else x-y")
+"""Operations that need a prime modulus."""
+NEVER_BY_ZERO = ("x/y",)
+"""Operations whose right operand is never 0."""
 S5_ORDER = 120
 METRICS = ("fourier", "circuit", "logits", "gradient")
 """See ``grok.arithmetic.mechanism``."""
@@ -106,7 +109,11 @@ class TaskConfig:
             from grok.config.own_task import size_of
 
             return size_of(self.plugin, self.modulus)
-        return self.modulus * (self.modulus - 1 if self.operation == "x/y" else self.modulus)
+        return self.modulus * len(self.right_operands())
+
+    def right_operands(self) -> range:
+        """Return the values of the right operand: without 0 where the operation divides by it."""
+        return range(1 if self.operation in NEVER_BY_ZERO else 0, self.modulus)
 
     def is_of_another_form(self) -> bool:
         """Return whether this is the user's own table and not an operation of two operands."""

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from grok.arithmetic.operations import S5, answers
 from grok.arithmetic.table import all_equations, split
 from grok.arithmetic.vocabulary import Vocabulary
-from grok.config.arithmetic import MODULAR_OPERATIONS, OPERATIONS, PERMUTATION_OPERATIONS, S5_ORDER, TaskConfig
+from grok.config.arithmetic import (
+    MODULAR_OPERATIONS,
+    NEVER_BY_ZERO,
+    OPERATIONS,
+    PERMUTATION_OPERATIONS,
+    S5_ORDER,
+    TaskConfig,
+)
 from grok.errors import ConfigError
 
 PRIMES = (2, 3, 5, 7, 11, 13, 31)
@@ -42,10 +49,20 @@ BRUTE_FORCE: dict[str, Callable[[int, int, int], int]] = {
 @pytest.mark.parametrize("operation", MODULAR_OPERATIONS)
 @pytest.mark.parametrize("p", PRIMES)
 def test_modular_operation(operation: str, p: int) -> None:
-    table = all_equations(TaskConfig(operation=operation, modulus=p))
-    pairs = [(x, y) for x in range(p) for y in range(p) if operation != "x/y" or y]
+    task = TaskConfig(operation=operation, modulus=p)
+    table = all_equations(task)
+    pairs = [(x, y) for x in range(p) for y in range(p) if y or operation not in NEVER_BY_ZERO]
+    assert len(table) == task.examples()
     assert list(zip(table.a.tolist(), table.b.tolist(), strict=True)) == pairs
     assert table.answer.tolist() == [BRUTE_FORCE[operation](x, y, p) for x, y in pairs]
+
+
+@pytest.mark.parametrize("operation", MODULAR_OPERATIONS)
+def test_no_integer_overflows_at_the_largest_modulus(operation: str) -> None:
+    p = 4093  # the largest prime that task.modulus takes
+    pairs = [(p - 1 - 7 * i, p - 1 - 13 * i) for i in range(12)]
+    found = answers(operation, *np.array(pairs).T, p)
+    assert found.tolist() == [BRUTE_FORCE[operation](x, y, p) for x, y in pairs]
 
 
 @pytest.mark.parametrize("operation", PERMUTATION_OPERATIONS)
