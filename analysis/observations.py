@@ -7,6 +7,7 @@ that did not generalise.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,12 +28,17 @@ from grok.streams import derive_seed
 COUNTED: Final = ("completed", "diverged")
 """Statuses of runs that are observations."""
 
-CONDITION_SETTINGS: Final = tuple(
-    name
-    for name, (_, rule) in settings_of(ArithmeticConfig).items()
-    if rule.role == "result" and name != "perturb.ulps"
+OWN_CODE: Final = "own_code"
+"""Stands beside the settings of a condition: import paths and hashes of the user's own code that moves a run."""
+CONDITION_SETTINGS: Final = (
+    *(
+        name
+        for name, (_, rule) in settings_of(ArithmeticConfig).items()
+        if rule.role == "result" and name != "perturb.ulps"
+    ),
+    OWN_CODE,
 )
-"""Settings that define a condition: all that can change a result, except seeds and the perturbation."""
+"""What defines a condition: all that can change a result, except seeds and the perturbation."""
 
 Result = TypeVar("Result")
 
@@ -50,7 +56,7 @@ def default_settings() -> dict[str, object]:
     from grok.config import flatten
 
     if not DEFAULTS:
-        DEFAULTS.update(flatten(ArithmeticConfig()))
+        DEFAULTS.update({**flatten(ArithmeticConfig()), OWN_CODE: None})
     return DEFAULTS
 
 
@@ -124,6 +130,11 @@ class Observations:
         rows = runs[(runs["mode"] == mode) & runs["status"].isin(COUNTED)]
         rows = rows if among is None else rows[rows["run_id"].isin(among)]
         rows = rows.sort_values(["steps", "run_id"], ascending=[False, True], kind="stable").drop_duplicates(once)
+        if "own_code" in rows:
+            moving = [_moving_code(*both) for both in rows[_OF_CODE].itertuples(index=False, name=None)]
+            rows = pd.concat(
+                [rows, pd.Series(moving, index=rows.index, name=f"config.{OWN_CODE}", dtype=object)], axis=1
+            )
         return rows.sort_values(["seed", "run_id"], kind="stable").set_index("run_id")
 
     @cached_property
@@ -186,6 +197,20 @@ class Observations:
         label = rows.groupby(varying, dropna=False, sort=True).ngroup()
         rank = {old: new for new, old in enumerate(label.value_counts(sort=False).sort_values(ascending=False).index)}
         return label.map(rank)
+
+
+_OF_CODE: Final = ["own_code", "config.eval.metric_plugins"]
+_HASH: Final = 8
+"""Digits of a hash in a condition's name."""
+
+
+def _moving_code(code: object, metrics: object) -> str | None:
+    """Return the own code that moves a run, as import paths with hashes; None if it has none. A metric moves no run."""
+    if not isinstance(code, str):
+        return None
+    measuring = {spec.get("_target_") for spec in json.loads(metrics).values()} if isinstance(metrics, str) else set()
+    moving = {path: version for path, version in json.loads(code).items() if path not in measuring}
+    return ", ".join(f"{path} {version[:_HASH]}" for path, version in sorted(moving.items())) or None
 
 
 def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTINGS) -> list[str]:

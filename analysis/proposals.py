@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -12,7 +13,7 @@ from typing import Any, Final
 import pandas as pd
 
 from analysis.designs import designed
-from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings
+from analysis.observations import CONDITION_SETTINGS, OWN_CODE, Observations, as_text, default_settings
 from analysis.populations import COUPLING, Populations, populations
 from analysis.setup_files import setup_file
 from analysis.statistics.proportions import share
@@ -22,9 +23,9 @@ from grok.streams import derive_seed
 DEFAULT_STORE: Final = Path("results/store")
 """The store that commands use by default."""
 CARRIED: Final = (
-    *(name for name in CONDITION_SETTINGS if f"config.{name}" != COUPLING and name != "mode"),
+    *(name for name in CONDITION_SETTINGS if f"config.{name}" != COUPLING and name not in ("mode", OWN_CODE)),
     *("train.steps", "train.stop_when_generalised", "train.stop_horizon", "train.stop_every"),
-    *("eval.schedule", "eval.every", "eval.points", "eval.metrics"),
+    *("eval.schedule", "eval.every", "eval.points", "eval.metrics", "eval.metric_plugins"),
     *("numerics.path", "numerics.compile"),
 )
 """Settings that a proposed command copies from the store's runs, unless it sets them itself."""
@@ -55,7 +56,9 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
         if longer and "train.steps" not in _set_by(design.words):
             steps = LONGER * int(observations.arithmetic["config.train.steps"].max())
             words = [*(word for word in words if not word.startswith("train.steps=")), f"train.steps={steps}"]
-    words += [f"{name}={_typed(value)}" for name, value in design.alone.items()]
+    if words[:2] in (["grok", "repeat"], ["grok", "branch"]) and len(observations.arithmetic):
+        words += _own_code(observations, _set_by(words))
+    words += [f"{name}={_typed(value)}" for name, value in design.alone.items() if name != OWN_CODE]
     path = observations.path
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
@@ -162,6 +165,13 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
     return [*words, *(_streams(grouped, own) if sweeping and streams else [])]
 
 
+def _own_code(observations: Observations, own: Sequence[str]) -> list[str]:
+    """Return the overrides that name the user's own code of a store's runs: commands that start from them need it."""
+    row = observations.arithmetic.iloc[0]
+    values = {name: row.get(f"config.{name}") for name in CARRIED if name not in own}
+    return [f"{n}={_typed(value)}" for n, value in values.items() if isinstance(value, str) and '"_target_"' in value]
+
+
 def _values(grouped: Populations, setting: str) -> list[str] | None:
     """Return the values of the only setting that differs between populations; None if several do or it has many."""
     if grouped.settings != (setting,):
@@ -185,11 +195,13 @@ def _streams(grouped: Populations, own: Sequence[str]) -> list[str]:
 
 
 def _typed(value: Any) -> str:
-    """Return a stored value in Hydra's grammar. Lists and maps are stored as text in that grammar."""
+    """Return a stored value in Hydra's grammar. Lists and maps are stored as JSON."""
     if value is None or pd.isna(value):
         return "null"
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        return literal(json.loads(value))
     if isinstance(value, str):
-        return value if re.fullmatch(r"[\[{].*|[A-Za-z_][\w./]*", value) and value != "null" else literal(value)
+        return value if re.fullmatch(r"[A-Za-z_][\w./]*", value) and value != "null" else literal(value)
     return literal(value.item() if hasattr(value, "item") else value)
 
 

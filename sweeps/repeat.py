@@ -45,7 +45,8 @@ from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute import execute
-from grok.plugins import target_of
+from grok.execute.planned import own_code
+from grok.plugins import fingerprints, target_of
 from grok.store import Store, open_store
 from grok.store.rerun import stored_config
 from grok.streams import Stream, derive_seed
@@ -71,7 +72,9 @@ class Choice:
         return pd.concat([self.candidates, self.controls])
 
 
-def eligible(store: Store, only: dict[str, Any], scan: str | None, every: bool = False) -> pd.DataFrame:
+def eligible(
+    store: Store, only: dict[str, Any], scan: str | None, every: bool = False, code: Mapping[str, str] | None = None
+) -> pd.DataFrame:
     """Return the finished runs to choose candidates from: of the condition with most runs, unperturbed.
 
     The best run comes first: by the step of generalisation, then by validation accuracy at the end.
@@ -80,6 +83,7 @@ def eligible(store: Store, only: dict[str, Any], scan: str | None, every: bool =
         only: values of settings that the runs must have.
         scan: only runs that differ in the seed of this stream alone.
         every: without ``scan``, whether all runs count; False: only runs of master seeds, if there are any.
+        code: fingerprints of the user's own code by import path; runs of other code do not count.
 
     Raises:
         ConfigError: there are none.
@@ -97,6 +101,15 @@ def eligible(store: Store, only: dict[str, Any], scan: str | None, every: bool =
             f"{store.layout.root} has no finished run to choose from{f' with {settings}' if settings else ''}: train a "
             "census first, grok sweep sweep=census"
         )
+    if code:
+        of_this_code = [_has_code(text, code) for text in runs["own_code"]]
+        if not any(of_this_code):
+            words = ", ".join(f"{path} ({version})" for path, version in code.items())
+            raise ConfigError(
+                f"{store.layout.root} has no run of {words}: its {len(runs)} runs were trained with other code under "
+                "the same name; train a census with this code first, or bring the earlier code back"
+            )
+        runs = runs[of_this_code]
     runs = runs[runs["config_id"] == runs["config_id"].value_counts().index[0]]
     if scan is not None:
         cell = runs.groupby([f"seed_{s}" for s in REDRAWABLE if s != scan], sort=True).ngroup()
@@ -108,6 +121,11 @@ def eligible(store: Store, only: dict[str, Any], scan: str | None, every: bool =
     by = ["grokked_step", "val_acc", "val_loss", "run_id"]
     best_first: pd.DataFrame = runs.sort_values(by, ascending=[True, False, True, True], na_position="last")
     return best_first.set_index("run_id")
+
+
+def _has_code(text: object, code: Mapping[str, str]) -> bool:
+    stored = json.loads(text) if isinstance(text, str) else {}
+    return all(stored.get(path) == version for path, version in code.items())
 
 
 def _masters(runs: pd.DataFrame) -> pd.Series:
@@ -280,7 +298,9 @@ def main(argv: list[str]) -> int:
     store = open_store(how.store.path)
     wanted = arguments.seeds.split(",") if arguments.seeds else []
     every = arguments.above is not None or not all(name.isdigit() for name in wanted)
-    runs = eligible(store, only, arguments.scan, every)
+    moving = {name: spec for name, spec in how.plugins().items() if name not in how.measuring_plugins()}
+    code = fingerprints(own_code([how]), map(target_of, moving.values())) if moving else None
+    runs = eligible(store, only, arguments.scan, every, code)
     choice = choose(store, runs, best=arguments.best, names=wanted, controls=arguments.controls, above=arguments.above)
     if choice.candidates.empty:
         print(f"no run of {len(runs)} ended above {arguments.above}: nothing to repeat")

@@ -14,7 +14,6 @@ from analysis.figures.style import (
     BLUE,
     CLASS_COLOURS,
     GREY,
-    INK,
     SMALL,
     SOFT,
     TEAL,
@@ -34,7 +33,7 @@ CLASS_STYLES: Final = {
     "fast": (CLASS_COLOURS["fast"], 0.8, 0.9),
     "super": (CLASS_COLOURS["super"], 0.9, 1.1),
 }
-TIME_STYLES: Final = {"not yet": (GREY, 0.6, 0.7), "generalised": (BLUE, 0.5, 0.7), "super": (TEAL, 0.9, 1.1)}
+TIME_STYLES: Final = {"not yet": (GREY, 0.6, 0.7), "later": (BLUE, 0.5, 0.7), "super": (TEAL, 0.9, 1.1)}
 """Label: (colour, opacity, line width), drawn in this order."""
 REGIME_COLOURS: Final = {"slow": BLUE, "fast": TEAL, "mixed": VIOLET, "not yet": GREY}
 
@@ -67,7 +66,7 @@ def seed_curves(census: Census) -> Drawing | None:
     label, styles = census.rows["label"], CLASS_STYLES
     if not census.has_diary_task:
         # The diary's thresholds were made for its task; on other tasks the definition by time applies.
-        seen = np.where(census.times.seen, "generalised", "not yet")
+        seen = np.where(census.times.seen, "later", "not yet")
         fastest = census.by_time.is_super if census.by_time is not None else np.zeros(len(seen), dtype=bool)
         label, styles = pd.Series(np.where(fastest, "super", seen), index=label.index), TIME_STYLES
     figure, (top, bottom) = canvas(height=4.6, rows=2, sharex=True)
@@ -103,10 +102,12 @@ def seed_curves(census: Census) -> Drawing | None:
             xytext=(-2 - 88 * i, 3),
             textcoords="offset points",
             ha="right",
-            color=INK if styles[name][0] == GREY else styles[name][0],
+            color=SOFT if styles[name][0] == GREY else styles[name][0],
             fontsize=SMALL,
         )
     caption = f"Up to {MOST} seeds of each class, evenly selected; the counts are of all {len(label):,} seeds."
+    if styles is TIME_STYLES:
+        caption += " Later: generalised, but not super."
     charts = tuple(
         Chart(
             Axis("step", 0, last),
@@ -231,6 +232,12 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     )
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18), ncols=3, borderaxespad=0)
     missing = int((~np.isfinite(done["fall"])).sum())
+    if missing:
+        axes.axhline(never / 1.06, color=SOFT, linewidth=0.6, zorder=1)
+        axes.annotate(
+            "never fell", (1, never / 1.06), xycoords=("axes fraction", "data"), xytext=(-4, -3),
+            textcoords="offset points", ha="right", va="top", color=SOFT, fontsize=SMALL,
+        )  # fmt: skip
     caption = f"{len(done):,} generalised seeds. On the dashed line both happen at the same step. "
     caption += f"The norm of {missing} seeds, at the upper edge, never fell by 1%." if missing else ""
     data = done[["grokked", "fall", "climb", "lag", "regime"]].rename_axis("run_id").reset_index()

@@ -187,14 +187,16 @@ def qq_log_time(times: pd.DataFrame, level: float = 0.95) -> Drawing:
         (~outside, "inside the band", {"s": 14, "color": BLUE}),
         (outside, "outside it", {"s": 22, "color": AMBER, "marker": "D"}),
     ):
-        axes.scatter(z[here], curve.times[here], label=label, edgecolors="none", zorder=3, **style)
+        if here.any():
+            axes.scatter(z[here], curve.times[here], label=label, edgecolors="none", zorder=3, **style)
     axes.yaxis.grid(True)
     log_axis(axes.yaxis)
     axes.set_xlabel("standard normal quantile")
     axes.set_ylabel("step of generalisation (log)")
     axes.legend(loc="upper left")
     caption = (
-        f"{seen:,} of {n:,} seeds generalised. Line: the log-normal of maximum likelihood (median "
+        f"{seen:,} of {n:,} seeds generalised; seeds with the same step share a point. Line: the log-normal of maximum "
+        "likelihood (median "
         f"{np.exp(centre):,.0f} steps, standard deviation of the log {width:.2f}). Band: {level:.0%} of samples of it "
         f"have the point of that rank inside; {int(outside.sum())} points lie outside."
     )

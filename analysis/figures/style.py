@@ -121,7 +121,8 @@ class Drawing:
     """The population or condition that the figure shows; empty if it shows all of them."""
 
     def __post_init__(self) -> None:
-        title = f"{self.title} (n = {self.count})" if self.count else self.title
+        count = f"(n = {self.count})".replace(" ", "\N{NO-BREAK SPACE}")  # on one line
+        title = f"{self.title} {count}" if self.count else self.title
         with mpl.rc_context(RC):
             self.figure.suptitle(fill(title, TITLE_WIDTH), x=0.01, ha="left", fontsize=10.5, fontweight="bold")
 

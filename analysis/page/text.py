@@ -16,24 +16,24 @@ _TERM: Final = re.compile(
     r"\b(" + "|".join(re.escape(t) for t in sorted(TERMS.keys() - EVERYDAY, key=len, reverse=True)) + r")(s?)\b",
     re.IGNORECASE,
 )
+_WITH_TIP: Final = Markup('<span class="term" tabindex="0">{}<span class="tip" role="tooltip">{}</span></span>')
 _BY_LOWER: Final = {term.lower(): meaning for term, meaning in TERMS.items()}
 
 
 def with_terms(text: str) -> Markup:
     """Return escaped ``text`` with a tooltip (hover, focus or touch) at the first use of each glossary word."""
+    if isinstance(text, Markup):
+        text = text.unescape()
     seen: set[str] = set()
-
-    def explain(match: re.Match[str]) -> str:
+    parts, end = [], 0
+    for match in _TERM.finditer(text):  # the text is escaped afterwards: a word such as "norm's fall" has an apostrophe
         word = match.group(1).lower()
         if word in seen:
-            return match.group(0)
+            continue
         seen.add(word)
-        return (
-            f'<span class="term" tabindex="0">{match.group(0)}'
-            f'<span class="tip" role="tooltip">{escape(_BY_LOWER[word])}</span></span>'
-        )
-
-    return Markup(_TERM.sub(explain, str(escape(text))))
+        parts += [escape(text[end : match.start()]), _WITH_TIP.format(match.group(0), _BY_LOWER[word])]
+        end = match.end()
+    return Markup("").join([*parts, escape(text[end:])])
 
 
 def cell(value: object, column: str = "") -> str:

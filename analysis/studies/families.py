@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.observations import CONDITION_SETTINGS, Observations, as_text, default_settings, varying_columns
+from analysis.observations import CONDITION_SETTINGS, OWN_CODE, Observations, as_text, default_settings, varying_columns
 
 MOST = 6
 """Largest number of families of one setting; the largest are kept."""
@@ -115,7 +115,7 @@ def triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     return list(rows[SEEDS].itertuples(index=False, name=None))
 
 
-OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, COUPLING))
+OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, COUPLING, OWN_CODE))
 
 
 def decay_families(observations: Observations) -> list[Family]:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import Observations, floats, varying_columns
+from analysis.observations import OWN_CODE, Observations, floats, varying_columns
 from analysis.rerun import rerun_command
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.studies.base import Finding, Question, Study, Table
@@ -20,10 +20,13 @@ from analysis.studies.published import TRANSFORMER_XL_ON_THE_WAY, WIKITEXT_103, 
 from grok.config import GptConfig
 from grok.config.fields import settings_of
 
-CONDITION_SETTINGS: Final = tuple(
-    name
-    for name, (_, rule) in settings_of(GptConfig).items()
-    if rule.role in ("result", "length") and name != "perturb.ulps"
+CONDITION_SETTINGS: Final = (
+    *(
+        name
+        for name, (_, rule) in settings_of(GptConfig).items()
+        if rule.role in ("result", "length") and name != "perturb.ulps"
+    ),
+    OWN_CODE,
 )
 """Settings that define the condition of a language model: no seed and no perturbation."""
 MOST_CARDS: Final = 6

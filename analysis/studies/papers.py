@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import Observations, as_text, differing_settings, floats, is_random_seed
+from analysis.observations import OWN_CODE, Observations, as_text, differing_settings, floats, is_random_seed
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.few_times import geometric_mean, growth, least_ratio, ratio_of_times
 from analysis.statistics.survival import Times
@@ -63,12 +63,20 @@ class Papers(Study):
 
 
 def arms_of(observations: Observations) -> list[Trained]:
-    """Return the arms with runs in the store, in the papers' order."""
+    """Return the arms with runs in the store, in the papers' order.
+
+    If the user's own code changed, an arm has the runs of the version with most of them.
+    """
     rows = observations.arithmetic
     rows = rows[is_random_seed(rows)] if len(rows) else rows
     known = {(paper.title, arm.name): [rows.iloc[:0]] for paper in PAPERS for arm in paper.arms}
+    seen: list[dict[str, str]] = []
     for condition in conditions_of(rows):
         settings = {name: as_text(value) for name, value in differing_settings(condition.rows.iloc[0]).items()}
+        settings.pop(OWN_CODE, None)
+        if settings in seen:
+            continue
+        seen.append(settings)
         for paper in PAPERS:
             for arm in paper.arms:
                 if {k: v for k, v in settings.items() if k not in arm.free} == arm.settings:

@@ -33,7 +33,7 @@ def test_the_iconic_figure_picks_out_the_chosen_and_keeps_all_others() -> None:
     assert set(drawing.data["name"]) == {"super", "fast", "other"}
     assert (drawing.data["step"] > 0).all()
     assert drawing.figure.axes[0].get_xscale() == "log"
-    assert "n = 24 seeds" in drawing.figure.get_suptitle().replace("\n", " ")
+    assert "n = 24 seeds" in drawing.figure.get_suptitle().replace("\N{NO-BREAK SPACE}", " ")
     with pytest.raises(ValueError, match="without a curve"):
         evidence.iconic(curves, {"nobody": "nobody"})
 

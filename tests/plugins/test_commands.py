@@ -14,6 +14,7 @@ from grok.config import identify
 from grok.execute.planned import name_runs
 from grok.plugins import Code, activate
 from grok.store import open_store
+from sweeps import repeat
 from tests.arithmetic.cases import tiny
 from tests.doors.conftest import TINY, Door
 from tests.plugins.conftest import Write
@@ -147,3 +148,15 @@ def test_an_unfit_setting_is_refused_in_one_line(door: Door) -> None:
     ):
         ended = door(word, "dry_run=true")
         assert ended.status == 2 and said in ended.err and ended.err.count("\n") == 1, ended
+
+
+def test_only_runs_of_this_code_are_repeated(write: Write, door: Door, capfd: pytest.CaptureFixture[str]) -> None:
+    assert door(*RUN, "-m", "seed=0,1,2,3", "executor=inline").status == 0
+    words = ["--best", "1", "--controls", "1", "store.path=S", "task.plugin={_target_:mine.parity,bits:6}",
+             "model.plugin={_target_:mine.Perceptron}",
+             "eval.metric_plugins={norm:{_target_:mine.norm}}", "dry_run=true"]  # fmt: skip
+    assert repeat.main(words) == 0
+    assert "1 candidates" in capfd.readouterr().out
+    write(mine=MINE + "\n# changed")
+    assert repeat.main(words) == 2
+    assert "trained with other code under the same name" in capfd.readouterr().err
