@@ -15,6 +15,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing everything into $(VENV): about 3 GB, some minutes without output."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 

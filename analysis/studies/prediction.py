@@ -240,14 +240,14 @@ def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: 
         f"{study.meaning} from the others with AUROC {shown} (0.5 is chance; cross-validated, "
         f"{int(hit.sum())} of {len(hit)})"
     )
-    lead = f", {row['lead']:,.0f} steps before half of them generalise." if np.isfinite(arrival) else "."
+    lead = f", {row['lead']:,.0f} steps before half of these seeds generalise." if np.isfinite(arrival) else "."
     study.findings.append(Finding("early prediction (AUROC)", shown, text + lead, e, headline=True))
 
 
 QUESTION = Question(
     "prediction",
     "Early prediction",
-    "Do the first steps predict which seeds will be super?",
+    "Do the first steps predict which seeds will be super, or fast where few are super?",
     "grok sweep sweep=census",
     analyse,
     has_populations,
