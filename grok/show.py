@@ -112,6 +112,8 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
     yield f"weights     {row['weights_hash'] or 'no hash'}"
     yield f"numerics    {row['numerics']}"
     yield f"code        {row['git_commit'] or 'no commit'}{' with uncommitted changes' if row['git_dirty'] else ''}"
+    for path, version in json.loads(row["own_code"] or "{}").items():
+        yield f"own code    {path} {version}"
     started = f"{row['started_at']:%Y-%m-%d %H:%M} UTC" if row["started_at"] else "an unknown time"
     spent = f", {duration(row['seconds'])}" if row["seconds"] is not None else ""
     yield f"trained     {started} on {row['host']} ({row['device']}){spent}"

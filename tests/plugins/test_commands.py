@@ -10,6 +10,7 @@ import pytest
 
 from analysis.answers import compile_report
 from analysis.observations import Observations
+from grok import show
 from grok.config import identify
 from grok.execute.planned import name_runs
 from grok.plugins import Code, activate
@@ -107,7 +108,9 @@ def test_a_sweep_that_own_code_stopped_does_not_say_that_it_goes_on(door: Door) 
     assert ended.last.endswith("Correct this first: the same command would stop here again."), ended
 
 
-def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(door: Door, tmp_path: Path) -> None:
+def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(
+    door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert door(*RUN, "executor=inline").status == 0
     (tmp_path / "mine.py").rename(tmp_path / "away.py")
     activate(Code())
@@ -117,6 +120,9 @@ def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(door: Door,
     ended = door("--again", run_id, "--store", "S")
     assert ended.status == 2
     assert "name it again, task.plugin._target_=mine.parity model.plugin._target_=mine.Perceptron" in ended.err
+    assert show.main([run_id, "--store", "S"]) == 0
+    code = json.loads(open_store("S").runs()["own_code"][0])
+    assert f"own code    mine.parity {code['mine.parity']}" in capfd.readouterr().out
 
 
 def test_a_run_is_trained_again_where_its_code_is_named_again(door: Door, write: Write) -> None:
