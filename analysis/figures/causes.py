@@ -69,7 +69,14 @@ def variance_bars(study: Crossed) -> Drawing | None:
         f"Share of the variance of the outcome with 95% intervals; {result.n} runs, {result.replicates:.1f} per cell. "
         "Blue: a seed alone; grey: interactions; red: runs with equal seeds."
     )
-    return intervals("variance_shares", "Variance shares", caption, frame, colours, "share of variance", True)
+    return intervals(
+        _named(study, "variance_shares"), "Variance shares", caption, frame, colours, "share of variance", True
+    )
+
+
+def _named(study: Crossed, figure: str) -> str:
+    """Return a figure's name: a store may have crossed seeds of both modes."""
+    return figure if study.name == "crossed" else f"{study.name}_{figure}"
 
 
 def heat_map(study: Crossed) -> Drawing | None:
@@ -115,7 +122,7 @@ def heat_map(study: Crossed) -> Drawing | None:
     bar.set_label(label, color=SOFT)
     caption = f"Each square: {what} of one {a} seed and one {b} seed ({len(study.rows)} runs)."
     data = table.reset_index().melt(id_vars=first, value_name="mean outcome")
-    return Drawing("heat_map", f"{a.capitalize()} seeds against {b} seeds", caption, figure, data)
+    return Drawing(_named(study, "heat_map"), f"{a.capitalize()} seeds against {b} seeds", caption, figure, data)
 
 
 def layer_shares(study: Layers) -> Drawing:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analysis.figures import drawings
 from analysis.observations import Observations
 from analysis.statistics.resampling import generator
 from analysis.studies.crossed import Crossed
@@ -71,6 +72,7 @@ def test_the_shares_of_the_final_loss_hold_the_truth() -> None:
         assert e.low <= STD[stream] ** 2 / total <= e.high, name
     assert study.shares.levels == {"init": 6, "order": 6, "dropout": 2} and study.shares.replicates == 2
     assert study.scope.startswith("144 runs of gpt/tinystories_sample") and "validation loss at step 200" in study.scope
+    assert {d.name for d in drawings(study)} == {"language_crossed_variance_shares", "language_crossed_heat_map"}
     words = " ".join(f.text for f in study.findings)
     assert "diary" not in words and "lowest loss" in words and "split" not in words
 
