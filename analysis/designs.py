@@ -86,7 +86,9 @@ def _search(words: list[str], observations: Observations) -> Proposed:
     name = first.get("config.experiment")
     if isinstance(name, str) and setup_file("experiment", name) is not None:
         return Proposed([*words, *SMALL_SEARCH], True, streams=False)
-    return Proposed([*words[:2], "study=diary", *SMALL_SEARCH, "study.horizon=null"], True, streams=False)
+    # the diary's pruner compares more seeds than a small search has
+    small = [*SMALL_SEARCH, "study.pruner.name=none", "study.horizon=null"]
+    return Proposed([*words[:2], "study=diary", *small], True, streams=False)
 
 
 def _with(words: Sequence[str], options: dict[str, str]) -> list[str]:

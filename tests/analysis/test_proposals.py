@@ -205,6 +205,13 @@ def test_designs_start_from_what_the_store_has(kind: str, tmp_path: Path) -> Non
             assert " 0 to train" not in planned(question.command_for(store))
 
 
+def test_a_small_search_of_another_task_is_planned() -> None:
+    """The study of the diary stops trials by more seeds than a small search has."""
+    store = simulate(stores()["modulus"])
+    (search,) = (question for question in QUESTIONS if question.name == "search")
+    assert "16 trials of" in planned(search.command_for(store))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["scan", "decay", "few", "modulus"])
 def test_every_proposed_command_runs_as_pasted(kind: str, tmp_path: Path) -> None:
