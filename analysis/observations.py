@@ -29,7 +29,7 @@ COUNTED: Final = ("completed", "diverged")
 """Statuses of runs that are observations."""
 
 OWN_CODE: Final = "own_code"
-"""Stands beside the settings of a condition: import paths and hashes of the user's own code that moves a run."""
+"""Stands beside the settings of a condition: which version a run has of own code that the store has in several."""
 CONDITION_SETTINGS: Final = (
     *(
         name
@@ -81,7 +81,7 @@ class Observations:
         searches: Sequence[dict[str, Any]] = (),
         sweeps: Sequence[dict[str, Any]] = (),
     ) -> None:
-        self.all_runs = with_event_times(runs, curves)
+        self.all_runs = with_code_versions(with_event_times(runs, curves))
         self._curves = curves
         self.steps = steps
         self.path = path
@@ -130,11 +130,6 @@ class Observations:
         rows = runs[(runs["mode"] == mode) & runs["status"].isin(COUNTED)]
         rows = rows if among is None else rows[rows["run_id"].isin(among)]
         rows = rows.sort_values(["steps", "run_id"], ascending=[False, True], kind="stable").drop_duplicates(once)
-        if "own_code" in rows:
-            moving = [_moving_code(*both) for both in rows[_OF_CODE].itertuples(index=False, name=None)]
-            rows = pd.concat(
-                [rows, pd.Series(moving, index=rows.index, name=f"config.{OWN_CODE}", dtype=object)], axis=1
-            )
         return rows.sort_values(["seed", "run_id"], kind="stable").set_index("run_id")
 
     @cached_property
@@ -199,18 +194,44 @@ class Observations:
         return label.map(rank)
 
 
-_OF_CODE: Final = ["own_code", "config.eval.metric_plugins"]
 _HASH: Final = 8
 """Digits of a hash in a condition's name."""
+_MOVING: Final = ("task.plugin", "model.plugin", "optim.plugin", "optim.intervention", "train.loss_plugin")
+"""Settings whose code moves a run; that of ``eval.metric_plugins`` measures only."""
+_OF_CODE: Final = ("own_code", "config.eval.metric_plugins", *(f"config.{name}" for name in _MOVING))
 
 
-def _moving_code(code: object, metrics: object) -> str | None:
-    """Return the own code that moves a run, as import paths with hashes; None if it has none. A metric moves no run."""
-    if not isinstance(code, str):
-        return None
-    measuring = {spec.get("_target_") for spec in json.loads(metrics).values()} if isinstance(metrics, str) else set()
-    moving = {path: version for path, version in json.loads(code).items() if path not in measuring}
-    return ", ".join(f"{path} {version[:_HASH]}" for path, version in sorted(moving.items())) or None
+def with_code_versions(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``runs`` with a column of the versions of own code, where the store has several of one import path.
+
+    Code of one version is named by the settings. Text that no version of this package wrote stands as it is.
+    """
+    if "own_code" not in runs or runs["own_code"].isna().all():
+        return runs
+    moving = [_moving_code(row) for _, row in runs[[c for c in _OF_CODE if c in runs]].iterrows()]
+    versions: dict[str, set[str]] = {}
+    for mine in moving:
+        for path, version in mine.items():
+            versions.setdefault(path, set()).add(version)
+    names = [
+        ", ".join(f"{path} {version[:_HASH]}" for path, version in sorted(mine.items()) if len(versions[path]) > 1)
+        for mine in moving
+    ]
+    column = pd.Series([name or None for name in names], index=runs.index, name=f"config.{OWN_CODE}", dtype=object)
+    return pd.concat([runs, column], axis=1)
+
+
+def _moving_code(row: pd.Series) -> dict[str, str]:
+    """Return the hashes of a run's own code by import path, without code that only measures."""
+    if not isinstance(row["own_code"], str):
+        return {}
+    try:
+        hashes = {str(path): str(version) for path, version in json.loads(row["own_code"]).items()}
+    except (ValueError, AttributeError):
+        return {"own code": row["own_code"]}
+    metrics = str(row.get("config.eval.metric_plugins"))
+    moving = [str(row.get(f"config.{name}")) for name in _MOVING]
+    return {p: v for p, v in hashes.items() if f'"{p}"' not in metrics or any(f'"{p}"' in text for text in moving)}
 
 
 def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTINGS) -> list[str]:

@@ -96,9 +96,15 @@ class Page:
         return self._drawings[name]
 
     def figure(self, name: str, drawing: str, words: str) -> str:
-        """Return a figure of a study in Markdown, ``words`` as its alternative text; empty without such a figure."""
-        drawn = any(made.name == drawing for made in self.drawings(name))
-        return f"![{words}]({FIGURES}/{drawing}.png)" if drawn else ""
+        """Return a figure of a study in Markdown, ``words`` as its alternative text; empty if the study has no figure.
+
+        Raises:
+            ConfigError: it has figures, and none of this name.
+        """
+        names = [made.name for made in self.drawings(name)]
+        if names and drawing not in names:
+            raise ConfigError(f"{self.folder}: {name} has no figure {drawing!r}: it has {', '.join(names)}")
+        return f"![{words}]({FIGURES}/{drawing}.png)" if names else ""
 
     def text(self, template: str = TEMPLATE) -> str:
         """Return the page, or another template of the folder, filled in from the same studies."""

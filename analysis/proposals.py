@@ -57,7 +57,7 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
             steps = LONGER * int(observations.arithmetic["config.train.steps"].max())
             words = [*(word for word in words if not word.startswith("train.steps=")), f"train.steps={steps}"]
     if words[:2] in (["grok", "repeat"], ["grok", "branch"]) and len(observations.arithmetic):
-        words += _own_code(observations, _set_by(words))
+        words += _own_code(observations, [*_set_by(words), *design.alone])
     words += [f"{name}={_typed(value)}" for name, value in design.alone.items() if name != OWN_CODE]
     path = observations.path
     if STORE_WORD in words:
@@ -167,7 +167,8 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
 
 def _own_code(observations: Observations, own: Sequence[str]) -> list[str]:
     """Return the overrides that name the user's own code of a store's runs: commands that start from them need it."""
-    row = observations.arithmetic.iloc[0]
+    grouped = observations.once(populations)
+    row = grouped.to_go_on[0].rows.iloc[0] if grouped.every else observations.arithmetic.iloc[0]
     values = {name: row.get(f"config.{name}") for name in CARRIED if name not in own}
     return [f"{n}={_typed(value)}" for n, value in values.items() if isinstance(value, str) and '"_target_"' in value]
 

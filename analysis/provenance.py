@@ -38,6 +38,7 @@ MIXES = {
     "device": "devices",
     "host": "hosts",
     "git_commit": "code versions",
+    "own_code": "own code",
 }
 
 
@@ -54,7 +55,7 @@ def provenance(observations: Observations) -> Provenance:
     )
     summary.pending = pending(observations)
     for column, words in MIXES.items():
-        if column in runs:
+        if column in runs and (column != "own_code" or runs[column].notna().any()):
             summary.mixes[words] = _counts(runs[column])
     if len(summary.mixes.get("numerics tags", {})) > 1:
         summary.notes.append(

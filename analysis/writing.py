@@ -54,6 +54,7 @@ def _refuse_equal_names(studies: Sequence[Study], groups: Sequence[Sequence[Draw
     """
     names = [("section", study.name) for study in studies]
     names += [("file", name) for study in studies for name in study.files]
+    names += [("table", f"{study.name}_{table.name}") for study in studies for table in study.tables]
     own = [isinstance(study, OwnStudy) for study in studies]
     known = {("figure", d.name.casefold()) for mine, group in zip(own, groups, strict=True) if not mine for d in group}
     names += [("figure", d.name) for mine, group in zip(own, groups, strict=True) if mine for d in group]

@@ -17,7 +17,7 @@ from typing import Any, Final
 import omegaconf.base
 import pytest
 from hydra._internal.config_repository import ConfigRepository
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, UnionNode
 
 ROOT: Final = Path(__file__).parents[1]
 SLOW_COPIES: Final = {kind: kind.__deepcopy__ for kind in (DictConfig, ListConfig)}
@@ -45,6 +45,8 @@ def copied(node: Any, parent: Any = None) -> Any:
             state["_content"] = {key: copied(value, new) for key, value in content.items()}
         elif isinstance(content, list):
             state["_content"] = [copied(value, new) for value in content]
+    elif isinstance(node, UnionNode):
+        state["_content"] = copied(state["_content"], new)
     return new
 
 

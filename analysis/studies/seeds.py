@@ -13,7 +13,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
-from analysis.observations import COUNTED, Observations, as_text, differing_settings, floats, varying_columns
+from analysis.observations import (
+    COUNTED,
+    OWN_CODE,
+    Observations,
+    as_text,
+    differing_settings,
+    floats,
+    varying_columns,
+)
 from analysis.populations import populations
 from analysis.rerun import rerun_commands
 from analysis.statistics.estimate import NotEnoughData
@@ -65,7 +73,7 @@ def conditions(runs: pd.DataFrame) -> pd.Series:
     labels = pd.Series("", index=runs.index, dtype=object)
     for mode, rows in runs.groupby("mode"):
         names = [n for n, (_, rule) in settings_of(MODES[str(mode)]).items() if rule.role in ("result", "length")]
-        varying = varying_columns(rows, names)
+        varying = varying_columns(rows, [*names, OWN_CODE])
         if not varying:
             labels[rows.index] = _in_words(differing_settings(rows.iloc[0])) or "default"
             continue

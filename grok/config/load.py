@@ -34,7 +34,7 @@ def load_config(data: Mapping[str, Any]) -> RunConfig:
 
 
 def _refuse_another_mode(data: Mapping[str, Any], mode: str) -> None:
-    """Refuse a group of settings that only another mode has: a named sweep or an experiment is for that mode.
+    """Refuse a setting, or a group of them, that only another mode has: a named sweep may be for that mode.
 
     Raises:
         ConfigError: ``data`` has such a group.
@@ -43,7 +43,7 @@ def _refuse_another_mode(data: Mapping[str, Any], mode: str) -> None:
     for group in data:
         others = [name for name in MODES if group in groups[name] and group not in groups[mode]]
         if others:
-            raise ConfigError(f"{group} is a group of settings of mode={others[0]}, and this is mode={mode}")
+            raise ConfigError(f"{group} belongs to mode={others[0]}, and this is mode={mode}")
 
 
 def config_columns() -> dict[str, Any]:

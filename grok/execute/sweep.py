@@ -35,7 +35,7 @@ from grok.records import RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_store
 
 GO_ON = "The same command goes on where it stopped."
-CORRECT = "Correct this first: the same command would stop here again."
+CORRECT = "Correct this first; the same command then goes on where it stopped."
 
 
 @dataclass(frozen=True, slots=True)

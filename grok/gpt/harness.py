@@ -138,7 +138,7 @@ def load_tasks(tasks: Sequence[str], option: str = "--tasks ", *, shots: int | N
         for file in files:
             if not file.is_file():
                 raise ConfigError(f"{option}{file}: there is no such file")
-        manager = _manager(tuple(str(file.parent) for file in files), defaults=len(files) < len(tasks))
+        manager = _manager(_folders(tasks), defaults=len(files) < len(tasks))
         names = [_name_in(Path(task), option) if Path(task) in files else task for task in tasks]
         loaded = manager.load(names)
         for task in loaded["tasks"].values():
@@ -161,7 +161,7 @@ def refuse_unknown_tasks(tasks: Sequence[str], option: str) -> None:
     if not names:
         return
     with _harness(option):
-        known = frozenset(_manager((), defaults=True).all_tasks)
+        known = frozenset(_manager(_folders(tasks), defaults=True).all_tasks)
     for name in names:
         if name not in known:
             raise ConfigError(
@@ -170,12 +170,25 @@ def refuse_unknown_tasks(tasks: Sequence[str], option: str) -> None:
             )
 
 
-@cache
+def _folders(tasks: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(Path(task).parent) for task in tasks if task.endswith(YAML)))
+
+
 def _manager(folders: tuple[str, ...], *, defaults: bool) -> Any:
-    """Return the harness's index of tasks: its own ones if ``defaults``, and those in ``folders``. It takes 12 s."""
+    """Return the harness's index of tasks: its own ones if ``defaults``, and those in ``folders``."""
     from lm_eval.tasks import TaskManager
 
-    return TaskManager(include_path=list(folders) or None, include_defaults=defaults)
+    if folders:  # their files may change while the process lives
+        return TaskManager(include_path=list(folders), include_defaults=defaults)
+    return _default_manager()
+
+
+@cache
+def _default_manager() -> Any:
+    """Return the index of the harness's own tasks, which takes about 10 s."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager()
 
 
 def score_tasks(model: GPT, tokenizer: Tokenizer, tasks: Tasks, *, limit: int | None = None) -> list[TaskScore]:

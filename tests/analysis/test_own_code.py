@@ -11,6 +11,8 @@ import pytest
 from analysis.observations import Observations
 from analysis.populations import populations
 from analysis.proposals import proposal
+from analysis.studies import seeds
+from analysis.studies.families import families
 from grok.cli.compose import compose
 from tests.analysis.simulate import census, simulate
 
@@ -35,6 +37,34 @@ def test_changed_code_is_another_condition() -> None:
     grouped = populations(observations)
     assert sorted(p.name for p in grouped.every) == ["own_code=mine.task 3828f112", "own_code=mine.task 5c27bca4"]
     assert [len(p) for p in grouped.every] == [12, 12]
+
+
+def test_every_seed_has_its_version_in_the_list() -> None:
+    table = seeds.seed_table(store_of([{"mine.task": "5c27bca497"}, {"mine.task": "3828f112f6"}]))
+    assert table["condition"].value_counts().to_dict() == {
+        "own_code=mine.task 5c27bca4": 12, "own_code=mine.task 3828f112": 12,
+    }  # fmt: skip
+
+
+def test_code_of_one_version_is_named_by_its_settings_alone() -> None:
+    """So settings that name code can be compared: two models of the user's own, each of one version."""
+    models = [{"_target_": "mine.A"}, {"_target_": "mine.B"}]
+    simulated = simulate(census(24, np.random.default_rng(5), steps=300, every=25))
+    runs = simulated.all_runs.assign(
+        own_code=[json.dumps({models[i % 2]["_target_"]: f"{i % 2}a"}) for i in range(24)],
+        **{"config.model.plugin": [json.dumps(models[i % 2]) for i in range(24)]},
+    )
+    observations = Observations(runs, simulated.curves)
+    (family,) = families(observations, ("model.plugin",))
+    assert [len(rows) for rows in family.groups.values()] == [12, 12]
+    assert "own_code" not in populations(observations).settings
+
+
+@pytest.mark.parametrize("text", ["not json", "[1]", '{"mine.task": 1}'])
+def test_text_that_no_version_wrote_is_read_as_it_stands(text: str) -> None:
+    simulated = simulate(census(8, np.random.default_rng(5), steps=300, every=25))
+    runs = simulated.all_runs.assign(own_code=[text] * 4 + ['{"mine.task":"aa"}'] * 4)
+    assert len(populations(Observations(runs, simulated.curves)).every) >= 1
 
 
 def test_a_changed_metric_moves_no_run() -> None:

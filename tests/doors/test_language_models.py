@@ -108,6 +108,16 @@ def nothing(data: Path) -> None:
         (another_tokeniser, ["dry_run=true"], "is not the tokeniser that these tokens were made with"),
         (nothing, ["model.vocab_size=5", "-m", "seed=range(0,3)"], "the model has 5 ids"),
         (nothing, ["model.context=2000"], "a block needs 2,001"),
+        *(
+            pytest.param(damage, [*words, *way], says, marks=pytest.mark.slow)
+            for damage, words, says in (
+                (cut_off, [], "train.bin is truncated"),
+                (another_tokeniser, [], "is not the tokeniser that these tokens were made with"),
+                (nothing, ["model.vocab_size=5"], "the model has 5 ids"),
+                (nothing, ["model.context=2000"], "a block needs 2,001"),
+            )
+            for way in ([], ["dry_run=true"], ["-m", "seed=range(0,3)"])
+        ),
     ],
 )
 def test_data_that_cannot_be_used_is_refused_before_anything_is_written(

@@ -103,7 +103,7 @@ CASES = {
     ),
     "a sweep of the other mode": (
         ["-m", "sweep=language_seeds"],
-        ["target is a group of settings of mode=gpt", "this is mode=arithmetic"],
+        ["target belongs to mode=gpt", "this is mode=arithmetic"],
     ),
     "set-up of the other mode": (["mode=gpt", "experiment=nanda"], ["experiment=nanda is no preset of mode=gpt"]),
     "preset of the other mode": (["mode=arithmetic", "experiment=gpt/gpt2_117m"], ["is a preset of mode=gpt"]),

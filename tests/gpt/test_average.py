@@ -25,12 +25,14 @@ def store(settings: Build, tmp_path: Path, tmp_path_factory: pytest.TempPathFact
     """A store with a run's checkpoints of steps 3, 6 and 9; its states to roll back to are inside them."""
     trained = tmp_path_factory.getbasetemp() / "averaged"
     if not trained.exists():
-        StoreWriter(trained).close()
+        new = tmp_path / "new"
+        StoreWriter(new).close()
         config = settings(checkpoint__keep_every=3, checkpoint__minutes=0, stability__policy="cut_lr",
                           stability__snapshot_every=2)  # fmt: skip
         for event in run(config):
             if isinstance(event, Checkpoint):
-                save_checkpoint(run_folder(trained, RUN), event, keep=1, keep_every=3)
+                save_checkpoint(run_folder(new, RUN), event, keep=1, keep_every=3)
+        new.rename(trained)
     shutil.copytree(trained, tmp_path / "store")
     return tmp_path / "store"
 

@@ -195,6 +195,12 @@ def test_a_misspelt_task_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=r"eval\.tasks=lambda_openai: .*did you mean 'lambada_openai'\?"):
         refuse_unusable_tasks([settings(eval__tasks=["lambda_openai"])])
     refuse_unusable_tasks([settings(eval__tasks=["lambada_openai", "wikitext"])])
+    file = task_file(tmp_path, PAGES, [{"page": "a"}])
+    (tmp_path / "another.yaml").write_text(Path(file).read_text().replace("task: ", "task: another_"))
+    name = next(line for line in Path(file).read_text().splitlines() if line.startswith("task: ")).removeprefix(
+        "task: "
+    )
+    refuse_unusable_tasks([settings(eval__tasks=[file, f"another_{name}"])])  # of the same folder
 
 
 @pytest.mark.slow

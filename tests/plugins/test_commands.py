@@ -105,7 +105,7 @@ def test_a_sweep_that_own_code_stopped_does_not_say_that_it_goes_on(door: Door) 
     ended = door(*RUN, "eval.metric_plugins.bad._target_=mine.vector", "executor=inline")
     assert ended.status == 1
     assert ended.last.startswith("Stopped: eval.metric_plugins.bad=mine.vector returned a Tensor of the shape (3,)")
-    assert ended.last.endswith("Correct this first: the same command would stop here again."), ended
+    assert ended.last.endswith("Correct this first; the same command then goes on where it stopped."), ended
 
 
 def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(
