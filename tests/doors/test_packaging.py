@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,3 +68,19 @@ def test_an_installed_wheel_plans_from_any_folder(wheel: Path, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("3 planned, 0 stored")
     assert list(elsewhere.iterdir()) == []
+
+
+def test_every_pinned_version_installs_on_the_oldest_python() -> None:
+    """A version that needs a later 3.11.x makes ``make setup`` fail where the system's Python is older."""
+    pinned = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
+    )
+    needs = {
+        name: requirement
+        for d in importlib.metadata.distributions()
+        if (name := canonicalize_name(d.metadata["Name"])) in pinned
+        and pinned[name] == d.version
+        and (requirement := d.metadata["Requires-Python"])
+    }
+    assert len(needs) > 100
+    assert {name: r for name, r in needs.items() if not SpecifierSet(r).contains("3.11.0")} == {}
