@@ -30,6 +30,7 @@ OPENING: Final = "opening.md.j2"
 STORE: Final = "store"
 FIGURES: Final = "figures"
 NOT_YET: Final = "not trained yet"
+NOT_DRAWN: Final = "Not drawn, too few runs:"
 
 
 @dataclass
@@ -96,14 +97,13 @@ class Page:
         return self._drawings[name]
 
     def figure(self, name: str, drawing: str, words: str) -> str:
-        """Return a figure of a study in Markdown, ``words`` as its alternative text; empty if the study has no figure.
+        """Return a figure of a study in Markdown, ``words`` as its alternative text.
 
-        Raises:
-            ConfigError: it has figures, and none of this name.
+        Empty if the study has no figure at all. If it has others, a sentence stands in the place of the missing one.
         """
         names = [made.name for made in self.drawings(name)]
         if names and drawing not in names:
-            raise ConfigError(f"{self.folder}: {name} has no figure {drawing!r}: it has {', '.join(names)}")
+            return f"{NOT_DRAWN} {words}."
         return f"![{words}]({FIGURES}/{drawing}.png)" if names else ""
 
     def text(self, template: str = TEMPLATE) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.pages import Page, main, markdown
+from analysis.pages import NOT_DRAWN, Page, main, markdown
 from grok.store import open_store
 from tests.analysis.simulate import Truth, write
 
@@ -25,6 +25,18 @@ def test_a_committed_page_is_what_its_store_gives(folder: Path) -> None:
 def test_the_readme_opens_with_what_the_store_gives(folder: Path) -> None:
     readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     assert Page(folder).opening(readme) == readme, "make results renews it"
+
+
+@pytest.mark.parametrize("folder", [f for f in PAGES if f.name != "diary"], ids=lambda p: p.name)
+def test_a_finished_page_lacks_no_figure(folder: Path) -> None:
+    """A figure that was renamed in the code would else be lost without a word; the diary's runs are still trained."""
+    assert NOT_DRAWN not in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_figure_that_a_study_does_not_draw_is_named() -> None:
+    page = Page(RESULTS / "quickstart-census")
+    assert page.figure("census", "seed_curves", "Curves") == "![Curves](figures/seed_curves.png)"
+    assert page.figure("census", "renamed", "Curves of seeds") == f"{NOT_DRAWN} Curves of seeds."
 
 
 WRITTEN = sorted(RESULTS.rglob("*.md"))
