@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.studies.base import OwnStudy, Study
+from analysis.studies import QUESTIONS
+from analysis.studies.base import Study
 from grok.errors import ConfigError, StoreError
 from grok.files import move, unique, write_flushed
 from grok.untrusted import refuse_links, unlinked
@@ -47,22 +48,22 @@ def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing
 
 
 def _refuse_equal_names(studies: Sequence[Study], groups: Sequence[Sequence[Drawing]]) -> None:
-    """Refuse figures, tables and sections of the user's own that would replace others of the same name.
+    """Refuse sections, figures, tables and files of the user's own that would replace others of the report.
 
     Raises:
         ConfigError: names them.
     """
-    names = [("section", study.name) for study in studies]
-    names += [("file", name) for study in studies for name in study.files]
-    names += [("table", f"{study.name}_{table.name}") for study in studies for table in study.tables]
-    own = [isinstance(study, OwnStudy) for study in studies]
-    known = {("figure", d.name.casefold()) for mine, group in zip(own, groups, strict=True) if not mine for d in group}
-    names += [("figure", d.name) for mine, group in zip(own, groups, strict=True) if mine for d in group]
-    for kind, name in names:
-        key = (kind, name.casefold())  # some file systems do not distinguish case
-        if key in known:
-            raise ConfigError(f"two {kind}s of the report have the name {name!r}: give yours another name")
-        known.add(key)
+    reports_own = {question.name for question in QUESTIONS}
+    known: set[tuple[str, str]] = set()
+    for study, group in sorted(zip(studies, groups, strict=True), key=lambda pair: pair[0].name not in reports_own):
+        names = [("section", study.name), *(("file", name) for name in study.files)]
+        names += [("table", f"{study.name}_{table.name}") for table in study.tables]
+        names += [("figure", drawing.name) for drawing in group]
+        for kind, name in names:
+            key = (kind, name.casefold())  # some file systems do not distinguish case
+            if key in known and study.name not in reports_own:
+                raise ConfigError(f"two {kind}s of the report have the name {name!r}: give yours another name")
+            known.add(key)
 
 
 def write_report(report: Report, out: Path) -> Path:
