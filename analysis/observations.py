@@ -196,9 +196,7 @@ class Observations:
 
 _HASH: Final = 8
 """Digits of a hash in a condition's name."""
-_MOVING: Final = ("task.plugin", "model.plugin", "optim.plugin", "optim.intervention", "train.loss_plugin")
-"""Settings whose code moves a run; that of ``eval.metric_plugins`` measures only."""
-_OF_CODE: Final = ("own_code", "config.eval.metric_plugins", *(f"config.{name}" for name in _MOVING))
+METRICS: Final = "config.eval.metric_plugins"
 
 
 def with_code_versions(runs: pd.DataFrame) -> pd.DataFrame:
@@ -208,30 +206,27 @@ def with_code_versions(runs: pd.DataFrame) -> pd.DataFrame:
     """
     if "own_code" not in runs or runs["own_code"].isna().all():
         return runs
-    moving = [_moving_code(row) for _, row in runs[[c for c in _OF_CODE if c in runs]].iterrows()]
+    metrics = runs[METRICS].fillna("") if METRICS in runs else [""] * len(runs)
+    texts = list(zip(runs["own_code"].fillna(""), metrics, strict=True))
+    moving = {text: _moving_code(*text) for text in set(texts)}
     versions: dict[str, set[str]] = {}
-    for mine in moving:
-        for path, version in mine.items():
-            versions.setdefault(path, set()).add(version)
-    names = [
-        ", ".join(f"{path} {version[:_HASH]}" for path, version in sorted(mine.items()) if len(versions[path]) > 1)
-        for mine in moving
-    ]
-    column = pd.Series([name or None for name in names], index=runs.index, name=f"config.{OWN_CODE}", dtype=object)
+    for path, version in (item for code in moving.values() for item in code.items()):
+        versions.setdefault(path, set()).add(version)
+    names = {
+        text: ", ".join(f"{path} {v[:_HASH]}" for path, v in sorted(code.items()) if len(versions[path]) > 1) or None
+        for text, code in moving.items()
+    }
+    column = pd.Series([names[text] for text in texts], index=runs.index, name=f"config.{OWN_CODE}", dtype=object)
     return pd.concat([runs, column], axis=1)
 
 
-def _moving_code(row: pd.Series) -> dict[str, str]:
-    """Return the hashes of a run's own code by import path, without code that only measures."""
-    if not isinstance(row["own_code"], str):
-        return {}
+def _moving_code(code: str, metrics: str) -> dict[str, str]:
+    """Return the hashes of a run's own code by import path, without its metrics, which only measure."""
     try:
-        hashes = {str(path): str(version) for path, version in json.loads(row["own_code"]).items()}
+        hashes = {str(path): str(version) for path, version in json.loads(code or "{}").items()}
     except (ValueError, AttributeError):
-        return {"own code": row["own_code"]}
-    metrics = str(row.get("config.eval.metric_plugins"))
-    moving = [str(row.get(f"config.{name}")) for name in _MOVING]
-    return {p: v for p, v in hashes.items() if f'"{p}"' not in metrics or any(f'"{p}"' in text for text in moving)}
+        return {"own code": code}
+    return {path: version for path, version in hashes.items() if f'"{path}"' not in metrics}
 
 
 def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTINGS) -> list[str]:

@@ -7,13 +7,21 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
 from analysis.designs import designed
-from analysis.observations import CONDITION_SETTINGS, OWN_CODE, Observations, as_text, default_settings
+from analysis.observations import (
+    CONDITION_SETTINGS,
+    OWN_CODE,
+    Observations,
+    as_text,
+    default_settings,
+    has_own_task,
+)
 from analysis.populations import COUPLING, Populations, populations
 from analysis.setup_files import setup_file
 from analysis.statistics.proportions import share
@@ -155,8 +163,8 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
     before = {**default_settings(), **{k: _stored(v) for k, v in (preset or {}).items()}}
     for setting in CARRIED:
         column = f"config.{setting}"
-        if setting in own or column not in rows:
-            continue
+        if setting in own or column not in rows or (setting == "task.operation" and has_own_task(row)):
+            continue  # the name of a task of the user's own follows from its code
         values = _values(grouped, setting) if sweeping else None
         if values is not None:
             words.append(f"{setting}={','.join(values)}")
@@ -199,9 +207,10 @@ def _typed(value: Any) -> str:
     """Return a stored value in Hydra's grammar. Lists and maps are stored as JSON."""
     if value is None or pd.isna(value):
         return "null"
-    if isinstance(value, str) and value.startswith(("{", "[")):
-        return literal(json.loads(value))
     if isinstance(value, str):
+        with suppress(ValueError):  # a text that no version of this package wrote is quoted as it is
+            if value.startswith(("{", "[")):
+                return literal(json.loads(value))
         return value if re.fullmatch(r"[A-Za-z_][\w./]*", value) and value != "null" else literal(value)
     return literal(value.item() if hasattr(value, "item") else value)
 
