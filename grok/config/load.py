@@ -43,7 +43,10 @@ def _refuse_another_mode(data: Mapping[str, Any], mode: str) -> None:
     for group in data:
         others = [name for name in MODES if group in groups[name] and group not in groups[mode]]
         if others:
-            raise ConfigError(f"{group} belongs to mode={others[0]}, and this is mode={mode}")
+            raise ConfigError(
+                f"{group} belongs to mode={others[0]}, and this is mode={mode}: "
+                f"add mode={others[0]}, or leave {group} out"
+            )
 
 
 def config_columns() -> dict[str, Any]:
