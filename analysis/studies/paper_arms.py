@@ -18,6 +18,8 @@ class Arm:
     """Steps to 95% validation accuracy in the paper."""
     baselines: Mapping[str, float | None] = field(default_factory=dict)
     """Ratio of times in the paper, by the name of a slower arm; None: the paper does not compare the two."""
+    sooner_than: str | None = None
+    """A slower arm, which may be another paper's, if the paper says so and has no ratio."""
     claimed: bool = True
     """Whether the paper has this setting; otherwise the steps are compared without a verdict."""
     free: tuple[str, ...] = ()
@@ -93,6 +95,16 @@ NANDA: Final = Paper(
     ),
     {"memorised": 1_400, "circuit formed": 9_400, "cleaned up": 14_000},
 )
+OMNIGROK: Final = Paper(
+    "Liu et al. 2023 (Omnigrok)",
+    (
+        Arm(
+            "norm kept at 0.8 of the usual start",
+            _with(NANDA.arms[0].settings, optim__weight_decay="0", model__init_scale="0.8", optim__norm_clamp="1"),
+            sooner_than=NANDA.arms[0].name,
+        ),
+    ),
+)
 OPENAI: Final = {
     "task.modulus": "97",
     "model.final_norm": "false",
@@ -109,4 +121,4 @@ POWER: Final = Paper(
         Arm("products in S5", _with(OPENAI, task__operation="ab", task__modulus="120"), free=(FRACTION,)),
     ),
 )
-PAPERS: Final = (GROKFAST, PRIETO, POWER, NANDA)
+PAPERS: Final = (GROKFAST, PRIETO, POWER, NANDA, OMNIGROK)

@@ -85,10 +85,19 @@ def arms_of(observations: Observations) -> list[Trained]:
     for paper in PAPERS:
         for arm in paper.arms:
             mine = pd.concat(known[paper.title, arm.name])
+            mine = mine[~mine.index.isin(_beginnings(mine))]
             if len(mine):
                 last = mine["val_acc"].astype(float)
                 trained.append(Trained(paper, arm, mine, observations.times(mine), last))
     return trained
+
+
+def _beginnings(rows: pd.DataFrame) -> list[str]:
+    """Return the ids of runs that another run of the same seed continues: the same training, ended earlier."""
+    lengths = rows["config.train.steps"].astype(int)
+    same = [c for c in ("seed", "replicate", f"config.{FRACTION}") if c in rows]
+    longest = lengths.groupby([rows[c] for c in same]).transform("max") if len(rows) else lengths
+    return list(rows.index[lengths < longest])
 
 
 def analyse(observations: Observations, question: Question) -> Papers:
@@ -191,6 +200,10 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
             ours, verdict = _speedup(t, base, times)
             theirs = "" if times is None else f"{times:g}"
             made.append(_record(t, f"{t.arm.name}, over {name}: times sooner", theirs, ours, verdict))
+    base = next((other for other in trained if other.arm.name == t.arm.sooner_than), None)
+    if base is not None:
+        ours, verdict = _sooner(t, base)
+        made.append(_record(t, f"{t.arm.name}, over {base.arm.name}: sooner", "yes, no number", ours, verdict))
     if t.arm.generalises is not None:
         word = "generalises" if t.arm.generalises else "does not generalise"
         made.append(_record(t, f"{t.arm.name}: {word}", "curves, no number", _ours(t), judged_outcome(t)))
@@ -245,6 +258,19 @@ def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]
     needed = float(f"{theirs * geometric_mean(t.times).value:.1g}")
     steps = f"about {needed:,.0f} steps are needed" if base.cut < needed else "more steps are needed"
     return ours, f"{OPEN}: runs of {base.arm.name} ended at step {base.cut:,.0f}; {steps}"
+
+
+def _sooner(t: Trained, base: Trained) -> tuple[str, str]:
+    """Return the ratio of the times of ``base`` and ``t``, and the verdict on whether it is above 1."""
+    try:
+        e = ratio_of_times(base.times, t.times)
+    except NotEnoughData as gap:
+        return "none", f"{OPEN}: needs {gap.needs}"
+    if e.low > 1:
+        return f"{e.plain(1)} times", f"{AGREES}: the interval is above 1"
+    if e.high < 1:
+        return f"{e.plain(1)} times", f"{DISAGREES}: the interval is below 1"
+    return f"{e.plain(1)} times", f"{OPEN}: the interval holds 1; more seeds are needed"
 
 
 def judged_outcome(t: Trained) -> str:

@@ -93,6 +93,31 @@ def test_what_the_paper_does_not_compare_has_no_verdict() -> None:
     assert table.loc["EMA filter, AdamW: steps to 95%", "verdict"] == "the paper makes no such claim: not its optimiser"
 
 
+def test_a_trend_without_a_number_needs_an_interval_on_one_side_of_one() -> None:
+    kept, usual = "norm kept at 0.8 of the usual start", "x+y mod 113"
+
+    def verdict(fast: list[float], slow: list[float]) -> str:
+        row = claims(runs(ARMS[kept], fast) + runs(ARMS[usual], slow, steps=14_000)).loc[
+            f"{kept}, over {usual}: sooner"
+        ]
+        return str(row["verdict"])
+
+    assert verdict([400, 450, 500], [9000, 9500, 10_000]) == "agrees: the interval is above 1"
+    assert verdict([2400, 2450, 2500], [900, 950, 1000]) == "disagrees: the interval is below 1"
+    assert verdict([900, 2450, 500], [700, 950, 2000]).startswith("not decided: the interval holds 1")
+    assert verdict([400, 450, 500], [9000, 9e9, 10_000]).startswith("not decided: needs")
+
+
+def test_a_run_that_a_longer_run_of_its_seed_continues_is_not_counted() -> None:
+    claim = "no filter, no decay: steps to 95%"
+    slow = ARMS["no filter, no decay"]
+    both = runs(slow, [9e9] * 3, steps=5000) + runs(slow, [38_000, 41_000], steps=60_000)
+    row = claims(both).loc[claim]
+    assert row["seeds"] == "3" and row["verdict"].startswith("not decided: 2 of 3 seeds generalised")
+    row = claims(both + runs(slow, [38_000, 41_000, 44_000], steps=61_000)).loc[claim]
+    assert row["seeds"] == "3" and row["verdict"].startswith("agrees")
+
+
 def test_growth_with_less_data() -> None:
     truths = [
         truth
@@ -151,6 +176,8 @@ WORDS = {
     "x/y mod 97": "experiment=openai",
     "products in S5": "experiment=openai task.operation=ab task.modulus=120",
     "x+y mod 113": "experiment=nanda",
+    "norm kept at 0.8 of the usual start": "experiment=nanda model.init_scale=0.8 optim.norm_clamp=1 "
+    "optim.weight_decay=0",
     "softmax": "experiment=nanda task.train_fraction=0.4 optim.weight_decay=0 train.batch_size=5107",
 }
 
