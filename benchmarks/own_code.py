@@ -1,10 +1,11 @@
 """The cost of a user's own code: ``python -m benchmarks.own_code [--steps 40] [--uncompiled]``.
 
 Compares a built-in operation with the same operation as a plugin, and with other plugins, each as a lane of the same
-regime. All take turns in one process on one thread, in an order that rotates each round. The result is the ratio of
-processor seconds to the built-in operation, pair by pair, so that a busy machine affects both. The built-in operation
-takes part twice: the second time is a control, whose ratio should be 1. Steps are compiled if that kind of code can
-be, as in a sweep with its default settings. Prints a page in Markdown.
+regime. All take turns in one process on one thread, in an order that rotates each round. The second of two steps is
+timed, because the first finds the data of another contender in the caches. The result is the ratio of processor
+seconds to the built-in operation, pair by pair, so that a busy machine affects both. The built-in operation takes part
+twice: the second time is a control, whose ratio should be 1. Steps are compiled if that kind of code can be, as in a
+sweep with its default settings. Prints a page in Markdown.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ def measure(steps: int, folder: Path, compiled: bool, modulus: int = MODULUS) ->
     seconds: dict[str, list[float]] = {name: [] for name in steppers}
     names = list(steppers)
     for turn in range(steps):
-        first = turn % len(names)  # the first contender finds other data in the caches
+        first = turn % len(names)
         for name in names[first:] + names[:first]:
+            steppers[name]()  # not timed: the contender before it has filled the caches with its own data
             seconds[name].append(steppers[name]())
     return seconds
 
