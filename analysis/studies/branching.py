@@ -98,9 +98,10 @@ def plain(observations: Observations) -> pd.DataFrame:
 def pairs(observations: Observations) -> pd.DataFrame:
     """Return (child, parent, redrawn, generation) of every child in the store.
 
-    Generation 1: the parent is a random seed. Generation 2: the parent is itself a child. A run that could
-    be a child of several parents belongs to the one with most common streams; of equal ones, a random seed
-    comes before a child.
+    Generation 1: the parent is a random seed. Generation 2: it is not. A run that could be a child of several
+    parents belongs to the one with most common streams; of equal ones, a random seed comes before others. Of other
+    parents, the one that `grok branch --parents` named counts: its children resemble each other as they resemble it.
+    A named parent that is no child of a random seed is nobody's child.
     """
     rows = plain(observations)
     related: list[tuple[str, str, tuple[str, ...], int]] = []
@@ -118,9 +119,31 @@ def pairs(observations: Observations) -> pd.DataFrame:
                 matches = _matches(children, parents, kept, [f"seed_{s}" for s in redrawn])
                 related += [(child, parent, redrawn, generation) for child, parent in matches]
     frame = pd.DataFrame(related, columns=names)
+    told, named = recorded_parents(observations, rows.index)
+    known = [
+        parent in told[child] if child in told else child not in named
+        for child, parent in zip(frame["child"], frame["parent"], strict=True)
+    ]
+    frame = frame[(frame["generation"] == 1) | np.array(known, dtype=bool)]
     frame = frame.assign(distance=frame["redrawn"].map(len))
     frame = frame.sort_values(["distance", "generation", "child", "parent"], kind="stable")
     return frame.drop_duplicates("child").drop(columns="distance").reset_index(drop=True)
+
+
+def recorded_parents(observations: Observations, runs: pd.Index) -> tuple[dict[str, set[str]], set[str]]:
+    """Return the possible parents of each child by the records of ``grok branch --parents``, and all those parents."""
+    told: dict[str, set[str]] = {}
+    named: set[str] = set()
+    for sweep in observations.sweeps:
+        words = [str(word) for word in sweep.get("argv", [])]
+        if MODULE not in words or "--parents" not in words[:-1]:
+            continue
+        names = tuple(words[words.index("--parents") + 1].split(","))
+        parents = set(runs[runs.str.startswith(names)])
+        named |= parents
+        for run in sweep.get("config", {}).get("runs", []):
+            told.setdefault(str(run["run_id"]), set()).update(parents)
+    return told, named
 
 
 def _by_layers(children: pd.DataFrame, parents: pd.DataFrame) -> Iterator[tuple[str, str, tuple[str, ...], int]]:

@@ -265,7 +265,7 @@ def _sooner(t: Trained, base: Trained) -> tuple[str, str]:
     try:
         e = ratio_of_times(base.times, t.times)
     except NotEnoughData as gap:
-        return "none", f"{OPEN}: needs {gap.needs}"
+        return f"{_time(t)}, beside {_time(base)}", f"{OPEN}: needs {gap.needs}"
     if e.low > 1:
         return f"{e.plain(1)} times", f"{AGREES}: the interval is above 1"
     if e.high < 1:

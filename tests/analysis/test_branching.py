@@ -11,7 +11,7 @@ from analysis.statistics.offspring import likeness, related_share, slope
 from analysis.studies import ask
 from analysis.studies.branching import pairs
 from grok.streams import derive_seed
-from tests.analysis.simulate import Truth, simulate
+from tests.analysis.simulate import Truth, row, simulate
 
 STREAMS = ("split", "init", "order")
 
@@ -71,6 +71,32 @@ def test_children_of_a_child_are_a_second_generation() -> None:
     assert sorted(zip(related["redrawn"], related["generation"], strict=True)) == [
         (("init",), 2), (("order",), 1), (("order",), 1)
     ]  # fmt: skip
+
+
+def test_children_of_a_named_parent_are_not_each_others() -> None:
+    """The parent's streams are typed one by one, so it is no random seed; two of its children share two streams."""
+    shared = {"train.steps": 3000, "eval.every": 500}
+    streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
+    parent = Truth({"seed": 0, **streams, **shared}, 3700)
+    children = [Truth({"seed": 0, **streams, "seeds.split": 30 + k, **shared}, 2500 + k) for k in range(6)]
+    grandchildren = [
+        Truth({"seed": 0, **streams, "seeds.split": 30, "seeds.order": 40 + k, **shared}, 2600 + k) for k in range(5)
+    ]
+    observations = simulate([parent, *children, *grandchildren])
+    named = {truth.time: row(truth).result.run_id for truth in [parent, *children, *grandchildren]}
+
+    def record(of: Truth, planned: list[Truth]) -> dict[str, object]:
+        argv = ["python", "-m", "sweeps.branch", "--store", "s", "--parents", named[of.time][:12]]
+        return {"argv": argv, "config": {"runs": [{"run_id": named[t.time]} for t in planned]}}
+
+    observations.sweeps = [record(parent, children), record(children[0], grandchildren)]
+    related = pairs(observations).set_index("child")["parent"].to_dict()
+    assert related == {
+        **{named[t.time]: named[parent.time] for t in children},
+        **{named[t.time]: named[children[0].time] for t in grandchildren},
+    }
+    shares = ask("branching", observations).tables[0].frame
+    assert shares["parents"].tolist() == ["1 named", "1 named"] and shares["children"].tolist() == [6, 5]
 
 
 def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
