@@ -26,6 +26,30 @@ PYTHON
 grok branch --store "$store" --parents "$parent" --redraw split,init,order --times 8 "${how[@]}"
 grok branch --store "$store" --parents "$parent" --redraw split+init,split+order,init+order --times 4 "${how[@]}"
 
+supers() { # the super runs among random seeds and the named parent's children, with commas
+  python - "$store" "$split" "$init" "$order" <<'PYTHON'
+import sys
+from analysis.observations import is_random_seed
+from grok.store import open_store
+runs = open_store(sys.argv[1]).runs()
+runs = runs[(runs["config.perturb.ulps"] == 0) & (runs["replicate"] == 0) & (runs["layers"] == "{}")]
+runs = runs[(runs["config.optim.weight_decay"] == 0.1) & (runs["config.train.steps"] == 3000)]
+runs = runs[runs["config.precision"].eq("float32") & runs["config.numerics.path"].eq("auto")]  # no repeats
+runs = runs[runs["val_acc"].gt(0.98)]
+kept = sum(runs[f"seed_{stream}"].eq(int(seed)) for stream, seed in zip(("split", "init", "order"), sys.argv[2:]))
+print(*sorted(runs[is_random_seed(runs) | (kept == 2)]["run_id"]), sep=",")
+PYTHON
+}
+super_again() { # 3: is it the seed? Four ulps, the other product path, float64. 2 again: the super runs as parents
+  local found
+  found=$(supers)
+  [ -z "$found" ] || {
+    grok repeat --store "$store" --seeds "$found" --controls "$1" --times 4 --kinds ulp,path,float64 "${how[@]}"
+    grok branch --store "$store" --parents "$found" --redraw split,init,order --times 4 "${how[@]}"
+  }
+}
+super_again 0
+
 # 1 and 2: the census, and branching from the best and a random seed of each stretch, in turns
 for ((seed = first; seed < last; seed += 50)); do
   range="$seed:$((seed + 50))"
@@ -35,12 +59,14 @@ for ((seed = first; seed < last; seed += 50)); do
   grok branch "${parents[@]}" --redraw split+init,split+order,init+order --times 2 "${how[@]}"
 done
 
-# 3: is it the seed? Every super run: four ulps, the other product path, float64
-grok repeat --store "$store" --above 0.98 --controls 2 --times 4 --kinds ulp,path,float64 "${how[@]}"
+# 3: every super run, those of the census too, beside two normal seeds
+super_again 2
 
 # 6: weight decay. Eight seeds each, and every super run without it. The long runs are the last and go one by one.
 long=(train.stop_when_generalised=true checkpoint.keep=true "${how[@]}" store.path="$store")
-grok repeat --store "$store" --above 0.98 --controls 2 --kinds optim.weight_decay=0.0 "${how[@]}"
+found=$(supers)
+[ -z "$found" ] ||
+  grok repeat --store "$store" --seeds "$found" --controls 2 --kinds optim.weight_decay=0.0 --times 1 "${how[@]}"
 grok sweep optim.weight_decay=0.01,0.1,1.0 'seed=range(0,8)' train.steps=20000 "${long[@]}"
 grok sweep optim.weight_decay=0.0 'seed=range(0,8)' train.steps=100000 lanes=1 "${long[@]}"
 
