@@ -328,7 +328,6 @@ def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:
         verdict = f"{OPEN}: both need the key frequencies of a run that has generalised, and save=final"
         return [_record(t, ahead, "yes, no number", "not measured", verdict)]
     moves = pd.DataFrame([_moves(curve) for _, curve in mine.groupby("run_id", sort=True)])
-    n = len(moves)
     claim = "memorisation ends and the circuit begins to form (excluded loss is lowest)"
     theirs = f"about epoch {t.paper.phases['memorised']:,}"
     turn = _record(t, claim, theirs, _steps(moves["turn"]), f"{OPEN}: the paper's is read off a figure, of one run")
@@ -337,9 +336,19 @@ def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:
     if moves["val_acc"].isna().any():
         verdict = f"{OPEN}: validation accuracy was {_range(t.accuracy)} when the run ended at step {t.cut:,.0f}"
     else:
-        first = int((moves[list(PARTS)].max(axis=1) < moves["val_acc"]).sum())
-        verdict = f"{AGREES if first == n else DISAGREES}: {first} of {_seeds(n)}"
+        verdict = _judged_lead(moves[list(PARTS)].max(axis=1), moves["val_acc"])
     return [turn, _record(t, ahead, "yes, no number", ours, verdict)]
+
+
+def _judged_lead(measures: pd.Series, accuracy: pd.Series) -> str:
+    """Return the verdict on whether the measures change before accuracy does; the same step decides nothing."""
+    n = len(accuracy)
+    before, same = int((measures < accuracy).sum()), int((measures == accuracy).sum())
+    if before + same < n:
+        return f"{DISAGREES}: before in {before} of {_seeds(n)}, after in {n - before - same}"
+    if same:
+        return f"{OPEN}: before in {before} of {_seeds(n)}, at the same measured step in {same}"
+    return f"{AGREES}: {before} of {_seeds(n)}"
 
 
 def _steps(steps: pd.Series) -> str:

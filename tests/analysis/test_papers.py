@@ -13,7 +13,7 @@ from analysis.figures import drawings
 from analysis.observations import as_text, differing_settings
 from analysis.studies import Study
 from analysis.studies.paper_arms import EMA, OPENAI, PAPERS, PRIETO
-from analysis.studies.papers import _moves
+from analysis.studies.papers import _judged_lead, _moves
 from grok.cli.compose import compose
 from grok.config import flatten, load_config
 from tests.analysis.questions import BY_NAME, ask, needs
@@ -207,3 +207,10 @@ def test_the_progress_measures_are_held_against_validation_accuracy() -> None:
         5700, abs=100
     )
     assert np.isnan(_moves(curve.assign(val_acc=0.02))["val_acc"])
+
+
+def test_measures_that_change_at_the_same_step_as_accuracy_decide_nothing() -> None:
+    accuracy = pd.Series([9000.0, 9000.0, 9500.0])
+    assert _judged_lead(accuracy - 500, accuracy) == "agrees: 3 of 3 seeds"
+    assert _judged_lead(accuracy - [500, 0, 500], accuracy).startswith("not decided: before in 2 of 3 seeds")
+    assert _judged_lead(accuracy - [500, 0, -500], accuracy) == "disagrees: before in 1 of 3 seeds, after in 1"
