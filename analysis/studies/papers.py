@@ -323,36 +323,38 @@ def _line(t: Trained) -> tuple[Estimate, str]:
 def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:
     """Return the claims about the phases: the end of memorisation, and what changes before validation accuracy."""
     mine = curves[curves["run_id"].isin(t.rows.index) & (curves["step"] > 0)].dropna(subset=list(PARTS))
-    ahead = "restricted and excluded loss are half-way before validation accuracy is at 50%"
+    ahead = {part: f"{part.removeprefix('final_').replace('_', ' ')} is half-way" for part in PARTS}
     if mine.empty:
-        verdict = f"{OPEN}: both need the key frequencies of a run that has generalised, and save=final"
-        return [_record(t, ahead, "yes, no number", "not measured", verdict)]
+        verdict = f"{OPEN}: needs the key frequencies of a run that has generalised, and save=final"
+        claims = [f"{words} before validation accuracy is at 50%" for words in ahead.values()]
+        return [_record(t, claim, "yes, no number", "not measured", verdict) for claim in claims]
     moves = pd.DataFrame([_moves(curve) for _, curve in mine.groupby("run_id", sort=True)])
     claim = "memorisation ends and the circuit begins to form (excluded loss is lowest)"
     theirs = f"about epoch {t.paper.phases['memorised']:,}"
-    turn = _record(t, claim, theirs, _steps(moves["turn"]), f"{OPEN}: the paper's is read off a figure, of one run")
-    words = {part: part.removeprefix("final_").replace("_", " ") for part in PARTS} | {"val_acc": "validation accuracy"}
-    ours = "; ".join(f"{word} {_steps(moves[name])}" for name, word in words.items())
-    if moves["val_acc"].isna().any():
-        verdict = f"{OPEN}: validation accuracy was {_range(t.accuracy)} when the run ended at step {t.cut:,.0f}"
-    else:
-        verdict = _judged_lead(moves[list(PARTS)].max(axis=1), moves["val_acc"])
-    return [turn, _record(t, ahead, "yes, no number", ours, verdict)]
+    made = [_record(t, claim, theirs, _steps(moves["turn"]), f"{OPEN}: the paper's is read off a figure, of one run")]
+    for part, words in ahead.items():
+        ours = f"{_steps(moves[part])}; accuracy {_steps(moves['val_acc'])}"
+        if moves["val_acc"].isna().any():
+            verdict = f"{OPEN}: validation accuracy was {_range(t.accuracy)} when the run ended at step {t.cut:,.0f}"
+        else:
+            verdict = _judged_lead(moves[part], moves["val_acc"])
+        made.append(_record(t, f"{words} before validation accuracy is at 50%", "yes, no number", ours, verdict))
+    return made
 
 
-def _judged_lead(measures: pd.Series, accuracy: pd.Series) -> str:
-    """Return the verdict on whether the measures change before accuracy does; the same step decides nothing."""
-    n = len(accuracy)
-    before, same = int((measures < accuracy).sum()), int((measures == accuracy).sum())
-    if before + same < n:
-        return f"{DISAGREES}: before in {before} of {_seeds(n)}, after in {n - before - same}"
-    if same:
-        return f"{OPEN}: before in {before} of {_seeds(n)}, at the same measured step in {same}"
-    return f"{AGREES}: {before} of {_seeds(n)}"
+def _judged_lead(measure: pd.Series, accuracy: pd.Series) -> str:
+    """Return the verdict on whether a measure changes before accuracy does in every run; the same step is neither."""
+    n, unclear = len(accuracy), int(measure.isna().sum())
+    before, after = int((measure < accuracy).sum()), int((measure > accuracy).sum())
+    rest = f", at the same measured step in {n - before - after - unclear}" if before + after + unclear < n else ""
+    rest += f", no clear change in {unclear}" if unclear else ""
+    if after:
+        return f"{DISAGREES}: after it in {after} of {_seeds(n)}, before it in {before}{rest}"
+    return f"{OPEN if rest else AGREES}: before it in {before} of {_seeds(n)}{rest}"
 
 
 def _steps(steps: pd.Series) -> str:
-    return ", ".join("not yet" if np.isnan(step) else f"{step:,.0f}" for step in steps)
+    return ", ".join("none" if np.isnan(step) else f"{step:,.0f}" for step in steps)
 
 
 def _moves(curve: pd.DataFrame) -> dict[str, float]:

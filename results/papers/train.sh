@@ -29,8 +29,8 @@ sweep grokfast "${slow[@]}" train.steps=3000 "${coupled[@]}"
 # Prieto et al. 2025: without weight decay
 prieto=(sweep=prieto_2025 experiment=nanda train.stop_horizon=100 eval.every=50)
 sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=2000 train.loss=softmax optim.orthogonal_gradient=true
-sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=6000 train.loss=stablemax optim.orthogonal_gradient=false
-sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=6000 train.loss=softmax optim.orthogonal_gradient=false
+sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=3000 train.loss=stablemax optim.orthogonal_gradient=false
+sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=3000 train.loss=softmax optim.orthogonal_gradient=false
 
 # Power et al. 2022: three fractions of x/y mod 97
 power=(sweep=power_2022 experiment=openai seed=0,1 train.steps=4000 train.stop_horizon=100 eval.schedule=every eval.every=50)

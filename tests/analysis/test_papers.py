@@ -209,8 +209,15 @@ def test_the_progress_measures_are_held_against_validation_accuracy() -> None:
     assert np.isnan(_moves(curve.assign(val_acc=0.02))["val_acc"])
 
 
-def test_measures_that_change_at_the_same_step_as_accuracy_decide_nothing() -> None:
+def test_a_measure_leads_accuracy_if_it_does_in_every_run() -> None:
     accuracy = pd.Series([9000.0, 9000.0, 9500.0])
-    assert _judged_lead(accuracy - 500, accuracy) == "agrees: 3 of 3 seeds"
-    assert _judged_lead(accuracy - [500, 0, 500], accuracy).startswith("not decided: before in 2 of 3 seeds")
-    assert _judged_lead(accuracy - [500, 0, -500], accuracy) == "disagrees: before in 1 of 3 seeds, after in 1"
+    assert _judged_lead(accuracy - 500, accuracy) == "agrees: before it in 3 of 3 seeds"
+    assert _judged_lead(accuracy - [500, 0, 500], accuracy) == (
+        "not decided: before it in 2 of 3 seeds, at the same measured step in 1"
+    )
+    assert _judged_lead(accuracy - [500, np.nan, 500], accuracy) == (
+        "not decided: before it in 2 of 3 seeds, no clear change in 1"
+    )
+    assert _judged_lead(accuracy - [500, 0, -500], accuracy) == (
+        "disagrees: after it in 1 of 3 seeds, before it in 1, at the same measured step in 1"
+    )
