@@ -16,7 +16,7 @@ from analysis.studies.papers import Papers, Trained, parts
 COLUMNS: Final = 2
 HEIGHTS: Final = (0.72, 0.34)
 """Alternating heights of the marks' labels, because two marks may be close."""
-WIDE: Final = 300
+WIDE: Final = 200
 """Ratio of last to first step above which a decade has two labels instead of three."""
 PANEL: Final = 3.3
 """Height of a panel in inches, including the legend."""
