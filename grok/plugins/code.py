@@ -1,14 +1,14 @@
 """Finds the modules behind import paths and hashes their text, without importing them.
 
 A module of the user's own folder (or of a package in editable installation) is read as text, with the modules of the
-same folder that it imports. Of an installed package the fingerprint has the version and the hash of the module's own
-file. Imports other than by ``import`` statements, and data files, are not detected.
+same folder that it imports. Of an installed package the fingerprint has the version and the hash of all its Python
+files (:mod:`grok.plugins.installed`). Imports other than by ``import`` statements, other installed packages that the
+code imports, and data files are not detected.
 """
 
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import Final
 
 from grok.errors import ConfigError
-from grok.version import __version__
+from grok.plugins.installed import DIGITS, OURS, fingerprint_of_installed, version_of
 
 PLUGIN_PATH: Final = "--plugin-path DIR"
 """How commands without settings name the folder of the user's own code."""
 ENTRY_POINTS: Final = "grok.plugins"
 """The group in which a package declares short names for its plugins."""
-OURS: Final = ("grok", "analysis", "sweeps", "hydra_plugins")
-DIGITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,11 @@ def code_of(folder: str | Path, targets: Iterable[str], *, option: str = "plugin
         path = _entry_point(target) if "." not in target else target
         module, attribute, root = _locate(Path(folder).resolve(), target, path, option)
         if root is None:
-            places[target] = Place(module, attribute, _of_installed(module))
+            places[target] = Place(module, attribute, fingerprint_of_installed(module))
         else:
             sources = _with_imports(root, module)
             modules |= sources
-            version = "" if root == Path(folder).resolve() else _version(module)
+            version = "" if root == Path(folder).resolve() else version_of(module)
             places[target] = Place(module, attribute, version + _of_sources(sources))
     return Code(places, modules)
 
@@ -200,25 +198,3 @@ def _of_sources(sources: Mapping[str, Source]) -> str:
         text = sources[name].text.replace("\r\n", "\n")
         digest.update(f"{name}\0{len(text)}\0{text}\0".encode())
     return digest.hexdigest()[:DIGITS]
-
-
-def _of_installed(module: str) -> str:
-    spec = importlib.util.find_spec(module)
-    origin = Path(spec.origin) if spec is not None and spec.origin is not None else None
-    content = origin.read_bytes() if origin is not None and origin.is_file() else b""
-    return f"{_version(module)}{hashlib.sha256(content).hexdigest()[:DIGITS]}"
-
-
-@functools.cache
-def _distributions() -> Mapping[str, list[str]]:
-    """Return the installed distributions by package; reading them takes a second."""
-    return importlib.metadata.packages_distributions()
-
-
-def _version(module: str) -> str:
-    """Return ``NAME VERSION:`` of the distribution that installed ``module``, or an empty text."""
-    top = module.split(".", maxsplit=1)[0]
-    if top in OURS:
-        return f"grok-lab {__version__}:"
-    names = _distributions().get(top, [])
-    return f"{names[0]} {importlib.metadata.version(names[0])}:" if names else ""
