@@ -9,7 +9,14 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import Observations, describe_task, differing_settings, varying_columns
+from analysis.observations import (
+    Observations,
+    describe_task,
+    differing_settings,
+    in_words,
+    varying_columns,
+    without_repetition,
+)
 from analysis.proposals import given_again
 from grok.streams import derive_seed
 
@@ -112,8 +119,8 @@ def _conditions(rows: pd.DataFrame) -> str:
     if varying:
         count = len(rows[varying].drop_duplicates())
         parts = [
-            f"{column.removeprefix('config.')} {_some([_value(v) for v in _ordered(rows[column])])}"
-            for column in varying
+            f"{name} {_some([_value(v) for v in _ordered(rows[f'config.{name}'])])}"
+            for name in without_repetition(column.removeprefix("config.") for column in varying)
         ]
         return f"{count} conditions: {'; '.join(parts)}"
     changed = differing_settings(rows.iloc[0])
@@ -128,7 +135,7 @@ def _ordered(column: pd.Series) -> list[object]:
 def _value(value: object) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else in_words(value)
 
 
 def _each(rows: pd.DataFrame, words: Callable[[pd.Series], str]) -> str:

@@ -8,7 +8,8 @@ that did not generalise.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from analysis.events import with_event_times
 from analysis.statistics.survival import Times
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
+from grok.plugins import label
 from grok.streams import derive_seed
 
 COUNTED: Final = ("completed", "diverged")
@@ -189,9 +191,62 @@ class Observations:
         varying = varying_columns(rows)
         if not varying:
             return pd.Series(0, index=rows.index)
-        label = rows.groupby(varying, dropna=False, sort=True).ngroup()
-        rank = {old: new for new, old in enumerate(label.value_counts(sort=False).sort_values(ascending=False).index)}
-        return label.map(rank)
+        number = rows.groupby(varying, dropna=False, sort=True).ngroup()
+        rank = {old: new for new, old in enumerate(number.value_counts(sort=False).sort_values(ascending=False).index)}
+        return number.map(rank)
+
+    def by_condition(self) -> list[tuple[str, pd.DataFrame]]:
+        """Return (name, rows) for each condition of :attr:`arithmetic`, as :func:`conditions_of` orders them.
+
+        The version of own code is part of a condition. The name has the settings that differ, for titles and
+        legends. It is empty if the store has one condition.
+        """
+        return [(condition.name, condition.rows) for condition in conditions_of(self.arithmetic)]
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """Runs that agree in every setting that can change a result, except seeds."""
+
+    name: str
+    """The settings that differ between conditions, such as ``optim.weight_decay=0``; empty if it is the only one."""
+    rows: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def conditions_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> list[Condition]:
+    """Return the conditions among ``rows``: the one with fewest changed settings first, then by size.
+
+    ``but``: settings that the study compares, so they do not define conditions.
+    """
+    if rows.empty:
+        return []
+    varying = [c for c in varying_columns(rows) if c.removeprefix("config.") not in but]
+    if not varying:
+        return [Condition("", rows)]
+    conditions = []
+    for _, group in rows.groupby(varying, dropna=False, sort=True):
+        conditions.append(Condition(", ".join(settings_words(group.iloc[0], varying)), group))
+    reference = min(conditions, key=lambda c: (len(differing_settings(c.rows.iloc[0])), -len(c)))
+    return [reference, *sorted((c for c in conditions if c is not reference), key=lambda c: -len(c))]
+
+
+def settings_words(row: pd.Series, columns: Sequence[str]) -> list[str]:
+    """Return ``NAME=VALUE`` for each of ``columns`` of a run; ``(default)`` stands behind default values."""
+    defaults = default_settings()
+    words = []
+    for name in without_repetition([c.removeprefix("config.") for c in columns]):
+        value = in_words(row[f"config.{name}"])
+        words.append(f"{name}={value}{' (default)' if value == in_words(defaults[name]) else ''}")
+    return words
+
+
+def without_repetition(names: Iterable[str]) -> list[str]:
+    """Return settings without ``task.plugin`` if ``task.operation``, which has the same text, is among them."""
+    every = list(names)
+    return [name for name in every if name != "task.plugin" or "task.operation" not in every]
 
 
 _HASH: Final = 8
@@ -285,6 +340,15 @@ def as_text(value: object) -> str:
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def in_words(value: object) -> str:
+    """Return a setting's value as text for readers: own code as ``knot.knot(k=2)``, other values as typed."""
+    text = as_text(value)
+    if text.startswith("{"):
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # text that no version of this package wrote
+            return label(json.loads(text))
+    return text
 
 
 def _same(value: object, default: object) -> bool:

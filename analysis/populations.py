@@ -22,7 +22,9 @@ from analysis.observations import (
     default_settings,
     describe_task,
     differing_settings,
+    in_words,
     is_derived,
+    settings_words,
     varying_columns,
 )
 from grok.streams import derive_seed
@@ -136,13 +138,13 @@ def settings_in_words(row: pd.Series, without: Sequence[str] = ()) -> str:
     """Return the settings of a run that are not the default, without the task and those of ``without``."""
     changed = {k: v for k, v in differing_settings(row).items() if k not in {*TASK_SETTINGS, *without}}
     if changed:
-        return ", ".join(f"{k}={as_text(v)}" for k, v in changed.items())
+        return ", ".join(f"{k}={in_words(v)}" for k, v in changed.items())
     if differing_settings(row) or without:
         return "the default settings otherwise"
     return "the default settings (the diary's regime)"
 
 
-TASK_SETTINGS: Final = ("task.operation", "task.modulus", "task.train_fraction")
+TASK_SETTINGS: Final = ("task.operation", "task.plugin", "task.modulus", "task.train_fraction")
 """Settings that :func:`describe_task` states."""
 
 
@@ -339,10 +341,9 @@ def _names(every: list[Population]) -> list[str]:
     if len(every) < 2:
         return [""] * len(every)
     kinds = {(p.varies, tuple(p.fixed.items())) for p in every}
-    defaults = default_settings()
     names = []
     for p in every:
-        values = [f"{s}={v}{' (default)' if v == as_text(defaults[s]) else ''}" for s, v in p.condition.items()]
+        values = settings_words(p.rows.iloc[0], list(p.condition))
         streams = []
         if len(kinds) > 1:
             streams = [f"{p.unit}, {p.held} fixed" if p.fixed else "seeds, every stream drawn"]

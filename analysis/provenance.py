@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +57,7 @@ def provenance(observations: Observations) -> Provenance:
     summary.pending = pending(observations)
     for column, words in MIXES.items():
         if column in runs and (column != "own_code" or runs[column].notna().any()):
-            summary.mixes[words] = _counts(runs[column])
+            summary.mixes[words] = _counts(runs[column].map(hashes_in_words) if column == "own_code" else runs[column])
     if len(summary.mixes.get("numerics tags", {})) > 1:
         summary.notes.append(
             "The runs were computed with several numerics tags: equal seeds need not give equal bits between them."
@@ -85,6 +86,14 @@ def pending(observations: Observations) -> list[str]:
                 text += " Runs that generalise early end early, so until then the times of this sweep are biased low."
             lines.append(text)
     return lines
+
+
+def hashes_in_words(text: Any) -> Any:
+    """Return the hashes of a run's own code as ``knot.knot 8b939bf6d17dbe40``; other values as they are."""
+    try:
+        return ", ".join(f"{path} {version}" for path, version in json.loads(text).items()) or text
+    except (TypeError, ValueError, AttributeError):
+        return text
 
 
 def _counts(column: pd.Series) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.observations import Observations
+from analysis.observations import Observations, settings_words
 from analysis.populations import populations
 from analysis.proposals import amount, proposal
 from analysis.statistics.estimate import Estimate, NotEnoughData
@@ -167,5 +167,5 @@ class Question:
         grouped = observations.once(populations)
         if not command or not grouped.settings or command.split()[1] == "search":
             return ""
-        first = grouped.to_go_on[0].condition
-        return f"With {', '.join(f'{name}={value}' for name, value in first.items())} alone."
+        first = grouped.to_go_on[0]
+        return f"With {', '.join(settings_words(first.rows.iloc[0], list(first.condition)))} alone."

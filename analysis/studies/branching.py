@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import Observations, describe_task, floats, is_random_seed
+from analysis.observations import Condition, Observations, conditions_of, describe_task, floats, is_random_seed
 from analysis.populations import LAYERS, STREAMS, settings_in_words
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.offspring import related_share, slope
 from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_condition import Condition, by_condition, conditions_of
+from analysis.studies.by_condition import by_condition
 from analysis.studies.census import judged
 from analysis.studies.side_by_side import Beside
 

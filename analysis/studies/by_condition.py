@@ -6,19 +6,11 @@ For designs that are not populations of seeds: crossed streams, branches, measur
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
 
-from analysis.observations import (
-    CONDITION_SETTINGS,
-    Observations,
-    as_text,
-    default_settings,
-    differing_settings,
-    varying_columns,
-)
+from analysis.observations import CONDITION_SETTINGS, Condition, Observations, varying_columns, without_repetition
 from analysis.populations import listed
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study
@@ -26,38 +18,6 @@ from analysis.studies.side_by_side import Beside, needs_of_all, side_by_side, un
 
 MOST: Final = 12
 """Largest number of conditions with an answer; a note names the others."""
-
-
-@dataclass(frozen=True, eq=False)
-class Condition:
-    """Runs that agree in every setting that can change a result, except seeds."""
-
-    name: str
-    """The settings that differ between conditions, such as ``optim.weight_decay=0``; empty if it is the only one."""
-    rows: pd.DataFrame
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-def conditions_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> list[Condition]:
-    """Return the conditions among ``rows``: the one with fewest changed settings first, then by size.
-
-    ``but``: settings that the study compares, so they do not define conditions.
-    """
-    if rows.empty:
-        return []
-    varying = [c for c in varying_columns(rows) if c.removeprefix("config.") not in but]
-    if not varying:
-        return [Condition("", rows)]
-    defaults = default_settings()
-    conditions = []
-    for _, group in rows.groupby(varying, dropna=False, sort=True):
-        settings = {c.removeprefix("config."): as_text(group.iloc[0][c]) for c in varying}
-        name = ", ".join(f"{k}={v}{' (default)' if v == as_text(defaults[k]) else ''}" for k, v in settings.items())
-        conditions.append(Condition(name, group))
-    reference = min(conditions, key=lambda c: (len(differing_settings(c.rows.iloc[0])), -len(c)))
-    return [reference, *sorted((c for c in conditions if c is not reference), key=lambda c: -len(c))]
 
 
 def by_condition(
@@ -92,7 +52,7 @@ def by_condition(
     if len(conditions) == 1:
         return parts[0]
     varying = varying_columns(pd.concat([c.rows for c in conditions]), settings)
-    differing = listed([c.removeprefix("config.") for c in varying] or ["their data"])
+    differing = listed(without_repetition(c.removeprefix("config.") for c in varying) or ["their data"])
     scope = f"{len(conditions)} conditions, each with its own answer. They differ in {differing}."
     study = side_by_side(question, parts, {c.name: len(c) for c in conditions}, beside, scope, "condition")
     study.findings += unanswered(gaps)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import Observations, as_text, describe_task, differing_settings
+from analysis.observations import Observations, describe_task, differing_settings, in_words
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.multiplicity import holm
 from analysis.statistics.prediction import spearman
@@ -252,13 +252,13 @@ def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
     held: dict[str, list[str]] = {}
     largest = max(families, key=lambda f: sum(map(len, f.groups.values())))
     usual = _held(largest)
-    others = ", ".join(f"{k}={as_text(v)}" for k, v in usual.items() if k != largest.setting)
+    others = ", ".join(f"{k}={in_words(v)}" for k, v in usual.items() if k != largest.setting)
     changed = f", not the diary's regime: {others}" if others else ", the diary's regime otherwise"
     notes.append(f"Task: {describe_task(largest.groups[largest.reference].iloc[0])}{changed}.")
     for family in families:
         own = {k: v for k, v in _held(family).items() if usual.get(k) != v and k != family.setting}
         if own:
-            held.setdefault(", ".join(f"{k}={as_text(v)}" for k, v in own.items()), []).append(family.title)
+            held.setdefault(", ".join(f"{k}={in_words(v)}" for k, v in own.items()), []).append(family.title)
     notes += [f"{', '.join(names)}: with {settings}." for settings, names in held.items()]
     return notes
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import DIARY, accuracy_at
-from analysis.observations import Observations
+from analysis.observations import Condition, Observations
 from analysis.statistics.crossing import filled
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.multiplicity import benjamini_hochberg
@@ -18,7 +18,7 @@ from analysis.statistics.proportions import Heterogeneity, confirmed_ratio, hete
 from analysis.statistics.resampling import generator
 from analysis.statistics.variance_shares import CHAOS, VarianceShares, variance_shares
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_condition import Condition, by_condition
+from analysis.studies.by_condition import by_condition
 from analysis.studies.crossed_designs import EQUATIONS, LANGUAGE, Design, Subject, designs, language_designs
 from analysis.studies.outcomes import FEW_CUT_OFF, Outcome
 from analysis.studies.side_by_side import Beside

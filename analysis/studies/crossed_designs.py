@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import CONDITION_SETTINGS, Observations, describe_task
+from analysis.observations import CONDITION_SETTINGS, Condition, Observations, conditions_of, describe_task
 from analysis.populations import settings_in_words
 from analysis.statistics.crossing import densest
 from analysis.studies import gpt
-from analysis.studies.by_condition import Condition, conditions_of
 from analysis.studies.outcomes import Outcome, final_loss, outcome
 
 FEWEST = 8

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.observations import CONDITION_SETTINGS, OWN_CODE, Observations, as_text, default_settings, varying_columns
+from analysis.observations import (
+    CONDITION_SETTINGS,
+    OWN_CODE,
+    Observations,
+    default_settings,
+    in_words,
+    varying_columns,
+)
 
 MOST = 6
 """Largest number of families of one setting; the largest are kept."""
@@ -57,7 +64,7 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
         others = [c for c in columns if c != column]
         base = rows.groupby(others, dropna=False, sort=True).ngroup() if others else pd.Series(0, index=rows.index)
         # Compute the sizes first: a store can have hundreds of families of one value.
-        value = rows[column].map(as_text, na_action=None)
+        value = rows[column].map(in_words, na_action=None)
         sizes = rows.groupby([base, value]).size()
         sizes = sizes[sizes >= FEWEST]
         total = sizes.groupby(level=0).agg(["size", "sum"])
@@ -68,11 +75,11 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
         for one, (_, first) in zip(largest, firsts.iterrows(), strict=True):
             values = [str(v) for v in sizes[sizes.index.get_level_values(0) == one].index.get_level_values(1)]
             groups = {v: rows[(base == one) & (value == v)] for v in _in_order(rows[column], values)}
-            default = as_text(default_settings()[setting])
+            default = in_words(default_settings()[setting])
             sizes_of = {value: len(runs) for value, runs in groups.items()}
             references = [v for v in groups if v == default]
             references += sorted((v for v in groups if v != default), key=sizes_of.__getitem__, reverse=True)
-            at = ", ".join(f"{c.removeprefix('config.')}={as_text(first[c])}" for c in differing)
+            at = ", ".join(f"{c.removeprefix('config.')}={in_words(first[c])}" for c in differing)
             for reference in references:
                 matched = _matched({reference: groups[reference], **groups})
                 if len(matched) > 1:
@@ -84,7 +91,7 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
 
 def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:
     """Return the texts of ``wanted`` in the order of the values (numbers as numbers), null last."""
-    return [t for t in dict.fromkeys(map(as_text, column.sort_values(na_position="last"))) if t in wanted]
+    return [t for t in dict.fromkeys(map(in_words, column.sort_values(na_position="last"))) if t in wanted]
 
 
 def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

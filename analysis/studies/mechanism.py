@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.observations import Observations, describe_task, floats
+from analysis.observations import Condition, Observations, conditions_of, describe_task, floats
 from analysis.populations import settings_in_words
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.prediction import spearman
 from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_condition import Condition, by_condition, conditions_of
+from analysis.studies.by_condition import by_condition
 from analysis.studies.side_by_side import Beside
 from grok.store.dictionary import MEASUREMENTS
 

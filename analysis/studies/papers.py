@@ -13,12 +13,19 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import OWN_CODE, Observations, as_text, differing_settings, floats, is_random_seed
+from analysis.observations import (
+    OWN_CODE,
+    Observations,
+    as_text,
+    conditions_of,
+    differing_settings,
+    floats,
+    is_random_seed,
+)
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.few_times import geometric_mean, growth, least_ratio, ratio_of_times
 from analysis.statistics.survival import Times
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_condition import conditions_of
 from analysis.studies.mechanism import WAY, half_way
 from analysis.studies.paper_arms import ADAM, FRACTION, PAPERS, Arm, Paper
 

@@ -21,9 +21,9 @@ from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
 from analysis.observations import (
     CONDITION_SETTINGS,
     Observations,
-    as_text,
     differing_settings,
     floats,
+    in_words,
     is_derived,
     varying_columns,
 )
@@ -122,7 +122,7 @@ def kinds(observations: Observations) -> list[Kind]:
     result: list[Kind] = []
     for condition in label.value_counts().sort_index().sort_values(ascending=False, kind="stable").index:
         group = rows[label == condition]
-        name = ", ".join(f"{c.removeprefix('config.')}={as_text(group.iloc[0][c])}" for c in varying)
+        name = ", ".join(f"{c.removeprefix('config.')}={in_words(group.iloc[0][c])}" for c in varying)
         result += _Condition(observations, group, name).kinds()
     return result
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED, judge_by_time
-from analysis.observations import Observations, as_text, describe_task, differing_settings, floats, varying_columns
+from analysis.observations import Observations, describe_task, differing_settings, floats, in_words, varying_columns
 from analysis.populations import Population, listed, populations
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import share
@@ -72,7 +72,7 @@ def analyse(observations: Observations, question: Question) -> Scans:
     differing = varying_columns(pd.DataFrame([scan.rows.iloc[0] for scan in scans]))
     for scan in scans:
         first = scan.rows.iloc[0]
-        task = describe_task(first) + "".join(f", {c.removeprefix('config.')}={as_text(first[c])}" for c in differing)
+        task = describe_task(first) + "".join(f", {c.removeprefix('config.')}={in_words(first[c])}" for c in differing)
         study.findings.append(_finding(scan, task, headline=len(scans) <= 4))
     study.tables.append(
         Table("scans", "One stream scanned at a time, 95% intervals", pd.DataFrame([_record(s) for s in scans]))

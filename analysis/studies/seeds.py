@@ -17,10 +17,11 @@ from analysis.observations import (
     COUNTED,
     OWN_CODE,
     Observations,
-    as_text,
     differing_settings,
     floats,
+    in_words,
     varying_columns,
+    without_repetition,
 )
 from analysis.populations import populations
 from analysis.rerun import rerun_commands
@@ -84,7 +85,7 @@ def conditions(runs: pd.DataFrame) -> pd.Series:
 
 
 def _in_words(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={as_text(value)}" for name, value in settings.items())
+    return ", ".join(f"{name}={in_words(settings[name])}" for name in without_repetition(settings))
 
 
 def _used(runs: pd.DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.observations import Observations, as_text, seed_names, varying_columns
+from analysis.observations import Observations, in_words, seed_names, varying_columns
 
 COMMAND = "sweeps.layers"
 STREAMS = ("split", "order")
@@ -77,7 +77,7 @@ def transplants(observations: Observations) -> list[Transplant]:
                 every = pd.concat([_as_long(alone[_within(alone, streams)], own), own])
                 factors, design = _design(every, maps, streams)
                 first = own.iloc[0]
-                setting = ", ".join(f"{c.removeprefix('config.')}={as_text(first[c])}" for c in varying)
+                setting = ", ".join(f"{c.removeprefix('config.')}={in_words(first[c])}" for c in varying)
                 place = tuple(seeds[0] for seeds in streams.values())
                 whose = _seed(names, "init", int(donor))
                 others = {s: _stream(names, s, seeds[1]) for s, seeds in streams.items() if len(seeds) > 1}

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from analysis.observations import Observations
@@ -13,9 +14,13 @@ from analysis.own import own_studies
 from analysis.report import main as report
 from analysis.writing import write_studies
 from grok.errors import ConfigError
+from grok.plugins import label
 from grok.store import StoreWriter
 from grok.store.testing import example_rows
+from tests.analysis.simulate import census, simulate
 from tests.plugins.conftest import Write
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 OWN = """
 import pandas as pd
@@ -130,3 +135,33 @@ def test_names_and_numbers_are_checked_before_a_file_is_written(
     with pytest.raises(ConfigError, match=re.escape(said)):
         write_studies([ask(Observations.read(store))], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_example_figure_draws_conditions_apart() -> None:
+    """Neither two tasks nor two versions of own code are in one picture."""
+    tasks = [{"_target_": "knot.knot", "k": k} for k in (2, 3)]
+    simulated = simulate(census(30, np.random.default_rng(5), steps=30_000, every=1000))
+    kinds = [(label(tasks[0]), tasks[0], "aa"), (label(tasks[0]), tasks[0], "bb"), (label(tasks[1]), tasks[1], "bb")]
+    runs = simulated.all_runs.assign(
+        **{
+            "config.task.operation": [kinds[i % 3][0] for i in range(30)],
+            "config.task.plugin": [json.dumps(kinds[i % 3][1]) for i in range(30)],
+            "own_code": [json.dumps({"knot.knot": kinds[i % 3][2]}) for i in range(30)],
+        }
+    )
+    observations = Observations(runs, simulated.curves)
+    (ask,) = own_studies(["delay.delay"], str(EXAMPLES))
+    drawn = ask(observations).drawn
+    assert sorted(drawing.title for drawing in drawn) == [
+        "From memorising to generalising: task.operation=knot.knot(k=2), own_code=knot.knot aa",
+        "From memorising to generalising: task.operation=knot.knot(k=2), own_code=knot.knot bb",
+        "From memorising to generalising: task.operation=knot.knot(k=3), own_code=knot.knot bb",
+    ]
+    generalised = [rows["grokked_step"].notna().sum() for _, rows in observations.by_condition()]
+    assert [len(drawing.data) for drawing in drawn] == generalised and len({drawing.name for drawing in drawn}) == 3
+
+
+def test_the_only_condition_has_no_name() -> None:
+    simulated = simulate(census(5, np.random.default_rng(5), steps=30_000, every=1000))
+    ((name, rows),) = simulated.by_condition()
+    assert (name, len(rows)) == ("", 5)
