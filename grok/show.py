@@ -90,7 +90,9 @@ class ShownRun:
 def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = False) -> Iterator[str]:
     """Yield the lines of the page: settings, seeds, results, events, provenance and plots."""
     row = run.row
-    yield f"run {row['run_id']}  {row['mode']}, {row['status']}{_ended(row)} after {row['steps']:,} steps"
+    # how far a failed run came is unknown where its worker died
+    steps = "" if row["status"] == "failed" and not row["steps"] else f" after {row['steps']:,} steps"
+    yield f"run {row['run_id']}  {row['mode']}, {row['status']}{_ended(row)}{steps}"
     if row["error"]:
         yield f"error       {row['error']}"
     if row["parent_run_id"]:

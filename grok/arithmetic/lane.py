@@ -87,7 +87,7 @@ class Lane:
             step = run.step + 1
             noise = dropout_noise(config, run.streams.dropout, step)
             loss, accuracy, gradients = self.program.gradients(self.parameters, self.batch(step), noise)
-            self.optimizer.update(self.changed(gradients, step), step)
+            self.update(gradients, step)
             if self.clamp is not None:
                 self.clamp.apply(self.parameters)
             run.step = step
@@ -116,6 +116,10 @@ class Lane:
                 yield self.checkpoint()
             if evaluated:
                 return
+
+    def update(self, gradients: dict[str, Tensor], step: int) -> None:
+        """Apply update ``step`` (counted from 1) to the weights in place."""
+        self.optimizer.update(self.changed(gradients, step), step)
 
     def changed(self, gradients: dict[str, Tensor], step: int) -> dict[str, Tensor]:
         """Return the gradients after the interventions that act on them."""

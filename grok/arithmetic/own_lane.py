@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from grok.arithmetic.initial import Parameters
 from grok.arithmetic.lane import Lane
 from grok.arithmetic.optimizer import Optimizer
+from grok.arithmetic.own_faults import STEP, UPDATE, own_code_of
 from grok.arithmetic.own_model import initial_of_module, tokens_of
 from grok.arithmetic.own_optimizer import Intervention, OwnOptimizer, WithIntervention
 from grok.arithmetic.own_program import ModuleBatch, ModuleProgram
@@ -22,6 +23,7 @@ from grok.arithmetic.table import examples_of, split_examples
 from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.errors import ConfigError
 from grok.plugins import Examples, Moment, Spec, arguments_of, label, load
+from grok.records import Event, StopRequested
 from grok.streams import Stream
 
 
@@ -41,6 +43,18 @@ class OwnLane(Lane):
             return WithIntervention(optimizer, intervention, self.parameters)
         return optimizer
 
+    def advance(self, stop: StopRequested) -> Iterator[Event]:
+        with own_code_of(self.run, *STEP, ahead=1):
+            yield from super().advance(stop)
+
+    def update(self, gradients: dict[str, Tensor], step: int) -> None:
+        with own_code_of(self.run, *UPDATE, ahead=1):
+            super().update(gradients, step)
+
+    def evaluate(self) -> tuple[float, float]:
+        with own_code_of(self.run, *STEP):
+            return super().evaluate()
+
     def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
         metrics = super().metrics(gradients)
         if not self.run.config.eval.metric_plugins:
@@ -59,7 +73,8 @@ class OwnLane(Lane):
             seed = Stream("eval", self.run.streams.eval).at(self.run.step, name).seed64()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                value = load(spec)(moment, **arguments_of(spec))
+                with own_code_of(self.run, f"eval.metric_plugins.{name}"):
+                    value = load(spec)(moment, **arguments_of(spec))
             metrics |= numbers_of(name, spec, value)
         if [p._version for p in self.parameters.values()] != before:
             raise ConfigError("a metric of eval.metric_plugins changed the parameters: change a copy of them instead")

@@ -36,6 +36,9 @@ from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_sto
 
 GO_ON = "The same command goes on where it stopped."
 CORRECT = "Correct this first; the same command then goes on where it stopped."
+CORRECT_CODE = (
+    "Correct this first; the same command then trains runs of changed code anew, and goes on with the others."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +261,7 @@ class Sweep:
         self._clear_what_kills_left([r for r in requested if statuses.get(r, "failed") != "failed"])
         stored = {run_id: statuses[run_id] for run_id in requested if run_id in statuses}
         failed = [run_id for run_id, status in stored.items() if status == "failed"]
-        new = sum(run_id in totals.finished for run_id in requested)
+        new = len(requested.keys() & (totals.finished.keys() | totals.failed.keys()))
         path = shlex.quote(self.shared.store.path)
         complete = len(stored) == len(requested)
         count = f"{len(stored)}" if complete else f"{len(stored)} of {len(requested)}"
@@ -266,7 +269,8 @@ class Sweep:
         error = next(iter(totals.failed.values()), "the column error says why")
         failure = f"{len(failed)} failed: {error}. The same command with retry_failed=true tries them again."
         if totals.fatal is not None:
-            line = f"Stopped: {totals.fatal}. {line} {CORRECT if totals.to_correct else GO_ON}"
+            correct = CORRECT_CODE if any(run.code for run in self.plan.to_train) else CORRECT
+            line = f"Stopped: {totals.fatal}. {line} {correct if totals.to_correct else GO_ON}"
         elif totals.paused and not self.interrupted:
             run_id, words = next(iter(totals.paused.items()))
             more = len(totals.paused) - 1

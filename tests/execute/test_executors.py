@@ -82,7 +82,7 @@ def test_a_run_that_fails_on_a_cluster_fails_alone(kind: str, package: str, tmp_
     words = ["-m", "model.d_model=8,400000", *(w for w in TINY if "d_model" not in w), f"executor={kind}", "workers=2"]
     ended = command(*words, "store.path=S", folder=tmp_path)
     assert ended.status == 1, ended
-    assert ended.last.startswith("2 runs stored in S (1 new). 1 failed: MemoryError")
+    assert ended.last.startswith("2 runs stored in S (2 new). 1 failed: MemoryError")
 
 
 @pytest.mark.parametrize("kind, package", [("dask", "distributed"), ("ray", "ray"), ("slurm", "submitit")])

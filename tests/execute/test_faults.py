@@ -141,7 +141,7 @@ def test_a_run_that_cannot_be_trained_fails_alone(door: Door, tmp_path: Path) ->
     words = ["-m", "model.d_model=8,400000,16", *(w for w in TINY if "d_model" not in w), "executor=inline"]
     ended = door(*words, "store.path=S")
     assert ended.status == 1, ended
-    assert ended.last.startswith("3 runs stored in S (2 new). 1 failed: MemoryError")
+    assert ended.last.startswith("3 runs stored in S (3 new). 1 failed: MemoryError")
     assert "retry_failed=true" in ended.last
     stored = open_store(tmp_path / "S").runs().set_index("config.model.d_model")
     assert stored["status"].to_dict() == {8: "completed", 16: "completed", 400000: "failed"}

@@ -138,7 +138,7 @@ def test_a_run_that_needs_more_memory_than_there_is_fails_alone(tmp_path: Path) 
         )
         assert done.returncode == 1, done.stdout + done.stderr
         last = done.stdout.strip().splitlines()[-1]
-        assert last.startswith("2 runs stored in S (1 new). 1 failed: "), done.stdout
+        assert last.startswith("2 runs stored in S (2 new). 1 failed: "), done.stdout
         assert "memory" in last
     finally:
         end = time.monotonic() + 30

@@ -105,7 +105,23 @@ def test_a_sweep_that_own_code_stopped_does_not_say_that_it_goes_on(door: Door) 
     ended = door(*RUN, "eval.metric_plugins.bad._target_=mine.vector", "executor=inline")
     assert ended.status == 1
     assert ended.last.startswith("Stopped: eval.metric_plugins.bad=mine.vector returned a Tensor of the shape (3,)")
-    assert ended.last.endswith("Correct this first; the same command then goes on where it stopped."), ended
+    assert ended.last.endswith("then trains runs of changed code anew, and goes on with the others."), ended
+
+
+def test_a_metric_that_raises_stops_the_sweep_at_once_and_is_named(door: Door, write: Write) -> None:
+    frail = "def frail(moment):\n  if moment.step > {}:\n    raise ValueError('the spectrum is empty')\n  return 1.0"
+    write(frail=frail.format(4))
+    words = (*TINY[2:], "-m", "seed=3,4", "eval.metric_plugins.gap._target_=frail.frail", "eval.every=3",
+             "train.steps=7", "store.path=S", "executor=inline", "numerics.compile=false")  # fmt: skip
+    ended = door(*words)
+    assert ended.status == 1
+    assert (
+        "Stopped: eval.metric_plugins.gap=frail.frail fails at frail.py:3, at step 6 of the run with seed 3 "
+        "(ValueError: the spectrum is empty). 0 of 2 runs stored in S (0 new). Correct this first"
+    ) in ended.last
+    assert "trying it again" not in ended.out + ended.err
+    write(frail=frail.format(99))
+    assert "2 runs stored in S (2 new)" in door(*words).last
 
 
 def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(

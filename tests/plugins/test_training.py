@@ -240,6 +240,58 @@ def test_a_metric_that_changes_weights_is_refused() -> None:
         results(own(eval={"metric_plugins": {"rude": {"_target_": "mine.rude"}}}))
 
 
+RAISING = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, length, classes):
+        super().__init__()
+        self.head, self.calls = nn.Linear(length, classes), 0
+    def forward(self, x):
+        if not self.training:
+            raise ValueError("evaluated")
+        return self.head(x)
+
+calls = []
+
+def loss(logits, answer):
+    calls.append(0)
+    if len(calls) > 2:
+        raise ValueError("too often")
+    return torch.nn.functional.cross_entropy(logits, answer, reduction="none")
+
+class Third:
+    def __init__(self, parameters):
+        pass
+    def weights(self, step, parameters):
+        if step == 3:
+            helper()
+
+def helper():
+    raise KeyError("three")
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"optim": {"intervention": {"_target_": "raising.Third"}}},
+         "optim.intervention=raising.Third fails at raising.py:30, at step 3 of the run with seed 0 (KeyError: "),
+        ({"optim": {"intervention": {"_target_": "raising.Third"}, "plugin": {"_target_": "torch.optim.SGD"}}},
+         "optim.intervention=raising.Third fails at raising.py:30, at step 3"),
+        ({"task": {"plugin": {"_target_": "mine.parity"}}, "model": {"plugin": {"_target_": "raising.Model"}}},
+         "model.plugin=raising.Model fails at raising.py:11, at step 4 of"),
+        ({**PLAIN, "train": {"loss_plugin": {"_target_": "raising.loss"}, "batch_size": 12}},
+         "train.loss_plugin=raising.loss fails at raising.py:19, at step 3 of"),
+    ],
+)  # fmt: skip
+def test_own_code_that_raises_is_named_with_step_and_seed(settings: dict[str, Any], said: str, write: Write) -> None:
+    write(raising=RAISING)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        results(own(**{"eval": {"every": 4}, "numerics": {"compile": False}, **settings}))
+
+
 @pytest.mark.parametrize(
     ("measured", "said"),
     [

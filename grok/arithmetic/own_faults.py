@@ -1,0 +1,68 @@
+"""An exception of the user's own code while a run trains: an error of the command, which names where and when."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import Final
+
+from grok.arithmetic.run import ArithmeticRun
+from grok.errors import ConfigError, GrokError
+from grok.plugins import active, label, target_of
+from grok.plugins.installed import OWN_FILE_ONLY
+
+STEP: Final = ("model.plugin", "train.loss_plugin")
+"""Settings whose code computes the loss and the logits."""
+UPDATE: Final = ("optim.intervention", "optim.plugin")
+"""Settings whose code changes the weights."""
+
+
+@contextmanager
+def own_code_of(run: ArithmeticRun, *settings: str, ahead: int = 0) -> Iterator[None]:
+    """Name the setting, the step and the seed in an exception of the user's own code.
+
+    A run is deterministic: another try would raise it again.
+
+    Args:
+        run: the run in flight.
+        settings: those whose code may be called.
+        ahead: 1 before the run has counted the step that it trains, 0 at its evaluation.
+
+    Raises:
+        ConfigError: instead of the exception. Too little memory is no fault of the code, and passes; so does what
+            :data:`STEP` raises outside the user's own code, such as an error of the compiler.
+    """
+    try:
+        yield
+    except (GrokError, MemoryError):
+        raise
+    except Exception as error:
+        named = {name: spec for name, spec in run.config.plugins().items() if name in settings}
+        frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        own = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__) if _is_own(f.f_globals)]
+        if not named or "allocate memory" in str(error) or (settings == STEP and not own):
+            raise  # torch has no MemoryError, but a RuntimeError with these words
+        by_place = [name for name, spec in named.items() if own and _is_of(own[0][0], target_of(spec))]
+        setting = [*by_place, *named][0]
+        code, line = (own or frames)[-1]
+        words = " ".join(str(error).split())
+        raise ConfigError(
+            f"{setting}={label(named[setting])} fails at {Path(code.co_filename).name}:{line}, at step "
+            f"{run.step + ahead:,} of the run with seed {run.config.seed} ({type(error).__name__}: {words})"
+        ) from error
+
+
+def _is_own(namespace: dict[str, object]) -> bool:
+    """Return whether a module is the user's own, or of an installed package whose code the command names."""
+    module, code = str(namespace.get("__name__")), active()
+    packages = {place.module.split(".")[0] for place in code.targets.values()} - {*OWN_FILE_ONLY}
+    return module in code.modules or module.split(".", maxsplit=1)[0] in packages
+
+
+def _is_of(code: CodeType, target: str) -> bool:
+    """Return whether ``code`` is the function of ``target``, or a method of its class."""
+    place = active().targets[target]
+    return f"{code.co_qualname}.".startswith(f"{place.attribute}.")
