@@ -25,6 +25,11 @@ class Equations:
     def __len__(self) -> int:
         return len(self.a)
 
+    @property
+    def answers(self) -> Integers:
+        """``answer``, under the name that it has in ``Examples``: for metrics that serve both."""
+        return self.answer
+
     def take(self, index: Integers) -> Equations:
         """Return the equations at ``index``."""
         return Equations(self.a[index], self.b[index], self.answer[index])

@@ -80,6 +80,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.answers)
 
+    @property
+    def answer(self) -> Integers:
+        """``answers``, under the name that it has in an operation's equations: for metrics that serve both."""
+        return self.answers
+
     def take(self, index: Integers) -> Examples:
         """Return the examples at ``index``."""
         return Examples(self.inputs[index], self.answers[index], self.vocab_size, self.classes)
@@ -95,7 +100,10 @@ class Moment:
     """Gradients of the step's mini-batch, before any intervention."""
     train_set: Any
     val_set: Any
-    """Both are :class:`Examples`, or the equations of a task of two operands (``a``, ``b``, ``answer``)."""
+    """Both are :class:`Examples`, or the equations of a task of two operands (``a``, ``b``, ``answers``).
+
+    Their fields are numpy arrays on the CPU.
+    """
     logits: Callable[[Any], Tensor]
     """Returns the logits [n, V] of a set."""
     classes: Callable[[Any], Tensor]

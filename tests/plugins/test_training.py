@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from grok.arithmetic.own_lane import numbers_of
 from grok.arithmetic.own_model import initial_of_module, tokens_of
 from grok.arithmetic.table import examples_of, split_examples
+from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config import ArithmeticConfig
 from grok.errors import ConfigError, GrokError
 from grok.execute.planned import name_runs
@@ -78,6 +79,13 @@ def norm(moment, scale=1.0):
     torch.rand(3)
     return {"two": scale * sum(float(p.square().sum()) for p in moment.parameters.values()) ** 0.5,
             "hits": float((moment.logits(moment.val_set).argmax(-1) == moment.classes(moment.val_set)).float().mean())}
+
+def spread(moment):
+    both = (moment.train_set, moment.val_set)
+    assert all(isinstance(numbers, np.ndarray) for one in both for numbers in (one.answers, one.answer))
+    shifts = [moment.classes(one) - torch.from_numpy(one.answers) for one in both]
+    return {"shift": int(shifts[0][0]), "one": float(len(torch.cat(shifts).unique())),
+            "kinds": len(np.unique(moment.val_set.answer))}
 
 def rude(moment):
     next(iter(moment.parameters.values())).zero_()
@@ -203,6 +211,13 @@ def test_a_metric_changes_nothing_and_is_right() -> None:
     last = found.curve[-1]
     assert last.metrics["norm_two"] == pytest.approx(2 * last.weight_norm_all, rel=1e-5)
     assert last.metrics["norm_hits"] == pytest.approx(last.val_acc)
+
+
+@pytest.mark.parametrize("task", [{}, PLAIN], ids=["operation", "examples"])
+def test_one_metric_reads_the_answers_of_both_kinds_of_task(task: dict[str, Any]) -> None:
+    (found,) = results(own(**task, eval={"every": 8, "metric_plugins": {"m": {"_target_": "mine.spread"}}}))
+    last = found.curve[-1].metrics
+    assert last == {"m_shift": 0 if task else FIRST_NUMBER, "m_one": 1, "m_kinds": 2 if task else 11}
 
 
 def test_layers_of_a_module_are_drawn_by_their_own_seeds() -> None:
