@@ -249,7 +249,7 @@ def without_repetition(names: Iterable[str]) -> list[str]:
     return [name for name in every if name != "task.plugin" or "task.operation" not in every]
 
 
-_HASH: Final = 8
+HASH: Final = 8
 """Digits of a hash in a condition's name."""
 METRICS: Final = "config.eval.metric_plugins"
 
@@ -268,7 +268,7 @@ def with_code_versions(runs: pd.DataFrame) -> pd.DataFrame:
     for path, version in (item for code in moving.values() for item in code.items()):
         versions.setdefault(path, set()).add(version)
     names = {
-        text: ", ".join(f"{path} {v[:_HASH]}" for path, v in sorted(code.items()) if len(versions[path]) > 1) or None
+        text: ", ".join(f"{path} {v[:HASH]}" for path, v in sorted(code.items()) if len(versions[path]) > 1) or None
         for text, code in moving.items()
     }
     column = pd.Series([names[text] for text in texts], index=runs.index, name=f"config.{OWN_CODE}", dtype=object)

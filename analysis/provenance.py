@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from analysis.observations import Observations
+from analysis.own_versions import hashes_in_words
 from analysis.proposals import given_again
 
 
@@ -86,14 +86,6 @@ def pending(observations: Observations) -> list[str]:
                 text += " Runs that generalise early end early, so until then the times of this sweep are biased low."
             lines.append(text)
     return lines
-
-
-def hashes_in_words(text: Any) -> Any:
-    """Return the hashes of a run's own code as ``knot.knot 8b939bf6d17dbe40``; other values as they are."""
-    try:
-        return ", ".join(f"{path} {version}" for path, version in json.loads(text).items()) or text
-    except (TypeError, ValueError, AttributeError):
-        return text
 
 
 def _counts(column: pd.Series) -> dict[str, int]:

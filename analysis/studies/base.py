@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.observations import Observations, settings_words
+from analysis.own_versions import code_needed
 from analysis.populations import populations
 from analysis.proposals import amount, proposal
 from analysis.statistics.estimate import Estimate, NotEnoughData
@@ -160,7 +161,19 @@ class Question:
         own = self.command.split()[:2]
         if text and command.split()[:2] != own:
             text += f" {' '.join(own)} starts from these runs: the next report proposes that command."
-        return text
+        return f"{text} {self._code(command, observations)}".strip()
+
+    def _code(self, command: str, observations: Observations) -> str:
+        """Return the version of own code that a command needs, where it names own code."""
+        grouped = observations.once(populations)
+        if "_target_" not in command or not grouped.every:
+            return ""
+        code = code_needed(observations, grouped.to_go_on[0].rows)
+        return (
+            f"It needs your code as the store's runs had it: {code}. With other code it trains other runs."
+            if code
+            else ""
+        )
 
     def _condition(self, command: str, observations: Observations) -> str:
         """Return the condition that a command is about, where the store has several and it takes one."""

@@ -10,6 +10,7 @@ from scipy import stats
 
 from analysis.criteria import CLASSES, DIARY, UNJUDGED, Criteria, SpeedJudgement, accuracy_at, judge_by_time
 from analysis.observations import Observations, floats
+from analysis.own_versions import code_needed
 from analysis.populations import Population, populations
 from analysis.rerun import rerun_command
 from analysis.statistics.estimate import Estimate, NotEnoughData
@@ -75,6 +76,8 @@ def one(observations: Observations, population: Population, question: Question) 
     if not census.has_diary_task:
         census.findings = [replace(f, headline=f in by_time and f.estimate is not None) for f in census.findings]
     census.tables = [_share_table(census), _best_table(census)]
+    if code := code_needed(observations, rows):
+        census.notes.append(f'"Run it again" needs your code as these runs had it: {code}.')
     unjudged = int((rows["label"] == UNJUDGED).sum())
     if unjudged:
         census.notes.append(f"{unjudged} of {len(rows)} seeds are not judged: no evaluation at step {horizon:,}.")

@@ -23,6 +23,7 @@ from analysis.observations import (
     varying_columns,
     without_repetition,
 )
+from analysis.own_versions import hashes_in_words
 from analysis.populations import populations
 from analysis.rerun import rerun_commands
 from analysis.statistics.estimate import NotEnoughData
@@ -61,6 +62,8 @@ def seed_table(observations: Observations) -> pd.DataFrame:
     table[events] = runs[events]
     numbers = [c for c in ("val_acc_dips", "stop_reason", "steps", *MEASURED, "weights_hash", "numerics") if c in runs]
     table[numbers] = runs[numbers]
+    if "own_code" in runs and runs["own_code"].notna().any():
+        table["own_code"] = runs["own_code"].map(hashes_in_words, na_action="ignore")
     table["rerun"] = rerun_commands(runs)
     order = ["mode", "condition", "seed", *(f"seed_{s}" for s in ALWAYS), "run_id"]
     return table.reset_index().sort_values(order, kind="stable").reset_index(drop=True)
@@ -231,6 +234,11 @@ def analyse(observations: Observations, question: Question) -> Study:
     study = Study(name=question.name, title=question.title, question=question.question)
     study.tables.append(Table("every", caption, compact(table, _has_diary_task(observations)), code=("run",)))
     study.files[FILE] = table
+    if "own_code" in table:
+        study.notes.append(
+            "The commands in seeds.csv need your code as the runs had it: the column own_code has its hashes. The "
+            "store does not keep the code."
+        )
     return study
 
 

@@ -6,12 +6,15 @@ import json
 import shlex
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.observations import Observations
+from analysis.own_versions import code_needed
 from analysis.populations import populations
 from analysis.proposals import proposal
-from analysis.studies import seeds
+from analysis.studies import QUESTIONS, seeds
+from analysis.studies.base import Missing
 from analysis.studies.families import families
 from grok.cli.compose import compose
 from tests.analysis.simulate import census, simulate
@@ -78,3 +81,28 @@ def test_proposed_commands_name_the_code_as_hydra_reads_it(command: str) -> None
     named = [word for word in words if word.startswith(("task.plugin=", "eval.metric_plugins="))]
     settings = compose(named)
     assert (settings["task"]["plugin"], settings["eval"]["metric_plugins"]) == (MINE, METRIC)
+
+
+def test_commands_say_which_version_of_the_code_they_need() -> None:
+    """The code on the disk may have changed; the store has only its hashes."""
+    observations = store_of([{"mine.task": "5c27bca497"}, {"mine.task": "3828f112f6"}])
+    runs = observations.all_runs.drop(columns="config.own_code")
+    runs["started_at"] = pd.to_datetime(["2026-11-20", "2026-11-22"] * 12)
+    observations = Observations(runs, observations.curves)
+    first, second = populations(observations).every
+    assert [code_needed(observations, p.rows) for p in (first, second)] == [
+        "mine.task 3828f112",
+        "mine.task 5c27bca4 (an older version: the store has later runs of 3828f112)",
+    ]
+    (gap,) = [q.ask(observations) for q in QUESTIONS if q.name == "repeatability"]
+    assert isinstance(gap, Missing)
+    assert "needs your code as the store's runs had it: mine.task 3828f112. With other code" in gap.amount
+    (census_study,) = [q.ask(observations) for q in QUESTIONS if q.name == "census"]
+    assert any("needs your code as these runs had it: mine.task 5c27bca4 (an older" in n for n in census_study.notes)
+    assert set(seeds.seed_table(observations)["own_code"]) == {"mine.task 5c27bca497", "mine.task 3828f112f6"}
+
+
+def test_runs_without_own_code_need_none() -> None:
+    observations = simulate(census(8, np.random.default_rng(5), steps=300, every=25))
+    assert code_needed(observations, observations.arithmetic) == ""
+    assert "own_code" not in seeds.seed_table(observations)
