@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from grok.config.fields import settings_of
 from grok.errors import ConfigError
 from grok.execute.estimate import duration
 from grok.store import Store, open_store
+from grok.store.rerun import words_of_own_code
 from grok.streams import STREAMS, derive_seed
 
 WIDTH: Final = 78
@@ -70,6 +72,13 @@ class ShownRun:
         names = [name for name, (_, rule) in settings_of(mode).items() if rule.role != "none" and name != "replicate"]
         return {n: self.row[f"config.{n}"] for n in names if self.row[f"config.{n}"] != defaults[n] and n != "mode"}
 
+    def own_metrics(self) -> dict[str, float]:
+        """Return the last values of the metrics of the user's own, by name."""
+        measured = [json.loads(text) for text in self.curves["metrics"].dropna()] or [{}]
+        names = json.loads(self.row.get("config.eval.metric_plugins") or "{}")
+        own = {n: v for n, v in measured[-1].items() if any(n == name or n.startswith(f"{name}_") for name in names)}
+        return {name: math.nan if value is None else value for name, value in own.items()}
+
     def line(self, column: str) -> Line:
         """Return one measurement as a function of the step."""
         return Line(column, _floats(self.curves["step"]), _floats(self.curves[column]))
@@ -109,6 +118,8 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
         yield f"  layer     {name}: {seed}"
     final = [f"{name} {row[name]:.4g}" for name in MEASURED if row[name] is not None]
     yield f"at the end  {', '.join(final) or 'nothing was measured'}"
+    if own := run.own_metrics():
+        yield f"own metrics {', '.join(f'{name} {value:.4g}' for name, value in own.items())}"
     events = [f"{letter} {name} {step:,}" for letter, (name, step) in zip(run.marks, run.events.items(), strict=False)]
     yield f"events      {', '.join(events) or 'none'}"
     yield f"weights     {row['weights_hash'] or 'no hash'}"
@@ -136,7 +147,16 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
         )
     yield ""
     yield f"train it again: {row['rerun']}"
-    yield f"compare its bits: grok run --again {row['run_id'][:12]} --store {shlex.quote(store)}"
+    if row["status"] != "failed":
+        again = ["grok", "run", "--again", row["run_id"][:12], "--store", shlex.quote(store), *_own_code(row)]
+        yield f"compare its bits: {' '.join(again)}"
+
+
+def _own_code(row: Mapping[str, Any]) -> list[str]:
+    try:
+        return words_of_own_code(row)
+    except ConfigError:  # settings of an older version: the command then says what is wrong with them
+        return []
 
 
 def _ended(row: Mapping[str, Any]) -> str:

@@ -202,7 +202,7 @@ def _pinned(config: RunConfig, row: Mapping[str, Any], changes: Mapping[str, Any
     names = settings_of(type(config))
     for name, value in changes.items():
         if name not in WHERE or name not in names:
-            known = ", ".join(known for known in WHERE if known in names)
+            known = ", ".join([*(known for known in WHERE if known in names), f"SETTING.{TARGET} for its own code"])
             raise ConfigError(
                 f"{name}={value} cannot be given with --again, which keeps a run's settings: expected one of {known}"
             )
@@ -263,8 +263,12 @@ def _refuse_other_data(config: GptConfig, row: Mapping[str, Any]) -> None:
 def _notes(row: Mapping[str, Any], same_name: bool, code: Mapping[str, str] | None) -> Iterator[str]:
     """Yield what the reader of the verdict should know."""
     before: Mapping[str, str] = json.loads(row["own_code"] or "{}")
-    changed = [f"{target} ({before.get(target)} then, {now} now)" for target, now in (code or {}).items()]
-    if code and dict(code) != before:
+    changed = [
+        f"{target} ({before.get(target)} then, {now} now)"
+        for target, now in (code or {}).items()
+        if before.get(target) != now
+    ]
+    if changed:
         yield f"code of your own has changed since: {', '.join(changed)}"
     elif not same_name:
         yield (

@@ -49,25 +49,23 @@ def _changed(runs: list[PlannedRun], store: Store) -> Iterator[str]:
     """Yield why runs are trained although the store holds the same settings: their code was another one."""
     texts = {row["own_code"] for row in store.table("runs", None, ["own_code"]).to_pylist()} - {None}
     versions: list[Mapping[str, str]] = [json.loads(text) for text in sorted(texts)]
-    stored = store.run_ids()
+    statuses = store.statuses()
     count = 0
     now: dict[str, str] = {}
     older: dict[str, set[str]] = {}  # stored fingerprints by target
     for run in runs:
         named = dict(run.code or {})
         now |= named
-        alike = [
-            before
-            for before in versions
-            if named.keys() <= before.keys()
-            and any(before[target] != named[target] for target in named)
-            and identify(run.config, run.data_hash, before).run_id in stored
-        ]
-        count += bool(alike)
-        for before in alike:
-            for target, fingerprint in named.items():
-                if before[target] != fingerprint:
-                    older.setdefault(target, set()).add(before[target])
+        changed: dict[tuple[bool, int], list[dict[str, str]]] = {}  # stored fingerprints that differ, by nearness
+        for before in versions:
+            others = {target: before[target] for target in named if before.get(target, named[target]) != named[target]}
+            status = statuses.get(identify(run.config, run.data_hash, before).run_id)
+            if others and named.keys() <= before.keys() and status is not None:
+                changed.setdefault((status == "failed", len(others)), []).append(others)
+        count += bool(changed)
+        for others in changed[min(changed)] if changed else []:  # completed runs first, then the fewest changes
+            for target, fingerprint in others.items():
+                older.setdefault(target, set()).add(fingerprint)
     if count:
         changes = [f"{target} ({' or '.join(sorted(older[target]))}, now {now[target]})" for target in sorted(older)]
         yield f"{count} of them are stored with other code and train anew: changed is {', '.join(changes)}"

@@ -16,7 +16,8 @@ from typing import Any, Final
 from grok.config import MODES, RunConfig, load_config
 from grok.config.fields import settings_of, walk
 from grok.errors import ConfigError
-from grok.plugins import target_of
+from grok.plugins import Spec, target_of
+from grok.plugins.spec import TARGET
 from grok.streams import STREAMS
 
 _BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -71,6 +72,34 @@ def stored_config(row: Mapping[str, Any], named: Collection[str] = ()) -> RunCon
     Raises:
         ConfigError: this version refuses the settings, or the run needs code that is not in ``named``.
     """
+    config = _config(row)
+    missing = {name: spec for name, spec in config.plugins().items() if target_of(spec) not in named}
+    if missing:
+        raise ConfigError(
+            f"run {row['run_id']} was trained with code outside this package, and a store may not choose what is "
+            f"imported: if you trust that code, name it again, {' '.join(_words(missing))} (and plugin_path=DIR, the "
+            "folder that has it)"
+        )
+    return config
+
+
+def words_of_own_code(row: Mapping[str, Any]) -> list[str]:
+    """Return the words that name the code of the user's own of a row of ``runs`` again, quoted for a POSIX shell.
+
+    Raises:
+        ConfigError: this version refuses the settings.
+    """
+    config = _config(row)
+    folder = [f"plugin_path={shlex.quote(literal(config.plugin_path))}"] if config.plugin_path != "." else []
+    return [*_words(config.plugins()), *folder] if config.plugins() else []
+
+
+def _words(plugins: Mapping[str, Spec]) -> list[str]:
+    return [f"{name}.{TARGET}={target_of(spec)}" for name, spec in plugins.items()]
+
+
+def _config(row: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a row of ``runs``. Code that they name is not imported."""
     nested: dict[str, Any] = {}
     for name, (hint, _) in settings_of(MODES[row["mode"]]).items():
         value = row.get(f"config.{name}")
@@ -86,15 +115,7 @@ def stored_config(row: Mapping[str, Any], named: Collection[str] = ()) -> RunCon
             inner = inner.setdefault(group, {})
         inner[last] = json.loads(str(value)) if typing.get_origin(hint) in (list, dict) else value
     nested["seeds"] = {stream: row[f"seed_{stream}"] for stream in STREAMS} | {"layers": json.loads(row["layers"])}
-    config = load_config(nested)
-    missing = {name: target_of(spec) for name, spec in config.plugins().items() if target_of(spec) not in named}
-    if missing:
-        words = " ".join(f"{name}._target_={target}" for name, target in missing.items())
-        raise ConfigError(
-            f"run {row['run_id']} was trained with code outside this package, and a store may not choose what is "
-            f"imported: if you trust that code, name it again, {words} (and plugin_path=DIR, the folder that has it)"
-        )
-    return config
+    return load_config(nested)
 
 
 def rerun_command(config: RunConfig) -> str:

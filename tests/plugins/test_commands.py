@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,12 @@ from analysis.answers import compile_report
 from analysis.observations import Observations
 from grok import show
 from grok.config import identify
+from grok.execute.own_code import own_code_lines
+from grok.execute.plan import make_plan
 from grok.execute.planned import name_runs
 from grok.plugins import Code, activate
-from grok.store import open_store
+from grok.records import RunResult
+from grok.store import Provenance, Row, StoreWriter, open_store
 from sweeps import repeat
 from tests.arithmetic.cases import tiny
 from tests.doors.conftest import TINY, Door
@@ -138,7 +143,12 @@ def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(
     assert "name it again, task.plugin._target_=mine.parity model.plugin._target_=mine.Perceptron" in ended.err
     assert show.main([run_id, "--store", "S"]) == 0
     code = json.loads(open_store("S").runs()["own_code"][0])
-    assert f"own code    mine.parity {code['mine.parity']}" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert f"own code    mine.parity {code['mine.parity']}" in out
+    assert re.search(r"^own metrics norm_two [\d.]+, norm_hits [\d.]+$", out, re.MULTILINE), out
+    (tmp_path / "away.py").rename(tmp_path / "mine.py")
+    (again,) = (line for line in out.splitlines() if line.startswith("compare its bits: "))
+    assert door(*shlex.split(again.partition("grok run ")[2])).status == 0, "what it proposes runs as it stands"
 
 
 def test_a_run_is_trained_again_where_its_code_is_named_again(door: Door, write: Write) -> None:
@@ -151,6 +161,41 @@ def test_a_run_is_trained_again_where_its_code_is_named_again(door: Door, write:
     ended = door("--again", run_id, "--store", "S", *named)
     assert ended.status == 1
     assert "code of your own has changed since" in ended.out
+
+
+TWO = (*TINY[2:], "executor=inline", "store.path=S", "numerics.compile=false",
+       "eval.metric_plugins.one._target_=one.f", "eval.metric_plugins.two._target_=two.f")  # fmt: skip
+
+
+def test_only_code_that_changed_is_called_changed(door: Door, write: Write) -> None:
+    write(one="def f(moment): return 1", two="def f(moment): return 2")
+    assert door(*TWO).status == 0
+    (run_id,) = open_store("S").run_ids()
+    write(two="def f(moment): return 3")
+    (note,) = [
+        line for line in door("--again", run_id, "--store", "S", *TWO[-2:]).out.splitlines() if "changed" in line
+    ]
+    assert "two.f (" in note and "one.f" not in note
+
+
+def test_changed_code_is_compared_with_completed_runs_first(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tiny(eval={"metric_plugins": {name: {"_target_": f"{name}.f"} for name in ("one", "two")}})
+    versions: dict[str, Mapping[str, str]] = {}
+    with StoreWriter("S") as writer:
+        for status in ("failed", "completed"):
+            write(one=f"# {status}", two=f"# {status}")
+            (run,) = name_runs([config])
+            versions[status] = run.code or {}
+            result = RunResult(run_id=run.run_id, status=status, stop_reason="steps", steps=6)
+            writer.commit([Row(result, run.config, run.identity, Provenance.collect(), None, run.code)])
+    write(two="# now")
+    store, runs = open_store("S"), name_runs([config])
+    (line,) = [line for line in own_code_lines(make_plan(runs, store), store) if "changed" in line]
+    now = runs[0].code or {}
+    assert line.endswith(f"changed is two.f ({versions['completed']['two.f']}, now {now['two.f']})")
 
 
 def test_what_a_store_says_is_never_imported(door: Door, write: Write) -> None:
