@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from analysis.observations import Observations
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies import QUESTIONS
 from analysis.studies.base import OwnStudy, Study
-from grok.errors import ConfigError
+from grok.errors import ConfigError, GrokError
 from grok.plugins import PLUGIN_PATH, activate, active, code_of, load
 
 Own = Callable[[Observations], Study]
@@ -39,6 +40,15 @@ def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
     for target, function in functions.items():
         if not callable(function):
             raise ConfigError(f"--with {target}: expected a function of the store's observations")
+        try:
+            inspect.signature(function).bind("observations")
+        except TypeError as error:
+            raise ConfigError(
+                f"--with {target} cannot be called with one argument, the store's observations ({error}): expected "
+                f"def {target.rpartition('.')[2]}(observations)"
+            ) from error
+        except ValueError:  # written in C, without a signature
+            pass
     return [_asking(target, function) for target, function in functions.items()]
 
 
@@ -58,17 +68,20 @@ def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
             files = {source.path for source in active().modules.values()}
             frame = next((frame for frame in reversed(frames) if frame.filename in files), frames[-1])
             place = f"{Path(frame.filename).name}:{frame.lineno}"
-            raise ConfigError(f"--with {target} fails at {place} ({type(error).__name__}: {error})") from error
+            kind = "" if isinstance(error, GrokError) else f"{type(error).__name__}: "
+            raise ConfigError(f"--with {target} fails at {place} ({kind}{error})") from error
         if isinstance(answer, Study):
             return _fit(target, answer)
         drawn = answer if isinstance(answer, list) else [] if answer is None else [answer]
         from analysis.figures.style import Drawing
 
-        if not all(isinstance(drawing, Drawing) for drawing in drawn):
-            raise ConfigError(
-                f"--with {target} gave a {type(answer).__name__}: expected an analysis.figures.Drawing, several, or an "
-                "analysis.studies.Study"
-            )
+        for i, drawing in enumerate(drawn):
+            if not isinstance(drawing, Drawing):
+                given = type(drawing).__name__ + (f" as element {i} of its list" if isinstance(answer, list) else "")
+                raise ConfigError(
+                    f"--with {target} gave a {given}: expected an analysis.figures.style.Drawing, a list of them, or "
+                    "an analysis.studies.Study"
+                )
         title = drawn[0].title if len(drawn) == 1 else name.replace("_", " ").capitalize()
         notes = [] if drawn else ["The store has no data for it."]
         scope = f"by {target}"

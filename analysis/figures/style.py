@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis.figures.chart import Chart
+from grok.errors import ConfigError
 from grok.untrusted import unlinked
 
 PALETTE: Final[dict[str, tuple[str, str]]] = {
@@ -121,6 +122,11 @@ class Drawing:
     """The population or condition that the figure shows; empty if it shows all of them."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.figure, Figure):
+            raise ConfigError(
+                f"the figure of the Drawing {self.name!r} is a {type(self.figure).__name__}: expected a matplotlib "
+                "Figure, such as the first of figure, axes = canvas()"
+            )
         count = f"(n = {self.count})".replace(" ", "\N{NO-BREAK SPACE}")  # on one line
         title = f"{self.title} {count}" if self.count else self.title
         with mpl.rc_context(RC):

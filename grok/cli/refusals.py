@@ -72,6 +72,8 @@ def unknown_setting(name: str, of_mode: str | None = None) -> str:
     'task.modulus is a setting of mode=arithmetic, and this is mode=gpt'
     >>> unknown_setting("optim.lrr")
     "unknown setting 'optim.lrr', did you mean 'optim.lr'?"
+    >>> unknown_setting("eval.metric_plugin.bits._target_")
+    "unknown setting 'eval.metric_plugin.bits._target_', did you mean 'eval.metric_plugins'?"
     """
     of = {mode: [*settings_of(config), "experiment", "mode"] for mode, config in MODES.items()}
     known = list(dict.fromkeys(n for names in of.values() for n in names))
@@ -85,8 +87,10 @@ def unknown_setting(name: str, of_mode: str | None = None) -> str:
         return f"{name} is a group of settings, not a value: expected one of {inside}"
     if name.partition(".")[0] == "sweeps":
         return f"unknown setting '{name}': a named sweep is a command: grok {name.rpartition('.')[2]} --help"
-    meant = nearest(name, of.get(of_mode or "", known))
-    return f"unknown setting '{name}'{meant}"
+    parts, names = name.split("."), of.get(of_mode or "", known)
+    # the name may be that of a map's entry: task.plugn._target_
+    whole_or_map = [nearest(".".join(parts[:count]), names) for count in range(len(parts), min(2, len(parts)) - 1, -1)]
+    return f"unknown setting '{name}'{next(filter(None, whole_or_map), '')}"
 
 
 def unknown_preset(name: str) -> str:

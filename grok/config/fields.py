@@ -200,6 +200,9 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
         return [check(f"{name}[{i}]", v, item, ANY) for i, v in enumerate(value)]
     if origin is dict:
         if not isinstance(value, Mapping):
+            if isinstance(value, str) and typing.get_args(kind)[1] is Any:  # such maps name the user's own code
+                named = f"{name}.NAME" if name.endswith("plugins") else name
+                raise ConfigError(f"{name}={value!r}: your own code is named by {named}._target_={value}")
             raise refuse()
         _, item = typing.get_args(kind)
         if item is Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from grok.errors import ConfigError
+from grok.errors import ConfigError, nearest
 from grok.plugins.code import Code, Source
 from grok.plugins.spec import Spec, arguments_of, label, target_of
 
@@ -90,10 +90,17 @@ def load(spec: Spec) -> Any:
         raise ConfigError(f"{target}: importing {place.module} failed ({type(error).__name__}: {error})") from error
     for name in place.attribute.split("."):
         if not hasattr(value, name):
-            known = ", ".join(n for n in vars(value) if not n.startswith("_")) or "nothing"
-            raise ConfigError(f"{target}: {place.module} has no {name!r}, it has {known}")
+            known = [n for n, of in vars(value).items() if not n.startswith("_") and _defines(place.module, of)]
+            has = f"has {', '.join(known) or 'nothing'}"
+            meant = nearest(name, known)
+            raise ConfigError(f"{target}: {place.module} has no {name!r}{f'{meant} It' if meant else ', it'} {has}")
         value = getattr(value, name)
     return value
+
+
+def _defines(module: str, value: object) -> bool:
+    """Return whether ``value`` is a function or class of ``module`` itself, not imported into it."""
+    return callable(value) and getattr(value, "__module__", module) == module
 
 
 def build(spec: Spec, *positional: Any, **further: Any) -> Any:

@@ -88,13 +88,14 @@ def test_what_cannot_be_found_is_refused(tmp_path: Path, write: Write, target: s
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"_target_": "mine.absent"}, "mine has no 'absent', it has f"),
+        ({"_target_": "mine.absent"}, "mine has no 'absent', it has f$"),
+        ({"_target_": "mine.ff"}, "mine has no 'ff', did you mean 'f'\\? It has f$"),
         ({"_target_": "mine.f", "x": 1}, r"mine.f\(x=1\) refuses its arguments"),
         ({"_target_": "failing.f"}, r"importing failing failed \(ZeroDivisionError"),
     ],
 )
 def test_what_cannot_be_used_is_refused(tmp_path: Path, write: Write, spec: dict[str, object], said: str) -> None:
-    write(mine="def f(): return 1", failing="1 / 0")
+    write(mine="import json\nfrom pathlib import Path\ndef f(): return 1", failing="1 / 0")
     activate(code_of(tmp_path, [str(spec["_target_"])]))
     with pytest.raises(ConfigError, match=said):
         build(spec)

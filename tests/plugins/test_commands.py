@@ -176,6 +176,8 @@ def test_only_code_that_changed_is_called_changed(door: Door, write: Write) -> N
         line for line in door("--again", run_id, "--store", "S", *TWO[-2:]).out.splitlines() if "changed" in line
     ]
     assert "two.f (" in note and "one.f" not in note
+    refused = door("--again", run_id, "--store", "S", *TWO[-2:], "eval.metric_plugins.one.k=2")
+    assert "SETTING._target_ for its own code" in refused.err
 
 
 def test_changed_code_is_compared_with_completed_runs_first(
@@ -209,6 +211,9 @@ def test_what_a_store_says_is_never_imported(door: Door, write: Write) -> None:
 def test_an_unfit_setting_is_refused_in_one_line(door: Door) -> None:
     for word, said in (
         ("task.plugin.bits=3", "names no code: expected task.plugin._target_=MODULE.NAME"),
+        ("task.plugin=knot.knot", "your own code is named by task.plugin._target_=knot.knot"),
+        ("eval.metric_plugins=knot.bits", "named by eval.metric_plugins.NAME._target_=knot.bits"),
+        ("eval.metric_plugin.bits._target_=knot.bits", "did you mean 'eval.metric_plugins'?"),
         ("eval.metric_plugins.x=3", "expected eval.metric_plugins.NAME._target_=MODULE.NAME"),
         ("task.plugin._target_=absent.f", "there is no module 'absent'"),
         ("model.plugin._target_=mine.absent", "mine has no 'absent'"),

@@ -72,6 +72,15 @@ def outside(observations):
 
 def unpictured(observations):
     return Drawing("none", "Title", "Caption.", None, pd.DataFrame({"x": [1]}))
+
+def on_axes(observations):
+    return Drawing("axes", "Title", "Caption.", canvas()[1], pd.DataFrame({"x": [1]}))
+
+def one_text(observations):
+    return [named("fine"), "x"]
+
+def without():
+    return None
 """
 
 
@@ -100,7 +109,7 @@ def test_a_figure_and_a_study_stand_in_the_report(store: Path, capsys: pytest.Ca
     ("target", "said"),
     [
         ("own.broken", "fails at own.py:19 (AttributeError"),
-        ("own.number", "gave a int: expected an analysis.figures.Drawing"),
+        ("own.number", "gave a int: expected an analysis.figures.style.Drawing"),
         ("own.absent", "own has no 'absent'"),
         ("absent.f", "there is no module 'absent' in"),
         ("absent.f", "--plugin-path DIR names the folder"),
@@ -124,15 +133,21 @@ def test_what_does_not_fit_is_said_in_one_line(
         ("own.outside", "gave the file name '../outside': expected a plain name"),
         ("own.census", "gave the section name 'census', which the report uses itself"),
         ("own.mapping", "gave a dict as the numbers of the figure 'mapped': expected a pandas DataFrame"),
-        ("own.unpictured", "fails at own.py:50 (AttributeError"),
+        (
+            "own.unpictured",
+            "at own.py:50 (the figure of the Drawing 'none' is a NoneType: expected a matplotlib Figure",
+        ),
+        ("own.on_axes", "at own.py:53 (the figure of the Drawing 'axes' is a Axes: expected a matplotlib Figure"),
+        ("own.one_text", "gave a str as element 1 of its list: expected an analysis.figures.style.Drawing"),
+        ("own.without", "cannot be called with one argument, the store's observations (too many positional arguments)"),
         ("own.twice", "two figures of the report have the name 'same': give yours another name"),
     ],
 )
 def test_names_and_numbers_are_checked_before_a_file_is_written(
     store: Path, tmp_path: Path, target: str, said: str
 ) -> None:
-    (ask,) = own_studies([target], ".")
     with pytest.raises(ConfigError, match=re.escape(said)):
+        (ask,) = own_studies([target], ".")
         write_studies([ask(Observations.read(store))], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
