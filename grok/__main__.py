@@ -52,7 +52,7 @@ COMMANDS: Final = {
         "report": Command("analysis.report", "one page on a store, with figures and their data"),
         "study": Command("analysis.study", "one question of the report"),
         "show": Command("grok.show", "one run: its seeds, events and curves"),
-        "store": Command("grok.cli.store", "status, verify, compact, merge, migrate, restore"),
+        "store": Command("grok.cli.store", "status, verify, compact, merge, migrate, restore, export"),
     },
     "language models": {
         "prepare": Command("grok.prepare", "text in, tokens and a report on the text out"),

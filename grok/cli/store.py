@@ -7,6 +7,7 @@ Exit status 0: done, all well; 1: something is wrong with the store, or stores d
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import warnings
 from collections import Counter
@@ -74,7 +75,7 @@ def parser() -> Parser:
     ):
         add_store(commands.add_parser(name, help=meaning, description=meaning))
     meaning = "write every finished run to TensorBoard, Weights & Biases or MLflow, with its curve and outcome"
-    exporting = commands.add_parser("export", help=meaning, description=meaning)
+    exporting = commands.add_parser("export", help=meaning, description=f"{meaning}; what is there already stays")
     add_store(exporting)
     exporting.add_argument("--tensorboard", metavar="DIR", help="one folder below it for each run")
     exporting.add_argument("--wandb", metavar="PROJECT", help="offline unless --wandb-mode=online")
@@ -105,7 +106,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     from grok.execute.export import export, openers
+    from grok.execute.refusals import SINK_PACKAGES
 
+    for name, package in SINK_PACKAGES.items():
+        if getattr(arguments, name) and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"--{name} needs the {package} package: pip install 'grok-lab[sinks]'")
     store = open_store(str(store_of(arguments)))
     own = {TARGET: arguments.sink} if arguments.sink else {}
     if own:
@@ -127,7 +132,8 @@ def _export(arguments: argparse.Namespace) -> int:
         if number % 100 == 0 and number < of:
             print(f"{number:,} of {of:,} runs", flush=True)
 
-    print(f"{export(store, list(opened.values()), tell):,} runs written")
+    written, runs = export(store, list(opened.values()), tell)
+    print(f"{written:,} runs written" + (f", {runs - written:,} were there already" if written < runs else ""))
     return 0
 
 

@@ -10,11 +10,11 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from grok.config.common import SinksConfig
-from grok.gpt.logging.sinks import EVALUATION_NAMES, MLflow, TensorBoard, WeightsAndBiases
+from grok.execute.logged import in_mlflow, in_tensorboard, in_wandb_offline, in_wandb_online
+from grok.gpt.logging.sinks import EVALUATION_NAMES, MLflow, TensorBoard, WeightsAndBiases, run_folder
 from grok.masking import without_secrets
 from grok.plugins import RunSink, build
 from grok.records import RunResult
@@ -35,38 +35,67 @@ NAMES: Final = {**EVALUATION_NAMES, "train_loss": "train/loss", "lr": "train/lr"
 AT_ONCE: Final = 200
 """Runs whose curves are read together."""
 
-Opened = Callable[[str, Mapping[str, Any]], RunSink]
-"""Opens the sink of one run, by its ``run_id`` and its settings."""
+Opened = Callable[[str, Mapping[str, Any]], RunSink | None]
+"""Opens the sink of one run, by its ``run_id`` and its settings; None: the log has all of the run already."""
 
 
 def openers(store: Store, log: SinksConfig) -> dict[str, Opened]:
     """Return what opens each of the sinks that ``log`` asks for, by the setting's name."""
-    name = store.layout.root.resolve().name
     made: dict[str, Opened] = {}
     if folder := log.tensorboard:
-        made["tensorboard"] = lambda run_id, settings: TensorBoard(Path(folder) / run_id, 0)
+        made["tensorboard"] = lambda run_id, settings: _tensorboard(folder, run_id, settings)
     if project := log.wandb:
-        made["wandb"] = lambda run_id, settings: WeightsAndBiases(run_id, project, log.wandb_mode, settings)
+        made["wandb"] = lambda run_id, settings: _wandb(project, log.wandb_mode, run_id, settings)
     if address := log.mlflow:
-        made["mlflow"] = lambda run_id, settings: MLflow(run_id, address, name, settings, 0)
+        name = store.layout.root.resolve().name
+        made["mlflow"] = lambda run_id, settings: _mlflow(address, name, run_id, settings)
     if log.plugin:
         made["plugin"] = lambda run_id, settings: build(log.plugin, run_id, without_secrets(dict(settings)))
     return made
 
 
-def export(store: Store, opened: Sequence[Opened], tell: Callable[[int, int], None]) -> int:
-    """Write every finished run of ``store`` into its sinks; return how many runs there were.
+def _tensorboard(root: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
+    folder = run_folder(root, run_id, settings["seed"])
+    return None if in_tensorboard(folder, _is_live(settings)) else TensorBoard(folder, 0, settings)
+
+
+def _wandb(project: str, mode: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
+    if mode == "offline":
+        there = in_wandb_offline(run_id, _is_live(settings))
+        return None if there else WeightsAndBiases(run_id, project, mode, settings)
+    sink = WeightsAndBiases(run_id, project, mode, settings)  # only its server knows
+    if in_wandb_online(sink.run, _is_live(settings)):
+        sink.close()
+        return None
+    sink.known_to = int(sink.run.summary.get("step", -1)) if sink.run.resumed else -1
+    return sink
+
+
+def _mlflow(address: str, name: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
+    experiments = {name, str(settings.get("experiment"))}  # a language model's own log has its preset's name
+    there = in_mlflow(run_id, address, experiments, _is_live(settings))
+    return None if there else MLflow(run_id, address, name, settings, 0)
+
+
+def _is_live(settings: Mapping[str, Any]) -> bool:
+    """Return whether the run writes its logs itself, while it trains."""
+    return str(settings["mode"]) == "gpt"
+
+
+def export(store: Store, opened: Sequence[Opened], tell: Callable[[int, int], None]) -> tuple[int, int]:
+    """Write every finished run of ``store`` into its sinks; return how many were written, and how many there are.
 
     Raises:
         ConfigError: a sink's package is not installed, or it cannot be written.
     """
     rows = [row for row in store.table("runs", None, None).to_pylist() if row["status"] != "failed"]
     rows.sort(key=lambda row: (row["seed"], row["run_id"]))
+    written = 0
     for number, (row, points) in enumerate(with_curves(store, rows), 1):
-        for open_sink in opened:
-            write_run(store, row, points, open_sink)
+        news = [write_run(store, row, points, open_sink) for open_sink in opened]
+        written += any(news)
         tell(number, len(rows))
-    return len(rows)
+    return written, len(rows)
 
 
 Points = Sequence[tuple[int, dict[str, float]]]
@@ -84,14 +113,17 @@ def with_curves(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[tup
         yield from ((row, curves[row["run_id"]]) for row in part)
 
 
-def write_run(store: Store, row: Mapping[str, Any], points: Points, open_sink: Opened) -> None:
-    """Write one stored run into a sink of its own."""
+def write_run(store: Store, row: Mapping[str, Any], points: Points, open_sink: Opened) -> bool:
+    """Write one stored run into a sink of its own; return whether that was necessary."""
     sink = open_sink(row["run_id"], _settings(row, store))
+    if sink is None:
+        return False
     for step, numbers in points:
         sink.write(numbers, step)
     result = RunResult(run_id=row["run_id"], status=row["status"], stop_reason=row["stop_reason"], steps=row["steps"])
     sink.finish(result)
     sink.close()
+    return True
 
 
 def _settings(row: Mapping[str, Any], store: Store) -> dict[str, Any]:

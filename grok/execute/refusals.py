@@ -103,7 +103,9 @@ def refuse_unusable_logs(configs: Sequence[RunConfig]) -> None:
     """
     for name, package in SINK_PACKAGES.items():
         if any(getattr(config.log, name) for config in configs) and importlib.util.find_spec(package) is None:
-            raise ConfigError(f"log.{name} needs the {package} package: pip install {package}, or log.{name}=null")
+            raise ConfigError(
+                f"log.{name} needs the {package} package: pip install 'grok-lab[sinks]', or log.{name}=null"
+            )
     for spec in {canonical_json(config.log.plugin): config.log.plugin for config in configs}.values():
         if spec and not callable(load(spec)):
             raise ConfigError(f"log.plugin={label(spec)} cannot be called: expected a class")

@@ -178,7 +178,8 @@ def test_a_rollback_is_in_the_store_in_tensorboard_and_in_the_report(door: Door,
     assert steps[abandoned.run_id].event[fault] == abandoned.stop_reason == "spike" and began < fault < 121
     assert steps[own.run_id].event[began + 1] == "rolled_back" and steps[own.run_id].index.max() == 121
 
-    first, second = scalars(Path("T", own.run_id)), scalars(Path("T", own.run_id, "branch-1"))
+    (folder,) = Path("T").glob(f"seed=*-{own.run_id}")
+    first, second = scalars(folder), scalars(folder / "branch-1")
     for logged, run_id, since in ((first, abandoned.run_id, 0), (second, own.run_id, began)):
         losses = steps[run_id].train_loss[steps[run_id].index > since]
         assert [step for step, _ in logged["train/loss"]] == list(losses.index)

@@ -60,6 +60,12 @@ def test_what_is_not_a_number_is_left_out() -> None:
     assert "train/loss" not in numbers(StepPoint(step=1, train_loss=math.inf), STEP_NAMES)
 
 
+def folder(root: Path) -> Path:
+    """Return the one run's folder."""
+    (run,) = root.glob(f"seed=*-{RUN}")
+    return run
+
+
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -71,7 +77,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_reads_it_back(settings: Build, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     result = result_of(run(settings(log__tensorboard=str(tmp_path))))
-    read = scalars(tmp_path / RUN)
+    read = scalars(folder(tmp_path))
     on_a_cpu = set(STEP_NAMES.values()) - {"speed/mfu"}
     assert set(read) == on_a_cpu | set(EVALUATION_NAMES.values())
     assert read["train/loss"] == [(p.step, pytest.approx(p.train_loss)) for p in result.step_log]
@@ -85,7 +91,7 @@ def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_p
     checkpoint = next(e for e in events if isinstance(e, Checkpoint))
     events.close()  # type: ignore[attr-defined]  # as if killed after the checkpoint of step 4
     result = result_of(run(config, checkpoint))
-    steps = [step for step, _ in scalars(tmp_path / RUN)["train/loss"]]
+    steps = [step for step, _ in scalars(folder(tmp_path))["train/loss"]]
     assert steps == [p.step for p in result.step_log] == list(range(1, 13))
 
 
@@ -94,7 +100,7 @@ def test_a_checkpoint_finds_everything_before_it_on_the_disk(settings: Build, tm
     pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     events = train([Job(run_id=RUN, config=settings(log__tensorboard=str(tmp_path), checkpoint__every=4))])
     checkpoint = next(e for e in events if isinstance(e, Checkpoint))
-    assert [step for step, _ in scalars(tmp_path / RUN)["train/loss"]] == list(range(1, checkpoint.step + 1))
+    assert [step for step, _ in scalars(folder(tmp_path))["train/loss"]] == list(range(1, checkpoint.step + 1))
     events.close()  # type: ignore[attr-defined]
 
 
@@ -121,7 +127,7 @@ def test_a_sink_that_fails_costs_no_run(
 def test_tensorboard_keeps_both_branches(settings: Build, dirty: Corpus, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     run(settings(**of(dirty, stability__policy="skip_data", log__tensorboard=str(tmp_path))))
-    abandoned, survivor = scalars(tmp_path / RUN)["train/loss"], scalars(tmp_path / RUN / "branch-1")["train/loss"]
+    abandoned, survivor = scalars(folder(tmp_path))["train/loss"], scalars(folder(tmp_path) / "branch-1")["train/loss"]
     assert survivor[0][0] < abandoned[-1][0] and survivor[-1][0] == 80
 
 
@@ -198,7 +204,7 @@ def test_a_place_that_cannot_be_written_is_named(settings: Build, tmp_path: Path
 
 def test_an_address_that_mlflow_does_not_know_is_refused(settings: Build) -> None:
     pytest.importorskip("mlflow", reason="the extra `sinks` is not installed")
-    with pytest.raises(ConfigError, match=r"log\.mlflow=nonsense://x cannot be used .*sqlite:///mlflow\.db"):
+    with pytest.raises(ConfigError, match=r"MLflow cannot use the address nonsense://x .*sqlite:///mlflow\.db"):
         run(settings(log__mlflow="nonsense://x"))
 
 

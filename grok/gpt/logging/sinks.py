@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -58,6 +59,10 @@ MLFLOW_PARAMS: Final = 100
 """Settings that one request to MLflow takes."""
 
 
+EXTRA: Final = "'grok-lab[sinks]'"
+"""What pip installs for the logs beside the store."""
+
+
 class Sink(Protocol):
     """A place for records beside the store."""
 
@@ -76,13 +81,19 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
         ConfigError: one needs a package that is not installed, or cannot be written where it is asked for.
     """
     log, experiment = config.log, str(config.experiment)
+    seeds = {f"seed_{stream}": seed for stream, seed in asdict(config.stream_seeds()).items()}
+    settings = {**flatten(config), **seeds, "store": str(Path(config.store.path).resolve())}
+
+    def folder(root: str) -> Path:
+        return run_folder(root, run_id, config.seed)
+
     requested: list[tuple[str, str | None, Callable[[str], Sink]]] = [
-        ("tensorboard", log.tensorboard, lambda folder: TensorBoard(Path(folder) / run_id, from_step)),
-        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, log.wandb_mode, flatten(config))),
-        ("mlflow", log.mlflow, lambda address: MLflow(run_id, address, experiment, flatten(config), from_step)),
+        ("tensorboard", log.tensorboard, lambda x: TensorBoard(folder(x), from_step, settings)),
+        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, log.wandb_mode, settings)),
+        ("mlflow", log.mlflow, lambda address: MLflow(run_id, address, experiment, settings, from_step)),
     ]
     if log.plugin:
-        requested.append(("plugin", label(log.plugin), lambda name: OwnSink(run_id, log.plugin, flatten(config))))
+        requested.append(("plugin", label(log.plugin), lambda name: OwnSink(run_id, log.plugin, settings)))
     sinks: list[Sink] = []
     for name, value, opened in requested:
         if value:
@@ -117,13 +128,22 @@ def evaluation_numbers(point: CurvePoint) -> dict[str, float]:
 
 
 def missing(setting: str, package: str) -> ConfigError:
-    return ConfigError(f"{setting} needs the {package} package: pip install {package}, or {setting}=null")
+    return ConfigError(f"{setting} needs the {package} package: pip install {EXTRA}, or {setting}=null")
+
+
+def run_folder(folder: str | Path, run_id: str, seed: int) -> Path:
+    """Return the folder of a run's TensorBoard files; it may not exist. One without the seed is of older versions."""
+    older = Path(folder) / run_id
+    return older if older.is_dir() else Path(folder) / f"seed={seed}-{run_id}"
 
 
 class TensorBoard:
-    """One folder per run, and one inside it per branch after a rollback."""
+    """One folder per run, and one inside it per branch after a rollback.
 
-    def __init__(self, folder: Path, from_step: int) -> None:
+    Settings and outcome stand under Text, settings also under HParams. The last record says that the run has ended.
+    """
+
+    def __init__(self, folder: Path, from_step: int, settings: Mapping[str, Any]) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -131,6 +151,19 @@ class TensorBoard:
         self.folder, self.open = folder, SummaryWriter
         # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
         self.writer = self.open(str(folder), purge_step=from_step + 1 if from_step else None)
+        known = {name: value for name, value in without_secrets(dict(settings)).items() if value is not None}
+        self.outcome = {name: value for name, value in known.items() if name.startswith("outcome.")}
+        if not from_step:
+            self._describe({name: value for name, value in known.items() if name not in self.outcome})
+
+    def _describe(self, settings: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        # HParams keeps numbers as doubles, which the seeds of streams do not fit into
+        exact = {n: str(v) if isinstance(v, int) and v > 2**53 else v for n, v in settings.items()}
+        _, start, _ = hparams(exact, {})
+        self.writer.file_writer.add_summary(start)
+        self.writer.add_text("run/settings", _as_table(settings), 0)
 
     def step(self, point: StepPoint) -> None:
         self.write(numbers(point, STEP_NAMES), point.step)
@@ -150,6 +183,11 @@ class TensorBoard:
         self.writer.flush()
 
     def finish(self, result: RunResult) -> None:
+        ended = {"status": result.status, "stop_reason": result.stop_reason, "steps": result.steps}
+        outcome = {name.removeprefix("outcome."): value for name, value in self.outcome.items()}
+        self.write({f"outcome/{name}": float(value) for name, value in outcome.items()}, result.steps)
+        self.writer.add_text("run/outcome", _as_table(ended | outcome), result.steps)
+        self.writer.file_writer.add_summary(_session_end(result.status == "completed"), result.steps)
         self.writer.flush()
 
     def close(self) -> None:
@@ -159,6 +197,24 @@ class TensorBoard:
         """Write numbers by name at a step."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
+
+
+def _as_table(values: Mapping[str, Any]) -> str:
+    """Return named values as a table of Markdown."""
+    cells = [(name, str(value).replace("|", "\\|").replace("\n", " ")) for name, value in values.items()]
+    return "\n".join(["| name | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in cells)])
+
+
+def _session_end(completed: bool) -> Any:
+    """Return the summary that ends a run under HParams. (TensorBoard's own function for it needs TensorFlow.)"""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams.api_pb2 import Status
+    from tensorboard.plugins.hparams.metadata import NULL_TENSOR, SESSION_END_INFO_TAG, create_summary_metadata
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+
+    end = SessionEndInfo(status=Status.Value("STATUS_SUCCESS" if completed else "STATUS_FAILURE"))
+    metadata = create_summary_metadata(HParamsPluginData(session_end_info=end))
+    return Summary(value=[Summary.Value(tag=SESSION_END_INFO_TAG, metadata=metadata, tensor=NULL_TENSOR)])
 
 
 class PrefixedSink(ABC):
@@ -209,6 +265,9 @@ class OwnSink(PrefixedSink):
 class WeightsAndBiases(PrefixedSink):
     """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
 
+    known_to = -1
+    """Last step that the server has already, of a run that was cut off; none is written twice."""
+
     def __init__(self, run_id: str, project: str, mode: str, settings: Mapping[str, Any]) -> None:
         try:
             import wandb
@@ -236,7 +295,27 @@ class WeightsAndBiases(PrefixedSink):
 
     def write(self, values: dict[str, float], step: int) -> None:
         """Write numbers by name at a step."""
-        self.run.log(self.prefixed({**values, "step": step}))
+        if step > self.known_to:
+            self.run.log(self.prefixed({**values, "step": step}))
+
+
+@contextmanager
+def mlflow_errors(address: str) -> Iterator[None]:
+    """Say in one line what MLflow refuses.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise ConfigError(
+            f"MLflow cannot use the address {address} ({reason}): expected one such as sqlite:///mlflow.db or "
+            "http://HOST:5000"
+        ) from error
 
 
 class MLflow:
@@ -245,14 +324,13 @@ class MLflow:
     def __init__(self, run_id: str, address: str, name: str, settings: Mapping[str, Any], from_step: int) -> None:
         try:
             from mlflow.entities import Metric, Param
-            from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ImportError as error:
             raise missing("log.mlflow", "mlflow") from error
         self.metric = Metric
         self.run_id = run_id
         self.held: list[Any] = []
-        try:
+        with mlflow_errors(address):
             self.client: Any = MlflowClient(address)
             experiment = self.client.get_experiment_by_name(name)
             self.experiment = experiment.experiment_id if experiment else self.client.create_experiment(name)
@@ -263,12 +341,6 @@ class MLflow:
                 params = [Param(k, str(v)) for k, v in shown.items()]
                 for start in range(0, len(params), MLFLOW_PARAMS):
                     self.client.log_batch(self.run, params=params[start : start + MLFLOW_PARAMS])
-        except MlflowException as error:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise ConfigError(
-                f"log.mlflow={address} cannot be used ({reason}): expected an address such as "
-                "sqlite:///mlflow.db or http://HOST:5000, or null"
-            ) from error
 
     def step(self, point: StepPoint) -> None:
         self.write(numbers(point, STEP_NAMES), point.step)
