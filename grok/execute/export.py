@@ -61,8 +61,8 @@ def _tensorboard(root: str, run_id: str, settings: Mapping[str, Any]) -> RunSink
 
 def _wandb(project: str, mode: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
     if mode == "offline":
-        there = in_wandb_offline(run_id, _is_live(settings))
-        return None if there else WeightsAndBiases(run_id, project, mode, settings)
+        is_whole = in_wandb_offline(run_id, _is_live(settings))
+        return None if is_whole else WeightsAndBiases(run_id, project, mode, settings)
     sink = WeightsAndBiases(run_id, project, mode, settings)  # only its server knows
     if in_wandb_online(sink.run, _is_live(settings)):
         sink.close()
@@ -73,8 +73,8 @@ def _wandb(project: str, mode: str, run_id: str, settings: Mapping[str, Any]) ->
 
 def _mlflow(address: str, name: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
     experiments = {name, str(settings.get("experiment"))}  # a language model's own log has its preset's name
-    there = in_mlflow(run_id, address, experiments, _is_live(settings))
-    return None if there else MLflow(run_id, address, name, settings, 0)
+    is_whole = in_mlflow(run_id, address, experiments, _is_live(settings))
+    return None if is_whole else MLflow(run_id, address, name, settings, 0)
 
 
 def _is_live(settings: Mapping[str, Any]) -> bool:

@@ -74,7 +74,9 @@ def in_mlflow(run_id: str, address: str, experiments: Collection[str], live: boo
 
     with mlflow_errors(address):
         client: Any = MlflowClient(address)
-        known = [found.experiment_id for name in experiments if (found := client.get_experiment_by_name(name))]
+        known = [
+            experiment.experiment_id for name in experiments if (experiment := client.get_experiment_by_name(name))
+        ]
         runs = client.search_runs(known, f"tags.`grok.run_id` = '{run_id}'") if known else []
         if runs and (live or any(run.info.status in ("FINISHED", "FAILED") for run in runs)):
             return True
