@@ -41,17 +41,20 @@ def own_code_of(run: ArithmeticRun, *settings: str, ahead: int = 0) -> Iterator[
         raise
     except Exception as error:
         named = {name: spec for name, spec in run.config.plugins().items() if name in settings}
-        frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-        own = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__) if _is_own(f.f_globals)]
+        walked = list(traceback.walk_tb(error.__traceback__))
+        frames = [(frame.f_code, line) for frame, line in walked]
+        own = [(frame.f_code, line) for frame, line in walked if _is_own(frame.f_globals)]
         if not named or "allocate memory" in str(error) or (settings == STEP and not own):
             raise  # torch has no MemoryError, but a RuntimeError with these words
         by_place = [name for name, spec in named.items() if own and _is_of(own[0][0], target_of(spec))]
         setting = [*by_place, *named][0]
         code, line = (own or frames)[-1]
         words = " ".join(str(error).split())
+        traced = any(str(frame.f_globals.get("__name__")).startswith("torch.fx") for frame, _ in walked)
+        remedy = "; torch.compile traces this code: numerics.compile=false runs it untraced" if traced else ""
         raise ConfigError(
             f"{setting}={label(named[setting])} fails at {Path(code.co_filename).name}:{line}, at step "
-            f"{run.step + ahead:,} of the run with seed {run.config.seed} ({type(error).__name__}: {words})"
+            f"{run.step + ahead:,} of the run with seed {run.config.seed} ({type(error).__name__}: {words}){remedy}"
         ) from error
 
 

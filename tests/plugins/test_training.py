@@ -276,6 +276,9 @@ def loss(logits, answer):
         raise ValueError("too often")
     return torch.nn.functional.cross_entropy(logits, answer, reduction="none")
 
+def untraceable(logits, answer):
+    return torch.nn.functional.cross_entropy(logits, answer, reduction="none") * (2 if logits.sum() > 0 else 1)
+
 class Third:
     def __init__(self, parameters):
         pass
@@ -292,9 +295,9 @@ def helper():
     ("settings", "said"),
     [
         ({"optim": {"intervention": {"_target_": "raising.Third"}}},
-         "optim.intervention=raising.Third fails at raising.py:30, at step 3 of the run with seed 0 (KeyError: "),
+         "optim.intervention=raising.Third fails at raising.py:33, at step 3 of the run with seed 0 (KeyError: "),
         ({"optim": {"intervention": {"_target_": "raising.Third"}, "plugin": {"_target_": "torch.optim.SGD"}}},
-         "optim.intervention=raising.Third fails at raising.py:30, at step 3"),
+         "optim.intervention=raising.Third fails at raising.py:33, at step 3"),
         ({"task": {"plugin": {"_target_": "mine.parity"}}, "model": {"plugin": {"_target_": "raising.Model"}}},
          "model.plugin=raising.Model fails at raising.py:11, at step 4 of"),
         ({**PLAIN, "train": {"loss_plugin": {"_target_": "raising.loss"}, "batch_size": 12}},
@@ -305,6 +308,13 @@ def test_own_code_that_raises_is_named_with_step_and_seed(settings: dict[str, An
     write(raising=RAISING)
     with pytest.raises(ConfigError, match=re.escape(said)):
         results(own(**{"eval": {"every": 4}, "numerics": {"compile": False}, **settings}))
+
+
+def test_a_loss_that_cannot_be_compiled_is_told_the_setting_that_helps(write: Write) -> None:
+    write(raising=RAISING)
+    config = own(train={"loss_plugin": {"_target_": "raising.untraceable"}}, numerics={"compile": True})
+    with pytest.raises(ConfigError, match=r"raising.untraceable fails at raising.py:23.*; .* numerics.compile=false"):
+        results(config)
 
 
 @pytest.mark.parametrize(
