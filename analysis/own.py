@@ -82,7 +82,7 @@ def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
                     f"--with {target} gave a {given}: expected an analysis.figures.style.Drawing, a list of them, or "
                     "an analysis.studies.Study"
                 )
-        title = drawn[0].title if len(drawn) == 1 else name.replace("_", " ").capitalize()
+        title = name.replace("_", " ").capitalize()  # the pictures have titles of their own
         notes = [] if drawn else ["The store has no data for it."]
         scope = f"by {target}"
         return _fit(target, OwnStudy(name=name, title=title, question=question, notes=notes, scope=scope, drawn=drawn))

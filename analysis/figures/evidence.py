@@ -20,7 +20,8 @@ from scipy import special, stats
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.figures.curves import lines, spread
 from analysis.figures.style import AMBER, BLUE, GREY, INK, SMALL, SOFT, TEAL, Drawing, canvas, log_axis
-from analysis.statistics.survival import Times, kaplan_meier
+from analysis.statistics.lognormal import LogNormal
+from analysis.statistics.survival import kaplan_meier
 from analysis.studies.branching import Branching, validation_examples
 from analysis.studies.census import Census
 
@@ -158,18 +159,13 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
     )
 
 
-def qq_log_time(times: pd.DataFrame, level: float = 0.95) -> Drawing:
+def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing:
     """Draw the normal quantile plot of log times, with the pointwise band of samples of one log-normal.
 
-    ``times``: columns left and right. Each run's time is in (left, right]; right is infinite if it was
-    censored at left. The line is the log-normal of maximum likelihood. Censored runs count in the fit
-    and in the ranks (Kaplan-Meier) but have no point.
+    The line is ``fitted``. Censored runs count in the fit and in the ranks (Kaplan-Meier) but have no point.
     """
-    known = Times(times["left"].to_numpy(dtype=float), times["right"].to_numpy(dtype=float))
+    known, centre, width = fitted.times, fitted.mean, fitted.sd
     n, seen = len(known), int(known.seen.sum())
-    log_time = np.log(known.points)
-    data = stats.CensoredData(uncensored=log_time[known.seen], right=log_time[~known.seen])
-    centre, width = stats.norm.fit(data) if seen < n else (float(log_time.mean()), float(log_time.std(ddof=1)))
     curve = kaplan_meier(known)
     before = np.concatenate([[1.0], curve.survival[:-1]])
     rank = 1 - (before + curve.survival) / 2
@@ -197,7 +193,7 @@ def qq_log_time(times: pd.DataFrame, level: float = 0.95) -> Drawing:
     caption = (
         f"{seen:,} of {n:,} seeds generalised; seeds with the same step share a point. Line: the log-normal of maximum "
         "likelihood (median "
-        f"{np.exp(centre):,.0f} steps, standard deviation of the log {width:.2f}). Band: {level:.0%} of samples of it "
+        f"{fitted.median:,.0f} steps, standard deviation of the log {width:.2f}). Band: {level:.0%} of samples of it "
         f"have the point of that rank inside; {int(outside.sum())} points lie outside."
     )
     frame = pd.DataFrame({"normal": z, "step": curve.times, "runs": curve.events, "low": low, "high": high})

@@ -24,12 +24,13 @@ def _one(name: str, frame: pd.DataFrame) -> Drawing:
     if smallest > 0 and float(frame["high"].max()) / smallest >= LOG_FROM:
         log_axis(axes.yaxis)
     axes.axvline(1, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
-    axes.annotate("generalises", (1, 1), xycoords=("data", "axes fraction"), xytext=(4, -1),
-                  textcoords="offset points", va="top", fontsize=SMALL, color=SOFT)  # fmt: skip
+    axes.annotate("generalises", (1, 1), xycoords=("data", "axes fraction"), xytext=(0, 2),
+                  textcoords="offset points", ha="center", va="bottom", fontsize=SMALL, color=SOFT)  # fmt: skip
     axes.set_xlim(0, float(frame["clock"].max()))
     axes.set_xlabel("step divided by the step of generalisation")
     axes.set_ylabel(name)
-    meaning = MEANINGS.get(name, name)
+    meaning = MEANINGS.get(name, "")
     caption = f"Median and middle half of {int(frame['runs'].iloc[0])} runs that generalised."
-    title, count = f"{meaning[0].upper()}{meaning[1:]}", f"{int(frame['runs'].iloc[0]):,} runs"
+    title = f"{meaning[0].upper()}{meaning[1:]}" if meaning else name
+    count = f"{int(frame['runs'].iloc[0]):,} runs"
     return Drawing(f"inside_{name}", title, caption, figure, frame, count)

@@ -23,6 +23,8 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis.figures.chart import Chart
@@ -67,6 +69,9 @@ SMALL: Final = 9.5
 """Font size of labels inside a figure, in points."""
 TITLE_WIDTH: Final = 50
 """Largest number of characters in a line of a title."""
+
+NARROWEST_LINE: Final = 8
+"""Smallest number of characters in a line of a title or a label."""
 
 RC: Any = {
     "font.family": "sans-serif",
@@ -129,8 +134,16 @@ class Drawing:
             )
         count = f"(n = {self.count})".replace(" ", "\N{NO-BREAK SPACE}")  # on one line
         title = f"{self.title} {count}" if self.count else self.title
+        width, height = self.figure.get_size_inches()
         with mpl.rc_context(RC):
-            self.figure.suptitle(fill(title, TITLE_WIDTH), x=0.01, ha="left", fontsize=10.5, fontweight="bold")
+            style = FontProperties(size=10.5, weight="bold")
+            lines = wrapped(title, 0.98 * width, style, TITLE_WIDTH)
+            self.figure.suptitle(lines, x=0.01, ha="left", fontproperties=style)
+            for axes in self.figure.axes:
+                place, label = axes.get_subplotspec(), axes.yaxis.label
+                rows = place.get_gridspec().nrows / len(place.rowspan) if place else 1
+                room = 0.8 * height / rows - 0.17 * lines.count("\n")
+                label.set_text(wrapped(label.get_text(), room, label.get_fontproperties()))
 
     def _repr_png_(self) -> bytes:
         """Return the PNG that a notebook shows."""
@@ -177,6 +190,21 @@ def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns:
     """Return (figure, axes). Call it under ``RC``, as ``figures.drawings`` does. It changes no global state."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
+
+
+def wrapped(text: str, inches: float, font: FontProperties, most: int = 1000) -> str:
+    """Return ``text`` in lines of at most ``most`` characters, fewer if lines are wider than ``inches``.
+
+    Text that has lines already is returned as it is.
+    """
+    if "\n" in text:
+        return text
+    for characters in range(min(most, len(text)), NARROWEST_LINE, -2):
+        lines = fill(text, characters)
+        widest = max(TextPath((0, 0), line, prop=font).get_extents().width for line in lines.split("\n"))
+        if widest / 72 <= inches:
+            return lines
+    return text
 
 
 def direct_label(axes: Axes, x: float, y: float, text: str, colour: str, **changes: Any) -> None:

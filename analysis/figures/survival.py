@@ -59,7 +59,7 @@ def quantile_plot(study: Survival) -> Drawing | None:
     """Draw the times against the quantiles of the fitted log-normal; None if none was fitted."""
     if study.lognormal is None:
         return None
-    return qq_log_time(pd.DataFrame({"left": study.times.left, "right": study.times.right}))
+    return qq_log_time(study.lognormal)
 
 
 def shares_chart(curves: Sequence[tuple[str, str, pd.DataFrame]], end: float) -> Chart:

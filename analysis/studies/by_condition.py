@@ -10,7 +10,14 @@ from typing import Final
 
 import pandas as pd
 
-from analysis.observations import CONDITION_SETTINGS, Condition, Observations, varying_columns, without_repetition
+from analysis.observations import (
+    CONDITION_SETTINGS,
+    Condition,
+    Observations,
+    settings_words,
+    varying_columns,
+    without_repetition,
+)
 from analysis.populations import listed
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study
@@ -50,6 +57,7 @@ def by_condition(
     if not parts:
         raise needs_of_all(gaps, "condition")
     if len(conditions) == 1:
+        parts[0].about = _among_all(observations, conditions[0].rows)
         return parts[0]
     varying = varying_columns(pd.concat([c.rows for c in conditions]), settings)
     differing = listed(without_repetition(c.removeprefix("config.") for c in varying) or ["their data"])
@@ -60,3 +68,10 @@ def by_condition(
         left = "; ".join(c.name for c in conditions[MOST:])
         study.notes.append(f"{len(conditions) - MOST} smaller conditions are left out: {left}.")
     return study
+
+
+def _among_all(observations: Observations, rows: pd.DataFrame) -> str:
+    """Return the name of the condition of ``rows`` among all of the store; empty if the store has only this one."""
+    if (rows["mode"] != "arithmetic").any():
+        return ""
+    return ", ".join(settings_words(rows.iloc[0], varying_columns(observations.arithmetic)))

@@ -139,7 +139,7 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     records = [_record(study, rows, grokked, name) for name in names]
     table = pd.DataFrame(records)
     table = table[[c for c in table if table[c].notna().any() and (table[c].astype(str) != "").any()]]
-    caption = f"Measurements of {len(rows)} runs: medians at four moments, and what leads"
+    caption = f"Measurements of {len(rows)} runs: medians of those that reached each moment, and what leads"
     study.tables.append(Table("metrics", caption, table))
     _slingshots(study)
     if "excluded_loss" in names:
@@ -166,12 +166,15 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
     known = study.metrics[["run_id", "step", name]].dropna()
     by_run = known.groupby("run_id")
     event = {e: known["step"] == known["run_id"].map(rows[e]) for e in ("memorised_step", "grokked_step")}
-    meaning = MEANINGS.get(name, name)
+    meaning = MEANINGS.get(name, "")
     record: dict[str, object] = {
         "metric": name,
+        "runs": known["run_id"].nunique(),
         "start": by_run[name].first().median(),
         "memorised": known.loc[event["memorised_step"], name].median(),
+        "runs that memorised": int(event["memorised_step"].sum()),
         "generalised": known.loc[event["grokked_step"], name].median(),
+        "runs that generalised": int(event["grokked_step"].sum()),
         "end": by_run[name].last().median(),
         "half-way before generalising": "",
         "at (of the time)": float("nan"),
@@ -184,9 +187,10 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
         leads = share(int((over < 1).sum()), len(over))
         record |= {"half-way before generalising": leads.percent(0), "at (of the time)": round(float(over.median()), 2)}
         if leads.low > 0.5 or leads.high < 0.5:
+            named = f"{name} ({meaning})" if meaning else name
             when = "before" if leads.low > 0.5 else "after"
             text = (
-                f"{name} ({meaning}) makes half of its total change {when} generalisation in most runs: before it in "
+                f"{named} makes half of its total change {when} generalisation in most runs: before it in "
                 f"{leads.percent(0)} of {leads.n}, in the median at {over.median():.2f} of the time to generalise."
             )
             study.findings.append(Finding(f"{name} leads", leads.percent(0), text, leads, headline=leads.low > 0.5))

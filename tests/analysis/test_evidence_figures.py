@@ -11,6 +11,8 @@ import pytest
 
 from analysis.figures import evidence
 from analysis.figures.style import RC
+from analysis.statistics.lognormal import fit
+from analysis.statistics.survival import Times
 from tests.analysis.simulate import census, simulate
 
 EXAMPLES = 24_753
@@ -63,8 +65,8 @@ def test_logit_is_finite_and_symmetric() -> None:
 def outside(times: np.ndarray, budget: float) -> float:
     """Return the share of points outside the band, times being seen to the step and cut off at ``budget``."""
     seen = times <= budget
-    frame = pd.DataFrame({"left": np.where(seen, times - 1e-3, budget), "right": np.where(seen, times, np.inf)})
-    data = evidence.qq_log_time(frame).data
+    known = Times(np.where(seen, times - 1e-3, budget), np.where(seen, times, np.inf))
+    data = evidence.qq_log_time(fit(known)).data
     return float(((data["step"] < data["low"]) | (data["step"] > data["high"])).mean())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -38,12 +39,15 @@ def test_what_leads_and_what_lags(measured: Observations) -> None:
     table = study.tables[0].frame.set_index("metric")
     assert table.loc["early", "at (of the time)"] == pytest.approx(0.5, abs=0.1)
     text = " ".join(f.text for f in study.findings)
-    assert "early (early) makes half of its total change before generalisation in most runs" in text
-    assert "late (late) makes half of its total change after generalisation in most runs" in text
+    assert "early makes half of its total change before generalisation in most runs" in text
+    assert "late makes half of its total change after generalisation in most runs" in text
+    assert "meaning" not in table or table.loc["early", "meaning"] == "", "no name twice"
+    assert table.loc["early", "runs that generalised"] == study.generalised <= table.loc["early", "runs"] == study.runs
     assert "flat leads" not in {f.label for f in study.findings}
     assert "Slingshots: in 100%" in text
     drawn = {d.name: d for d in drawings(study)}
     assert set(drawn) == {f"inside_{n}" for n in ("early", "late", "flat", "logit_scale", "head_norm")}
+    assert drawn["inside_early"].title == "early"
     early = drawn["inside_early"].data.set_index("clock")["median"]
     assert early.loc[:0.4].max() == 0
     assert early.loc[0.7:].min() == 1
@@ -58,6 +62,13 @@ def test_measurements_count_where_a_longer_run_of_the_same_seeds_has_none(measur
     assert set(both.arithmetic.index) == set(longer.arithmetic.index)
     alone, beside = (ask("mechanism", store).tables[0].frame for store in (measured, both))
     pd.testing.assert_frame_equal(alone, beside)
+
+
+def test_the_only_measured_condition_is_named_beside_others_of_the_store(measured: Observations) -> None:
+    assert ask("mechanism", measured).about == ""
+    other = simulate(census(4, np.random.default_rng(3), steps=500, every=250, **{"optim.weight_decay": 0.5}))
+    both = Observations(pd.concat([measured.all_runs, other.all_runs]), pd.concat([measured.curves, other.curves]))
+    assert re.fullmatch(r"optim.weight_decay=[\d.]+ \(default\)", ask("mechanism", both).about)
 
 
 def test_a_level_that_follows_the_time_is_found(measured: Observations) -> None:

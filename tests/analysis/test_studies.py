@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from analysis.figures import drawings
 from analysis.observations import Observations
 from analysis.studies import QUESTIONS, Missing
 from analysis.studies.regimes import clusters
@@ -95,6 +98,9 @@ def test_survival_of_a_mixture(long_census: Observations) -> None:
     early = estimates["early seeds that one population predicts"]
     assert early is not None and early.high < 0.07  # of two kinds of seeds one population predicts too few early ones
     assert any("no test" in note for note in study.notes)
+    caption = next(d.caption for d in drawings(study) if d.name == "qq_log_time")
+    shown = re.findall(r"median [\d,]+", caption)
+    assert shown and shown[0] in " ".join(f.text for f in study.findings), "one fit, rounded once"
 
 
 def test_survival_without_a_median_says_what_would_give_one(short_census: Observations) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from analysis.figures.style import in_style
 from analysis.observations import Observations
 from analysis.own import own_studies
 from analysis.report import main as report
@@ -180,3 +182,29 @@ def test_the_only_condition_has_no_name() -> None:
     simulated = simulate(census(5, np.random.default_rng(5), steps=30_000, every=1000))
     ((name, rows),) = simulated.by_condition()
     assert (name, len(rows)) == ("", 5)
+
+
+def test_a_long_label_and_a_long_title_stay_in_the_picture(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(LONG, encoding="utf-8")
+    (ask,) = own_studies(["mine.long"], str(tmp_path))
+    (drawing,) = ask(simulate(census(2, np.random.default_rng(5), steps=300, every=100))).drawn
+    with in_style():
+        figure = drawing.figure
+        FigureCanvasAgg(figure).draw()
+        box = figure.bbox
+        for text in (figure.axes[0].yaxis.label, figure._suptitle):
+            extent = text.get_window_extent()
+            assert box.x0 <= extent.x0 and extent.x1 <= box.x1 and box.y0 <= extent.y0 and extent.y1 <= box.y1
+        title = figure._suptitle.get_window_extent()
+        assert figure.axes[0].yaxis.label.get_window_extent().y1 <= title.y0
+
+
+LONG = """
+import pandas as pd
+from analysis.figures.style import Drawing, canvas
+
+def long(observations):
+    figure, axes = canvas()
+    axes.set_ylabel("number of crossings of the knot that the network has unlearned by this step of the training")
+    return Drawing("long", "WWWWWWWWW " * 8, "Caption.", figure, pd.DataFrame({"x": [1]}), "2 runs")
+"""
