@@ -51,6 +51,8 @@ class Totals:
     trace: str | None = None
     to_correct: bool = False
     """Whether the same command would meet ``fatal`` again."""
+    workers_go_on: bool = False
+    """Whether workers out of reach may still store runs."""
 
 
 @dataclass(slots=True)
@@ -119,7 +121,7 @@ class GroupRunner:
         left = self._left(group, {*report.finished, *report.stored, *report.held, *report.paused})
         if report.fatal is not None:
             self.totals.fatal, self.totals.trace = report.fatal, report.trace
-            self.totals.to_correct = report.to_correct
+            self.totals.to_correct, self.totals.workers_go_on = report.to_correct, report.workers_go_on
         elif report.error is not None:
             self._retry(left, report.error, alone=True, into=self._waiting)
         elif left is not None and not self.stop():

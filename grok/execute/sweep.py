@@ -265,6 +265,8 @@ class Sweep:
         path = shlex.quote(self.shared.store.path)
         complete = len(stored) == len(requested)
         count = f"{len(stored)}" if complete else f"{len(stored)} of {len(requested)}"
+        if totals.workers_go_on and not complete:
+            count = f"At least {count}"  # they store what they have finished
         line = f"{count} run{'s' if len(requested) > 1 else ''} stored in {path} ({new} new)."
         error = next(iter(totals.failed.values()), "the column error says why")
         failure = f"{len(failed)} failed: {error}. The same command with retry_failed=true tries them again."

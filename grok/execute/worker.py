@@ -93,6 +93,8 @@ class GroupReport:
     """Why no group can go on: the store cannot be written, or the settings do not fit this machine."""
     to_correct: bool = False
     """Whether ``fatal`` is a fault of the command or of the user's own code: the same command would meet it again."""
+    workers_go_on: bool = False
+    """Whether workers that cannot be reached any more may still store runs."""
 
 
 def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupReport:

@@ -108,6 +108,8 @@ def test_a_lost_scheduler_is_no_runs_fault(
     assert process.returncode == 1, out
     last = out.strip().splitlines()[-1]
     assert last.startswith("Stopped: the connection to the Dask scheduler is lost."), out
+    assert " is lost. At least " in last and " of 4 runs stored in S (" in last, out
+    assert "Traceback" not in out, out
     assert last.endswith("The same command goes on where it stopped.")
     assert "fails (" not in out, "a run was blamed"
     ended = command(*SWEEP, "executor=loky", "workers=2", folder=tmp_path)

@@ -33,6 +33,8 @@ class DaskExecutor:
         self._cluster: LocalCluster | None = None
         # a group is tried again by the sweep, which knows how; busy machines are slow to start a worker
         dask_config.set({"distributed.scheduler.allowed-failures": 0, "distributed.comm.timeouts.connect": "300s"})
+        # of a scheduler that is gone it prints tracebacks; the sweep says it in its last line
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
         address = dask_config.get("scheduler-address", None)
         if address is None:
             dask_config.set({"distributed.nanny.pre-spawn-environ": environment})
@@ -68,7 +70,7 @@ class DaskExecutor:
             report: GroupReport = ticket.result()
         except FutureCancelledError as error:
             if error.reason == LOST:  # no group is at fault, and none can be submitted
-                return GroupReport(fatal="the connection to the Dask scheduler is lost")
+                return GroupReport(fatal="the connection to the Dask scheduler is lost", workers_go_on=True)
             raise WorkerDied("its Dask worker was lost") from error
         except KilledWorker as error:
             raise WorkerDied("its Dask worker was lost") from error
