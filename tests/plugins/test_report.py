@@ -178,6 +178,21 @@ def test_the_example_figure_draws_conditions_apart() -> None:
     assert [len(drawing.data) for drawing in drawn] == generalised and len({drawing.name for drawing in drawn}) == 3
 
 
+def test_the_study_of_the_documentation_is_written(tmp_path: Path) -> None:
+    text = (EXAMPLES.parent / "docs/plugins.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import pandas.*?)```", text, re.DOTALL)
+    (tmp_path / "sections.py").write_text(code, encoding="utf-8")
+    (ask,) = own_studies(["sections.reached"], str(tmp_path))
+    study = ask(simulate(census(5, np.random.default_rng(5), steps=30_000, every=1000)))
+    write_studies([study], tmp_path / "out")
+    (table,) = (tmp_path / "out/tables").iterdir()
+    assert (table.name, table.read_text()) == (
+        "reached_conditions.csv",
+        "condition,runs,generalised\nall runs,5,5\n",
+    )
+    assert [finding.shown for finding in study.headlines] == ["5 of 5"]
+
+
 def test_the_only_condition_has_no_name() -> None:
     simulated = simulate(census(5, np.random.default_rng(5), steps=30_000, every=1000))
     ((name, rows),) = simulated.by_condition()
