@@ -54,6 +54,8 @@ def main(argv: list[str]) -> int:
             return 1 if damaged and arguments.command == "merge" else status  # the result lacks their runs
         finally:
             for warning in noticed:
+                if issubclass(warning.category, DeprecationWarning):
+                    continue  # of packages that a log uses: it tells their authors, not users
                 print(f"warning: {warning.message}", file=sys.stderr)
 
 
