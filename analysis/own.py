@@ -77,9 +77,9 @@ def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
 
         for i, drawing in enumerate(drawn):
             if not isinstance(drawing, Drawing):
-                given = type(drawing).__name__ + (f" as element {i} of its list" if isinstance(answer, list) else "")
+                kind = type(drawing).__name__ + (f" as element {i} of its list" if isinstance(answer, list) else "")
                 raise ConfigError(
-                    f"--with {target} gave a {given}: expected an analysis.figures.style.Drawing, a list of them, or "
+                    f"--with {target} gave a {kind}: expected an analysis.figures.style.Drawing, a list of them, or "
                     "an analysis.studies.Study"
                 )
         title = name.replace("_", " ").capitalize()  # the pictures have titles of their own

@@ -119,9 +119,9 @@ def pairs(observations: Observations) -> pd.DataFrame:
                 matches = _matches(children, parents, kept, [f"seed_{s}" for s in redrawn])
                 related += [(child, parent, redrawn, generation) for child, parent in matches]
     frame = pd.DataFrame(related, columns=names)
-    told, named = recorded_parents(observations, rows.index)
+    recorded, named = recorded_parents(observations, rows.index)
     known = [
-        parent in told[child] if child in told else child not in named
+        parent in recorded[child] if child in recorded else child not in named
         for child, parent in zip(frame["child"], frame["parent"], strict=True)
     ]
     frame = frame[(frame["generation"] == 1) | np.array(known, dtype=bool)]
@@ -132,7 +132,7 @@ def pairs(observations: Observations) -> pd.DataFrame:
 
 def recorded_parents(observations: Observations, runs: pd.Index) -> tuple[dict[str, set[str]], set[str]]:
     """Return the possible parents of each child by the records of ``grok branch --parents``, and all those parents."""
-    told: dict[str, set[str]] = {}
+    recorded: dict[str, set[str]] = {}
     named: set[str] = set()
     for sweep in observations.sweeps:
         words = [str(word) for word in sweep.get("argv", [])]
@@ -142,8 +142,8 @@ def recorded_parents(observations: Observations, runs: pd.Index) -> tuple[dict[s
         parents = set(runs[runs.str.startswith(names)])
         named |= parents
         for run in sweep.get("config", {}).get("runs", []):
-            told.setdefault(str(run["run_id"]), set()).update(parents)
-    return told, named
+            recorded.setdefault(str(run["run_id"]), set()).update(parents)
+    return recorded, named
 
 
 def _by_layers(children: pd.DataFrame, parents: pd.DataFrame) -> Iterator[tuple[str, str, tuple[str, ...], int]]:
