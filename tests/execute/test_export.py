@@ -101,6 +101,19 @@ def test_a_second_export_to_tensorboard_adds_only_what_is_missing(
     assert [scalars(file.parent) for file in (second, third)] == before
 
 
+def test_a_folder_of_an_older_version_is_written_anew_in_its_place(store: str) -> None:
+    """It has the run's name alone, and no end."""
+    pytest.importorskip("tensorboard")
+    run_id = min(open_store(store).run_ids())
+    older = Path("tb", run_id)
+    older.mkdir(parents=True)
+    (older / "events.out.tfevents.1.host.1.0").write_bytes(b"of an older version")
+    assert store_command(["export", store, "--tensorboard", "tb"]) == 0
+    assert len(list(Path("tb").iterdir())) == 3 and not list(Path("tb").glob(f"seed=*-{run_id}"))
+    curve = open_store(store).curves([run_id])
+    assert [step for step, _ in scalars(older)["val/loss"]] == list(curve["step"])
+
+
 def test_tensorboard_has_settings_seeds_outcome_and_the_store(store: str) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
