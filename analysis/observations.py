@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from analysis.documents import searches, sweeps
 from analysis.events import with_event_times
+from analysis.own_versions import OWN_CODE, OWN_METRICS, with_code_versions
 from analysis.statistics.survival import Times
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
@@ -30,8 +31,6 @@ from grok.streams import derive_seed
 COUNTED: Final = ("completed", "diverged")
 """Statuses of runs that are observations."""
 
-OWN_CODE: Final = "own_code"
-"""Stands beside the settings of a condition: which version a run has of own code that the store has in several."""
 CONDITION_SETTINGS: Final = (
     *(
         name
@@ -41,6 +40,9 @@ CONDITION_SETTINGS: Final = (
     OWN_CODE,
 )
 """What defines a condition: all that can change a result, except seeds and the perturbation."""
+
+MEASURED_CONDITION: Final = (*CONDITION_SETTINGS, OWN_METRICS)
+"""What defines a condition of runs whose own metrics are read."""
 
 Result = TypeVar("Result")
 
@@ -58,7 +60,7 @@ def default_settings() -> dict[str, object]:
     from grok.config import flatten
 
     if not DEFAULTS:
-        DEFAULTS.update({**flatten(ArithmeticConfig()), OWN_CODE: None})
+        DEFAULTS.update({**flatten(ArithmeticConfig()), OWN_CODE: None, OWN_METRICS: None})
     return DEFAULTS
 
 
@@ -131,7 +133,9 @@ class Observations:
         runs = self.all_runs
         rows = runs[(runs["mode"] == mode) & runs["status"].isin(COUNTED)]
         rows = rows if among is None else rows[rows["run_id"].isin(among)]
-        rows = rows.sort_values(["steps", "run_id"], ascending=[False, True], kind="stable").drop_duplicates(once)
+        rows = rows.assign(_newest=_newest_of_metrics(rows))
+        rows = rows.sort_values(["steps", "_newest", "run_id"], ascending=[False, False, True], kind="stable")
+        rows = rows.drop_duplicates(once).drop(columns="_newest")
         return rows.sort_values(["seed", "run_id"], kind="stable").set_index("run_id")
 
     @cached_property
@@ -198,10 +202,10 @@ class Observations:
     def by_condition(self) -> list[tuple[str, pd.DataFrame]]:
         """Return (name, rows) for each condition of :attr:`arithmetic`, as :func:`conditions_of` orders them.
 
-        The version of own code is part of a condition. The name has the settings that differ, for titles and
-        legends. It is empty if the store has one condition.
+        The version of own code and of own metrics is part of a condition here. The name has the settings that
+        differ, for titles and legends. It is empty if the store has one condition.
         """
-        return [(condition.name, condition.rows) for condition in conditions_of(self.arithmetic)]
+        return [(c.name, c.rows) for c in conditions_of(self.arithmetic, names=MEASURED_CONDITION)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,14 +220,16 @@ class Condition:
         return len(self.rows)
 
 
-def conditions_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> list[Condition]:
+def conditions_of(
+    rows: pd.DataFrame, but: Sequence[str] = (), names: Sequence[str] = CONDITION_SETTINGS
+) -> list[Condition]:
     """Return the conditions among ``rows``: the one with fewest changed settings first, then by size.
 
-    ``but``: settings that the study compares, so they do not define conditions.
+    ``but``: settings that the study compares, so they do not define conditions. ``names``: those that may define them.
     """
     if rows.empty:
         return []
-    varying = [c for c in varying_columns(rows) if c.removeprefix("config.") not in but]
+    varying = [c for c in varying_columns(rows, names) if c.removeprefix("config.") not in but]
     if not varying:
         return [Condition("", rows)]
     conditions = []
@@ -249,39 +255,15 @@ def without_repetition(names: Iterable[str]) -> list[str]:
     return [name for name in every if name != "task.plugin" or "task.operation" not in every]
 
 
-HASH: Final = 8
-"""Digits of a hash in a condition's name."""
-METRICS: Final = "config.eval.metric_plugins"
+def _newest_of_metrics(rows: pd.DataFrame) -> pd.Series:
+    """Return when each run began, where the store has several versions of its own metrics; NaT elsewhere.
 
-
-def with_code_versions(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return ``runs`` with a column of the versions of own code, where the store has several of one import path.
-
-    Code of one version is named by the settings. Text that no version of this package wrote stands as it is.
+    Runs that only a changed metric distinguishes have equal curves otherwise: the latest is kept, not any.
     """
-    if "own_code" not in runs or runs["own_code"].isna().all():
-        return runs
-    metrics = runs[METRICS].fillna("") if METRICS in runs else [""] * len(runs)
-    texts = list(zip(runs["own_code"].fillna(""), metrics, strict=True))
-    moving = {text: _moving_code(*text) for text in set(texts)}
-    versions: dict[str, set[str]] = {}
-    for path, version in (item for code in moving.values() for item in code.items()):
-        versions.setdefault(path, set()).add(version)
-    names = {
-        text: ", ".join(f"{path} {v[:HASH]}" for path, v in sorted(code.items()) if len(versions[path]) > 1) or None
-        for text, code in moving.items()
-    }
-    column = pd.Series([names[text] for text in texts], index=runs.index, name=f"config.{OWN_CODE}", dtype=object)
-    return pd.concat([runs, column], axis=1)
-
-
-def _moving_code(code: str, metrics: str) -> dict[str, str]:
-    """Return the hashes of a run's own code by import path, without its metrics, which only measure."""
-    try:
-        hashes = {str(path): str(version) for path, version in json.loads(code or "{}").items()}
-    except (ValueError, AttributeError):
-        return {"own code": code}
-    return {path: version for path, version in hashes.items() if f'"{path}"' not in metrics}
+    column = f"config.{OWN_METRICS}"
+    if column not in rows:
+        return pd.Series(pd.NaT, index=rows.index)
+    return pd.to_datetime(rows["started_at"]).where(rows[column].notna())
 
 
 def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTINGS) -> list[str]:

@@ -1,13 +1,62 @@
-"""Which version of the user's own code a command needs. A store keeps the hashes of code, not its text."""
+"""The versions of the user's own code in a store.
+
+A store keeps the hashes of code, not its text.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
-from analysis.observations import HASH, Observations
+OWN_CODE: Final = "own_code"
+"""Stands beside the settings of a condition: which version a run has of own code that the store has in several."""
+OWN_METRICS: Final = "own_metrics"
+"""The same for own metrics. They only measure, so a version is no condition of training."""
+HASH: Final = 8
+"""Digits of a hash in a condition's name."""
+METRICS: Final = "config.eval.metric_plugins"
+
+
+def with_code_versions(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``runs`` with a column each of the versions of own code and of own metrics, where the store has several.
+
+    Code of one version is named by the settings. Text that no version of this package wrote stands as it is.
+    """
+    if "own_code" not in runs or runs["own_code"].isna().all():
+        return runs
+    metrics = runs[METRICS].fillna("") if METRICS in runs else [""] * len(runs)
+    texts = list(zip(runs["own_code"].fillna(""), metrics, strict=True))
+    parts = {text: _moving_and_measuring(*text) for text in set(texts)}
+    columns: list[pd.DataFrame | pd.Series] = [runs]
+    for place, name in enumerate((OWN_CODE, OWN_METRICS)):
+        named = _several({text: pair[place] for text, pair in parts.items()})
+        column = pd.Series([named[text] for text in texts], index=runs.index, name=f"config.{name}", dtype=object)
+        if name == OWN_CODE or column.notna().any():
+            columns.append(column)
+    return pd.concat(columns, axis=1)
+
+
+def _several(hashes: dict[tuple[str, str], dict[str, str]]) -> dict[tuple[str, str], str | None]:
+    """Return the hashes in words, of the import paths that have several; None if there are none."""
+    versions: dict[str, set[str]] = {}
+    for path, version in (item for code in hashes.values() for item in code.items()):
+        versions.setdefault(path, set()).add(version)
+    return {
+        text: ", ".join(f"{path} {v[:HASH]}" for path, v in sorted(code.items()) if len(versions[path]) > 1) or None
+        for text, code in hashes.items()
+    }
+
+
+def _moving_and_measuring(code: str, metrics: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the hashes of a run's own code by import path: of what trains, and of its metrics, which only measure."""
+    try:
+        hashes = {str(path): str(version) for path, version in json.loads(code or "{}").items()}
+    except (ValueError, AttributeError):
+        return {"own code": code}, {}
+    measuring = {path for path in hashes if f'"{path}"' in metrics}
+    return {p: v for p, v in hashes.items() if p not in measuring}, {p: hashes[p] for p in sorted(measuring)}
 
 
 def hashes_in_words(text: Any) -> Any:
@@ -21,31 +70,3 @@ def hashes_of(text: Any) -> dict[str, str]:
         return {str(path): str(version) for path, version in json.loads(text).items()}
     except (TypeError, ValueError, AttributeError):
         return {}
-
-
-def code_needed(observations: Observations, rows: pd.DataFrame) -> str:
-    """Return the own code that ``rows`` were trained with, and later versions of it; empty if they have none."""
-    if "own_code" not in rows or rows["own_code"].isna().all():
-        return ""
-    last = observations.once(_last_starts)
-    named = {pair for text in rows["own_code"].dropna().unique() for pair in hashes_of(text).items()}
-    words = []
-    for path, version in sorted(named):
-        later = [v for (p, v), start in last.items() if p == path and v != version and start > last[path, version]]
-        later = [v for v in later if (path, v) not in named]
-        newest = max(later, key=lambda v: (last[path, v], v), default="")
-        older = f" (an older version: the store has later runs of {newest[:HASH]})" if newest else ""
-        words.append(f"{path} {version[:HASH]}{older}")
-    return ", ".join(words)
-
-
-def _last_starts(observations: Observations) -> dict[tuple[str, str], pd.Timestamp]:
-    """Return when the last run of each (import path, hash) of own code began."""
-    runs = observations.all_runs.dropna(subset=["own_code"])
-    last = pd.to_datetime(runs["started_at"]).groupby(runs["own_code"]).max()
-    starts: dict[tuple[str, str], pd.Timestamp] = {}
-    for text, start in last.items():
-        for pair in hashes_of(text).items():
-            known = starts.get(pair, pd.Timestamp.min)
-            starts[pair] = known if pd.isna(start) else max(known, start)
-    return starts

@@ -16,12 +16,12 @@ import pandas as pd
 from analysis.designs import designed
 from analysis.observations import (
     CONDITION_SETTINGS,
-    OWN_CODE,
     Observations,
     as_text,
     default_settings,
     has_own_task,
 )
+from analysis.own_versions import OWN_CODE
 from analysis.populations import COUPLING, Populations, populations
 from analysis.setup_files import setup_file
 from analysis.statistics.proportions import share

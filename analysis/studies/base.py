@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.observations import Observations, settings_words
-from analysis.own_versions import code_needed
 from analysis.populations import populations
 from analysis.proposals import amount, proposal
+from analysis.rerun import code_needed
 from analysis.statistics.estimate import Estimate, NotEnoughData
 
 

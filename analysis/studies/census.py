@@ -10,9 +10,8 @@ from scipy import stats
 
 from analysis.criteria import CLASSES, DIARY, UNJUDGED, Criteria, SpeedJudgement, accuracy_at, judge_by_time
 from analysis.observations import Observations, floats
-from analysis.own_versions import code_needed
 from analysis.populations import Population, populations
-from analysis.rerun import rerun_command
+from analysis.rerun import code_needed, rerun_command
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import seeds_for_width, share
 from analysis.statistics.survival import Times

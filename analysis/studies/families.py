@@ -8,12 +8,12 @@ import pandas as pd
 
 from analysis.observations import (
     CONDITION_SETTINGS,
-    OWN_CODE,
     Observations,
     default_settings,
     in_words,
     varying_columns,
 )
+from analysis.own_versions import OWN_CODE
 
 MOST = 6
 """Largest number of families of one setting; the largest are kept."""

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import OWN_CODE, Observations, floats, varying_columns
+from analysis.observations import Observations, floats, varying_columns
+from analysis.own_versions import OWN_CODE
 from analysis.rerun import rerun_command
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.studies.base import Finding, Question, Study, Table

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.observations import Condition, Observations, conditions_of, describe_task, floats
+from analysis.observations import MEASURED_CONDITION, Condition, Observations, conditions_of, describe_task, floats
 from analysis.populations import settings_in_words
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.prediction import spearman
@@ -106,8 +106,9 @@ def analyse(observations: Observations, question: Question) -> Study:
     metrics = observations.once(metrics_of)
     if metrics.empty:
         raise NotEnoughData("runs with optional measurements")
-    conditions = conditions_of(observations.measured(pd.Index(metrics["run_id"].unique())))
-    return by_condition(observations, question, conditions, one, Beside(beside))
+    rows = observations.measured(pd.Index(metrics["run_id"].unique()))
+    conditions = conditions_of(rows, names=MEASURED_CONDITION)
+    return by_condition(observations, question, conditions, one, Beside(beside), MEASURED_CONDITION)
 
 
 def beside(study: Mechanism) -> dict[str, object]:

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import (
-    OWN_CODE,
     Observations,
     as_text,
     conditions_of,
@@ -22,6 +21,7 @@ from analysis.observations import (
     floats,
     is_random_seed,
 )
+from analysis.own_versions import OWN_CODE
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.few_times import geometric_mean, growth, least_ratio, ratio_of_times
 from analysis.statistics.survival import Times

@@ -15,7 +15,6 @@ import pandas as pd
 from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
 from analysis.observations import (
     COUNTED,
-    OWN_CODE,
     Observations,
     differing_settings,
     floats,
@@ -23,7 +22,7 @@ from analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from analysis.own_versions import hashes_in_words
+from analysis.own_versions import OWN_CODE, hashes_in_words
 from analysis.populations import populations
 from analysis.rerun import rerun_commands
 from analysis.statistics.estimate import NotEnoughData

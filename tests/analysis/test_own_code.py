@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from analysis.observations import Observations
-from analysis.own_versions import code_needed
 from analysis.populations import populations
 from analysis.proposals import proposal
+from analysis.rerun import code_needed
 from analysis.studies import QUESTIONS, seeds
 from analysis.studies.base import Missing
 from analysis.studies.families import families
@@ -106,3 +106,25 @@ def test_runs_without_own_code_need_none() -> None:
     observations = simulate(census(8, np.random.default_rng(5), steps=300, every=25))
     assert code_needed(observations, observations.arithmetic) == ""
     assert "own_code" not in seeds.seed_table(observations)
+
+
+def test_values_of_two_versions_of_a_metric_are_not_pooled() -> None:
+    """Twelve seeds were measured by both versions: the later run counts. Six have the older one only."""
+    simulated = simulate(census(18, np.random.default_rng(5), steps=300, every=25))
+    old = simulated.all_runs.assign(started_at=pd.Timestamp("2026-11-20"), own_code='{"mine.norm":"aa"}')
+    new = simulated.all_runs.iloc[:12].assign(started_at=pd.Timestamp("2026-11-22"), own_code='{"mine.norm":"bb"}')
+    new["run_id"] = [f"{run}new" if i % 2 else f"0{run}" for i, run in enumerate(new["run_id"])]
+    runs = pd.concat([old, new], ignore_index=True).assign(**{"config.eval.metric_plugins": json.dumps(METRIC)})
+    curves = [simulated.curves.assign(metrics=json.dumps({"norm": 1.0}))]
+    names = dict(zip(simulated.all_runs["run_id"][:12], new["run_id"], strict=True))
+    later = simulated.curves[simulated.curves["run_id"].isin(names)]
+    curves.append(later.assign(run_id=later["run_id"].map(names), metrics=json.dumps({"norm": 2.0})))
+    observations = Observations(runs, pd.concat(curves, ignore_index=True))
+    assert [len(p) for p in populations(observations).every] == [18], "it trained alike"
+    parts = {name: rows.index for name, rows in observations.by_condition()}
+    assert {name: len(ids) for name, ids in parts.items()} == {
+        "own_metrics=mine.norm aa": 6, "own_metrics=mine.norm bb": 12,
+    }  # fmt: skip
+    for version, value in (("aa", 1.0), ("bb", 2.0)):
+        texts = observations.curves_of(parts[f"own_metrics=mine.norm {version}"])["metrics"]
+        assert {json.loads(text)["norm"] for text in texts} == {value}
