@@ -161,19 +161,16 @@ class Question:
         own = self.command.split()[:2]
         if text and command.split()[:2] != own:
             text += f" {' '.join(own)} starts from these runs: the next report proposes that command."
-        return f"{text} {self._code(command, observations)}".strip()
+        return f"{text} {self.code_for(command, observations)}".strip()
 
-    def _code(self, command: str, observations: Observations) -> str:
+    def code_for(self, command: str, observations: Observations) -> str:
         """Return the version of own code that a command needs, where it names own code."""
         grouped = observations.once(populations)
         if "_target_" not in command or not grouped.every:
             return ""
         code = code_needed(observations, grouped.to_go_on[0].rows)
-        return (
-            f"It needs your code as the store's runs had it: {code}. With other code it trains other runs."
-            if code
-            else ""
-        )
+        text = f"It needs your code as the store's runs had it: {code}. With other code it trains other runs."
+        return text if code else ""
 
     def _condition(self, command: str, observations: Observations) -> str:
         """Return the condition that a command is about, where the store has several and it takes one."""

@@ -79,7 +79,9 @@ def one(observations: Observations, population: Population, question: Question) 
                 f"Only {beyond} of {len(rows)} seeds were still at risk after step {study.end:,.0f}, too few for a "
                 "curve: the figure, the shares and the mean end there."
             )
-    _quantiles(study, min(longest, study.end), question.command_for(observations))
+    command = question.command_for(observations)
+    needed = question.code_for(command, observations)
+    _quantiles(study, min(longest, study.end), f"{command}. {needed}" if needed else command)
     _events(study, observations)
     _gap(study, rows)
     _one_lognormal(study, rows)
