@@ -9,8 +9,11 @@ from pathlib import Path
 from types import CodeType
 from typing import Final
 
+import torch
+
 from grok.arithmetic.run import ArithmeticRun
 from grok.errors import ConfigError, GrokError
+from grok.numerics.device import is_device_error
 from grok.plugins import active, label, target_of
 from grok.plugins.installed import OWN_FILE_ONLY
 
@@ -32,20 +35,22 @@ def own_code_of(run: ArithmeticRun, *settings: str, ahead: int = 0) -> Iterator[
         ahead: 1 before the run has counted the step that it trains, 0 at its evaluation.
 
     Raises:
-        ConfigError: instead of the exception. Too little memory is no fault of the code, and passes; so does what
+        ConfigError: instead of the exception. Too little memory and a broken device pass; so does what
             :data:`STEP` raises outside the user's own code, such as an error of the compiler.
     """
     try:
         yield
-    except (GrokError, MemoryError):
+    except (GrokError, MemoryError, torch.OutOfMemoryError):  # the last one is of a GPU
         raise
     except Exception as error:
+        if is_device_error(error):
+            raise
         named = {name: spec for name, spec in run.config.plugins().items() if name in settings}
         walked = list(traceback.walk_tb(error.__traceback__))
         frames = [(frame.f_code, line) for frame, line in walked]
         own = [(frame.f_code, line) for frame, line in walked if _is_own(frame.f_globals)]
         if not named or "allocate memory" in str(error) or (settings == STEP and not own):
-            raise  # torch has no MemoryError, but a RuntimeError with these words
+            raise  # on a CPU torch has no MemoryError, but a RuntimeError with these words
         by_place = [name for name, spec in named.items() if own and _is_of(own[0][0], target_of(spec))]
         setting = [*by_place, *named][0]
         code, line = (own or frames)[-1]

@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from grok.arithmetic.own_faults import own_code_of
 from grok.arithmetic.own_lane import numbers_of
 from grok.arithmetic.own_model import initial_of_module, tokens_of
+from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import examples_of, split_examples
 from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config import ArithmeticConfig
@@ -308,6 +310,20 @@ def test_own_code_that_raises_is_named_with_step_and_seed(settings: dict[str, An
     write(raising=RAISING)
     with pytest.raises(ConfigError, match=re.escape(said)):
         results(own(**{"eval": {"every": 4}, "numerics": {"compile": False}, **settings}))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+    ],
+)
+def test_an_error_of_the_machine_is_no_fault_of_own_code(error: RuntimeError) -> None:
+    run = ArithmeticRun(Job(run_id="0", config=own(eval={"metric_plugins": {"rude": {"_target_": "mine.rude"}}})))
+    with pytest.raises(type(error), match=re.escape(str(error))), own_code_of(run, "eval.metric_plugins.rude"):
+        raise error
 
 
 def test_a_loss_that_cannot_be_compiled_is_told_the_setting_that_helps(write: Write) -> None:
