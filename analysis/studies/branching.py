@@ -24,12 +24,12 @@ from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import by_condition
 from analysis.studies.census import judged
+from analysis.studies.records import BRANCH, recorded_parents
 from analysis.studies.side_by_side import Beside
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
 FEWEST: Final = 4
 """Smallest number of children of a reported family."""
-MODULE: Final = "sweeps.branch"
 
 
 @dataclass(frozen=True)
@@ -130,22 +130,6 @@ def pairs(observations: Observations) -> pd.DataFrame:
     return frame.drop_duplicates("child").drop(columns="distance").reset_index(drop=True)
 
 
-def recorded_parents(observations: Observations, runs: pd.Index) -> tuple[dict[str, set[str]], set[str]]:
-    """Return the possible parents of each child by the records of ``grok branch --parents``, and all those parents."""
-    recorded: dict[str, set[str]] = {}
-    named: set[str] = set()
-    for sweep in observations.sweeps:
-        words = [str(word) for word in sweep.get("argv", [])]
-        if MODULE not in words or "--parents" not in words[:-1]:
-            continue
-        names = tuple(words[words.index("--parents") + 1].split(","))
-        parents = set(runs[runs.str.startswith(names)])
-        named |= parents
-        for run in sweep.get("config", {}).get("runs", []):
-            recorded.setdefault(str(run["run_id"]), set()).update(parents)
-    return recorded, named
-
-
 def _by_layers(children: pd.DataFrame, parents: pd.DataFrame) -> Iterator[tuple[str, str, tuple[str, ...], int]]:
     """Yield (child, parent, redrawn layers, generation) of runs that differ only in the initial weights of layers."""
     seeds = [f"seed_{s}" for s in STREAMS]
@@ -179,7 +163,7 @@ def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, 
     random = rows[is_random_seed(rows)] if len(rows) else rows
     for sweep in observations.sweeps:
         words = [str(word) for word in sweep.get("argv", [])]
-        if MODULE not in words:
+        if BRANCH not in words:
             continue
         planned = {run["run_id"] for run in sweep.get("config", {}).get("runs", [])}
         if planned and not planned & set(rows.index):
@@ -368,5 +352,5 @@ QUESTION = Question(
     "If two streams of a fast seed are kept and the third is redrawn, does it stay fast?",
     "grok branch --store STORE",
     analyse,
-    lambda observations: any(MODULE in map(str, sweep.get("argv", [])) for sweep in observations.sweeps),
+    lambda observations: any(BRANCH in map(str, sweep.get("argv", [])) for sweep in observations.sweeps),
 )

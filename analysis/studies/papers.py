@@ -157,7 +157,7 @@ def with_measures(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def _arm(t: Trained) -> dict[str, object]:
-    typed = {k: v for k, v in t.arm.settings.items() if k.startswith(("optim.", "train.loss"))}
+    typed = {k: v for k, v in t.arm.settings.items() if k.startswith(("optim.", "train.loss", "model.init_scale"))}
     if typed.pop("optim.plugin", None) == ADAM:
         typed["optim.plugin._target_"] = "torch.optim.Adam"
     return {

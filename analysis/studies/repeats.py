@@ -2,8 +2,9 @@
 
 A seed's *own run* is the one by which it may have been chosen: unperturbed, with the streams of a random
 seed or of a scan. If the own run is a hit (super, or another rare outcome), the seed is a *candidate*,
-otherwise a *control*. The own run never counts among the repeats. A seed with repeats but without an own
-run was *named* by the user: it is a candidate with all its repeats.
+otherwise a *control*. The own run never counts among the repeats. The own run of a parent that `grok branch
+--parents` named is that parent; its children's children are repeats of other seeds. A seed with repeats but without an
+own run was *named* by the user: it is a candidate with all its repeats.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from analysis.observations import (
 from analysis.populations import STREAMS, Population, drawn, listed
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.replication import Counts
+from analysis.studies.records import recorded_parents
 
 SEEDS: Final = [f"seed_{stream}" for stream in STREAMS]
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
@@ -375,12 +377,16 @@ class _Condition:
         runs = runs.sort_values(["_kicked", "started_at"], kind="stable").drop_duplicates(SEEDS)
         runs = runs[runs.groupby(columns)["seed"].transform("size") > 1]
         scanned = self.own.index[:0].append([scan.rows.index for scan in self.scans])
+        parents, named = recorded_parents(self.observations, self.runs.index)
         repeated = []
         for _, group in runs.groupby(columns, sort=True):
             own = group.index.intersection(self.random.index)
+            roots = [r for r in group.index if r in named and parents.get(r, set()).isdisjoint(group.index)]
+            own = own if len(own) else pd.Index(roots)
             own = own if len(own) else group.index.intersection(scanned)
             mine = str(own[0]) if len(own) == 1 else None
-            rest = group.drop(index=[mine] if mine else [])
+            elsewhere = [r for r in group.index if r in parents and mine not in parents[r]]  # another run's children
+            rest = group.drop(index=[*([mine] if mine else []), *elsewhere])
             taken = group.loc[[mine] if mine else [], free].to_numpy(dtype=np.int64)
             kept = rest[distinct(rest[free].to_numpy(dtype=np.int64), taken)]
             if mine is None and (kept.index.isin(scanned).all() or kept.index.isin(list(repeats_only)).any()):

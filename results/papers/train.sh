@@ -19,9 +19,9 @@ coupled=(optim.plugin._target_=torch.optim.Adam)
 sweep grokfast "${ema[@]}" 'seed=range(0,4)' "${fine[@]}" "${coupled[@]}"
 sweep grokfast "${ma[@]}" 'seed=range(0,4)' "${fine[@]}" "${coupled[@]}"
 
-# Without filter: the paper's baseline (no decay). Then the filter with AdamW, as in our experiment
+# Without filter, cut: the paper's baseline (no decay). Then the filter with AdamW, as in our experiment
 slow=(sweep=grokfast_2024 experiment=grokfast optim.grokfast=none seed=0,1 eval.every=100 train.stop_every=100)
-sweep grokfast "${slow[@]}" train.steps=60000 optim.weight_decay=0
+sweep grokfast "${slow[@]}" train.steps=5000 optim.weight_decay=0
 sweep grokfast "${ema[@]}" seed=0,1 "${fine[@]}"
 # The decay of the paper without its filter
 sweep grokfast "${slow[@]}" train.steps=3000 "${coupled[@]}"
@@ -29,7 +29,7 @@ sweep grokfast "${slow[@]}" train.steps=3000 "${coupled[@]}"
 # Prieto et al. 2025: without weight decay
 prieto=(sweep=prieto_2025 experiment=nanda train.stop_horizon=100 eval.every=50)
 sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=2000 train.loss=softmax optim.orthogonal_gradient=true
-sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=3000 train.loss=stablemax optim.orthogonal_gradient=false
+sweep prieto "${prieto[@]}" seed=0 train.steps=1000 train.loss=stablemax optim.orthogonal_gradient=false
 sweep prieto "${prieto[@]}" 'seed=range(0,3)' train.steps=3000 train.loss=softmax optim.orthogonal_gradient=false
 
 # Power et al. 2022: three fractions of x/y mod 97

@@ -10,6 +10,7 @@ import pytest
 from analysis.statistics.offspring import likeness, related_share, slope
 from analysis.studies import ask
 from analysis.studies.branching import pairs
+from analysis.studies.repeats import kinds
 from grok.streams import derive_seed
 from tests.analysis.simulate import Truth, row, simulate
 
@@ -77,12 +78,13 @@ def test_children_of_a_named_parent_are_not_each_others() -> None:
     """The parent's streams are typed one by one, so it is no random seed; two of its children share two streams."""
     shared = {"train.steps": 3000, "eval.every": 500}
     streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
-    parent = Truth({"seed": 0, **streams, **shared}, 3700)
+    parent = Truth({"seed": 0, **streams, **shared}, 2000)
     children = [Truth({"seed": 0, **streams, "seeds.split": 30 + k, **shared}, 2500 + k) for k in range(6)]
     grandchildren = [
         Truth({"seed": 0, **streams, "seeds.split": 30, "seeds.order": 40 + k, **shared}, 2600 + k) for k in range(5)
     ]
-    observations = simulate([parent, *children, *grandchildren])
+    census = [Truth({"seed": s, **shared}, 2000 if s == 7 else 9000 + s) for s in range(30)]
+    observations = simulate([parent, *children, *grandchildren, *census])
     named = {truth.time: row(truth).result.run_id for truth in [parent, *children, *grandchildren]}
 
     def record(of: Truth, planned: list[Truth]) -> dict[str, object]:
@@ -97,6 +99,10 @@ def test_children_of_a_named_parent_are_not_each_others() -> None:
     }
     shares = ask("branching", observations).tables[0].frame
     assert shares["parents"].tolist() == ["1 named", "1 named"] and shares["children"].tolist() == [6, 5]
+    repeats = {kind.name: [(u.own, sorted(u.repeats)) for u in kind.candidates] for kind in kinds(observations)}
+    assert repeats["init + order"] == [(named[parent.time], sorted(named[t.time] for t in children))]
+    assert repeats["split + init"] == [(named[children[0].time], sorted(named[t.time] for t in grandchildren))]
+    assert "init" not in repeats, "the children's children were chosen by the outcome of a child"
 
 
 def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
