@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from analysis.figures.style import in_style
 from analysis.observations import Observations
-from analysis.own import own_studies
+from analysis.own import _takes_one, own_studies
 from analysis.report import main as report
 from analysis.writing import write_studies
 from grok.errors import ConfigError
@@ -141,7 +143,7 @@ def test_what_does_not_fit_is_said_in_one_line(
         ),
         ("own.on_axes", "at own.py:53 (the figure of the Drawing 'axes' is a Axes: expected a matplotlib Figure"),
         ("own.one_text", "gave a str as element 1 of its list: expected an analysis.figures.style.Drawing"),
-        ("own.without", "cannot be called with one argument, the store's observations (too many positional arguments)"),
+        ("own.without", "--with own.without() cannot be called with one argument, the store's observations: expected"),
         ("own.twice", "two figures of the report have the name 'same': give yours another name"),
     ],
 )
@@ -223,3 +225,15 @@ def long(observations):
     axes.set_ylabel("number of crossings of the knot that the network has unlearned by this step of the training")
     return Drawing("long", "WWWWWWWWW " * 8, "Caption.", figure, pd.DataFrame({"x": [1]}), "2 runs")
 """
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda: 0, False), (lambda one: 0, True), (lambda one, two: 0, False), (lambda one, two=2: 0, True),
+        (lambda *every: 0, True), (lambda *, one: 0, False), (lambda one, *, two: 0, False), (len, True),
+        (functools.partial(lambda one, two: 0, 1), True), (lambda one, *, two=2, **others: 0, True),
+    ],
+)  # fmt: skip
+def test_which_functions_take_one_argument(function: Callable[..., int], expected: bool) -> None:
+    assert _takes_one(function) is expected
