@@ -24,7 +24,7 @@ from analysis.statistics.proportions import share
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import by_condition
 from analysis.studies.census import judged
-from analysis.studies.records import BRANCH, recorded_parents
+from analysis.studies.records import BRANCH, options_of, recorded_parents
 from analysis.studies.side_by_side import Beside
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
@@ -168,7 +168,7 @@ def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, 
         planned = {run["run_id"] for run in sweep.get("config", {}).get("runs", [])}
         if planned and not planned & set(rows.index):
             continue
-        options = {w: words[i + 1] for i, w in enumerate(words[:-1]) if w.startswith("--")}
+        options = options_of(words)
         numbers = [*options.get("--seeds", "0:0").split(":"), options.get("--at", "0"), options.get("--best", "0")]
         if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
             continue  # not a command of this project: a store may come from anybody

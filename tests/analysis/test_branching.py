@@ -88,7 +88,9 @@ def test_children_of_a_named_parent_are_not_each_others() -> None:
     named = {truth.time: row(truth).result.run_id for truth in [parent, *children, *grandchildren]}
 
     def record(of: Truth, planned: list[Truth]) -> dict[str, object]:
-        argv = ["python", "-m", "sweeps.branch", "--store", "s", "--parents", named[of.time][:12]]
+        run = named[of.time][:12]
+        typed = ["--parents", run] if of is parent else [f"--parents={run}"]
+        argv = ["python", "-m", "sweeps.branch", "--store", "s", *typed]
         return {"argv": argv, "config": {"runs": [{"run_id": named[t.time]} for t in planned]}}
 
     observations.sweeps = [record(parent, children), record(children[0], grandchildren)]
