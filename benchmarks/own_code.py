@@ -148,6 +148,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=40, help="rounds (default 40)")
     parser.add_argument("--uncompiled", action="store_true", help="compile no step (numerics.compile=false)")
     arguments = parser.parse_args()
+    if arguments.steps < 2:
+        parser.error(f"--steps {arguments.steps}: quartiles need at least 2 rounds")
     with tempfile.TemporaryDirectory() as folder:
         compiled = not arguments.uncompiled
         print(page(measure(arguments.steps, Path(folder), compiled), compiled))

@@ -3,7 +3,7 @@
 #   results/diary/train.sh STORE [FIRST] [LAST]      stretches of 50 seeds from FIRST up to LAST (0 and 1000)
 # PLAN=1 results/diary/train.sh STORE ... plans and trains nothing.
 set -euo pipefail
-store=$1 first=${2:-0} last=${3:-1000}
+store=${1:?usage: results/diary/train.sh STORE [FIRST] [LAST]} first=${2:-0} last=${3:-1000}
 how=(eval.every=250 dry_run="${PLAN:+true}")
 [ -n "${PLAN:-}" ] || how=(eval.every=250)
 grok() { python -m grok "$@"; }  # the checkout that this script stands in, not what is installed
