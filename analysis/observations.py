@@ -134,7 +134,8 @@ class Observations:
         rows = runs[(runs["mode"] == mode) & runs["status"].isin(COUNTED)]
         rows = rows if among is None else rows[rows["run_id"].isin(among)]
         rows = rows.assign(_newest=_newest_of_metrics(rows))
-        rows = rows.sort_values(["steps", "_newest", "run_id"], ascending=[False, False, True], kind="stable")
+        by = ["steps", "_newest", "started_at", "run_id"]  # of equally long runs the first one, not a later repeat
+        rows = rows.sort_values(by, ascending=[False, False, True, True], kind="stable")
         rows = rows.drop_duplicates(once).drop(columns="_newest")
         return rows.sort_values(["seed", "run_id"], kind="stable").set_index("run_id")
 

@@ -90,10 +90,10 @@ def branch_strips(study: Branching) -> Drawing | None:
     ).rename(columns={"accuracy": "val_acc"})
     if study.census.empty:
         return None
-    seeds = "seed " + children["seed"].astype(str)
-    kinds = children["kind"] + " parents"
-    by_parent = len(set(zip(seeds, children["redrawn"], strict=True))) <= MOST_STRIPS
-    children["parent"] = seeds if by_parent else kinds
+    one = children.groupby("seed")["parent"].transform("nunique") == 1  # named parents can share a master seed
+    names = ("seed " + children["seed"].astype(str)).where(one, "run " + children["parent"].str[:8])
+    by_parent = len(set(zip(names, children["redrawn"], strict=True))) <= MOST_STRIPS
+    children["parent"] = names if by_parent else children["kind"] + " parents"
     order = children.sort_values(["parent"], kind="stable")[["parent", "redrawn", "val_acc"]]
     return redraw_strips(order, study.census["accuracy"], study.examples, study.horizon)
 

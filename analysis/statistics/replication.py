@@ -67,7 +67,7 @@ class Replication:
     pooled: Estimate
     """Share of all repeats that hit; the interval is for these candidates."""
     mean: Estimate | None
-    """Mean share over candidates; the interval is for the population of such candidates. None for a single one."""
+    """Mean share over lines of descent; the interval is for the population of such candidates. None for one line."""
     verdict: Verdict
 
     def count(self, *verdicts: Verdict) -> int:
@@ -75,31 +75,41 @@ class Replication:
         return sum(candidate.verdict in verdicts for candidate in self.candidates)
 
 
-def mean_share(counts: Sequence[Counts], level: float = LEVEL) -> Estimate:
+def mean_share(counts: Sequence[Counts], lines: Sequence[str] | None = None, level: float = LEVEL) -> Estimate:
     """Return the mean of the units' shares of hits, with an interval for the population of such units.
 
     A unit counts as one draw, however many runs it has. The mean of shares varies no more than the
     share with one run per unit, whose interval is Clopper and Pearson's.
 
+    Args:
+        counts: each unit's hits and runs.
+        lines: each unit's line of descent. Units of one line share streams, so together they are one draw, with
+            their mean share. None: no two units are related.
+
     Raises:
         NotEnoughData: no unit.
     """
-    n = len(counts)
-    if not n:
+    if not counts:
         raise NotEnoughData("at least one repeated seed")
-    total = sum(hits / runs for hits, runs in counts)
+    shares = np.array([hits / runs for hits, runs in counts])
+    draws = np.arange(len(shares)) if lines is None else np.asarray(lines)
+    _, place, sizes = np.unique(draws, return_inverse=True, return_counts=True)
+    n, total = len(sizes), float((np.bincount(place, shares) / sizes).sum())
     tail = (1 - level) / 2
     low = float(stats.beta.ppf(tail, total, n - total + 1)) if total > 0 else 0.0
     high = float(stats.beta.isf(tail, total + 1, n - total)) if total < n else 1.0
     return Estimate(total / n, low, high, n, "exact, one draw a seed", level)
 
 
-def replication(counts: Sequence[Counts], bases: Sequence[Counts | None]) -> Replication:
+def replication(
+    counts: Sequence[Counts], bases: Sequence[Counts | None], lines: Sequence[str] | None = None
+) -> Replication:
     """Compare each candidate's hits with those of other seeds.
 
     Args:
         counts: each candidate's hits and repeats.
         bases: the hits and runs of the other seeds that it is compared with; None: too few of them.
+        lines: each candidate's line of descent, as in `mean_share`.
 
     Raises:
         NotEnoughData: no candidate.
@@ -121,7 +131,8 @@ def replication(counts: Sequence[Counts], bases: Sequence[Counts | None]) -> Rep
         verdict = _verdict(again, base is not None, bool(q_more[i] <= RATE), bool(q_most[i] <= RATE))
         candidates.append(Candidate(again, others.get(base) if base else None, p_more[i], p_most[i], verdict))
     pooled = clopper_pearson(int(hits.sum()), int(runs.sum()))
-    mean = mean_share(counts) if len(counts) > 1 else None
+    related = len(counts) if lines is None else len(set(lines))
+    mean = mean_share(counts, lines) if related > 1 else None
     return Replication(tuple(candidates), pooled, mean, _together(candidates, pooled))
 
 

@@ -20,11 +20,11 @@ from analysis.observations import Condition, Observations, conditions_of, descri
 from analysis.populations import LAYERS, STREAMS, settings_in_words
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.offspring import related_share, slope
-from analysis.statistics.proportions import share
+from analysis.statistics.proportions import clopper_pearson, share
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import by_condition
 from analysis.studies.census import judged
-from analysis.studies.records import BRANCH, options_of, recorded_parents
+from analysis.studies.records import BRANCH, options_of, planned, recorded_parents, standing
 from analysis.studies.side_by_side import Beside
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
@@ -38,8 +38,8 @@ class Families:
 
     redrawn: tuple[str, ...]
     rows: pd.DataFrame
-    """One row per child. Columns: run_id, parent (its run_id), seed (the parent's), kind, accuracy, outcome (its
-    logit), parent_outcome, super, generation."""
+    """One row per child. Columns: run_id, parent (its run_id), line (the run_id of the first ancestor), seed (the
+    parent's), kind, accuracy, outcome (its logit), parent_outcome, super, generation."""
 
     @property
     def name(self) -> str:
@@ -99,8 +99,8 @@ def pairs(observations: Observations) -> pd.DataFrame:
     """Return (child, parent, redrawn, generation) of every child in the store.
 
     Generation 1: the parent is a random seed. Generation 2: it is not. A run that could be a child of several
-    parents belongs to the one with most common streams; of equal ones, a random seed comes before others. Of other
-    parents, the one that `grok branch --parents` named counts: its children resemble each other as they resemble it.
+    parents belongs to the one with most common streams; of equal ones, a random seed comes before others. A run that
+    `grok branch --parents` planned belongs to a parent named there: it was trained because of that parent's result.
     A named parent that is no child of a random seed is nobody's child.
     """
     rows = plain(observations)
@@ -121,13 +121,33 @@ def pairs(observations: Observations) -> pd.DataFrame:
     frame = pd.DataFrame(related, columns=names)
     recorded, named = recorded_parents(observations, rows.index)
     known = [
-        parent in recorded[child] if child in recorded else child not in named
-        for child, parent in zip(frame["child"], frame["parent"], strict=True)
+        parent in recorded[child] if child in recorded else generation == 1 or child not in named
+        for child, parent, _, generation in frame.itertuples(index=False, name=None)
     ]
-    frame = frame[(frame["generation"] == 1) | np.array(known, dtype=bool)]
+    frame = frame[np.array(known, dtype=bool)]
     frame = frame.assign(distance=frame["redrawn"].map(len))
     frame = frame.sort_values(["distance", "generation", "child", "parent"], kind="stable")
     return frame.drop_duplicates("child").drop(columns="distance").reset_index(drop=True)
+
+
+def first_ancestors(observations: Observations) -> dict[str, str]:
+    """Return the first ancestor of every run that `grok branch --parents` planned, by the runs' ids.
+
+    An ancestor is the parent, if that was planned so, too, its parent, and so on.
+    """
+    recorded, _ = recorded_parents(observations, observations.arithmetic.index)
+    if not recorded:
+        return {}
+    related = observations.once(pairs)
+    related = related[related["child"].isin(list(recorded))]
+    parents = dict(zip(related["child"], related["parent"], strict=True))
+    first = {}
+    for child in parents:
+        line = [child]
+        while line[-1] in parents and parents[line[-1]] not in line:
+            line.append(parents[line[-1]])
+        first[child] = line[-1]
+    return first
 
 
 def _by_layers(children: pd.DataFrame, parents: pd.DataFrame) -> Iterator[tuple[str, str, tuple[str, ...], int]]:
@@ -153,28 +173,41 @@ def _matches(
     yield from zip(both["child"].astype(str), both["parent"].astype(str), strict=True)
 
 
-def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, str]:
-    """Return how each parent of one condition was chosen, ``best`` or ``named``, by the records of the store's sweeps.
+@dataclass(frozen=True)
+class Choice:
+    """How one recorded sweep chose its parents."""
+
+    planned: set[str]
+    """The runs that it planned; empty if the record does not say."""
+    kinds: dict[str, str]
+    """``best`` or ``named``, by parent. Parents that are missing were drawn."""
+
+
+def choices(observations: Observations, rows: pd.DataFrame) -> list[Choice]:
+    """Return how the store's sweeps chose the parents of one condition, by their records.
 
     The choice of ``--best N --at STEP`` is repeated from the curves. Sweeps whose children are of another
     condition are ignored.
     """
-    kinds: dict[str, str] = {}
+    found: list[Choice] = []
     random = rows[is_random_seed(rows)] if len(rows) else rows
+    stands = standing(observations, rows.index)
     for sweep in observations.sweeps:
         words = [str(word) for word in sweep.get("argv", [])]
         if BRANCH not in words:
             continue
-        planned = {run["run_id"] for run in sweep.get("config", {}).get("runs", [])}
-        if planned and not planned & set(rows.index):
+        children = planned(sweep)
+        here = {stands[run] for run in children if run in stands}
+        if children and not here:
             continue
         options = options_of(words)
         numbers = [*options.get("--seeds", "0:0").split(":"), options.get("--at", "0"), options.get("--best", "0")]
         if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
             continue  # not a command of this project: a store may come from anybody
         if "--parents" in options:
-            for name in options["--parents"].split(","):
-                kinds.update(dict.fromkeys(rows.index[rows.index.str.startswith(name)], "named"))
+            names = tuple(options["--parents"].split(","))
+            parents = {run for recorded, run in stands.items() if recorded.startswith(names)}
+            found.append(Choice(here, dict.fromkeys(sorted(parents), "named")))
             continue
         among = random
         if "--seeds" in options:
@@ -183,9 +216,27 @@ def chosen_parents(observations: Observations, rows: pd.DataFrame) -> dict[str, 
         curves = observations.curves_of(list(among.index))
         at = curves[curves["step"] == int(options.get("--at", 1500))].set_index("run_id")["val_loss"]
         losses = at.reindex(among.sort_values("seed").index)
-        kinds.update(
-            {str(run): "best" for run in losses.sort_values(kind="stable").index[: int(options.get("--best", 2))]}
-        )
+        best = losses.sort_values(kind="stable").index[: int(options.get("--best", 2))]
+        found.append(Choice(here, {str(run): "best" for run in best}))
+    return found
+
+
+def _kinds(observations: Observations, related: pd.DataFrame, chosen: list[Choice]) -> list[str]:
+    """Return the kind of each child's parent: best, random, named or descended.
+
+    The sweep that planned the child says it: a best parent whose own run was super is a named one of a later sweep.
+    A descended parent is itself a child of a named one.
+    """
+    descended = observations.once(first_ancestors)
+    anyhow: dict[str, str] = {}
+    for choice in chosen:
+        anyhow.update(choice.kinds)
+    kinds = []
+    for child, parent, generation in related[["child", "parent", "generation"]].itertuples(index=False, name=None):
+        sweep = next((c for c in chosen if child in c.planned), None)
+        default = "random" if generation == 1 else "named"
+        kind = (sweep.kinds if sweep else anyhow).get(parent, default)
+        kinds.append("descended" if kind == "named" and parent in descended else kind)
     return kinds
 
 
@@ -227,19 +278,17 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     census = pd.DataFrame(
         {"outcome": outcome[random], "super": is_super[random], "accuracy": labelled.loc[random, "accuracy"]}
     )
-    kinds = chosen_parents(observations, members)
     related = related[related["child"].isin(labelled.index) & related["parent"].isin(labelled.index)]
+    first_of = observations.once(first_ancestors)
     table = pd.DataFrame(
         {
             "run_id": related["child"],
             "parent": related["parent"],
+            "line": [first_of.get(parent, parent) for parent in related["parent"]],
             "seed": members["seed"].reindex(related["parent"]).to_numpy(),
             "redrawn": related["redrawn"],
             "generation": related["generation"],
-            "kind": [
-                kinds.get(parent, "random" if generation == 1 else "named")
-                for parent, generation in zip(related["parent"], related["generation"], strict=True)
-            ],
+            "kind": _kinds(observations, related, choices(observations, members)),
             "accuracy": labelled["accuracy"].reindex(related["child"]).to_numpy(),
             "outcome": outcome.reindex(related["child"]).to_numpy(),
             "parent_outcome": outcome.reindex(related["parent"]).to_numpy(),
@@ -328,20 +377,24 @@ def _fill(study: Branching) -> None:
     study.tables.append(Table("branching_children", "Every child", children, open=False, code=("run_id", "parent")))
     study.notes.append(
         "Only children are judged, because the best parents were chosen by their own validation loss. The families of "
-        "the best parents show what promising seeds pass on, those of random parents what any seed passes on."
+        "the best parents show what promising seeds pass on, those of random parents what any seed passes on. A "
+        "descended parent is itself a child of a named one. Parents with a common ancestor are one line: they share "
+        "streams, so for all such parents a line counts as one family."
     )
 
 
 def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str, Any]:
-    codes = np.unique(group["parent"], return_inverse=True)[1].astype(np.int64)
-    related = related_share(group["super"].to_numpy(bool), group["outcome"].to_numpy(float), codes)
+    hits = group["super"].to_numpy(bool)
+    codes = np.unique(group["line"], return_inverse=True)[1].astype(np.int64)
+    related = related_share(hits, group["outcome"].to_numpy(float), codes)
     return {
         "kept": family.kept,
         "redrawn": family.name,
         "parents": f"{group['parent'].nunique()} {kind}",
-        "children": len(group),
-        "super": f"{int(group['super'].sum())} of {len(group)}",
-        "share": related.percent(),
+        "lines": group["line"].nunique(),
+        "super": f"{int(hits.sum())} of {len(group)}",
+        "of these parents": clopper_pearson(int(hits.sum()), len(group)).percent(),
+        "of all such parents": related.percent(),
         "median logit accuracy": round(float(group["outcome"].median()), 2),
     }
 

@@ -84,7 +84,7 @@ def analyse(observations: Observations, question: Question) -> Repeats:
 def _test(observations: Observations, kind: Kind) -> Test:
     counts = [kind.hit.counts(unit.repeats) for unit in kind.candidates]
     bases = [kind.hit.counts(unit.others) if unit.others else None for unit in kind.candidates]
-    result = replication(counts, bases)
+    result = replication(counts, bases, [unit.line for unit in kind.candidates])
     records = [
         {
             "candidate": unit.name,
@@ -103,7 +103,8 @@ def _test(observations: Observations, kind: Kind) -> Test:
     ]
     units = pd.DataFrame(records).sort_values(["share", "of"], ascending=False, kind="stable").reset_index(drop=True)
     ordinary = [kind.hit.counts(unit.repeats) for unit in kind.controls]
-    return Test(kind, result, units, mean_share(ordinary) if ordinary else None, _agreement(observations, kind))
+    controls = mean_share(ordinary, [unit.line for unit in kind.controls]) if ordinary else None
+    return Test(kind, result, units, controls, _agreement(observations, kind))
 
 
 MOST_REPEATS = "in most repeats"
@@ -181,9 +182,12 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     if result.mean is not None:
         m = result.mean
         text += f" Estimate for all such seeds: {m.percent(0)} of a seed's repeats."
+    elif n > 1:
+        text += " The candidates descend from one run, so they do not tell how other such seeds behave."
     if test.controls is not None:
-        c = test.controls
-        text += f" Ordinary controls: {c.percent(0)} of the repeats of {c.n} seed{'s' * (c.n > 1)}."
+        ordinary = len(kind.controls)
+        share = test.controls.percent(0)
+        text += f" Ordinary controls: {share} of the repeats of {ordinary} seed{'s' * (ordinary > 1)}."
     label = f"{hit} again, {test.name}"
     study.findings.append(Finding(label, shown, text, result.pooled, headline=headline))
     if test.agreement is not None:

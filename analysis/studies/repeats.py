@@ -31,6 +31,7 @@ from analysis.observations import (
 from analysis.populations import STREAMS, Population, drawn, listed
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.replication import Counts
+from analysis.studies.branching import first_ancestors
 from analysis.studies.records import recorded_parents
 
 SEEDS: Final = [f"seed_{stream}" for stream in STREAMS]
@@ -94,6 +95,8 @@ class Unit:
     others: list[str]
     """One run of each other seed for comparison."""
     others_words: str
+    line: str = ""
+    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +293,9 @@ class _Condition:
             if not is_control and len(fixed) < len(STREAMS) and (unchosen or not others):
                 continue  # a cell of a crossed design, which nobody chose or without other seeds for comparison
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
-            units[is_control].append(Unit(self._name(row, own, seeds), seeds, own, runs, others, words))
+            name_of = self._name(row, own, seeds)
+            line = self.observations.once(first_ancestors).get(own or "", own or name_of)
+            units[is_control].append(Unit(name_of, seeds, own, runs, others, words, line))
         return Kind(name, fixed, change, self.name, self.hit, units[0], units[1], self.rows)
 
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.statistics.offspring import likeness, related_share, slope
 from analysis.studies import ask
-from analysis.studies.branching import pairs
+from analysis.studies.branching import first_ancestors, pairs
 from analysis.studies.repeats import kinds
 from grok.streams import derive_seed
 from tests.analysis.simulate import Truth, row, simulate
@@ -100,11 +100,83 @@ def test_children_of_a_named_parent_are_not_each_others() -> None:
         **{named[t.time]: named[children[0].time] for t in grandchildren},
     }
     shares = ask("branching", observations).tables[0].frame
-    assert shares["parents"].tolist() == ["1 named", "1 named"] and shares["children"].tolist() == [6, 5]
+    assert shares["parents"].tolist() == ["1 named", "1 descended"] and shares["lines"].tolist() == [1, 1]
+    assert shares["super"].tolist() == ["6 of 6", "5 of 5"]
+    assert shares["of these parents"].tolist() == ["100% (54 to 100)", "100% (48 to 100)"]
     repeats = {kind.name: [(u.own, sorted(u.repeats)) for u in kind.candidates] for kind in kinds(observations)}
     assert repeats["init + order"] == [(named[parent.time], sorted(named[t.time] for t in children))]
     assert repeats["split + init"] == [(named[children[0].time], sorted(named[t.time] for t in grandchildren))]
     assert "init" not in repeats, "the children's children were chosen by the outcome of a child"
+
+
+def test_parents_with_a_common_ancestor_are_one_line() -> None:
+    """Three children are parents in their turn: for all such parents they are one draw, not three."""
+    shared = {"train.steps": 3000, "eval.every": 500}
+    streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
+    parent = Truth({"seed": 0, **streams, **shared}, 2000)
+    children = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **shared}, 2001 + k) for k in range(3)]
+    late = itertools.count(9000)
+    grandchildren = [
+        Truth({"seed": 0, **streams, "seeds.order": 30 + k, "seeds.split": 100 * k + i, **shared},
+              2100 + 10 * k + i if i < 2 else next(late))
+        for k in range(3) for i in range(4)
+    ]  # fmt: skip
+    census = [Truth({"seed": s, **shared}, 20_000 + s) for s in range(30)]
+    observations = simulate([parent, *children, *grandchildren, *census])
+    run = {truth.time: row(truth).result.run_id for truth in [parent, *children, *grandchildren]}
+
+    def record(of: list[Truth], planned: list[Truth]) -> dict[str, object]:
+        argv = ["python", "-m", "sweeps.branch", "--parents", ",".join(run[t.time] for t in of)]
+        return {"argv": argv, "config": {"runs": [{"run_id": run[t.time]} for t in planned]}}
+
+    observations.sweeps = [record([parent], children), record(children, grandchildren)]
+    assert set(first_ancestors(observations).values()) == {run[parent.time]}
+    shares = ask("branching", observations).tables[0].frame
+    assert shares["parents"].tolist() == ["3 descended"] and shares["lines"].tolist() == [1]
+    assert shares["super"].tolist() == ["6 of 12"]
+    assert shares["of these parents"].tolist() == ["50% (21 to 79)"]
+    assert shares["of all such parents"].tolist() == ["50% (0 to 100)"]
+    study = ask("repeatability", observations)
+    test = next(t for t in study.tests if t.kind.name == "init + order")
+    assert len(test.kind.candidates) == 3 and test.result.mean is None
+    assert any("The candidates descend from one run" in finding.text for finding in study.findings)
+
+
+def test_a_best_parent_that_is_named_later_keeps_its_first_children_apart() -> None:
+    shared = {"train.steps": 3000, "eval.every": 500}
+    census = [Truth({"seed": s, **shared}, 1800 if s == 7 else 9000 + s) for s in range(30)]
+    first = [Truth({"seed": 7, "seeds.order": 40 + k, **shared}, 8000 + k) for k in range(4)]
+    later = [Truth({"seed": 7, "seeds.order": 50 + k, **shared}, 2000 + k) for k in range(5)]
+    observations = simulate([*census, *first, *later])
+
+    def record(options: list[str], planned: list[Truth]) -> dict[str, object]:
+        runs = [{"run_id": row(truth).result.run_id} for truth in planned]
+        return {"argv": ["python", "-m", "sweeps.branch", *options], "config": {"runs": runs}}
+
+    named = row(census[7]).result.run_id
+    observations.sweeps = [record(["--best", "1", "--at", "1500"], first), record(["--parents", named], later)]
+    shares = ask("branching", observations).tables[0].frame.set_index("parents")["super"]
+    assert shares.to_dict() == {"1 best": "0 of 4", "1 named": "5 of 5"}
+
+
+@pytest.mark.parametrize("later", [{"replicate": 7}, {"train.steps": 6000}], ids=["repeated", "longer"])
+def test_a_parent_is_found_where_another_run_of_its_trajectory_stands_for_it(later: dict[str, object]) -> None:
+    """A parent is repeated, say on another product path, or extended: its children stay its children."""
+    shared = {"train.steps": 3000, "eval.every": 500}
+    streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
+    parents = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **shared}, 2000 + k) for k in range(4)]
+    children = [
+        Truth({"seed": 0, **streams, "seeds.order": 30 + k, "seeds.split": 40 + 10 * k + i, **shared}, 2500)
+        for k in range(4) for i in range(4)
+    ]  # fmt: skip
+    repeats = [Truth({**truth.overrides, **later}, truth.time) for truth in parents]
+    observations = simulate([*repeats, *parents, *children])
+    runs = [{"run_id": row(truth).result.run_id} for truth in children]
+    named = ",".join(row(truth).result.run_id for truth in parents)
+    observations.sweeps = [{"argv": ["python", "-m", "sweeps.branch", "--parents", named], "config": {"runs": runs}}]
+    found = observations.arithmetic.loc[pairs(observations).set_index("child")["parent"], "seed_order"]
+    theirs = observations.arithmetic.loc[pairs(observations)["child"], "seed_order"]
+    assert len(found) == 16 and found.tolist() == theirs.tolist()
 
 
 def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
