@@ -72,12 +72,22 @@ class Page:
             return NOT_YET
         return next((finding.shown for finding in study.findings if finding.label == label), NOT_YET)
 
-    def sentences(self, name: str, headlines: bool = True) -> str:
-        """Return a study's findings as a Markdown list, or ``NOT_YET``."""
+    def sentences(self, name: str, headlines: bool = True, about: str = "", without: str = "") -> str:
+        """Return a study's findings as a Markdown list, or ``NOT_YET``.
+
+        Args:
+            name: the question.
+            headlines: whether only the main findings are wanted.
+            about: text that the label of a finding must contain.
+            without: text that it may not contain; empty for any label.
+        """
         study = self.reference(name)
-        if isinstance(study, Missing):
-            return f"{NOT_YET.capitalize()}."
-        return "\n".join(f"- {f.text}" for f in study.findings if f.headline or not headlines) or f"{NOT_YET}."
+        chosen = [
+            f"- {f.text}"
+            for f in ([] if isinstance(study, Missing) else study.findings)
+            if (f.headline or not headlines) and about in f.label and not (without and without in f.label)
+        ]
+        return "\n".join(chosen) or f"{NOT_YET.capitalize()}."
 
     def table(self, name: str, table: str, columns: Sequence[str] | None = None) -> str:
         """Return a table of a study in Markdown, or ``NOT_YET``."""

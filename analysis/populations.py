@@ -27,6 +27,7 @@ from analysis.observations import (
     settings_words,
     varying_columns,
 )
+from analysis.records import repeats_elsewhere
 from grok.streams import derive_seed
 
 STREAMS: Final = ("split", "init", "order")
@@ -172,13 +173,14 @@ class Populations:
 def populations(observations: Observations) -> Populations:
     """Return the populations of the arithmetic runs of a store.
 
-    Perturbed repeats of a seed, layer transplants, runs with a coupled order stream and runs with settings
-    that a search tried belong to no population. If two candidates share most of their runs, as rows and
-    columns of a crossed design do, the larger one is kept.
+    Perturbed repeats of a seed, repeats of chosen seeds under another setting, layer transplants, runs with a coupled
+    order stream and runs with settings that a search tried belong to no population. If two candidates share most of
+    their runs, as rows and columns of a crossed design do, the larger one is kept.
     """
     rows = observations.arithmetic
     if len(rows):
         rows = rows[rows["config.perturb.ulps"].fillna(0) == 0]
+        rows = rows[~rows.index.isin(observations.once(repeats_elsewhere))]
         if COUPLING in rows:
             rows = rows[~rows[COUPLING].fillna(False).astype(bool)]
     tried = 0

@@ -28,6 +28,8 @@ UNFIT: Final = 0.01
 """Level of the test that a fractional design has interactions of three or more factors."""
 FLAT: Final = 1e-9
 """Differences below this are rounding of a mean."""
+SIGNIFICANT: Final = 0.05
+"""Level of the permutation test of shares. A test that cannot reach it is not done."""
 UNEXPLAINED: Final = 0.05
 """Largest unexplained share of the variance between combinations at which shares are still given."""
 
@@ -152,11 +154,12 @@ class Null:
     """Permutation distribution: the same outcomes, shuffled over the combinations."""
 
     p: dict[str, float]
-    """p-value of each factor's share, corrected for their number (Holm)."""
+    """p-value of each factor's share, corrected for their number (Holm). Empty: no share could be significant."""
     reach: float
     """95% quantile of the largest share of any factor."""
     additive: tuple[float, float, float] | None
-    """Share of the variance that main effects explain: median, 2.5% and 97.5% quantile. None: a fractional design."""
+    """Share of the variance that main effects explain: median, 2.5% and 97.5% quantile. None: a fractional design, or
+    fewer than three factors."""
     additive_p: float | None
     """p-value of that share."""
 
@@ -165,7 +168,8 @@ def shuffled(design: Floats, y: Floats, names: list[str], rng: np.random.Generat
     """Return the shares under random permutations of the mean outcomes over the combinations.
 
     The intervals of shares measure the noise between replicates. This test asks instead whether the
-    shares are larger than for outcomes that differ between combinations without any pattern.
+    shares are larger than for outcomes that differ between combinations without any pattern. A full design with two
+    or three factors has too few arrangements for a share to be significant; with two, also for the additive share.
     """
     design = np.asarray(design, dtype=np.float64)
     k = design.shape[1]
@@ -178,19 +182,16 @@ def shuffled(design: Floats, y: Floats, names: list[str], rng: np.random.Generat
     tables = np.stack([means, *(rng.permutation(means) for _ in range(draws))], 1)
     shares = np.abs(weights @ tables)
     p = (1 + (shares[:, 1:] >= shares[:, :1] - FLAT).sum(1)) / (1 + draws)
+    smallest = 2 / math.comb(len(means), len(means) // 2) if grid.full else 0.0
+    judged = dict(zip(names, holm(p).tolist(), strict=True)) if k * smallest <= SIGNIFICANT else {}
     additive = additive_p = None
-    if grid.full:
+    if grid.full and k > 2:
         n, signs = len(means), 1 - 2.0 * grid.exchanged
         explained = ((signs.T @ tables) ** 2).sum(0) / n / np.maximum(n * tables.var(0), 1e-300)
         low, middle, high = (float(q) for q in np.quantile(explained[1:], [0.025, 0.5, 0.975]))
         additive = (middle, low, high)
         additive_p = float((1 + (explained[1:] >= explained[0] - FLAT).sum()) / (1 + draws))
-    return Null(
-        dict(zip(names, holm(p).tolist(), strict=True)),
-        float(np.quantile(shares[:, 1:].max(0), LEVEL)),
-        additive,
-        additive_p,
-    )
+    return Null(judged, float(np.quantile(shares[:, 1:].max(0), LEVEL)), additive, additive_p)
 
 
 @dataclass(frozen=True)

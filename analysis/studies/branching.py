@@ -18,13 +18,13 @@ import pandas as pd
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import Condition, Observations, conditions_of, describe_task, floats, is_random_seed
 from analysis.populations import LAYERS, STREAMS, settings_in_words
+from analysis.records import BRANCH, options_of, planned, recorded_parents, repeats_elsewhere, standing
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.offspring import related_share, slope
 from analysis.statistics.proportions import clopper_pearson, share
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import by_condition
 from analysis.studies.census import judged
-from analysis.studies.records import BRANCH, options_of, planned, recorded_parents, standing
 from analysis.studies.side_by_side import Beside
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
@@ -84,10 +84,11 @@ def logit_accuracy(accuracy: pd.Series, rows: pd.DataFrame) -> np.ndarray:
 
 
 def plain(observations: Observations) -> pd.DataFrame:
-    """Return the runs that can be in a family: no perturbation, no coupled order, no layer of another run."""
+    """Return the runs that can be in a family: no repeat of a chosen run, no coupled order, no layer of another run."""
     rows = observations.arithmetic
     if rows.empty:
         return rows
+    rows = rows[~rows.index.isin(observations.once(repeats_elsewhere))]
     rows = rows[rows["config.perturb.ulps"].fillna(0) == 0]
     rows = rows[~rows["config.eval.couple_order"].fillna(False).astype(bool)]
     initial = set(rows["seed_init"])
@@ -189,7 +190,7 @@ def choices(observations: Observations, rows: pd.DataFrame) -> list[Choice]:
     The choice of ``--best N --at STEP`` is repeated from the curves. Sweeps whose children are of another
     condition are ignored.
     """
-    found: list[Choice] = []
+    chosen: list[Choice] = []
     random = rows[is_random_seed(rows)] if len(rows) else rows
     stands = standing(observations, rows.index)
     for sweep in observations.sweeps:
@@ -207,7 +208,7 @@ def choices(observations: Observations, rows: pd.DataFrame) -> list[Choice]:
         if "--parents" in options:
             names = tuple(options["--parents"].split(","))
             parents = {run for recorded, run in stands.items() if recorded.startswith(names)}
-            found.append(Choice(here, dict.fromkeys(sorted(parents), "named")))
+            chosen.append(Choice(here, dict.fromkeys(sorted(parents), "named")))
             continue
         among = random
         if "--seeds" in options:
@@ -217,8 +218,8 @@ def choices(observations: Observations, rows: pd.DataFrame) -> list[Choice]:
         at = curves[curves["step"] == int(options.get("--at", 1500))].set_index("run_id")["val_loss"]
         losses = at.reindex(among.sort_values("seed").index)
         best = losses.sort_values(kind="stable").index[: int(options.get("--best", 2))]
-        found.append(Choice(here, {str(run): "best" for run in best}))
-    return found
+        chosen.append(Choice(here, {str(run): "best" for run in best}))
+    return chosen
 
 
 def _kinds(observations: Observations, related: pd.DataFrame, chosen: list[Choice]) -> list[str]:

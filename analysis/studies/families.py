@@ -14,6 +14,7 @@ from analysis.observations import (
     varying_columns,
 )
 from analysis.own_versions import OWN_CODE
+from analysis.records import repeats_elsewhere
 
 MOST = 6
 """Largest number of families of one setting; the largest are kept."""
@@ -51,9 +52,11 @@ class Family:
 def families(observations: Observations, settings: tuple[str, ...]) -> list[Family]:
     """Return the families of each of ``settings`` with at least two values, the largest first.
 
-    If another setting varies as well, each of its values makes a separate family.
+    If another setting varies as well, each of its values makes a separate family. Repeats of seeds that were chosen
+    by their results under one value are left out: the comparison would be biased towards that value.
     """
     rows = observations.arithmetic
+    rows = rows[~rows.index.isin(observations.once(repeats_elsewhere))]
     rows = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)] if len(rows) else rows
     columns = varying_columns(rows) if len(rows) else []
     result = []

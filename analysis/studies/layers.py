@@ -179,18 +179,27 @@ def _identical(transplant: Transplant, factor: str) -> bool | None:
 
 def in_words(change: Estimate, is_time: bool) -> str:
     """Return a change of log time, or of the log odds of a wrong answer, as a ratio in words."""
-    value, low, high = np.exp([change.value, change.low, change.high])
+    ratio = np.exp([change.value, change.low, change.high])
     if change.low <= 0 <= change.high:
+        value, low, high = map(_ratio, ratio)
         what = "times as long" if is_time else "times the odds of a wrong answer"
-        return f"no clear change, {value:.2f} {what} ({low:.2f} to {high:.2f})"
-    worse, better = (
-        ("times slower", "times faster")
-        if is_time
-        else ("times the odds of a wrong answer", "times smaller odds of one")
-    )
+        return f"no clear change, {value} {what} ({low} to {high})"
     if change.value > 0:
-        return f"{value:.1f} {worse} ({low:.1f} to {high:.1f})"
-    return f"{1 / value:.1f} {better} ({1 / high:.1f} to {1 / low:.1f})"
+        value, low, high = map(_ratio, ratio)
+        return f"{value} {'times slower' if is_time else 'times the odds of a wrong answer'} ({low} to {high})"
+    value, high, low = (_ratio(1 / r) for r in ratio)
+    return f"{value} {'times faster' if is_time else 'times smaller odds of a wrong answer'} ({low} to {high})"
+
+
+def _ratio(value: float) -> str:
+    """Return a ratio with about two significant digits.
+
+    >>> _ratio(0.694), _ratio(4.03), _ratio(22.4), _ratio(378_019.9), _ratio(3e12)
+    ('0.69', '4.0', '22', '380,000', '3e+12')
+    """
+    if value < 10:
+        return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
+    return f"{float(f'{value:.2g}'):,.0f}" if value < 1e9 else f"{value:.2g}"
 
 
 def _notes(study: Layers, left_out: int) -> None:
@@ -252,6 +261,8 @@ def _findings(study: Layers, result: Result) -> None:
             f"±{result.null.reach:.2f} by chance (log scale, 95%)"
             + (f"; larger: {', '.join(beyond)}." if beyond else "; no layer's share is larger.")
         )
+    elif len(ranked) > 1:
+        text += " Too few combinations to test whether the shares are larger than without any pattern."
     study.findings.append(Finding(f"all layers, {t.name}", total, text, attribution.total, headline=True))
     try:
         rng = generator(f"additive share {t.name}")

@@ -21,7 +21,7 @@ FEWEST = 5
 """Smallest number of seeds for a rank correlation."""
 UNCHOSEN = 0.5
 """Smallest share of a condition's seeds with repeats for a rank correlation: a few chosen seeds would bias it."""
-MOST_KINDS = 8
+MOST_KINDS = 12
 """Largest number of kinds of repeat with a card."""
 
 
@@ -149,6 +149,8 @@ def what_repeats(kind: Kind) -> str:
 def verdict(test: Test) -> str:
     """Return the conclusion from the repeats, as a clause."""
     result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
+    if "=" in test.kind.name:
+        return _verdict_elsewhere(test)
     kept = list(test.kind.fixed)
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
     if result.verdict is Verdict.MOST:
@@ -162,6 +164,19 @@ def verdict(test: Test) -> str:
     if result.mean is not None and result.mean.low > MOST:
         return f"each candidate has too few repeats to be judged alone, but together most of their repeats are {hit}"
     return "too few repeats to distinguish chance from a property of the seed"
+
+
+def _verdict_elsewhere(test: Test) -> str:
+    """Return the conclusion from repeats under another setting: the seeds were chosen under the first one."""
+    result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
+    if result.verdict is Verdict.MOST:
+        return f"these seeds are {hit} with this setting, too"
+    if result.verdict is Verdict.NO_SIGN:
+        return f"most of these seeds are not {hit} with this setting"
+    if result.verdict is Verdict.MORE:
+        called = result.count(Verdict.MOST, Verdict.MORE)
+        return f"{called} of {n} candidates are {hit} more often than other seeds with this setting"
+    return f"too few repeats to tell whether these seeds are {hit} with this setting"
 
 
 def _findings(study: Repeats, test: Test, headline: bool) -> None:
@@ -178,7 +193,8 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     if bases:
         text += " Other seeds: " + "; ".join(f"{share} of {words}" for share, words in bases) + "."
     else:
-        text += " The store has no census to give the rate of other seeds."
+        where = " with this setting" if "=" in kind.name else ""
+        text += f" The store has no census to give the rate of other seeds{where}."
     if result.mean is not None:
         m = result.mean
         text += f" Estimate for all such seeds: {m.percent(0)} of a seed's repeats."

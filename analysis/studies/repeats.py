@@ -22,6 +22,7 @@ from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
 from analysis.observations import (
     CONDITION_SETTINGS,
     Observations,
+    as_text,
     differing_settings,
     floats,
     in_words,
@@ -29,10 +30,10 @@ from analysis.observations import (
     varying_columns,
 )
 from analysis.populations import STREAMS, Population, drawn, listed
+from analysis.records import recorded_parents, repeats_elsewhere, typed
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.replication import Counts
 from analysis.studies.branching import first_ancestors
-from analysis.studies.records import recorded_parents
 
 SEEDS: Final = [f"seed_{stream}" for stream in STREAMS]
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
@@ -122,14 +123,26 @@ def kinds(observations: Observations) -> list[Kind]:
     rows = rows[rows["layers"] == "{}"]
     if rows.empty:
         return []
+    elsewhere = _elsewhere(observations, rows)
+    rows = rows.drop(index=elsewhere.index)
     varying = varying_columns(rows, [name for name in CONDITION_SETTINGS if name != "precision"])
     label = rows.groupby(varying, dropna=False).ngroup() if varying else pd.Series(0, index=rows.index)
     result: list[Kind] = []
     for condition in label.value_counts().sort_index().sort_values(ascending=False, kind="stable").index:
         group = rows[label == condition]
         name = ", ".join(f"{c.removeprefix('config.')}={in_words(group.iloc[0][c])}" for c in varying)
-        result += _Condition(observations, group, name).kinds()
+        result += _Condition(observations, group, name, elsewhere).kinds()
     return result
+
+
+def _elsewhere(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the repeats of chosen seeds under another setting, with that setting in the column ``_change``.
+
+    A repeat that a longer run continues is not among them: the longer run was not chosen for a result.
+    """
+    changes = {run: change for run, change in observations.once(repeats_elsewhere).items() if run in rows.index}
+    changed = rows.loc[list(changes)].assign(_change=pd.Series(changes, dtype=object))
+    return changed[~changed["_change"].str.startswith("precision=")]  # a kind of its own, with runs of any origin
 
 
 def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -161,13 +174,20 @@ def _triples(rows: pd.DataFrame) -> Iterator[tuple[int, ...]]:
 class _Condition:
     """The runs of one condition, in one or several precisions."""
 
-    def __init__(self, observations: Observations, rows: pd.DataFrame, name: str) -> None:
+    def __init__(self, observations: Observations, rows: pd.DataFrame, name: str, elsewhere: pd.DataFrame) -> None:
         self.observations, self.rows, self.name = observations, rows, name
+        self.elsewhere = elsewhere[elsewhere["_change"].map(self._differs)] if len(elsewhere) else elsewhere
+        self.judged = pd.concat([rows, self.elsewhere.drop(columns="_change")])
         self.runs = rows[NEEDED]
         self.kicked = rows["config.perturb.ulps"].fillna(0) > 0
         plain = self.runs[~self.kicked]
         self.precision = str((plain if len(plain) else self.runs)["config.precision"].mode().iloc[0])
         self.usual = rows["config.precision"] == self.precision
+
+    def _differs(self, change: str) -> bool:
+        """Return whether ``change``, a setting as typed, is another value than this condition's."""
+        name, _, value = change.partition("=")
+        return as_text(self.rows.iloc[0][f"config.{name}"]) != as_text(typed(value))
 
     @cached_property
     def own(self) -> pd.DataFrame:
@@ -237,8 +257,8 @@ class _Condition:
 
     def _by_accuracy(self, *classes: str) -> Hit:
         horizon = DIARY.horizon_of(self.population)
-        accuracy = accuracy_at(self.observations.curves_of(self.rows.index), self.rows.index, horizon)
-        label = DIARY.classify(accuracy, self.rows["status"] == "diverged")
+        accuracy = accuracy_at(self.observations.curves_of(self.judged.index), self.judged.index, horizon)
+        label = DIARY.classify(accuracy, self.judged["status"] == "diverged")
         least = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
         flags = label.isin(classes).astype(float).where(label != UNJUDGED)
         return Hit(" or ".join(classes), f"validation accuracy above {least:.0%} at step {horizon:,}", flags)
@@ -261,9 +281,9 @@ class _Condition:
             words, threshold = "super by time", judged.threshold
         if not np.isfinite(threshold):
             return None
-        early = self.observations.times(self.rows).right <= threshold
-        long = floats(self.rows["config.train.steps"]) >= threshold
-        flags = pd.Series(np.where(long, early.astype(float), np.nan), index=self.rows.index)
+        early = self.observations.times(self.judged).right <= threshold
+        long = floats(self.judged["config.train.steps"]) >= threshold
+        flags = pd.Series(np.where(long, early.astype(float), np.nan), index=self.judged.index)
         return Hit(words, f"generalised by step {threshold:,.0f}", flags)
 
     def kinds(self) -> list[Kind]:
@@ -271,6 +291,8 @@ class _Condition:
         result = []
         for change, units in self._computed_again().items():
             result.append(self._kind(change, STREAMS, COMPUTATIONS[change], units))
+        for change, units in self._changed().items():
+            result.append(self._kind(change, STREAMS, f"with {change}", units))
         repeats_only: set[str] = set()
         for fixed in KEPT:
             free = " and ".join(s for s in STREAMS if s not in fixed)
@@ -318,7 +340,7 @@ class _Condition:
         from_scan = next((scan for scan in self.scans if own in scan.rows.index), None)
         random = (list(self.random.index), "random seeds") if len(self.random) >= FEWEST_OTHERS else ([], "")
         controls = (control_runs, "ordinary controls") if len(control_runs) >= FEWEST_CONTROLS else ([], "")
-        if name == "precision":  # another precision may have another rate
+        if name == "precision" or "=" in name:  # another precision or setting may have another rate
             return controls
         if from_scan is None or own in self.random.index:
             return random
@@ -360,6 +382,19 @@ class _Condition:
                 if runs:
                     by_kind[kind].append((group.iloc[0], mine, runs))
         return by_kind
+
+    def _changed(self) -> dict[str, list[Repeated]]:
+        """Return the triples of seeds that were repeated under another setting, by that setting."""
+        by_change: dict[str, list[Repeated]] = {}
+        own = dict(zip(_triples(self._plain), self._plain.index, strict=True))
+        for _, group in self.elsewhere.groupby(SEEDS, sort=True):
+            mine = own.get(next(_triples(group)))
+            for change, runs in group.groupby("_change", sort=True):
+                if mine is not None:
+                    by_change.setdefault(str(change), []).append(
+                        (self.runs.loc[mine], mine, list(map(str, runs.index)))
+                    )
+        return by_change
 
     def _change(self, row: pd.Series, own: pd.Series | None) -> str:
         if row["config.precision"] != self.precision:

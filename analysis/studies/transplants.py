@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, in_words, seed_names, varying_columns
+from analysis.records import options_of
+from grok.streams import derive_seed
 
 COMMAND = "sweeps.layers"
 STREAMS = ("split", "order")
@@ -65,6 +67,7 @@ def transplants(observations: Observations) -> list[Transplant]:
     settings, varying = varying_columns(rows), varying_columns(swapped)
     named = donors_named(observations.sweeps)
     names = {stream: seed_names(rows, stream) for stream in ("init", *STREAMS)}
+    names["init"] = _donors(observations.sweeps) | names["init"]
     entries = []
     for key, group in swapped.groupby(["seed_init", *settings], dropna=False, sort=True):
         alone = _equal(plain, ["seed_init", *settings], key)
@@ -90,15 +93,24 @@ def transplants(observations: Observations) -> list[Transplant]:
 def donors_named(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
     """Return the donors' seeds in the commands of ``sweeps.layers``, by stream."""
     named: dict[str, set[int]] = {stream: set() for stream in STREAMS}
-    for words in ([str(word) for word in sweep.get("argv", ())] for sweep in sweeps):
-        if COMMAND not in words:
-            continue
+    for options in _commands(sweeps):
         for stream in STREAMS:
-            option = f"--donor-{stream}"
-            donors = [after for word, after in zip(words, [*words[1:], ""], strict=True) if word == option]
-            donors += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
-            named[stream] |= {int(seed) for seed in donors if seed.isdecimal()}
+            seed = options.get(f"--donor-{stream}", "")
+            named[stream] |= {int(seed)} if seed.isdecimal() else set()
     return named
+
+
+def _donors(sweeps: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the donors of the commands of ``sweeps.layers`` in words, by the init seed of their weights."""
+    masters = {options.get("--donor", "") for options in _commands(sweeps)}
+    known = (int(text) for text in masters if text.isdecimal() and len(text) < 19)
+    return {derive_seed(master, "init"): f"seed {master}" for master in known}
+
+
+def _commands(sweeps: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the options of every recorded command of ``sweeps.layers``."""
+    recorded = ([str(word) for word in sweep.get("argv", ())] for sweep in sweeps)
+    return [options_of(words) for words in recorded if COMMAND in words]
 
 
 def _exchanged(mine: pd.DataFrame, named: Mapping[str, set[int]]) -> Iterator[Exchanged]:

@@ -143,6 +143,19 @@ def test_an_order_that_the_command_named_is_a_factor_and_layers_that_went_togeth
     )
 
 
+def test_a_donor_that_no_run_of_the_store_has_is_named_by_the_command() -> None:
+    donor = derive_seed(900_001, "init")
+    truths = [
+        Truth({"seed": 4, "seeds.layers": layers, "perturb.ulps": 1, "seeds.perturb": r}, 3000.0 + r)
+        for layers in ({}, {"head": donor}, {"head": donor, "blocks.0": donor})
+        for r in range(2)
+    ]
+    observations = simulate(truths)
+    assert [t.donor for t in transplants(observations)] == [f"init seed {donor}"]
+    observations.sweeps = [{"argv": ["python", "-m", "sweeps.layers", "--recipient", "4", "--donor", "900001"]}]
+    assert [t.donor for t in transplants(observations)] == ["seed 900001"]
+
+
 def test_a_scan_of_one_layers_seed_is_no_transplant() -> None:
     truths = [Truth({"seed": 4, "seeds.layers": {"head": i}, "train.steps": 20_000}, 4000.0 + i) for i in range(16)]
     assert transplants(simulate([*truths, Truth({"seed": 4, "train.steps": 20_000}, 4000.0)])) == []

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from analysis.observations import Observations
+from analysis.populations import populations
 from analysis.statistics.replication import Verdict
+from analysis.studies.families import decay_families
 from analysis.studies.repeatability import verdict
 from tests.analysis.questions import ask, needs
-from tests.analysis.simulate import Truth, census, mixture_times, simulate
+from tests.analysis.simulate import Truth, census, mixture_times, row, simulate
 
 
 def again(truths: list[Truth], times: int, spread: float, rng: np.random.Generator) -> list[Truth]:
@@ -79,6 +81,33 @@ def test_a_candidate_of_seeds_at_one_order_is_compared_with_them() -> None:
     assert [(u.name, len(u.others)) for u in found.kind.candidates] == [("seed 60", 61)]
     assert [u.others_words for u in found.kind.candidates] == ["seeds of the split and init scan"]
     assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
+
+
+@pytest.mark.parametrize("kinds", ["optim.weight_decay=0.0", "ulp,optim.weight_decay=0"])
+def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it(kinds: str) -> None:
+    """Super seeds without weight decay: the choice was made with it, so a comparison of the two would be biased."""
+    rng = np.random.default_rng(11)
+    seeds = census(300, rng)
+    winners = [t for t in seeds if t.time < 2000][:6]
+    longer = {"optim.weight_decay": 0.0}
+    without = [Truth({**t.overrides, **longer}, 3 * t.time) for t in winners]
+    sample = [Truth({**t.overrides, **longer}, 3 * t.time, t.fast) for t in seeds[40:50]]
+    observations = simulate([*seeds, *without, *sample])
+    runs = [{"run_id": row(truth).result.run_id} for truth in without]
+    unrecorded = [family.groups for family in decay_families(observations)]
+    assert [len(rows) for rows in unrecorded[0].values()] == [16, 16]
+    argv = ["python", "-m", "sweeps.repeat", "--seeds", "1,2", f"--kinds={kinds}"]
+    observations = Observations(
+        observations.all_runs, observations.curves, sweeps=[{"argv": argv, "config": {"runs": runs}}]
+    )
+    (family,) = decay_families(observations)
+    assert [(value, len(rows)) for value, rows in family.groups.items()] == [("0.1", 10), ("0", 10)]
+    assert sorted(len(p) for p in populations(observations).every) == [10, 300]
+    study = ask("repeatability", observations)
+    (test,) = study.tests
+    assert (test.kind.name.partition("=")[0], len(test.kind.candidates)) == ("optim.weight_decay", 6)
+    assert (test.result.pooled.value, test.result.pooled.n) == (0, 6)
+    assert "most of these seeds are not super with this setting" in study.findings[0].text
 
 
 def test_equal_bits_are_no_repeat_and_another_processor_is_one() -> None:

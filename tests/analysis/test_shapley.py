@@ -176,3 +176,10 @@ def test_what_cannot_be_told_is_refused() -> None:
         attribute(x[x[:, 2] == 0], x[x[:, 2] == 0].sum(1), ["a", "b", "c"])
     with pytest.raises(NotEnoughData, match="combinations"):
         attribute(x[[0, 3, 5, 6]], np.arange(4.0), ["a", "b", "c"])
+
+
+def test_a_share_is_not_tested_where_no_arrangement_could_be_significant() -> None:
+    for k, tested, additive in ((2, False, False), (3, False, True), (4, True, True)):
+        design = np.array(list(product((0.0, 1.0), repeat=k)))
+        null = shuffled(design, 100 * design[:, 0] + design @ np.arange(k), list("abcd"[:k]), generator("few"), 99)
+        assert (bool(null.p), null.additive is not None) == (tested, additive)
