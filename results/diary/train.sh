@@ -26,18 +26,21 @@ PYTHON
 grok branch --store "$store" --parents "$parent" --redraw split,init,order --times 8 "${how[@]}"
 grok branch --store "$store" --parents "$parent" --redraw split+init,split+order,init+order --times 4 "${how[@]}"
 
-supers() { # the super runs among random seeds and the named parent's children, with commas
-  python - "$store" "$split" "$init" "$order" <<'PYTHON'
+supers() { # the super runs among random seeds and the named parent's own children, with commas; not among theirs, which
+  # would have no end: most children of a super run that keep its init and order are super
+  python - "$store" "$parent" <<'PYTHON'
 import sys
-from analysis.observations import is_random_seed
-from grok.store import open_store
-runs = open_store(sys.argv[1]).runs()
+from analysis.observations import Observations, is_random_seed
+from analysis.studies.branching import pairs
+seen = Observations.read(sys.argv[1])
+related = pairs(seen)
+runs = seen.all_runs.set_index("run_id")
 runs = runs[(runs["config.perturb.ulps"] == 0) & (runs["replicate"] == 0) & (runs["layers"] == "{}")]
 runs = runs[(runs["config.optim.weight_decay"] == 0.1) & (runs["config.train.steps"] == 3000)]
 runs = runs[runs["config.precision"].eq("float32") & runs["config.numerics.path"].eq("auto")]  # no repeats
 runs = runs[runs["val_acc"].gt(0.98)]
-kept = sum(runs[f"seed_{stream}"].eq(int(seed)) for stream, seed in zip(("split", "init", "order"), sys.argv[2:]))
-print(*sorted(runs[is_random_seed(runs) | (kept == 2)]["run_id"]), sep=",")
+own = runs.index.isin(related["child"][related["parent"] == sys.argv[2]])
+print(*sorted(runs.index[is_random_seed(runs) | own]), sep=",")
 PYTHON
 }
 super_again() { # 3: is it the seed? Four ulps, the other product path, float64. 2 again: the super runs as parents
