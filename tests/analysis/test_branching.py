@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.offspring import likeness, related_share, slope
 from analysis.studies import ask
 from analysis.studies.branching import first_ancestors, pairs
@@ -239,6 +240,23 @@ def test_the_slope_covers_whoever_chose_the_parents(chosen: bool, handed_on: flo
         found = slope(x, y, np.repeat(np.arange(families), size))
         covered += found.low <= handed_on <= found.high
     assert covered / draws > 0.92
+
+
+def test_the_slope_covers_where_the_children_of_extreme_parents_scatter_most() -> None:
+    """Accuracy is flat for slow seeds and steep for fast ones: few families decide the slope, and they scatter most."""
+    rng = np.random.default_rng(10)
+    covered, families, draws, truth = 0, 30, 600, 0.3
+    for _ in range(draws):
+        parents = rng.lognormal(0, 1, families)
+        children = truth * parents + parents * rng.normal(size=families)
+        found = slope(parents, children, np.arange(families))
+        covered += found.low <= truth <= found.high
+    assert covered / draws > 0.92
+
+
+def test_one_parent_that_differs_from_all_others_gives_no_slope() -> None:
+    with pytest.raises(NotEnoughData, match="differ"):
+        slope(np.array([0.0, 0, 0, 0, 3]), np.arange(5.0), np.arange(5))
 
 
 @pytest.mark.slow
