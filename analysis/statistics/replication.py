@@ -69,6 +69,7 @@ class Replication:
     mean: Estimate | None
     """Mean share over lines of descent; the interval is for the population of such candidates. None for one line."""
     verdict: Verdict
+    """That of the single candidates. MORE also if none is called alone, but all together hit more often."""
 
     def count(self, *verdicts: Verdict) -> int:
         """Return how many candidates have one of these verdicts."""
@@ -131,15 +132,31 @@ def replication(
         verdict = _verdict(again, base is not None, bool(q_more[i] <= RATE), bool(q_most[i] <= RATE))
         candidates.append(Candidate(again, others.get(base) if base else None, p_more[i], p_most[i], verdict))
     pooled = clopper_pearson(int(hits.sum()), int(runs.sum()))
+    more = together_more_often(counts, bases) <= RATE
     related = len(counts) if lines is None else len(set(lines))
     mean = mean_share(counts, lines) if related > 1 else None
-    return Replication(tuple(candidates), pooled, mean, _together(candidates, pooled))
+    return Replication(tuple(candidates), pooled, mean, _together(candidates, pooled, more))
 
 
 def more_often(count: Counts, base: Counts) -> float:
     """Return the one-sided p-value of Fisher's exact test that the rate of ``count`` is not above that of ``base``."""
     (hits, runs), (other_hits, other_runs) = count, base
     return float(stats.hypergeom.sf(hits - 1, runs + other_runs, hits + other_hits, runs))
+
+
+def together_more_often(counts: Sequence[Counts], bases: Sequence[Counts | None]) -> float:
+    """Return the p-value that all candidates together hit no more often than the seeds that they are compared with.
+
+    Many candidates with few repeats each can be clear together where none is alone. Candidates that are compared with
+    the same seeds are one test; of several tests the smallest p-value counts, corrected for their number. 1 without
+    seeds for comparison.
+    """
+    others = {base for base in bases if base is not None}
+    p = [1.0]
+    for base in others:
+        mine = np.array([count for count, other in zip(counts, bases, strict=True) if other == base])
+        p.append(len(others) * more_often((int(mine[:, 0].sum()), int(mine[:, 1].sum())), base))
+    return min(p)
 
 
 def _verdict(again: Estimate, has_base: bool, more: bool, most: bool) -> Verdict:
@@ -150,11 +167,11 @@ def _verdict(again: Estimate, has_base: bool, more: bool, most: bool) -> Verdict
     return Verdict.NO_SIGN if again.high <= MOST else Verdict.UNKNOWN
 
 
-def _together(candidates: Sequence[Candidate], pooled: Estimate) -> Verdict:
+def _together(candidates: Sequence[Candidate], pooled: Estimate, more: bool) -> Verdict:
     verdicts = [candidate.verdict for candidate in candidates]
     called = [v for v in verdicts if v in (Verdict.MOST, Verdict.MORE)]
     if verdicts.count(Verdict.MOST) > len(verdicts) / 2 or (called and pooled.low > MOST):
         return Verdict.MOST
-    if called:
+    if called or more:
         return Verdict.MORE
     return Verdict.NO_SIGN if pooled.high <= MOST else Verdict.UNKNOWN

@@ -155,14 +155,16 @@ def verdict(test: Test) -> str:
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
     if result.verdict is Verdict.MOST:
         return f"being {hit} is a property of {streams}"
+    called = result.count(Verdict.MOST, Verdict.MORE)
+    if not called and result.pooled.low > MOST:
+        return f"each candidate has too few repeats to be judged alone, but together most of their repeats are {hit}"
     if result.verdict is Verdict.MORE:
-        called = result.count(Verdict.MOST, Verdict.MORE)
-        who = "the candidate is" if n == 1 else f"{called} of {n} candidates {'is' if called == 1 else 'are'}"
-        return f"{who} {hit} more often than other seeds, but not proven to be in most repeats: chance matters, too"
+        who = f"{called} of {n} candidates {'is' if called == 1 else 'are'}" if called else "together the candidates are"
+        who = "the candidate is" if n == 1 else who
+        most = "most repeats are not" if result.pooled.high < MOST else "not proven to be in most repeats"
+        return f"{who} {hit} more often than other seeds, but {most}: chance matters, too"
     if result.verdict is Verdict.NO_SIGN:
         return f"no sign that being {hit} is a property of {streams}: most repeats are not"
-    if result.mean is not None and result.mean.low > MOST:
-        return f"each candidate has too few repeats to be judged alone, but together most of their repeats are {hit}"
     return "too few repeats to distinguish chance from a property of the seed"
 
 
@@ -175,7 +177,8 @@ def _verdict_elsewhere(test: Test) -> str:
         return f"most of these seeds are not {hit} with this setting"
     if result.verdict is Verdict.MORE:
         called = result.count(Verdict.MOST, Verdict.MORE)
-        return f"{called} of {n} candidates are {hit} more often than other seeds with this setting"
+        who = f"{called} of {n} candidates are" if called else "together these seeds are"
+        return f"{who} {hit} more often than other seeds with this setting"
     return f"too few repeats to tell whether these seeds are {hit} with this setting"
 
 

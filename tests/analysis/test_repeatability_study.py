@@ -54,6 +54,24 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     assert ulp.agreement is None  # chosen seeds rank unlike all seeds
 
 
+def test_many_seeds_that_come_back_now_and_then_are_told_from_chance_together() -> None:
+    """A tenth of the children are super, of other seeds one in thirty: no single candidate shows it, all of them do."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, 2000.0 if s < 10 else 9000.0) for s in range(300)]
+    children = [
+        Truth({"seed": s, "seeds.order": 5000 + 10 * s + k, **length}, 2000.0 if k == 0 and s < 6 else 9000.0)
+        for s in range(10)
+        for k in range(4)
+    ]
+    (test,) = ask("repeatability", simulate(seeds + children)).tests
+    assert test.result.count(Verdict.MOST, Verdict.MORE) == 0 and (test.result.pooled.value, test.result.pooled.n) == (
+        0.15, 40,
+    )  # fmt: skip
+    assert verdict(test) == (
+        "together the candidates are super more often than other seeds, but most repeats are not: chance matters, too"
+    )
+
+
 @pytest.mark.slow
 def test_candidates_by_name_one_candidate_and_the_run_that_chose_it() -> None:
     rng = np.random.default_rng(12)
