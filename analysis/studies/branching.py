@@ -15,10 +15,11 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from analysis.chosen import Choice, choices
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import Condition, Observations, conditions_of, describe_task, floats, is_random_seed
 from analysis.populations import LAYERS, STREAMS, settings_in_words
-from analysis.records import BRANCH, options_of, planned, recorded_parents, repeats_elsewhere, standing
+from analysis.records import BRANCH, recorded_parents, repeats_elsewhere
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.offspring import related_share, slope
 from analysis.statistics.proportions import clopper_pearson, share
@@ -172,54 +173,6 @@ def _matches(
     for column in redrawn:
         both = both[both[column] != both[f"{column}_p"]]
     yield from zip(both["child"].astype(str), both["parent"].astype(str), strict=True)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How one recorded sweep chose its parents."""
-
-    planned: set[str]
-    """The runs that it planned; empty if the record does not say."""
-    kinds: dict[str, str]
-    """``best`` or ``named``, by parent. Parents that are missing were drawn."""
-
-
-def choices(observations: Observations, rows: pd.DataFrame) -> list[Choice]:
-    """Return how the store's sweeps chose the parents of one condition, by their records.
-
-    The choice of ``--best N --at STEP`` is repeated from the curves. Sweeps whose children are of another
-    condition are ignored.
-    """
-    chosen: list[Choice] = []
-    random = rows[is_random_seed(rows)] if len(rows) else rows
-    stands = standing(observations, rows.index)
-    for sweep in observations.sweeps:
-        words = [str(word) for word in sweep.get("argv", [])]
-        if BRANCH not in words:
-            continue
-        children = planned(sweep)
-        here = {stands[run] for run in children if run in stands}
-        if children and not here:
-            continue
-        options = options_of(words)
-        numbers = [*options.get("--seeds", "0:0").split(":"), options.get("--at", "0"), options.get("--best", "0")]
-        if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
-            continue  # not a command of this project: a store may come from anybody
-        if "--parents" in options:
-            names = tuple(options["--parents"].split(","))
-            parents = {run for recorded, run in stands.items() if recorded.startswith(names)}
-            chosen.append(Choice(here, dict.fromkeys(sorted(parents), "named")))
-            continue
-        among = random
-        if "--seeds" in options:
-            first, _, end = options["--seeds"].partition(":")
-            among = random[random["seed"].between(int(first), int(end) - 1)]
-        curves = observations.curves_of(list(among.index))
-        at = curves[curves["step"] == int(options.get("--at", 1500))].set_index("run_id")["val_loss"]
-        losses = at.reindex(among.sort_values("seed").index)
-        best = losses.sort_values(kind="stable").index[: int(options.get("--best", 2))]
-        chosen.append(Choice(here, {str(run): "best" for run in best}))
-    return chosen
 
 
 def _kinds(observations: Observations, related: pd.DataFrame, chosen: list[Choice]) -> list[str]:

@@ -119,7 +119,7 @@ _WORDS = {
 
 def _agreement(observations: Observations, kind: Kind) -> Estimate | None:
     """Return the rank correlation of speed between a seed's runs; None if few seeds of the condition have repeats."""
-    units = [*kind.candidates, *kind.controls]
+    units = [*kind.candidates, *kind.controls, *kind.neither]
     if len(kind.fixed) < len(STREAMS) or len(units) < FEWEST:
         return None
     seeds = kind.rows[kind.rows["config.perturb.ulps"].fillna(0) == 0].groupby(
@@ -159,8 +159,8 @@ def verdict(test: Test) -> str:
     if not called and result.pooled.low > MOST:
         return f"each candidate has too few repeats to be judged alone, but together most of their repeats are {hit}"
     if result.verdict is Verdict.MORE:
-        who = f"{called} of {n} candidates {'is' if called == 1 else 'are'}" if called else "together the candidates are"
-        who = "the candidate is" if n == 1 else who
+        who = f"{called} of {n} candidates {'is' if called == 1 else 'are'}" if n > 1 else "the candidate is"
+        who = who if called else "together the candidates are"
         most = "most repeats are not" if result.pooled.high < MOST else "not proven to be in most repeats"
         return f"{who} {hit} more often than other seeds, but {most}: chance matters, too"
     if result.verdict is Verdict.NO_SIGN:
@@ -202,7 +202,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         m = result.mean
         text += f" Estimate for all such seeds: {m.percent(0)} of a seed's repeats."
     elif n > 1:
-        text += " The candidates descend from one run, so they do not tell how other such seeds behave."
+        text += " The candidates share streams, so they do not tell how other such seeds behave."
     if test.controls is not None:
         ordinary = len(kind.controls)
         share = test.controls.percent(0)

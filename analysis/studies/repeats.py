@@ -2,15 +2,16 @@
 
 A seed's *own run* is the one by which it may have been chosen: unperturbed, with the streams of a random
 seed or of a scan. If the own run is a hit (super, or another rare outcome), the seed is a *candidate*,
-otherwise a *control*. The own run never counts among the repeats. The own run of a parent that `grok branch
---parents` named is that parent; its children's children are repeats of other seeds. A seed with repeats but without an
-own run was *named* by the user: it is a candidate with all its repeats.
+otherwise a *control*, unless a command chose it for another result or by name. The own run never counts
+among the repeats. The own run of a parent that `grok branch --parents` named is that parent; its children's
+children are repeats of other seeds. A seed with repeats but without an own run was *named* by the user: it
+is a candidate with all its repeats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.chosen import chosen
 from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
 from analysis.observations import (
     CONDITION_SETTINGS,
@@ -97,7 +99,8 @@ class Unit:
     """One run of each other seed for comparison."""
     others_words: str
     line: str = ""
-    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``."""
+    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``. Cells of a
+    crossed design with one seed in common are one line."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class Kind:
     controls: list[Unit]
     rows: pd.DataFrame = field(repr=False)
     """All runs of the condition."""
+    neither: list[Unit] = field(default_factory=list)
+    """Seeds that a command chose, but no hits: no candidates, and not ordinary either."""
 
 
 def kinds(observations: Observations) -> list[Kind]:
@@ -209,6 +214,11 @@ class _Condition:
         known = pd.MultiIndex.from_frame(self._plain[SEEDS])
         perturbed = first[~pd.MultiIndex.from_frame(first[SEEDS]).isin(known)]
         return perturbed if len(perturbed) >= FEWEST_OTHERS else perturbed[:0]
+
+    @cached_property
+    def chosen(self) -> set[str]:
+        """The own runs that a command chose for their results or by name."""
+        return chosen(self.observations, self.rows.loc[self._plain.index])
 
     @staticmethod
     def _first(rows: pd.DataFrame) -> pd.DataFrame:
@@ -307,7 +317,8 @@ class _Condition:
         judged = [(row, own, [r for r in runs if pd.notna(self.hit.flags[r])]) for row, own, runs in repeated]
         judged = [unit for unit in judged if unit[2]]
         ordinary = [own is not None and bool(self.hit.flags[own] == 0) for _, own, _ in judged]
-        control_runs = self._one_each([unit for unit, o in zip(judged, ordinary, strict=True) if o], fixed)
+        drawn = [unit for unit, o in zip(judged, ordinary, strict=True) if o and unit[1] not in self.chosen]
+        control_runs = self._one_each(drawn, fixed)
         units: tuple[list[Unit], list[Unit]] = ([], [])
         for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
             others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
@@ -318,7 +329,22 @@ class _Condition:
             name_of = self._name(row, own, seeds)
             line = self.observations.once(first_ancestors).get(own or "", own or name_of)
             units[is_control].append(Unit(name_of, seeds, own, runs, others, words, line))
-        return Kind(name, fixed, change, self.name, self.hit, units[0], units[1], self.rows)
+        candidates, misses = map(self._with_lines, units)
+        controls, neither = ([u for u in misses if (u.own in self.chosen) == named] for named in (False, True))
+        return Kind(name, fixed, change, self.name, self.hit, candidates, controls, self.rows, neither)
+
+    def _with_lines(self, units: list[Unit]) -> list[Unit]:
+        """Return ``units`` with the lines of cells of a crossed design.
+
+        Cells share seeds, so they are as many independent draws as there are seeds of the stream with fewest.
+        """
+        cells = [unit.own for unit in units if unit.own in self.design.index]
+        moving = [column for column in SEEDS if self.design[column].nunique() > 1]
+        if not cells or not moving:
+            return units
+        seeds = self.design.loc[cells, moving]
+        line = seeds[seeds.nunique().idxmin()].astype(str).to_dict()
+        return [replace(unit, line=line.get(unit.own, unit.line)) for unit in units]
 
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
         if own in self.random.index or (own is None and len(seeds) == len(STREAMS) and self._is_random(row)):

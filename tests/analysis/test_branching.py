@@ -140,7 +140,7 @@ def test_parents_with_a_common_ancestor_are_one_line() -> None:
     study = ask("repeatability", observations)
     test = next(t for t in study.tests if t.kind.name == "init + order")
     assert len(test.kind.candidates) == 3 and test.result.mean is None
-    assert any("The candidates descend from one run" in finding.text for finding in study.findings)
+    assert any("The candidates share streams" in finding.text for finding in study.findings)
 
 
 def test_a_best_parent_that_is_named_later_keeps_its_first_children_apart() -> None:

@@ -176,5 +176,28 @@ def test_cells_of_a_cross_beside_a_census_are_no_candidates_by_name() -> None:
     assert test.name == "ulp", "a cell of two kept streams was not chosen either"
     assert len(test.kind.candidates) == 16, "the cells whose first run is super"
     assert test.units[["again", "of"]].to_numpy().tolist() == [[1, 1]] * 16
-    assert len(test.kind.controls) == 48
+    assert test.result.mean is None, "they share one init seed: one draw of such a seed, not sixteen"
+    assert len(test.kind.controls) == 48 and test.controls is not None
+    assert test.controls.n == 3, "three init seeds"
     assert verdict(test).endswith("together most of their repeats are super")
+
+
+@pytest.mark.parametrize("command", ["sweeps.branch", "sweeps.repeat"])
+def test_a_seed_that_was_chosen_as_one_of_the_best_is_no_ordinary_control(command: str) -> None:
+    """Seed 8 is second best, not super, and its repeats are all super: ordinary seeds' repeats are not."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
+    repeats = [
+        Truth({"seed": s, "seeds.order": 100 * s + k, **length}, 2000.0 if s in (7, 8) else 9500.0)
+        for s in (7, 8, 20, 21)
+        for k in range(4)
+    ]
+    store = simulate(seeds + repeats)
+    options = ["--best", "2", *(["--at", "2500"] if command == "sweeps.branch" else ["--kinds", "order"])]
+    runs = [{"run_id": row(truth).result.run_id} for truth in repeats]
+    store.sweeps = [{"argv": ["python", "-m", command, *options], "config": {"runs": runs}}]
+    (test,) = ask("repeatability", store).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
+    assert sorted(unit.name for unit in test.kind.controls) == ["seed 20", "seed 21"]
+    assert test.controls is not None and test.controls.value == 0
+    assert [unit.name for unit in test.kind.neither] == ["seed 8"]

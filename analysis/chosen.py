@@ -1,0 +1,95 @@
+"""Which runs the store's sweeps chose because of their results, by the sweeps' records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.observations import Observations, is_random_seed
+from analysis.records import BRANCH, REPEAT, options_of, planned, standing
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one recorded sweep chose its parents."""
+
+    planned: set[str]
+    """The runs that it planned; empty if the record does not say."""
+    kinds: dict[str, str]
+    """``best`` or ``named``, by parent. Parents that are missing were drawn."""
+
+
+def choices(observations: Observations, rows: pd.DataFrame) -> list[Choice]:
+    """Return how the store's sweeps chose the parents of one condition, by their records.
+
+    The choice of ``--best N --at STEP`` is repeated from the curves. Sweeps whose children are of another
+    condition are ignored.
+    """
+    chosen: list[Choice] = []
+    random = rows[is_random_seed(rows)] if len(rows) else rows
+    stands = standing(observations, rows.index)
+    for sweep in observations.sweeps:
+        words = [str(word) for word in sweep.get("argv", [])]
+        if BRANCH not in words:
+            continue
+        children = planned(sweep)
+        here = {stands[run] for run in children if run in stands}
+        if children and not here:
+            continue
+        options = options_of(words)
+        numbers = [*options.get("--seeds", "0:0").split(":"), options.get("--at", "0"), options.get("--best", "0")]
+        if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
+            continue  # not a command of this project: a store may come from anybody
+        if "--parents" in options:
+            names = tuple(options["--parents"].split(","))
+            parents = {run for recorded, run in stands.items() if recorded.startswith(names)}
+            chosen.append(Choice(here, dict.fromkeys(sorted(parents), "named")))
+            continue
+        among = random
+        if "--seeds" in options:
+            first, _, end = options["--seeds"].partition(":")
+            among = random[random["seed"].between(int(first), int(end) - 1)]
+        curves = observations.curves_of(list(among.index))
+        at = curves[curves["step"] == int(options.get("--at", 1500))].set_index("run_id")["val_loss"]
+        losses = at.reindex(among.sort_values("seed").index)
+        best = losses.sort_values(kind="stable").index[: int(options.get("--best", 2))]
+        chosen.append(Choice(here, {str(run): "best" for run in best}))
+    return chosen
+
+
+def chosen(observations: Observations, rows: pd.DataFrame) -> set[str]:
+    """Return the runs among ``rows``, of one condition, that a command chose for their results or by name.
+
+    These are parents of ``grok branch`` and candidates of ``grok repeat``, without the parents and controls that were
+    drawn at random.
+    """
+    parents = {run for choice in choices(observations, rows) for run in choice.kinds}
+    random = rows[is_random_seed(rows)] if len(rows) else rows
+    master = observations.all_runs.set_index("run_id")["seed"]
+    repeated: set[str] = set()
+    for sweep in observations.sweeps:
+        words = [str(word) for word in sweep.get("argv", [])]
+        if REPEAT in words:
+            seeds = master.reindex(sorted(planned(sweep))).dropna()
+            repeated |= _candidates(options_of(words), random[random["seed"].isin(seeds)])
+    return parents | repeated
+
+
+def _candidates(options: Mapping[str, str], rows: pd.DataFrame) -> set[str]:
+    """Return the candidates among the ``rows`` that one ``grok repeat`` with these options repeated."""
+    if "--seeds" in options:
+        names = options["--seeds"].split(",")
+        runs = tuple(name for name in names if not name.isdigit())
+        seeds = map(str, rows["seed"])
+        return {str(run) for run, seed in zip(rows.index, seeds, strict=True) if seed in names or run.startswith(runs)}
+    try:
+        if "--above" in options:
+            return set(map(str, rows.index[rows["val_acc"] > float(options["--above"])]))
+        best = int(options.get("--best", 12))
+    except ValueError:  # not a command of this project: a store may come from anybody
+        return set()
+    by = ["grokked_step", "val_acc", "val_loss"]
+    ranked = rows.rename_axis("run").reset_index().sort_values([*by, "run"], ascending=[True, False, True, True])
+    return set(map(str, ranked["run"].head(best)))
