@@ -196,7 +196,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     if bases:
         text += " Other seeds: " + "; ".join(f"{share} of {words}" for share, words in bases) + "."
     else:
-        where = " with this setting" if "=" in kind.name else ""
+        where = {"precision": " in this precision"}.get(kind.name, " with this setting" if "=" in kind.name else "")
         text += f" The store has no census to give the rate of other seeds{where}."
     if result.mean is not None:
         m = result.mean
