@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from analysis.observations import Observations, describe_task
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.statistics.dyads import mean_over_pairs
+from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
 from analysis.statistics.shapley import Attribution, Null, additive_share, attribute, shuffled
 from analysis.studies.base import Finding, Question, Study, Table
@@ -50,6 +50,8 @@ class Layers(Study):
     interactions: pd.DataFrame
     pooled: pd.DataFrame
     """Per layer, the mean over transplants; empty if there are too few."""
+    about_pooled: str
+    """Which transplants are in ``pooled``, and for which other pairs of seeds its intervals hold."""
 
 
 def analyse(observations: Observations, question: Question) -> Layers:
@@ -76,6 +78,7 @@ def analyse(observations: Observations, question: Question) -> Layers:
     # One figure cannot show times and accuracies: keep the kind with more transplants.
     is_time = sum(r.outcome.is_time for r in results) * 2 >= len(results)
     kept = [r for r in results if r.outcome.is_time == is_time]
+    pooled, about_pooled = _pooled(kept)
     study = Layers(
         name=question.name,
         title=question.title,
@@ -97,7 +100,8 @@ def analyse(observations: Observations, question: Question) -> Layers:
             ],
             columns=["transplant", "layers", "interaction", "low", "high"],
         ),
-        pooled=_pooled(kept),
+        pooled=pooled,
+        about_pooled=about_pooled,
     )
     _notes(study, len(results) - len(kept))
     for result in kept:
@@ -126,36 +130,53 @@ def _records(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def between(values: np.ndarray, level: float = LEVEL) -> Estimate:
-    """Return the mean of one value per pair of seeds (n,), with the t interval for the population of pairs."""
-    n = len(values)
-    value = float(values.mean())
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * float(values.std(ddof=1)) / float(np.sqrt(n))
-    return Estimate(value, value - half, value + half, n, f"t, between {n} pairs of seeds", level)
+def _pooled(results: list[Result]) -> tuple[pd.DataFrame, str]:
+    """Return the mean shares over pairs of seeds with one set of layers, and a note about them; empty if too few.
 
-
-def _pooled(results: list[Result]) -> pd.DataFrame:
-    """Return the mean shares over pairs of seeds with one set of layers, signed towards the faster weights.
-
-    Only transplants with a clear total have a sign: choosing the sign of noise would turn every mean
-    into an effect. A pair that was exchanged in both directions counts once, with its mean.
+    The shares are signed towards the faster weights. Only transplants with a clear total have a sign: choosing the sign
+    of noise would turn every mean into an effect. A pair that was exchanged in both directions counts once, with its
+    mean. With two layers the difference of their shares is a row, too: it is as often positive as negative if the
+    layers are alike, whoever was chosen as recipient.
     """
+    none = pd.DataFrame(columns=["layer", "share", "low", "high"]), ""
     clear = [r for r in results if r.clear]
     sets = sorted({tuple(r.transplant.factors) for r in clear})
     common = max(sets, key=lambda s: sum(tuple(r.transplant.factors) == s for r in clear), default=())
     chosen = [r for r in clear if tuple(r.transplant.factors) == common]
-    pairs = [" ".join(sorted((r.transplant.recipient, r.transplant.donor))) for r in chosen]
-    if len(set(pairs)) < FEWEST_POOLED:
-        return pd.DataFrame(columns=["layer", "share", "low", "high"])
     columns = {"all layers": [r.attribution.total for r in chosen]}
     columns |= {f: [r.attribution.shapley[f] for r in chosen] for f in common}
     turn = [np.sign(r.attribution.total.value) for r in chosen]
     values = pd.DataFrame(
         {f: [t * e.value for t, e in zip(turn, effects, strict=True)] for f, effects in columns.items()}
     )
+    if len(common) == 2:
+        less, more = values[list(common)].mean().sort_values().index
+        values[f"({more}) - ({less})"] = values[more] - values[less]
+    whose = [(r.transplant.recipient, r.transplant.donor) for r in chosen]
+    pairs = [" ".join(sorted(pair)) for pair in whose]
     by_pair = values.groupby(pairs).mean()
-    rows = [(f, between(by_pair[f].to_numpy(dtype=float))) for f in columns]
-    return pd.DataFrame([{"layer": f, "share": e.value, "low": e.low, "high": e.high} for f, e in rows])
+    first = dict(zip(reversed(pairs), reversed(whose), strict=True))
+    sides = [first[pair][0] for pair in by_pair.index], [first[pair][1] for pair in by_pair.index]
+    if len(by_pair) < FEWEST_POOLED:
+        return none
+    try:
+        means = {f: mean_over_pairs(by_pair[f].to_numpy(dtype=float), sides) for f in by_pair}
+    except NotEnoughData:
+        return none
+    (*_, (_, open_sides)) = means.values()
+    scope = {
+        (0,): "other recipients of the same donors",
+        (1,): "other donors of the same recipients",
+        (0, 1): "other recipients and donors, too",
+    }[open_sides]
+    rows = [{"layer": f, "share": e.value, "low": e.low, "high": e.high} for f, (e, _) in means.items()]
+    note = (
+        f"The mean is over the {len(chosen)} of {len(results)} transplants that have these layers and a clear total. "
+        "Each is taken in the direction that makes its run faster, so the total is positive by construction; only the "
+        "shares and their difference are informative. Transplants with a common seed are not independent: the "
+        f"intervals respect that, and hold for {scope}."
+    )
+    return pd.DataFrame(rows), note
 
 
 def _identical(transplant: Transplant, factor: str) -> bool | None:
@@ -216,16 +237,11 @@ def _notes(study: Layers, left_out: int) -> None:
             "place), not for other pairs."
         )
     if len(study.pooled):
-        n = sum(r.clear for r in study.results)
-        study.notes.append(
-            f"The mean is over the {n} transplants with a clear total. Each is taken in the direction that makes its "
-            "run faster, so the total is positive by construction; only the shares are informative. The interval comes "
-            "from the spread between pairs of seeds, so it holds for other pairs, too."
-        )
+        study.notes.append(study.about_pooled)
     elif len(study.results) > 1:
         study.notes.append(
-            f"No mean over transplants: it needs {FEWEST_POOLED} pairs of seeds with the same layers in which "
-            "exchanging everything changes the time clearly."
+            f"No mean over transplants: it needs {FEWEST_POOLED} pairs of seeds with the same layers, of as many "
+            "recipients or donors, in which exchanging everything changes the outcome clearly."
         )
     censored = max(r.outcome.censored for r in study.results)
     if study.is_time and censored:
@@ -300,7 +316,8 @@ def _percents(e: Estimate, total: float) -> list[str]:
 
 def _tables(study: Layers) -> None:
     if len(study.pooled):
-        caption = "Mean over transplants: how much faster the faster seed's weights make a run, by layer (log time)"
+        scale = "log time" if study.is_time else "log odds of a right answer"
+        caption = f"Mean over transplants: what the better weights are worth, by layer ({scale})"
         study.tables.append(Table("pooled", caption, study.pooled.round(4)))
     caption = "Shapley shares and main effects by transplant and layer (changes of the outcome)"
     study.tables.append(Table("shares", caption, study.shares.round(4)))

@@ -77,7 +77,7 @@ def transplants(observations: Observations) -> list[Transplant]:
                 own = mine[_within(mine, streams)]
                 if len(own) < 2:  # one seed of a scan of a layer
                     continue
-                every = pd.concat([_as_long(alone[_within(alone, streams)], own), own])
+                every = pd.concat([_repeats(alone[_within(alone, streams)], own), own])
                 factors, design = _design(every, maps, streams)
                 first = own.iloc[0]
                 setting = ", ".join(f"{c.removeprefix('config.')}={in_words(first[c])}" for c in varying)
@@ -169,10 +169,14 @@ def _seed(names: Mapping[str, Mapping[int, str]], stream: str, seed: int) -> str
     return names[stream].get(seed, f"{stream} seed {seed}")
 
 
-def _as_long(plain: pd.DataFrame, swapped: pd.DataFrame) -> pd.DataFrame:
-    """Return the recipient's runs that are as long as those with exchanged layers, or all if there are none.
+def _repeats(plain: pd.DataFrame, swapped: pd.DataFrame) -> pd.DataFrame:
+    """Return the recipient's runs to compare with those with exchanged layers.
 
-    A shorter run, such as one of a census, would censor all times at its end.
+    If these are perturbed, the recipient's are, too: its unperturbed run may be the reason why it is a recipient, so
+    it is never judged. All are as long as the others, because a shorter run, such as one of a census, would censor all
+    times at its end. Where none is left by a rule, all are kept.
     """
+    perturbed = plain[plain["config.perturb.ulps"].isin(swapped["config.perturb.ulps"].unique())]
+    plain = perturbed if len(perturbed) else plain
     long = plain[plain["config.train.steps"] >= swapped["config.train.steps"].min()]
     return long if len(long) else plain

@@ -7,7 +7,10 @@ import re
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from analysis.statistics.dyads import mean_over_pairs
+from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.spread import variance_ratio
 from analysis.studies.transplants import transplants
 from grok.streams import derive_seed
@@ -64,6 +67,13 @@ def test_a_short_run_of_the_recipient_does_not_cut_off_the_transplant() -> None:
     assert beside.attribution.total == alone.attribution.total
 
 
+def test_the_run_that_made_a_seed_a_recipient_is_not_judged() -> None:
+    """A recipient was chosen as the best of a census, by a lucky unperturbed run; its repeats are ordinary."""
+    truths = transplant({}, 0.02, np.random.default_rng(19))
+    (found,) = transplants(simulate([*truths, Truth({"seed": 50, "train.steps": 20_000, "eval.every": 50}, 500)]))
+    assert len(found.rows) == len(truths) and found.rows["config.perturb.ulps"].eq(1).all()
+
+
 def test_opposite_transplants_are_not_averaged() -> None:
     rng = np.random.default_rng(19)
     there = transplant({"token_embedding": 1.0}, 0.05, rng, 50, 77)
@@ -112,6 +122,30 @@ def test_a_pair_of_seeds_exchanged_both_ways_counts_once() -> None:
     assert any("3 pairs of seeds" in note for note in study.notes)
     study = ask("layers", simulate(truths + transplant({"head": 0.5}, 0.02, rng, 102, 202)))
     assert study.pooled.set_index("layer").loc["head", "share"] == pytest.approx((0.7 + 0.9 + 0.5) / 3, abs=0.03)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (1, 8)], ids=["crossed", "one recipient"])
+def test_a_mean_over_pairs_with_common_seeds_covers(shape: tuple[int, int]) -> None:
+    """Each seed has its own effect. One for all pairs of it: 16 pairs of 4 by 4 seeds are no 16 draws."""
+    rng, draws, covered = np.random.default_rng(25), 600, 0
+    sides = tuple(side.ravel() for side in np.indices(shape))
+    for _ in range(draws):
+        own = [rng.normal(size=n) for n in shape]
+        values = 1 + own[0][sides[0]] + own[1][sides[1]] + 0.3 * rng.normal(size=len(sides[0]))
+        truth = 1 + (own[0][0] if shape[0] == 1 else 0)  # the only recipient is fixed
+        found, others = mean_over_pairs(values, ([str(i) for i in sides[0]], [str(i) for i in sides[1]]))
+        covered += found.low <= truth <= found.high
+    assert others == ((0, 1) if shape[0] > 1 else (1,))
+    assert 0.92 < covered / draws < 0.99
+
+
+def test_a_mean_over_pairs_without_common_seeds_is_students() -> None:
+    values = np.random.default_rng(26).normal(size=7)
+    found, others = mean_over_pairs(values, ([f"a{i}" for i in range(7)], [f"b{i}" for i in range(7)]))
+    low, high = stats.t.interval(0.95, 6, values.mean(), stats.sem(values))
+    assert (found.low, found.high) == pytest.approx((low, high)) and others == (0, 1)
+    with pytest.raises(NotEnoughData):
+        mean_over_pairs(values[:4], (list("aabb"), list("cdcd")))
 
 
 def test_an_order_that_the_command_named_is_a_factor_and_layers_that_went_together_are_one() -> None:
