@@ -14,7 +14,7 @@ from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
 from analysis.statistics.shapley import Attribution, Null, additive_share, attribute, shuffled
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.outcomes import Outcome, outcome
+from analysis.studies.outcomes import MOST_CENSORED, Outcome, outcome, wrong_log_odds
 from analysis.studies.transplants import Transplant, transplants
 
 ALARM = 0.05
@@ -61,10 +61,9 @@ def analyse(observations: Observations, question: Question) -> Layers:
         NotEnoughData: none has enough.
     """
     results: list[Result] = []
-    gap: NotEnoughData | None = None
-    for transplant in transplants(observations):
+    outcomes, gap = _outcomes(observations)
+    for transplant, seen in outcomes:
         try:
-            seen = outcome(observations, transplant.rows)
             ceiling = np.log(seen.horizon) if seen.is_time else np.inf
             attribution = attribute(transplant.design, seen.values, transplant.factors, seen.rounding, ceiling)
             moving = [i for i, f in enumerate(transplant.factors) if not _identical(transplant, f)]
@@ -75,7 +74,7 @@ def analyse(observations: Observations, question: Question) -> Layers:
             gap = problem
     if not results:
         raise gap or NotEnoughData("runs with seeds.layers")
-    # One figure cannot show times and accuracies: keep the kind with more transplants.
+    # One scale cannot have times and accuracies: keep the kind with more transplants.
     is_time = sum(r.outcome.is_time for r in results) * 2 >= len(results)
     kept = [r for r in results if r.outcome.is_time == is_time]
     pooled, about_pooled = _pooled(kept)
@@ -108,6 +107,30 @@ def analyse(observations: Observations, question: Question) -> Layers:
         _findings(study, result)
     _tables(study)
     return study
+
+
+def _outcomes(observations: Observations) -> tuple[list[tuple[Transplant, Outcome]], NotEnoughData | None]:
+    """Return each transplant with its outcome, and what the last one without an outcome needs.
+
+    If most runs generalise in some transplants and few in others, all have the odds of a wrong answer, where these are
+    known. To leave out either kind would choose transplants by their outcome: it would drop those, for example, in
+    which a fast recipient stays fast.
+    """
+    seen: list[tuple[Transplant, Outcome]] = []
+    gap: NotEnoughData | None = None
+    for transplant in transplants(observations):
+        try:
+            seen.append((transplant, outcome(observations, transplant.rows)))
+        except NotEnoughData as problem:
+            gap = problem
+    if len({found.is_time for _, found in seen}) == 2:
+        try:
+            odds = [(transplant, wrong_log_odds(observations, transplant.rows)) for transplant, _ in seen]
+        except NotEnoughData:
+            return seen, gap
+        if max(found.censored for _, found in odds) <= MOST_CENSORED:
+            return odds, gap
+    return seen, gap
 
 
 def _records(result: Result) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from scipy import stats
 from analysis.statistics.dyads import mean_over_pairs
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.spread import variance_ratio
+from analysis.studies.layers import QUESTION as Q_LAYERS
+from analysis.studies.layers import Layers
 from analysis.studies.transplants import transplants
 from grok.streams import derive_seed
 from tests.analysis.questions import ask
@@ -122,6 +124,20 @@ def test_a_pair_of_seeds_exchanged_both_ways_counts_once() -> None:
     assert any("3 pairs of seeds" in note for note in study.notes)
     study = ask("layers", simulate(truths + transplant({"head": 0.5}, 0.02, rng, 102, 202)))
     assert study.pooled.set_index("layer").loc["head", "share"] == pytest.approx((0.7 + 0.9 + 0.5) / 3, abs=0.03)
+
+
+def test_transplants_that_stay_fast_are_not_left_out() -> None:
+    """In one of three transplants most runs generalise in time, in the others few: all have the odds as outcome."""
+    length, rng = {"train.steps": 3000, "eval.every": 250}, np.random.default_rng(27)
+    truths = [
+        Truth(
+            {**truth.overrides, **length}, truth.time * (0.4 if recipient == 102 else 1.0) * np.exp(0.05 * rng.normal())
+        )
+        for recipient in (100, 101, 102)
+        for truth in transplant({"head": 0.2}, 0.02, rng, recipient, recipient + 100)
+    ]
+    study = Q_LAYERS.analyse(simulate(truths), Q_LAYERS)
+    assert isinstance(study, Layers) and not study.is_time and len(study.results) == 3
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (1, 8)], ids=["crossed", "one recipient"])
