@@ -21,7 +21,7 @@ from analysis.criteria import DIARY, UNJUDGED
 from analysis.figures.curves import lines, spread
 from analysis.figures.style import AMBER, BLUE, GREY, INK, SMALL, SOFT, TEAL, Drawing, canvas, log_axis
 from analysis.statistics.lognormal import LogNormal
-from analysis.statistics.survival import kaplan_meier
+from analysis.statistics.survival import kaplan_meier, watched_until
 from analysis.studies.branching import Branching, validation_examples
 from analysis.studies.census import Census
 
@@ -150,8 +150,8 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
     axes.set_xlabel(f"validation accuracy at step {step:,} (logit axis)")
     caption = (
         f"Each point is a run at step {step:,}. Lowest row: the census of {len(census):,} random seeds. Other rows: "
-        "children of one parent, with the named streams redrawn and the others kept. Bar: median. Dashed: the diary's "
-        f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
+        "children of one parent, or of all parents of a kind, with the named streams redrawn and the others kept. Bar: "
+        f"median. Dashed: the diary's thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
     count = f"{len(children):,} children, {len(census):,} seeds"
     return Drawing(
@@ -159,14 +159,20 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
     )
 
 
-def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing:
+def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:
     """Draw the normal quantile plot of log times, with the pointwise band of samples of one log-normal.
 
-    The line is ``fitted``. Censored runs count in the fit and in the ranks (Kaplan-Meier) but have no point.
+    The line is ``fitted``. Censored runs count in the fit and in the ranks (Kaplan-Meier) but have no point. Times
+    after the last step with enough runs at risk have none either: their ranks are those of a few longer runs, and the
+    band, which is that of a sample of all runs, would be far too narrow for them. None if no time is left.
     """
     known, centre, width = fitted.times, fitted.mean, fitted.sd
     n, seen = len(known), int(known.seen.sum())
-    curve = kaplan_meier(known)
+    end = watched_until(known)
+    curve = kaplan_meier(known).until(end)
+    if not len(curve.times):
+        return None
+    late = int((known.seen & (known.points > end)).sum())
     before = np.concatenate([[1.0], curve.survival[:-1]])
     rank = 1 - (before + curve.survival) / 2
     place = np.clip(rank * n + 0.5, 1, n)
@@ -196,6 +202,11 @@ def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing:
         f"{fitted.median:,.0f} steps, standard deviation of the log {width:.2f}). Band: {level:.0%} of samples of it "
         f"have the point of that rank inside; {int(outside.sum())} points lie outside."
     )
+    if late:
+        caption += (
+            f" {late} seeds that generalised after step {end:,.0f} have no point: too few were trained that long to "
+            "know their ranks."
+        )
     frame = pd.DataFrame({"normal": z, "step": curve.times, "runs": curve.events, "low": low, "high": high})
     return Drawing("qq_log_time", "Is one log-normal enough?", caption, figure, frame, f"{n:,} seeds")
 
