@@ -145,11 +145,15 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
     rows = family.groups[family.reference] if c is None else c.rows
     times = observations.times(rows)
     slowdown = c.slowdown if c else None
-    done = int((times.right <= _known_until(observations, family)).sum())
+    known, later = _known_until(observations, family)
+    done = f"{int((times.right <= known).sum())} of {len(times)}"
+    if later:
+        more = int((times.seen & (times.right > known)).sum())
+        done += f" by step {known:,.0f}" + (f", {more} later" if more else "")
     return {
         "setting": family.title if c is None else "",
         "value": f"{family.reference} (reference)" if c is None else c.value,
-        "generalised": f"{done} of {len(times)}",
+        "generalised": done,
         "same seeds": "" if c is None else "yes" if c.paired else "no",
         "median step": _median(times),
         "time over the reference's": _slowdown_words(c) if c and slowdown else "",
@@ -159,10 +163,14 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
     }
 
 
-def _known_until(observations: Observations, family: Family) -> float:
-    """Return the largest step up to which every run's time is known, so that longer runs of one value do not count."""
+def _known_until(observations: Observations, family: Family) -> tuple[float, bool]:
+    """Return the largest step up to which every run's time is known, and whether a run generalised after it.
+
+    Longer runs of one value would otherwise count as an advantage.
+    """
     times = [observations.times(rows) for rows in family.groups.values()]
-    return min(float(t.left[~t.seen].min(initial=np.inf)) for t in times)
+    until = min(float(t.left[~t.seen].min(initial=np.inf)) for t in times)
+    return until, any(bool((t.seen & (t.right > until)).any()) for t in times)
 
 
 def _time_at(c: Contrast) -> str:
@@ -216,10 +224,10 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     what = seeds[0].upper() + seeds[1:]
     if not b:
         shown = f"only at {c.value}"
-        text = f"{what} only at {c.label}: {counts} (at least {e.low:.2g} times as frequent)."
+        text = f"{what} only at {c.label}: {counts} (interval of the ratio: {e.low:.2g} and above)."
     elif not a:
         shown = f"none at {c.value}"
-        text = f"No {seeds} at {c.label}: {counts} (at most {e.high:.2g} times as frequent)."
+        text = f"No {seeds} at {c.label}: {counts} (interval of the ratio: up to {e.high:.2g})."
     else:
         shown = f"×{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
         text = f"{what} at {c.label} are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}): {counts}."

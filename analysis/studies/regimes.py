@@ -196,7 +196,8 @@ def _norm_after(done: pd.DataFrame, task: str) -> Finding:
     if never:
         text += f"; in {never} more it had not fallen when they ended"
     if not after and not never:
-        text += f". No second regime is seen: if there is one, it has at most {100 * e.high:.0f}% of the seeds (95%)"
+        text += ". No second regime is seen: if there is one, it has at most "
+        text += f"{100 * e.high:.0f}% of the seeds that generalise within such a budget (95%)"
     return Finding("norm falls after generalising", e.percent(), f"{text}.", e)
 
 
