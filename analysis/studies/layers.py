@@ -113,8 +113,8 @@ def _outcomes(observations: Observations) -> tuple[list[tuple[Transplant, Outcom
     """Return each transplant with its outcome, and what the last one without an outcome needs.
 
     If most runs generalise in some transplants and few in others, all have the odds of a wrong answer, where these are
-    known. To leave out either kind would choose transplants by their outcome: it would drop those, for example, in
-    which a fast recipient stays fast.
+    known, and most transplants have them anyway or most runs are inside their scale. To leave out either kind would
+    choose transplants by their outcome: it would drop those, for example, in which a fast recipient stays fast.
     """
     seen: list[tuple[Transplant, Outcome]] = []
     gap: NotEnoughData | None = None
@@ -128,7 +128,8 @@ def _outcomes(observations: Observations) -> tuple[list[tuple[Transplant, Outcom
             odds = [(transplant, wrong_log_odds(observations, transplant.rows)) for transplant, _ in seen]
         except NotEnoughData:
             return seen, gap
-        if max(found.censored for _, found in odds) <= MOST_CENSORED:
+        usual = 2 * sum(found.is_time for _, found in seen) < len(seen)
+        if usual or max(found.censored for _, found in odds) <= MOST_CENSORED:
             return odds, gap
     return seen, gap
 

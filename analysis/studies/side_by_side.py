@@ -77,7 +77,7 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
     clear = [about for about, value in p.items() if value < LEVEL]
     text = f"{len(clear)} of {len(p)} differ from {parts[0].about} beyond chance"
     text += f" ({'; '.join(clear)})" if clear else ""
-    text += f". Tested: {beside.meaning}, Holm-adjusted p below {LEVEL} over all {len(p)}."
+    text += f". Tested: {beside.meaning} as in that one, Holm-adjusted p below {LEVEL} over all {len(p)}."
     return [Finding(f"{kind}s that differ", f"{len(clear)} of {len(p)}", text)]
 
 
