@@ -84,6 +84,7 @@ first, last = map(int, sys.argv[2:])
 plain = (runs["config.perturb.ulps"] == 0) & (runs["replicate"] == 0) & (runs["layers"] == "{}")
 plain &= (runs["config.optim.weight_decay"] == 0.1) & (runs["config.train.steps"] == 3000)
 plain &= runs["config.seeds.split"].isna() & runs["config.seeds.init"].isna() & runs["config.seeds.order"].isna()
+plain &= runs["config.precision"].eq("float32") & runs["config.numerics.path"].eq("auto")  # no repeats of super seeds
 seeds = runs[plain & runs["seed"].between(first, last - 1)].sort_values("val_loss")["seed"].tolist()
 others = sorted(seeds[2:])
 drawn = Stream("sweep", 0).at("diary", "layers").permutation(len(others))[:2]
