@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -62,10 +62,15 @@ def analyse(observations: Observations, question: Question) -> Repeats:
     Raises:
         NotEnoughData: no run repeats a candidate.
     """
-    tests = [_test(observations, kind) for kind in observations.once(kinds)]
-    if not tests:
+    every = observations.once(kinds)
+    if not every:
         raise NotEnoughData("repeats of a seed whose own run is super, or named seeds repeated with perturb.ulps=1")
-    study = Repeats(name=question.name, title=question.title, question=question.question, tests=tests)
+    about = ""
+    if len({kind.condition for kind in every}) == 1:  # the study is about one condition: no kind has to name it
+        about = every[0].condition
+        every = [replace(kind, condition="") for kind in every]
+    tests = [_test(observations, kind) for kind in every]
+    study = Repeats(name=question.name, title=question.title, question=question.question, about=about, tests=tests)
     hits = dict.fromkeys(f"{t.kind.hit.words}: {t.kind.hit.definition}" for t in tests)
     tasks = dict.fromkeys(describe_task(t.kind.rows.iloc[0]) for t in tests)
     study.notes.append(f"Task: {'; '.join(tasks)}. Definition: {'; '.join(hits)}.")

@@ -126,6 +126,7 @@ def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it(kind
     assert (test.kind.name.partition("=")[0], len(test.kind.candidates)) == ("optim.weight_decay", 6)
     assert (test.result.pooled.value, test.result.pooled.n) == (0, 6)
     assert "most of these seeds are not super with this setting" in study.findings[0].text
+    assert (test.name, study.about) == (kinds.split(",")[-1], "optim.weight_decay=0.1")
 
 
 def test_equal_bits_are_no_repeat_and_another_processor_is_one() -> None:
