@@ -1,7 +1,8 @@
 """How much of its outcome a parent run passes on: the slope of children on parents, and shares in families.
 
 Source: the regression of offspring on parents (Galton 1886; Falconer and Mackay 1996, ch. 10). The slope
-is conditional on the parent, so choosing parents by their own outcomes does not bias it. MacKinnon and White 1985
+is conditional on the parent, so choosing parents by their own outcomes does not bias it; choosing them by
+something else that tells more about what children share with them does. MacKinnon and White 1985
 (jackknife interval); Bell and McCaffrey 2002 (its degrees of freedom).
 """
 

@@ -283,13 +283,10 @@ def _fill(study: Branching) -> None:
     for family in study.families:
         first = family.rows[family.rows["generation"] == 1]
         by_kind += [_share_record(family, str(kind), group) for kind, group in family.rows.groupby("kind", sort=True)]
-        if len(first) < FEWEST:
+        fitted = _handed_on(first)
+        if fitted is None:
             continue
-        codes = np.unique(first["parent"], return_inverse=True)[1]
-        try:
-            fitted = slope(first["parent_outcome"].to_numpy(float), first["outcome"].to_numpy(float), codes)
-        except NotEnoughData:
-            continue
+        drawn = _handed_on(first[first["kind"] == "random"])
         study.slopes[family.redrawn] = fitted
         slopes.append(
             {
@@ -298,6 +295,7 @@ def _fill(study: Branching) -> None:
                 "parents": first["parent"].nunique(),
                 "children": len(first),
                 "handed on": fitted.plain(2),
+                "random parents alone": drawn.plain(2) if drawn else "",
             }
         )
         study.findings.append(
@@ -335,6 +333,21 @@ def _fill(study: Branching) -> None:
         "descended parent is itself a child of a named one. Parents with a common ancestor are one line: they share "
         "streams, so for all such parents a line counts as one family."
     )
+    if slopes:
+        study.notes.append(
+            "The share that children keep is a slope. Parents chosen by the outcome itself do not bias it. The best "
+            "were chosen by an early loss: if it tells more about the kept streams than the outcome does, the slope is "
+            "too high. That over random parents alone is free of this, and less certain."
+        )
+
+
+def _handed_on(rows: pd.DataFrame) -> Estimate | None:
+    """Return the slope of children on parents; None if there are too few."""
+    codes = np.unique(rows["parent"], return_inverse=True)[1]
+    try:
+        return slope(rows["parent_outcome"].to_numpy(float), rows["outcome"].to_numpy(float), codes)
+    except NotEnoughData:
+        return None
 
 
 def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str, Any]:

@@ -213,6 +213,18 @@ def test_what_a_pair_carries_is_recovered() -> None:
         assert found.low <= share <= found.high and found.high - found.low < 1.2
 
 
+def test_the_slope_over_random_parents_alone_is_beside_that_over_all() -> None:
+    """The best are chosen by an early loss, which may tell more about the kept streams than the outcome does."""
+    study = ask("branching", with_sweep(branched(np.random.default_rng(3), 16, 2, {"init": 0.05, "all": 0.02})))
+    table = next(table for table in study.tables if table.name == "branching_slopes").frame.set_index("redrawn")
+    order = next(family.rows for family in study.families if family.redrawn == ("order",))
+    drawn = order[order["kind"] == "random"]
+    assert 5 <= drawn["parent"].nunique() < order["parent"].nunique() == 16
+    codes = np.unique(drawn["parent"], return_inverse=True)[1]
+    alone = slope(drawn["parent_outcome"].to_numpy(), drawn["outcome"].to_numpy(), codes)
+    assert table.loc["order", "random parents alone"] == alone.plain(2) != table.loc["order", "handed on"]
+
+
 def with_sweep(truths: list[Truth]):  # type: ignore[no-untyped-def]
     observations = simulate(truths)
     observations.sweeps = [{"argv": ["python", "-m", "sweeps.branch", "--best", "3", "--at", "1500"]}]
