@@ -176,10 +176,11 @@ def _matches(
 
 
 def _kinds(observations: Observations, related: pd.DataFrame, chosen: list[Choice]) -> list[str]:
-    """Return the kind of each child's parent: best, random, named or descended.
+    """Return the kind of each child's parent: best, random, picked, named or descended.
 
-    The sweep that planned the child says it: a best parent whose own run was super is a named one of a later sweep.
-    A descended parent is itself a child of a named one.
+    The sweep that planned the child says it: a best parent whose own run was super is a picked one of a later sweep.
+    Parents that ``--parents`` named are picked if they are random seeds, and descended if they are children of others.
+    The rest are named: they are no random seeds of the store, so they were chosen by other results than picked ones.
     """
     descended = observations.once(first_ancestors)
     anyhow: dict[str, str] = {}
@@ -190,7 +191,9 @@ def _kinds(observations: Observations, related: pd.DataFrame, chosen: list[Choic
         sweep = next((c for c in chosen if child in c.planned), None)
         default = "random" if generation == 1 else "named"
         kind = (sweep.kinds if sweep else anyhow).get(parent, default)
-        kinds.append("descended" if kind == "named" and parent in descended else kind)
+        if kind == "named":
+            kind = "descended" if parent in descended else "picked" if generation == 1 else "named"
+        kinds.append(kind)
     return kinds
 
 
@@ -329,9 +332,10 @@ def _fill(study: Branching) -> None:
     study.tables.append(Table("branching_children", "Every child", children, open=False, code=("run_id", "parent")))
     study.notes.append(
         "Only children are judged, because the best parents were chosen by their own validation loss. The families of "
-        "the best parents show what promising seeds pass on, those of random parents what any seed passes on. A "
-        "descended parent is itself a child of a named one. Parents with a common ancestor are one line: they share "
-        "streams, so for all such parents a line counts as one family."
+        "the best parents show what promising seeds pass on, those of random parents what any seed passes on. "
+        "Parents given by --parents are picked (random seeds of the store), descended (children of such parents) or "
+        "named (others). Parents with a common ancestor are one line: they share streams, so for all such parents a "
+        "line counts as one family."
     )
     if slopes:
         study.notes.append(

@@ -144,6 +144,7 @@ def test_parents_with_a_common_ancestor_are_one_line() -> None:
 
 
 def test_a_best_parent_that_is_named_later_keeps_its_first_children_apart() -> None:
+    """It was picked in this census; a parent that is no random seed of the store was chosen by other results."""
     shared = {"train.steps": 3000, "eval.every": 500}
     census = [Truth({"seed": s, **shared}, 1800 if s == 7 else 9000 + s) for s in range(30)]
     first = [Truth({"seed": 7, "seeds.order": 40 + k, **shared}, 8000 + k) for k in range(4)]
@@ -157,7 +158,7 @@ def test_a_best_parent_that_is_named_later_keeps_its_first_children_apart() -> N
     named = row(census[7]).result.run_id
     observations.sweeps = [record(["--best", "1", "--at", "1500"], first), record(["--parents", named], later)]
     shares = ask("branching", observations).tables[0].frame.set_index("parents")["super"]
-    assert shares.to_dict() == {"1 best": "0 of 4", "1 named": "5 of 5"}
+    assert shares.to_dict() == {"1 best": "0 of 4", "1 picked": "5 of 5"}
 
 
 @pytest.mark.parametrize("later", [{"replicate": 7}, {"train.steps": 6000}], ids=["repeated", "longer"])
