@@ -77,7 +77,8 @@ def analyse(observations: Observations, question: Question) -> Repeats:
     study.notes.append(
         "The run that made a seed a candidate is never counted among its repeats. Two tests judge candidates: Fisher's "
         "exact test of its repeats against other seeds (more often than others), and the exact binomial test against "
-        "one half (in most repeats). Both use a false-discovery rate of 5% over the candidates."
+        "one half (in most repeats). Both use a false-discovery rate of 5% over the candidates of one kind of repeat. "
+        "Fisher's test of all of them together has a level of 5%. Several kinds are not corrected for their number."
     )
     if any(len(test.free) > 1 for test in tests):
         study.notes.append("If two streams are redrawn, the counted repeats share no seed of either stream.")
