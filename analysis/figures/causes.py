@@ -131,7 +131,8 @@ def layer_shares(study: Layers) -> Drawing:
     control = "no bit changed"
     frame = frame[["transplant", "layer", "value", "low", "high", control]]
     size = frame["value"].abs().groupby(frame["layer"]).mean().sort_values(ascending=False)
-    names = list(dict.fromkeys(frame["transplant"]))[: len(SERIES)]
+    every = list(dict.fromkeys(frame["transplant"]))
+    names = every[: len(SERIES)]
     n, k = len(size), len(names)
     figure, axes = canvas(height=max(2.0, 1.0 + (0.22 + 0.14 * k) * n + 0.17 * k))
     axes.grid(axis="x")
@@ -165,6 +166,8 @@ def layer_shares(study: Layers) -> Drawing:
         "← donor). The shares of a transplant multiply to its total. Grey: negative controls, layers that start "
         "constant."
     )
+    if len(every) > k:
+        caption += f" Drawn are the first {k} of {len(every)} transplants; the table has all."
     return Drawing("layer_shares", "What each layer's initial weights contribute", caption, figure, frame)
 
 
