@@ -84,9 +84,12 @@ def test_the_order_is_a_function_of_the_number_of_the_sequence(
         assert abs(np.mean(corpora == i) - shares[i]) <= 6 * spread + 1e-9
 
 
-@given(st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1e6), min_size=1), st.floats(0.01, 100))
+WEIGHTS = st.floats(0, 1e6, allow_subnormal=False)  # the smallest times a factor would be 0: another mixture
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), WEIGHTS, min_size=1), st.floats(0.01, 100))
 def test_shares_add_up_to_one_whatever_the_unit(weights: dict[str, float], factor: float) -> None:
-    if not any(w * factor > 0 for w in weights.values()):
+    if not any(weights.values()):
         return
     hashes = {"a": "11", "b": "22", "c": "33", "d": "33"}
     shares = shares_by_hash(weights, hashes)
