@@ -10,7 +10,7 @@ is a candidate with all its repeats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -20,22 +20,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.chosen import chosen
-from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
 from analysis.observations import (
     CONDITION_SETTINGS,
     Observations,
     as_text,
-    differing_settings,
-    floats,
     in_words,
     is_derived,
     varying_columns,
 )
 from analysis.populations import STREAMS, Population, drawn, listed
 from analysis.records import recorded_parents, repeats_elsewhere, typed
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.replication import Counts
 from analysis.studies.branching import first_ancestors
+from analysis.studies.hits import FEWEST_OTHERS, Hit, rare_outcome
 
 SEEDS: Final = [f"seed_{stream}" for stream in STREAMS]
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
@@ -55,33 +51,11 @@ TAG_PARTS: Final = {
     "path": ("rows", "products", "compiled", "compiler"),
 }
 """Parts of the numerics tag that define these kinds of repeat."""
-FEWEST_OTHERS: Final = 20
-"""Smallest number of other seeds for their rate."""
 FEWEST_CONTROLS: Final = 5
 """Smallest number of controls, with one run each, for their rate."""
 NEEDED: Final = [*SEEDS, "seed", "seed_perturb", "started_at", "weights_hash", "numerics", "config.precision",
                  "config.perturb.ulps"]  # fmt: skip
 """Columns by which repeats are found: a choice of rows from all columns of a store takes many times longer."""
-RARE: Final = 0.1
-"""Share of seeds that are hits if none is super: the fastest tenth."""
-MOST_FREQUENT: Final = 0.5
-"""Largest share of seeds for which an outcome is rare enough to be a hit."""
-
-
-@dataclass(frozen=True)
-class Hit:
-    """The rare outcome that defines candidates, for the runs of one condition."""
-
-    words: str
-    """Its name in a sentence: ``super``, ``among the fastest tenth``."""
-    definition: str
-    flags: pd.Series
-    """Per run: 1 if it is a hit, 0 if not, NaN if not known."""
-
-    def counts(self, runs: Sequence[str]) -> Counts:
-        """Return the numbers of hits and of judged runs."""
-        known = self.flags.reindex(list(runs)).dropna()
-        return int(known.sum()), len(known)
 
 
 @dataclass(frozen=True)
@@ -253,48 +227,8 @@ class _Condition:
 
     @cached_property
     def hit(self) -> Hit:
-        """Super by accuracy in the diary's regime, by time elsewhere; a less rare outcome if no seed is super."""
-        options: list[Callable[[], Hit | None]] = [lambda: self._by_accuracy("super"), lambda: self._by_time(None)]
-        if differing_settings(self.rows.iloc[0]):
-            options.reverse()
-        options += [lambda: self._by_accuracy("super", "fast"), lambda: self._by_time(RARE)]
-        usable = [hit for option in options if (hit := option()) is not None]
-        for hit in usable:
-            hits, n = hit.counts(list(self.population.index))
-            if hits and (hits <= MOST_FREQUENT * n or n < FEWEST_OTHERS):  # named seeds may all be super
-                return hit
-        return usable[0]
-
-    def _by_accuracy(self, *classes: str) -> Hit:
-        horizon = DIARY.horizon_of(self.population)
-        accuracy = accuracy_at(self.observations.curves_of(self.judged.index), self.judged.index, horizon)
-        label = DIARY.classify(accuracy, self.judged["status"] == "diverged")
-        least = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
-        flags = label.isin(classes).astype(float).where(label != UNJUDGED)
-        return Hit(" or ".join(classes), f"validation accuracy above {least:.0%} at step {horizon:,}", flags)
-
-    def _by_time(self, rare: float | None) -> Hit | None:
-        """Return the hit "three times faster than the median seed", or "among the fastest share ``rare``"."""
-        times = self.observations.times(self.population)
-        if rare is not None and len(times) < FEWEST_OTHERS:
-            return None
-        if rare is not None:
-            words, threshold = (
-                "among the fastest tenth",
-                float(np.sort(times.right)[max(0, int(rare * len(times)) - 1)]),
-            )
-        else:
-            try:
-                judged = judge_by_time(times, floats(self.population["config.train.steps"]))
-            except NotEnoughData:
-                return None
-            words, threshold = "super by time", judged.threshold
-        if not np.isfinite(threshold):
-            return None
-        early = self.observations.times(self.judged).right <= threshold
-        long = floats(self.judged["config.train.steps"]) >= threshold
-        flags = pd.Series(np.where(long, early.astype(float), np.nan), index=self.judged.index)
-        return Hit(words, f"generalised by step {threshold:,.0f}", flags)
+        """The rare outcome of this condition."""
+        return rare_outcome(self.observations, self.population, self.judged)
 
     def kinds(self) -> list[Kind]:
         """Return the kinds of repeat that have a candidate."""

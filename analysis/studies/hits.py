@@ -1,0 +1,93 @@
+"""The rare outcome by which seeds are candidates: super, fast, or among the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
+from analysis.observations import Observations, differing_settings, floats
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.replication import Counts
+
+FEWEST_OTHERS: Final = 20
+"""Smallest number of other seeds for their rate."""
+RARE: Final = 0.1
+"""Share of seeds that are hits if none is super: the fastest tenth."""
+MOST_FREQUENT: Final = 0.5
+"""Largest share of seeds for which an outcome is rare enough to be a hit."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """The rare outcome that defines candidates, for the runs of one condition."""
+
+    words: str
+    """Its name in a sentence: ``super``, ``among the fastest tenth``."""
+    definition: str
+    flags: pd.Series
+    """Per run: 1 if it is a hit, 0 if not, NaN if not known."""
+
+    def counts(self, runs: Sequence[str]) -> Counts:
+        """Return the numbers of hits and of judged runs."""
+        known = self.flags.reindex(list(runs)).dropna()
+        return int(known.sum()), len(known)
+
+
+def rare_outcome(observations: Observations, population: pd.DataFrame, judged: pd.DataFrame) -> Hit:
+    """Return the outcome that is rare in ``population``, as flags of the runs ``judged``.
+
+    Super by accuracy in the diary's regime, by time elsewhere; a less rare outcome if no seed is super.
+    """
+    options: list[Callable[[], Hit | None]] = [
+        lambda: _by_accuracy(observations, population, judged, "super"),
+        lambda: _by_time(observations, population, judged, None),
+    ]
+    if differing_settings(judged.iloc[0]):
+        options.reverse()
+    options += [
+        lambda: _by_accuracy(observations, population, judged, "super", "fast"),
+        lambda: _by_time(observations, population, judged, RARE),
+    ]
+    usable = [hit for option in options if (hit := option()) is not None]
+    for hit in usable:
+        hits, n = hit.counts(list(population.index))
+        if hits and (hits <= MOST_FREQUENT * n or n < FEWEST_OTHERS):  # named seeds may all be super
+            return hit
+    return usable[0]
+
+
+def _by_accuracy(observations: Observations, population: pd.DataFrame, judged: pd.DataFrame, *classes: str) -> Hit:
+    horizon = DIARY.horizon_of(population)
+    accuracy = accuracy_at(observations.curves_of(judged.index), judged.index, horizon)
+    label = DIARY.classify(accuracy, judged["status"] == "diverged")
+    least = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
+    flags = label.isin(classes).astype(float).where(label != UNJUDGED)
+    return Hit(" or ".join(classes), f"validation accuracy above {least:.0%} at step {horizon:,}", flags)
+
+
+def _by_time(
+    observations: Observations, population: pd.DataFrame, judged: pd.DataFrame, rare: float | None
+) -> Hit | None:
+    """Return the hit "three times faster than the median seed", or "among the fastest share ``rare``"."""
+    times = observations.times(population)
+    if rare is not None and len(times) < FEWEST_OTHERS:
+        return None
+    if rare is not None:
+        words, threshold = "among the fastest tenth", float(np.sort(times.right)[max(0, int(rare * len(times)) - 1)])
+    else:
+        try:
+            speed = judge_by_time(times, floats(population["config.train.steps"]))
+        except NotEnoughData:
+            return None
+        words, threshold = "super by time", speed.threshold
+    if not np.isfinite(threshold):
+        return None
+    early = observations.times(judged).right <= threshold
+    long = floats(judged["config.train.steps"]) >= threshold
+    flags = pd.Series(np.where(long, early.astype(float), np.nan), index=judged.index)
+    return Hit(words, f"generalised by step {threshold:,.0f}", flags)
