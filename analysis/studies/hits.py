@@ -31,6 +31,8 @@ class Hit:
     definition: str
     flags: pd.Series
     """Per run: 1 if it is a hit, 0 if not, NaN if not known."""
+    accuracy: pd.Series | None = None
+    """Per run: the validation accuracy that was judged; None if times were."""
 
     def counts(self, runs: Sequence[str]) -> Counts:
         """Return the numbers of hits and of judged runs."""
@@ -67,7 +69,8 @@ def _by_accuracy(observations: Observations, population: pd.DataFrame, judged: p
     label = DIARY.classify(accuracy, judged["status"] == "diverged")
     least = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
     flags = label.isin(classes).astype(float).where(label != UNJUDGED)
-    return Hit(" or ".join(classes), f"validation accuracy above {least:.0%} at step {horizon:,}", flags)
+    definition = f"validation accuracy above {least:.0%} at step {horizon:,}"
+    return Hit(" or ".join(classes), definition, flags, accuracy)
 
 
 def _by_time(

@@ -197,6 +197,13 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         f"{what_repeats(kind)}: {n} candidate{'s' * (n > 1)}, {hit} again in {shown} repeats, "
         f"{result.pooled.percent(0)}; {verdict(test)}."
     )
+    beside: list[Finding] = []
+    if kind.hit.accuracy is not None:  # a threshold alone does not tell a near miss from an ordinary run
+        again = kind.hit.accuracy[[run for unit in kind.candidates for run in unit.repeats]]
+        value = f"{again.median():.1%} in the median, {again.min():.1%} at least"
+        about = f"The validation accuracy of these repeats is {value}."
+        text += f" {about}"
+        beside.append(Finding(f"accuracy of repeats, {test.name}", value, about, listed=False))
     judged = zip(result.candidates, kind.candidates, strict=True)
     bases = sorted({(c.base.percent(), unit.others_words) for c, unit in judged if c.base is not None})
     if bases:
@@ -214,7 +221,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         share = test.controls.percent(0)
         text += f" Ordinary controls: {share} of the repeats of {ordinary} seed{'s' * (ordinary > 1)}."
     label = f"{hit} again, {test.name}"
-    study.findings.append(Finding(label, shown, text, result.pooled, headline=headline))
+    study.findings += [Finding(label, shown, text, result.pooled, headline=headline), *beside]
     if test.agreement is not None:
         a = test.agreement
         value = f"{a.value:.2f} ({a.low:.2f} to {a.high:.2f})"

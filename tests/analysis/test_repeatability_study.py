@@ -13,7 +13,7 @@ from analysis.statistics.replication import Verdict
 from analysis.studies.families import decay_families
 from analysis.studies.repeatability import verdict
 from tests.analysis.questions import ask, needs
-from tests.analysis.simulate import Truth, census, mixture_times, row, simulate
+from tests.analysis.simulate import Truth, census, curve, mixture_times, row, simulate
 
 
 def again(truths: list[Truth], times: int, spread: float, rng: np.random.Generator) -> list[Truth]:
@@ -42,12 +42,17 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     rng = np.random.default_rng(11)
     seeds = census(300, rng)
     winners, ordinary = [t for t in seeds if t.time < 2000][:6], [t for t in seeds if not t.fast][:6]
-    store = simulate(seeds + again(winners + ordinary, 8, 0.01, rng) + afresh(winners + ordinary, 8, rng, order=5000))
+    repeats = again(winners, 8, 0.01, rng)
+    others = again(ordinary, 8, 0.01, rng) + afresh(winners + ordinary, 8, rng, order=5000)
+    store = simulate(seeds + repeats + others)
     study = ask("repeatability", store)
     ulp, order = study.tests
     assert (ulp.name, order.name) == ("ulp", "split + init")
     assert (ulp.result.pooled.value, ulp.result.pooled.n) == (1, 48)
     assert "a property of the seed's streams" in study.findings[0].text
+    (accuracy,) = [f.shown for f in study.findings if f.label == "accuracy of repeats, ulp"]
+    lowest = min(curve(t, [3000])[0].val_acc for t in repeats)
+    assert accuracy.endswith(f"{lowest:.1%} at least") and accuracy in study.findings[0].text
     assert ulp.controls is not None and (ulp.controls.value, ulp.controls.n) == (0, 6)
     assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
     assert "no sign" in verdict(order)
