@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -153,7 +155,7 @@ def layer_shares(study: Layers) -> Drawing:
             color=SERIES[i],
             fontsize=SMALL,
         )
-    axes.set_yticks(np.arange(n)[::-1], size.index.tolist())
+    axes.set_yticks(np.arange(n)[::-1], [fill(layer, 20, break_long_words=False) for layer in size.index])
     axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(-0.6, n - 0.4)
     _factor_ticks(axes, float(frame["low"].min()), float(frame["high"].max()))
@@ -173,6 +175,13 @@ def layer_shares(study: Layers) -> Drawing:
 
 def _factor_ticks(axes: Axes, low: float, high: float) -> None:
     """Label an axis of log ratios by the ratios."""
+    decades = (high - low) / np.log(10)
+    if decades > 3:
+        every = int(np.ceil(decades / 4))
+        powers = [p for p in range(-every * 20, every * 20 + 1, every) if low <= p * np.log(10) <= high]
+        labels = [f"{10.0**p:,.0f}" if p >= 0 else f"{10.0**p:g}" for p in powers]
+        axes.set_xticks(np.log(10) * np.array(powers), labels)
+        return
     ratios = [0.05, 0.1, 0.2, 0.33, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2, 3, 5, 10, 20]
     shown = [r for r in ratios if low - 0.05 <= np.log(r) <= high + 0.05]
     while len(shown) > 7:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from analysis.figures.style import LIGHT, PALETTE
+from analysis.figures.causes import _factor_ticks
+from analysis.figures.style import LIGHT, PALETTE, canvas
 
 # Machado, Oliveira and Fernandes (2009), full deficiency, on linear sRGB.
 EYES = {
@@ -55,3 +56,11 @@ def test_colours_stand_out_from_the_paper(dark: bool) -> None:
     assert contrast(PALETTE["soft"][dark], paper) >= 4.5
     assert contrast(PALETTE["ink"][dark], paper) >= 12
     assert LIGHT["paper"] == PALETTE["paper"][0]
+
+
+def test_wide_ratios_are_labelled_in_decades() -> None:
+    _, axes = canvas()
+    _factor_ticks(axes, np.log(0.0009), np.log(5e6))
+    labels = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert labels == ["0.001", "1", "1,000", "1,000,000"]
+    assert np.exp(axes.get_xticks()) == pytest.approx([1e-3, 1, 1e3, 1e6])
