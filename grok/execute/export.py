@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from grok.config.common import SinksConfig
-from grok.execute.logged import in_mlflow, in_tensorboard, in_wandb_offline, in_wandb_online
+from grok.execute.logged import WRITTEN_FROM, in_mlflow, in_tensorboard, in_wandb_offline, in_wandb_online
 from grok.gpt.logging.sinks import EVALUATION_NAMES, MLflow, TensorBoard, WeightsAndBiases, run_folder
 from grok.masking import without_secrets
 from grok.plugins import RunSink, build
@@ -132,7 +132,8 @@ def _settings(row: Mapping[str, Any], store: Store) -> dict[str, Any]:
     seeds = {name: value for name, value in row.items() if name.startswith("seed")}
     outcome = {f"outcome.{name}": row[name] for name in OUTCOMES if row[name] is not None}
     place = {"store": str(store.layout.root.resolve()), "numerics": row["numerics"], "own_code": row.get("own_code")}
-    return {n: v for n, v in {**settings, **seeds, **outcome, **place}.items() if v is not None}
+    described = {WRITTEN_FROM: "store", **settings, **seeds, **outcome, **place}
+    return {name: value for name, value in described.items() if value is not None}
 
 
 def _numbers(point: Mapping[str, Any]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from grok.execute.export import export
 from grok.execute.logged import in_tensorboard
 from grok.records import RunResult
 from grok.store import StoreWriter, open_store
-from grok.store.testing import example_rows
+from grok.store.testing import example_row, example_rows
 
 
 @pytest.fixture
@@ -177,18 +177,47 @@ def test_a_missing_package_is_named_with_what_installs_it(
 
 def test_what_a_language_model_logged_itself_stays(tmp_path: Path) -> None:
     """It has every step, and the end of an older version's log is not marked."""
-    (tmp_path / "events.out.tfevents.1").write_bytes(b"steps")
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"train/loss")
     assert in_tensorboard(tmp_path, live=True)
     assert not in_tensorboard(tmp_path, live=False) and not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def language_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    settings = {"mode": "gpt", "experiment": "gpt/shakespeare_char", "data": {"path": "/data"}}
+    with StoreWriter("S") as writer:
+        writer.commit([example_row(seed, settings=settings) for seed in range(3)])
+    return "S"
+
+
+def test_a_killed_export_of_a_language_model_is_written_anew(
+    language_models: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard")
+    words = ["export", language_models, "--tensorboard", "tb"]
+    assert store_command(words) == 0
+    first, second, third = files = sorted(Path("tb").glob("*/*"))
+    before = [scalars(file.parent) for file in files]
+    whole = third.read_bytes()
+    first.write_bytes(first.read_bytes()[:100])  # as if killed before its settings
+    second.write_bytes(second.read_bytes()[:-3])  # within the last record
+    capsys.readouterr()
+    assert store_command(words) == 0
+    assert capsys.readouterr().out == "2 runs written, 1 were there already\n"
+    assert [scalars(file.parent) for file in files] == before and third.read_bytes() == whole
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own queries
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_logs_can_be_read_by_their_own_readers(store: str) -> None:
+@pytest.mark.parametrize("kind", ["store", "language_models"])
+def test_the_logs_can_be_read_by_their_own_readers(kind: str, request: pytest.FixtureRequest) -> None:
+    store = str(request.getfixturevalue(kind))
     pytest.importorskip("tensorboard")
     pytest.importorskip("mlflow")
-    words = ["--tensorboard", "tb", "--mlflow", "sqlite:///m.db", "--wandb", "seeds"]
+    address = f"sqlite:///{Path.cwd()}/m.db"  # MLflow remembers a database by its address
+    words = ["--tensorboard", "tb", "--mlflow", address, "--wandb", "seeds"]
     command = [sys.executable, "-m", "grok", "store", "export", store, *words]  # W&B remembers its folder by process
     for said in ("3 runs written", "0 runs written, 3 were there already"):
         environment = {**os.environ, "WANDB_DIR": str(Path.cwd())}
@@ -198,7 +227,7 @@ def test_the_logs_can_be_read_by_their_own_readers(store: str) -> None:
 
     content = open_store(store)
     last = content.runs().set_index("run_id")["val_loss"]
-    client = MlflowClient("sqlite:///m.db")
+    client = MlflowClient(address)
     experiment = client.get_experiment_by_name("S")
     entries = client.search_runs([experiment.experiment_id])
     assert len(entries) == 3
