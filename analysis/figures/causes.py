@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from textwrap import fill
 
 import numpy as np
@@ -17,6 +18,7 @@ from analysis.figures.style import (
     GREY,
     INK,
     LIGHT,
+    LINE,
     ROSE,
     SERIES,
     SMALL,
@@ -31,6 +33,7 @@ from analysis.studies.crossed import Crossed
 from analysis.studies.layers import Layers
 from analysis.studies.prediction import Prediction
 from analysis.studies.repeatability import MORE_OFTEN, MOST_REPEATS, Repeats
+from analysis.studies.transplants import Transplant
 
 SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "#c67e1b"])
 """Colours from early to late. None is a colour of the palette, so a dark page does not replace them."""
@@ -128,48 +131,70 @@ def heat_map(study: Crossed) -> Drawing | None:
 
 
 def layer_shares(study: Layers) -> Drawing:
-    """Draw each layer's Shapley share with its interval, the transplants side by side."""
+    """Draw each layer's Shapley share with its interval: a block of rows for each set of layers that were exchanged."""
     frame = study.shares.rename(columns={"Shapley share": "value"})
     control = "no bit changed"
     frame = frame[["transplant", "layer", "value", "low", "high", control]]
-    size = frame["value"].abs().groupby(frame["layer"]).mean().sort_values(ascending=False)
-    every = list(dict.fromkeys(frame["transplant"]))
-    names = every[: len(SERIES)]
-    n, k = len(size), len(names)
-    figure, axes = canvas(height=max(2.0, 1.0 + (0.22 + 0.14 * k) * n + 0.17 * k))
+    sets: dict[frozenset[str], list[Transplant]] = {}
+    for result in study.results:
+        sets.setdefault(frozenset(result.transplant.factors), []).append(result.transplant)
+    hues = SERIES[:-1]  # the last one is that of controls
+    few = len(study.results) <= len(hues)
+    whose = {r.transplant.name: r.transplant.name if few else r.transplant.recipient for r in study.results}
+    counts = Counter(whose.values())
+    named = list(counts) if len(counts) <= len(hues) else []
+    colours = {name: SERIES[named.index(who)] if who in named else BLUE for name, who in whose.items()}
+    labels = named if few else [f"{name} ← {counts[name]} donor{'s' * (counts[name] > 1)}" for name in named]
+
+    line = 0.14 if few else 0.09
+    heights = {names: 0.22 + line * len(ones) for names, ones in sets.items()}
+    inches = sum(len(names) * height for names, height in heights.items())
+    figure, axes = canvas(height=max(2.0, 1.0 + inches + 0.17 * len(labels)))
     axes.grid(axis="x")
     axes.grid(visible=False, axis="y")
     axes.axvline(0, color=SOFT, linewidth=0.8)
-    for i, name in enumerate(names):
-        here = frame[frame["transplant"] == name].set_index("layer").reindex(size.index)
-        y = np.arange(n)[::-1] + (0.5 - (i + 0.5) / k) * 0.7
-        colours = [GREY if c is not None and not pd.isna(c) and bool(c) else SERIES[i] for c in here[control]]
-        axes.hlines(y, here["low"], here["high"], colors=colours, linewidth=3, alpha=0.35)
-        axes.scatter(here["value"], y, s=28, color=colours, zorder=3, edgecolors="none")
+    top, middles = 0.0, {}
+    for number, (names, ones) in enumerate(sorted(sets.items(), key=lambda item: (-len(item[1]), len(item[0])))):
+        if number:
+            axes.axhline(top, color=LINE, linewidth=0.8)
+        here = frame[frame["transplant"].isin([t.name for t in ones])]
+        size = here["value"].abs().groupby(here["layer"]).mean().sort_values(ascending=False)
+        for layer in size.index:
+            middles[number, layer] = top - heights[names] / 2
+            rows = here[here["layer"] == layer].set_index("transplant").loc[[t.name for t in ones]]
+            y = top - 0.11 - line * (np.arange(len(ones)) + 0.5)
+            shades = [
+                GREY if c is not None and not pd.isna(c) and bool(c) else colours[n] for n, c in rows[control].items()
+            ]
+            axes.hlines(y, rows["low"], rows["high"], colors=shades, linewidth=3 if few else 2, alpha=0.35)
+            axes.scatter(rows["value"], y, s=28 if few else 14, color=shades, zorder=3, edgecolors="none")
+            top -= heights[names]
+    for i, label in enumerate(labels):
         axes.annotate(
-            name,
+            label,
             (0, 1),
             xycoords="axes fraction",
-            xytext=(0, 4 + 12 * (k - 1 - i)),
+            xytext=(0, 4 + 12 * (len(labels) - 1 - i)),
             textcoords="offset points",
             color=SERIES[i],
             fontsize=SMALL,
         )
-    axes.set_yticks(np.arange(n)[::-1], [fill(layer, 20, break_long_words=False) for layer in size.index])
+    axes.set_yticks(list(middles.values()), [fill(layer, 20, break_long_words=False) for _, layer in middles])
     axes.tick_params(axis="y", labelcolor=INK)
-    axes.set_ylim(-0.6, n - 0.4)
+    axes.set_ylim(top, 0)
     _factor_ticks(axes, float(frame["low"].min()), float(frame["high"].max()))
     if study.is_time:
         axes.set_xlabel("ratio of times\n(left of 1: faster with the donor's weights)")
     else:
         axes.set_xlabel("ratio of the odds of a wrong answer\n(left of 1: better with the donor's weights)")
     caption = (
-        "Shapley share of each layer's initial weights with 95% intervals, one colour per transplant (recipient "
+        "Shapley share of each layer's initial weights with 95% intervals, one point per transplant (recipient "
         "← donor). The shares of a transplant multiply to its total. Grey: negative controls, layers that start "
         "constant."
     )
-    if len(every) > k:
-        caption += f" Drawn are the first {k} of {len(every)} transplants; the table has all."
+    if not few:
+        caption += " One colour per recipient." if named else ""
+        caption += " Transplants in which other layers were exchanged have rows of their own." * (len(sets) > 1)
     return Drawing("layer_shares", "What each layer's initial weights contribute", caption, figure, frame)
 
 

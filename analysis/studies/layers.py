@@ -14,11 +14,20 @@ from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
 from analysis.statistics.shapley import Attribution, Null, additive_share, attribute, shuffled
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.outcomes import MOST_CENSORED, Outcome, outcome, wrong_log_odds
+from analysis.studies.outcomes import (
+    MOST_CENSORED,
+    Outcome,
+    change_in_words,
+    outcome,
+    ratio_in_words,
+    wrong_log_odds,
+)
 from analysis.studies.transplants import Transplant, transplants
 
 ALARM = 0.05
 """p-value (Holm, over the layers of a transplant) below which a layer is named."""
+MOST_TOLD = 4
+"""Largest number of transplants of one set of layers that get a sentence each; more are rows of a table."""
 FEWEST_POOLED = 3
 """Smallest number of pairs of seeds for a mean over transplants."""
 
@@ -103,10 +112,42 @@ def analyse(observations: Observations, question: Question) -> Layers:
         about_pooled=about_pooled,
     )
     _notes(study, len(results) - len(kept))
-    for result in kept:
-        _findings(study, result)
-    _tables(study)
+    many: list[Result] = []
+    for same in _by_layers(kept):
+        if len(same) > MOST_TOLD:
+            study.findings.append(_overview(same, study.is_time))
+            many += same
+        for result in same:
+            _findings(study, result, in_words=len(same) <= MOST_TOLD)
+    _tables(study, many)
     return study
+
+
+def _by_layers(results: list[Result]) -> list[list[Result]]:
+    """Return the transplants with equal layers together, those with the most transplants first."""
+    sets: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        sets.setdefault(tuple(sorted(result.transplant.factors)), []).append(result)
+    return sorted(sets.values(), key=len, reverse=True)
+
+
+def _overview(results: list[Result], is_time: bool) -> Finding:
+    """Return how many of several transplants change the outcome clearly, and in which direction."""
+    totals = [r.attribution.total.value for r in results if r.clear]
+    worse, better = sorted(v for v in totals if v > 0), sorted(-v for v in totals if v < 0)
+    layers = " and ".join(f"({f})" if " + " in f else f for f in results[0].transplant.factors)
+    words = ("slower", "faster") if is_time else ("larger odds of a wrong answer", "smaller odds of a wrong answer")
+    parts = [
+        f"{len(changes)} to {word} (by a factor of {ratio_in_words(np.exp(changes[0]))}"
+        + (f" to {ratio_in_words(np.exp(changes[-1]))})" if len(changes) > 1 else ")")
+        for changes, word in zip((worse, better), words, strict=True)
+        if changes
+    ]
+    text = f"{len(results)} transplants exchange {layers}. {len(totals)} of them change the outcome clearly" + (
+        f": {', '.join(parts)}." if parts else "."
+    )
+    shown = f"{len(totals)} of {len(results)} clear"
+    return Finding(f"transplants of {layers}", shown, text, headline=True)
 
 
 def _outcomes(observations: Observations) -> tuple[list[tuple[Transplant, Outcome]], NotEnoughData | None]:
@@ -222,31 +263,6 @@ def _identical(transplant: Transplant, factor: str) -> bool | None:
     return seen
 
 
-def in_words(change: Estimate, is_time: bool) -> str:
-    """Return a change of log time, or of the log odds of a wrong answer, as a ratio in words."""
-    ratio = np.exp([change.value, change.low, change.high])
-    if change.low <= 0 <= change.high:
-        value, low, high = map(_ratio, ratio)
-        what = "times as long" if is_time else "times the odds of a wrong answer"
-        return f"no clear change, {value} {what} ({low} to {high})"
-    if change.value > 0:
-        value, low, high = map(_ratio, ratio)
-        return f"{value} {'times slower' if is_time else 'times the odds of a wrong answer'} ({low} to {high})"
-    value, high, low = (_ratio(1 / r) for r in ratio)
-    return f"{value} {'times faster' if is_time else 'times smaller odds of a wrong answer'} ({low} to {high})"
-
-
-def _ratio(value: float) -> str:
-    """Return a ratio with about two significant digits.
-
-    >>> _ratio(0.694), _ratio(4.03), _ratio(22.4), _ratio(378_019.9), _ratio(3e12)
-    ('0.69', '4.0', '22', '380,000', '3e+12')
-    """
-    if value < 10:
-        return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
-    return f"{float(f'{value:.2g}'):,.0f}" if value < 1e9 else f"{value:.2g}"
-
-
 def _notes(study: Layers, left_out: int) -> None:
     first = study.results[0]
     runs = sum(len(r.transplant.rows) for r in study.results)
@@ -279,9 +295,9 @@ def _notes(study: Layers, left_out: int) -> None:
         study.notes.append(f"{left_out} transplants with another kind of outcome are left out.")
 
 
-def _findings(study: Layers, result: Result) -> None:
+def _findings(study: Layers, result: Result, in_words: bool) -> None:
     t, attribution = result.transplant, result.attribution
-    total = in_words(attribution.total, study.is_time)
+    total = change_in_words(attribution.total, study.is_time)
     text = f"{t.sentence}{f' ({t.setting})' if t.setting else ''}: {total}" + (
         "." if attribution.total.low <= 0 <= attribution.total.high else " than with its own."
     )
@@ -303,7 +319,9 @@ def _findings(study: Layers, result: Result) -> None:
         )
     elif len(ranked) > 1:
         text += " Too few combinations to test whether the shares are larger than without any pattern."
-    study.findings.append(Finding(f"all layers, {t.name}", total, text, attribution.total, headline=True))
+    study.findings.append(
+        Finding(f"all layers, {t.name}", total, text, attribution.total, headline=in_words, listed=in_words)
+    )
     try:
         rng = generator(f"additive share {t.name}")
         alone = additive_share(t.design, result.outcome.values, rng, result.outcome.rounding)
@@ -316,7 +334,7 @@ def _findings(study: Layers, result: Result) -> None:
                 f" Shuffled tables show {100 * null[0]:.0f}% ({100 * null[1]:.0f} to {100 * null[2]:.0f}; "
                 f"p = {result.null.additive_p:.2g})."
             )
-        study.findings.append(Finding(f"layers one by one, {t.name}", alone.percent(0), text, alone))
+        study.findings.append(Finding(f"layers one by one, {t.name}", alone.percent(0), text, alone, listed=in_words))
     except NotEnoughData:
         pass  # a fractional design: the notes say so
     for f in ranked:
@@ -338,11 +356,25 @@ def _percents(e: Estimate, total: float) -> list[str]:
     return [f"{100 * low:.0f}", f"{100 * high:.0f}"]
 
 
-def _tables(study: Layers) -> None:
+def _tables(study: Layers, many: list[Result]) -> None:
+    if many:
+        rows = [
+            {
+                "recipient ← donor": r.transplant.name,
+                "with the donor's weights": change_in_words(r.attribution.total, study.is_time),
+                "of that change": ", ".join(
+                    f"{f} {e.value / r.attribution.total.value:.0%}" for f, e in r.attribution.shapley.items()
+                )
+                if r.clear
+                else None,
+            }
+            for r in many
+        ]
+        study.tables.append(Table("transplants", "Total of each transplant, and each layer's part", pd.DataFrame(rows)))
     if len(study.pooled):
         scale = "log time" if study.is_time else "log odds of a right answer"
         caption = f"Mean over transplants: what the better weights are worth, by layer ({scale})"
-        study.tables.append(Table("pooled", caption, study.pooled.round(4)))
+        study.tables.append(Table("pooled", caption, study.pooled.round(2)))
     caption = "Shapley shares and main effects by transplant and layer (changes of the outcome)"
     study.tables.append(Table("shares", caption, study.shares.round(4)))
     if len(study.interactions):

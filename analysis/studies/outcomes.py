@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from analysis.criteria import DIARY, accuracy_at
 from analysis.observations import Observations, floats
-from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.estimate import Estimate, NotEnoughData
 
 MOST_CENSORED = 0.5
 """Largest share of runs without generalisation for an outcome of times."""
@@ -136,3 +136,28 @@ def outcome(observations: Observations, rows: pd.DataFrame) -> Outcome:
             return times
         return odds if odds.censored <= FEW_CUT_OFF else times
     return times
+
+
+def change_in_words(change: Estimate, is_time: bool) -> str:
+    """Return a change of log time, or of the log odds of a wrong answer, as a ratio in words."""
+    ratio = np.exp([change.value, change.low, change.high])
+    if change.low <= 0 <= change.high:
+        value, low, high = map(ratio_in_words, ratio)
+        what = "times as long" if is_time else "times the odds of a wrong answer"
+        return f"no clear change, {value} {what} ({low} to {high})"
+    if change.value > 0:
+        value, low, high = map(ratio_in_words, ratio)
+        return f"{value} {'times slower' if is_time else 'times the odds of a wrong answer'} ({low} to {high})"
+    value, high, low = (ratio_in_words(1 / r) for r in ratio)
+    return f"{value} {'times faster' if is_time else 'times smaller odds of a wrong answer'} ({low} to {high})"
+
+
+def ratio_in_words(value: float) -> str:
+    """Return a ratio with about two significant digits.
+
+    >>> [ratio_in_words(ratio) for ratio in (0.694, 4.03, 22.4, 378_019.9, 3e12)]
+    ['0.69', '4.0', '22', '380,000', '3e+12']
+    """
+    if value < 10:
+        return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
+    return f"{float(f'{value:.2g}'):,.0f}" if value < 1e9 else f"{value:.2g}"

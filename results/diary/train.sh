@@ -53,10 +53,12 @@ super_again() { # 3: is it the seed? Four ulps, the other product path, float64.
 }
 super_again 0
 
-# 1 and 2: the census, and branching from the best and a random seed of each stretch, in turns
+# 1 and 2: the census, and branching from the best and a random seed of each stretch up to seed 699, in turns: these are
+# more than 400 runs in which exactly one stream was redrawn
 for ((seed = first; seed < last; seed += 50)); do
   range="$seed:$((seed + 50))"
   grok sweep "seed=range(${range/:/,})" "${how[@]}" store.path="$store"
+  ((seed < 700)) || continue
   parents=(--store "$store" --seeds "$range" --best 1 --random 1 --at 1500)
   grok branch "${parents[@]}" --redraw split,init,order --times 4 "${how[@]}"
   grok branch "${parents[@]}" --redraw split+init,split+order,init+order --times 2 "${how[@]}"
@@ -74,7 +76,8 @@ grok sweep optim.weight_decay=0.01,0.1,1.0 'seed=range(0,8)' train.steps=20000 "
 grok sweep optim.weight_decay=0.0 'seed=range(0,8)' train.steps=100000 lanes=1 "${long[@]}"
 
 # 4: layers. Two of the best seeds and two random ones; embedding, second block and head against the rest, four donors
-# each, then every combination of single layers for the best one.
+# each. Then every combination of five parts, for the best one and a random one. Whole blocks, because attention and MLP
+# apart would be four times as many runs.
 recipients=$(python - "$store" "$first" "$last" <<'PYTHON'
 import sys
 from grok.store import open_store
@@ -97,8 +100,11 @@ for recipient in $recipients; do
     grok layers --recipient "$recipient" --donor "$donor" --factors "$halves" --replicates 2 "${how[@]}" store.path="$store"
   done
 done
-set -- $recipients
-grok layers --recipient "$1" --donor 900001 --replicates 2 "${how[@]}" store.path="$store"
+read -r best _ other _ <<< "$recipients"
+parts='embedding=token_embedding;positions=position_embedding;first block=blocks.0;second block=blocks.1;head=head'
+for recipient in $best $other; do
+  grok layers --recipient "$recipient" --donor 900005 --factors "$parts" --replicates 2 "${how[@]}" store.path="$store"
+done
 
 # 5: order seeds inside splits: 3 splits x 4 inits x 4 orders, each twice
 grok sweep 'seeds.split=range(0,3)' 'seeds.init=range(0,4)' 'seeds.order=range(0,4)' 'seeds.perturb=range(0,2)' \

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from matplotlib.collections import PathCollection
 from scipy import stats
 
+from analysis.figures import drawings
 from analysis.statistics.dyads import mean_over_pairs
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.spread import variance_ratio
@@ -23,11 +26,16 @@ LAYERS = ["token_embedding", "blocks.0.mlp", "final_norm", "head"]
 
 
 def transplant(
-    effects: dict[str, float], noise: float, rng: np.random.Generator, recipient: int = 50, donor: int = 77
+    effects: dict[str, float],
+    noise: float,
+    rng: np.random.Generator,
+    recipient: int = 50,
+    donor: int = 77,
+    layers: Sequence[str] = LAYERS,
 ) -> list[Truth]:
     truths = []
-    for bits in itertools.product([0, 1], repeat=len(LAYERS)):
-        taken = [name for name, bit in zip(LAYERS, bits, strict=True) if bit]
+    for bits in itertools.product([0, 1], repeat=len(layers)):
+        taken = [name for name, bit in zip(layers, bits, strict=True) if bit]
         for r in range(2):
             time = 4_000 * np.exp(sum(effects.get(n, 0.0) for n in taken) + rng.normal(0, noise))
             given = {
@@ -112,6 +120,31 @@ def test_transplants_are_pooled_by_their_spread_and_only_where_the_total_is_clea
     unclear = study.shares[study.shares["transplant"].str.startswith("seed 110")]
     assert unclear["% of the total"].isna().all()
     assert any("no clear change" in f.text and "than with its own" not in f.text for f in study.findings)
+
+
+def test_many_transplants_of_the_same_layers_are_rows_of_a_table() -> None:
+    rng = np.random.default_rng(21)
+    truths = transplant({"head": 0.4}, 0.02, rng, 100, 201)
+    changes = (0.7, 1.1, 1.6, -0.7, -0.3)
+    for donor, change in enumerate(changes, 202):
+        truths += transplant({"blocks.0.mlp": change}, 0.02, rng, 100, donor, ["token_embedding", "blocks.0.mlp"])
+    study = ask("layers", simulate(truths))
+    overview, alone = (f.text for f in study.findings if f.headline)
+    assert overview.startswith("5 transplants exchange blocks.0.mlp and token_embedding. 5 of them change the outcome")
+    words = re.search(
+        r"3 to slower \(by a factor of (.*) to (.*)\), 2 to faster \(by a factor of (.*) to (.*)\)", overview
+    )
+    assert words is not None
+    np.testing.assert_allclose([float(v) for v in words.groups()], np.exp([0.7, 1.6, 0.3, 0.7]), rtol=0.1)
+    assert f"seed {derive_seed(201, 'init')}" in alone
+    assert not any(f.listed and str(derive_seed(202, "init")) in f.text for f in study.findings)
+    (rows,) = (t.frame.set_index("recipient ← donor") for t in study.tables if t.name == "transplants")
+    assert len(rows) == 5 and not any(str(derive_seed(201, "init")) in name for name in rows.index)
+    (drawn,) = drawings(study)
+    axes = drawn.figure.axes[0]
+    assert len(axes.get_yticks()) == 2 + 4  # each set of layers has rows of its own
+    points = sum(len(c.get_offsets()) for c in axes.collections if isinstance(c, PathCollection))
+    assert points == 5 * 2 + 4
 
 
 @pytest.mark.slow
