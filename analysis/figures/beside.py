@@ -11,8 +11,8 @@ from analysis.figures.causes import intervals
 from analysis.figures.style import BLUE, SERIES, Drawing
 from analysis.studies.base import Study
 
-NAME_WIDTH, LABEL_WIDTH = 30, 20
-"""Largest number of characters per line of a population's name: beside an axis, beside a curve."""
+LABEL_WIDTH = 20
+"""Largest number of characters per line of a population's name beside its curve."""
 
 
 def _lines(name: str, width: int) -> str:
@@ -30,7 +30,7 @@ def super_shares(study: Study) -> Drawing | None:
     frame = pd.DataFrame(
         [
             {
-                "name": _lines(about, NAME_WIDTH),
+                "name": about,
                 "value": e.value,
                 "low": e.low,
                 "high": e.high,

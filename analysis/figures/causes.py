@@ -39,22 +39,28 @@ SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "
 """Colours from early to late. None is a colour of the palette, so a dark page does not replace them."""
 
 
+NAME_WIDTH = 24
+"""Largest number of characters in a line beside or below an axis."""
+
+
 def intervals(
     name: str, title: str, caption: str, frame: pd.DataFrame, colours: list[str], label: str, percent: bool
 ) -> Drawing:
     """Draw value and interval of each row (columns: name, value, low, high), first row on top."""
-    n = len(frame)
-    figure, axes = canvas(height=max(1.6, 0.9 + 0.3 * n))
+    names = [fill(name, NAME_WIDTH, break_long_words=False) for name in frame["name"]]
+    n, lines = len(frame), max(name.count("\n") for name in names) + 1
+    row = max(0.3, 0.06 + 0.17 * lines)
+    figure, axes = canvas(height=max(1.6, 0.9 + row * n))
     y = np.arange(n)[::-1]
     axes.grid(axis="x")
     axes.grid(visible=False, axis="y")
     axes.hlines(y, frame["low"], frame["high"], colors=colours, linewidth=3, alpha=0.35)
-    axes.scatter(frame["value"], y, s=34, color=colours, zorder=3, edgecolors="none")
+    axes.scatter(frame["value"], y, s=34, color=colours, zorder=3, edgecolors="none", clip_on=False)
     axes.axvline(0, color=SOFT, linewidth=0.8)
-    axes.set_yticks(y, frame["name"].tolist())
+    axes.set_yticks(y, names)
     axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(-0.7, n - 0.3)
-    axes.set_xlabel(label)
+    axes.set_xlabel(fill(label, NAME_WIDTH))
     if percent:
         axes.set_xlim(-0.01, max(0.3, min(1.02, float(frame["high"].max()) * 1.05)))
         axes.xaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
@@ -241,7 +247,10 @@ MOST_CANDIDATES = 30
 def repeat_candidates(study: Repeats) -> Drawing:
     """Draw, for the first kind of repeat, each candidate's share of hits and the share of other seeds."""
     test = study.tests[0]
-    frame = test.units.assign(name=test.units["candidate"], value=test.units["share"])
+    names = test.units["candidate"].str.replace(
+        r"(?<=[a-z]) ", "\u00a0", regex=True
+    )  # a line never ends within `init 4711`
+    frame = test.units.assign(name=names, value=test.units["share"])
     shown = frame.head(MOST_CANDIDATES)
     called = shown["verdict"].isin([MOST_REPEATS, MORE_OFTEN])
     caption = (

@@ -28,6 +28,8 @@ from analysis.studies.regimes import Regimes
 
 MOST: Final = 60
 """Largest number of lines per group, spread evenly over the runs in order of run_id."""
+FEW_LONGER: Final = 0.02
+"""Share of runs that may end beyond the axis: a few long runs would leave no room for all others."""
 CLASS_STYLES: Final = {
     "normal": (CLASS_COLOURS["normal"], 0.45, 0.7),
     "fast": (CLASS_COLOURS["fast"], 0.8, 0.9),
@@ -86,7 +88,9 @@ def seed_curves(census: Census) -> Drawing | None:
     if not drawn:
         return None
     data = pd.concat(drawn)[["run_id", "label", "step", "val_acc", "val_loss"]]
-    last = float(data["step"].max())
+    ends = census.curves[census.curves["run_id"].isin(label.index)].groupby("run_id")["step"].max()
+    last = float(ends.quantile(1 - FEW_LONGER, interpolation="higher"))
+    longer = int((ends > last).sum())
     top.set_xlim(0, last)
     top.set_ylim(-0.02, 1.03)
     top.set_ylabel("validation accuracy")
@@ -108,6 +112,9 @@ def seed_curves(census: Census) -> Drawing | None:
     caption = f"Up to {MOST} seeds of each class, evenly selected; the counts are of all {len(label):,} seeds."
     if styles is TIME_STYLES:
         caption += " Later: generalised, but not super."
+    if longer:
+        runs = f"{longer} runs go" if longer > 1 else "1 run goes"
+        caption += f" {runs} on beyond the axis, up to step {ends.max():,}."
     charts = tuple(
         Chart(
             Axis("step", 0, last),

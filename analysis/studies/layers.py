@@ -135,7 +135,7 @@ def _overview(results: list[Result], is_time: bool) -> Finding:
     """Return how many of several transplants change the outcome clearly, and in which direction."""
     totals = [r.attribution.total.value for r in results if r.clear]
     worse, better = sorted(v for v in totals if v > 0), sorted(-v for v in totals if v < 0)
-    layers = " and ".join(f"({f})" if " + " in f else f for f in results[0].transplant.factors)
+    layers = ", ".join(results[0].transplant.factors)
     words = ("slower", "faster") if is_time else ("larger odds of a wrong answer", "smaller odds of a wrong answer")
     parts = [
         f"{len(changes)} to {word} (by a factor of {ratio_in_words(np.exp(changes[0]))}"

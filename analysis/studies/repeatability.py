@@ -238,7 +238,11 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     table = test.units.assign(**{c: (100 * test.units[c]).round(1) for c in ("share", "low", "high")})
     table = table.rename(columns={"share": "share %", "low": "low %", "high": "high %"})
     caption = f"Candidates repeated: {what_repeats(kind).lower()}"
-    study.tables.append(Table(f"again_{name}", caption, table, open=n <= 20))
+    study.tables.append(
+        Table(
+            f"again_{name}", caption, table, open=n <= 20 and not any(t.name.startswith("again_") for t in study.tables)
+        )
+    )
 
 
 QUESTION = Question(

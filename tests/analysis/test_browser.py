@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+
+from analysis import report
+from tests.analysis.simulate import write
+from tests.analysis.test_layers_study import transplant
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install selenium)")
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
@@ -243,3 +248,20 @@ def test_the_table_of_all_seeds_draws_only_what_is_seen(driver: Any, page: Path)
         """
     )
     assert float(first.replace(",", "")) == seeds["generalised"].min()
+
+
+def test_no_number_of_a_long_table_is_cut_off(driver: Any, tmp_path: Path) -> None:
+    """Signed numbers below short names, such as `low`, need more room than the names."""
+    rng = np.random.default_rng(22)
+    truths = [t for donor in range(70, 80) for t in transplant({"head": -0.4}, 0.1, rng, 50, donor)]
+    store = write(truths, tmp_path / "store")
+    assert report.main([str(store), "--out", str(tmp_path / "out")]) == 0
+    shown(driver, tmp_path / "out" / "report.html")
+    drawn, cut = driver.execute_script(
+        """
+        document.querySelectorAll('details').forEach(part => part.open = true);
+        const cells = [...document.querySelectorAll('.long .view td.num')];
+        return [cells.length, cells.filter(cell => cell.scrollWidth > cell.clientWidth).map(cell => cell.textContent)];
+        """
+    )
+    assert drawn > 100 and cut == []

@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from analysis.figures.causes import _factor_ticks
-from analysis.figures.style import LIGHT, PALETTE, canvas
+from analysis.figures.causes import _factor_ticks, intervals
+from analysis.figures.curves import seed_curves
+from analysis.figures.style import BLUE, LIGHT, PALETTE, canvas
+from tests.analysis.questions import ask
+from tests.analysis.simulate import Truth, simulate
 
 # Machado, Oliveira and Fernandes (2009), full deficiency, on linear sRGB.
 EYES = {
@@ -64,3 +68,22 @@ def test_wide_ratios_are_labelled_in_decades() -> None:
     labels = [tick.get_text() for tick in axes.get_xticklabels()]
     assert labels == ["0.001", "1", "1,000", "1,000,000"]
     assert np.exp(axes.get_xticks()) == pytest.approx([1e-3, 1, 1e3, 1e6])
+
+
+def test_names_of_several_lines_do_not_overlap() -> None:
+    name = "precision=float32 (default); optim.weight_decay=0.1 (default)"
+    frame = pd.DataFrame([{"name": name, "value": 0.5, "low": 0.1, "high": 0.9}] * 5)
+    figure = intervals("any", "Any", "", frame, [BLUE] * 5, "share", True).figure
+    figure.draw_without_rendering()
+    extents = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert all(above.y0 >= below.y1 for above, below in itertools.pairwise(extents))
+    assert "\n" in figure.axes[0].get_yticklabels()[0].get_text()
+
+
+def test_a_few_longer_runs_do_not_squeeze_the_curves_of_all_others() -> None:
+    truths = [Truth({"seed": seed, "eval.every": 500}, 2_000 + 20 * seed) for seed in range(99)]
+    study = ask("census", simulate([*truths, Truth({"seed": 99, "train.steps": 50_000, "eval.every": 500}, 40_000)]))
+    drawing = seed_curves(study)
+    assert drawing is not None
+    assert drawing.figure.axes[0].get_xlim() == (0, 3_000)
+    assert drawing.caption.endswith("1 run goes on beyond the axis, up to step 50,000.")

@@ -130,7 +130,7 @@ def test_many_transplants_of_the_same_layers_are_rows_of_a_table() -> None:
         truths += transplant({"blocks.0.mlp": change}, 0.02, rng, 100, donor, ["token_embedding", "blocks.0.mlp"])
     study = ask("layers", simulate(truths))
     overview, alone = (f.text for f in study.findings if f.headline)
-    assert overview.startswith("5 transplants exchange blocks.0.mlp and token_embedding. 5 of them change the outcome")
+    assert overview.startswith("5 transplants exchange blocks.0.mlp, token_embedding. 5 of them change the outcome")
     words = re.search(
         r"3 to slower \(by a factor of (.*) to (.*)\), 2 to faster \(by a factor of (.*) to (.*)\)", overview
     )

@@ -162,14 +162,24 @@ class LongTable {
     const table = this.view.appendChild(make("table"));
     const group = table.appendChild(document.createElement("colgroup"));
     const head = table.createTHead().insertRow();
+    this.host.replaceChildren(bar, this.view);
+    const pen = document.createElement("canvas").getContext("2d");
+    const { fontSize, fontFamily } = getComputedStyle(table);  // its `font` is empty where the style has tabular numbers
+    pen.font = `${fontSize} ${fontFamily}`;
     let total = 0;
     this.data.columns.forEach((column, c) => {
       const cell = head.appendChild(make("th", column.kind === "number" ? "num" : "", column.name));
       cell.scope = "col";
-      let longest = column.name.length + 2;
+      let longest = "";
       const rows = Math.max(1, Math.floor(this.data.rows / 500));
-      for (let row = 0; row < this.data.rows; row += rows) longest = Math.max(longest, this.shownText(c, row).length + (column.kind === "code" ? 2 : 0));
-      const width = Math.min(column.kind === "code" ? 46 : 34, longest) * 7.6 + 18;
+      for (let row = 0; row < this.data.rows; row += rows) {
+        const text = this.shownText(c, row);
+        if (text.length > longest.length) longest = text;
+      }
+      // fonts differ in width by a third, so a number per character would cut numbers off
+      const plain = Math.max(...[`${column.name}  `, longest].map(words => pen.measureText(words).width));
+      const code = (Math.max(column.name.length, longest.length) + 2) * 7.6;
+      const width = column.kind === "code" ? Math.min(350, code) + 18 : Math.min(280, plain) + 22;
       group.appendChild(make("col")).style.width = `${width}px`;
       total += width;
     });
@@ -177,7 +187,6 @@ class LongTable {
     this.body = table.createTBody();
     sortHead([...head.cells], (column, way) => { this.sorted = [column, way]; this.apply(); });
     this.view.addEventListener("scroll", () => this.draw());
-    this.host.replaceChildren(bar, this.view);
   }
 
   apply() {
