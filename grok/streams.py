@@ -114,6 +114,16 @@ class Stream:
         return np.floor(self.uniform(n) * high).astype(np.int64)
 
 
+def redrawn_seeds(trajectory_id: str, redrawn: str, count: int) -> dict[str, int]:
+    """Return the new seeds, by stream or layer, of child number ``count`` of a run with ``redrawn`` streams.
+
+    They follow from the parent's trajectory: the same command gives the same children, two parents have no child in
+    common, and a child's seeds tell whose it is. ``redrawn``: streams joined by ``+``, as in ``split+init``.
+    """
+    fresh = Stream("sweep", int(trajectory_id[:15], 16)).at("branch", redrawn, count)
+    return {name: int(fresh.at(name).integers(1, 2**31)[0]) for name in redrawn.split("+")}
+
+
 def layer_seeds(names: list[str], layers: dict[str, int], init_seed: int) -> dict[str, int]:
     """Return the init seed of every tensor in ``names``.
 

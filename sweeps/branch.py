@@ -34,7 +34,7 @@ from grok.errors import ConfigError
 from grok.execute import execute
 from grok.execute.planned import name_runs
 from grok.store import Store, open_store
-from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
+from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed, redrawn_seeds
 from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
@@ -98,10 +98,8 @@ def choose(store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int)
 def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], times: int) -> Iterator[ArithmeticConfig]:
     """Yield the configs of ``parent``'s children: ``times`` runs for each set of redrawn streams.
 
-    The new seeds are a function of the parent's trajectory, the streams and the count. So the same command
-    gives the same children, and two parents have no child in common.
+    The new seeds are those of :func:`grok.streams.redrawn_seeds`.
     """
-    address = int(str(parent["trajectory_id"])[:15], 16)
     kept: dict[str, Any] = {}
     for stream in STREAMS:
         seed = int(parent[f"seed_{stream}"])
@@ -109,8 +107,7 @@ def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], time
     layers = json.loads(parent["config.seeds.layers"])
     for redrawn in redraws:
         for count in range(times):
-            fresh = Stream("sweep", address).at("branch", redrawn, count)
-            new = {s: int(fresh.at(s).integers(1, 2**31)[0]) for s in redrawn.split("+")}
+            new = redrawn_seeds(str(parent["trajectory_id"]), redrawn, count)
             streams = {f"seeds__{s}": seed for s, seed in new.items() if not s.startswith(LAYER)}
             redrawn_layers = {s.removeprefix(LAYER): seed for s, seed in new.items() if s.startswith(LAYER)}
             seeds = {**kept, **streams, "seeds__layers": layers | redrawn_layers}

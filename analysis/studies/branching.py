@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
@@ -27,8 +28,11 @@ from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import by_condition
 from analysis.studies.census import judged
 from analysis.studies.side_by_side import Beside
+from grok.streams import redrawn_seeds
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
+MOST_CHILDREN: Final = 100
+"""Largest number of children for which the seeds of a child are compared with those of its parent's children."""
 FEWEST: Final = 4
 """Smallest number of children of a reported family."""
 
@@ -102,8 +106,9 @@ def pairs(observations: Observations) -> pd.DataFrame:
 
     Generation 1: the parent is a random seed. Generation 2: it is not. A run that could be a child of several
     parents belongs to the one with most common streams; of equal ones, a random seed comes before others. A run that
-    `grok branch --parents` planned belongs to a parent named there: it was trained because of that parent's result.
-    A named parent that is no child of a random seed is nobody's child.
+    `grok branch --parents` planned belongs to a parent named there: it was trained because of that parent's result. Of
+    several it belongs to the one that its new seeds follow from. A named parent that is no child of a random seed is
+    nobody's child.
     """
     rows = plain(observations)
     related: list[tuple[str, str, tuple[str, ...], int]] = []
@@ -127,9 +132,23 @@ def pairs(observations: Observations) -> pd.DataFrame:
         for child, parent, _, generation in frame.itertuples(index=False, name=None)
     ]
     frame = frame[np.array(known, dtype=bool)]
-    frame = frame.assign(distance=frame["redrawn"].map(len))
-    frame = frame.sort_values(["distance", "generation", "child", "parent"], kind="stable")
-    return frame.drop_duplicates("child").drop(columns="distance").reset_index(drop=True)
+    doubtful = frame["child"].isin(list(recorded)) & frame.duplicated("child", keep=False)
+    foreign = [
+        doubt and not _follows(rows.loc[child], str(rows.at[parent, "trajectory_id"]), redrawn)
+        for doubt, child, parent, redrawn, _ in zip(doubtful, *(frame[name] for name in names), strict=True)
+    ]
+    frame = frame.assign(distance=frame["redrawn"].map(len), foreign=foreign)
+    frame = frame.sort_values(["distance", "foreign", "generation", "child", "parent"], kind="stable")
+    return frame.drop_duplicates("child")[names].reset_index(drop=True)
+
+
+def _follows(child: pd.Series, parent: str, redrawn: tuple[str, ...]) -> bool:
+    """Return whether the child's new seeds follow from the trajectory ``parent``."""
+    if not set(redrawn) <= set(STREAMS):
+        return False
+    seeds = {stream: int(child[f"seed_{stream}"]) for stream in redrawn}
+    typed = ["+".join(order) for order in permutations(redrawn)]
+    return any(redrawn_seeds(parent, words, count) == seeds for words in typed for count in range(MOST_CHILDREN))
 
 
 def first_ancestors(observations: Observations) -> dict[str, str]:

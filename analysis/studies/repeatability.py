@@ -15,7 +15,8 @@ from analysis.statistics.replication import MOST, Replication, Verdict, mean_sha
 from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import outcome
-from analysis.studies.repeats import Kind, kinds
+from analysis.studies.repeats import kinds
+from analysis.studies.units import Kind
 
 FEWEST = 5
 """Smallest number of seeds for a rank correlation."""

@@ -3,21 +3,20 @@
 A seed's *own run* is the one by which it may have been chosen: unperturbed, with the streams of a random
 seed or of a scan. If the own run is a hit (super, or another rare outcome), the seed is a *candidate*,
 otherwise a *control*, unless a command chose it for another result or by name. The own run never counts
-among the repeats. The own run of a parent that `grok branch --parents` named is that parent; its children's
-children are repeats of other seeds. A seed with repeats but without an own run was *named* by the user: it
-is a candidate with all its repeats.
+among the repeats. A parent that `grok branch --parents` named is the own run of its children, also if it is
+a child itself: such parents can share the streams that their children keep. A seed with repeats but without
+an own run was *named* by the user: it is a candidate with all its repeats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.chosen import chosen
 from analysis.observations import (
@@ -30,8 +29,9 @@ from analysis.observations import (
 )
 from analysis.populations import STREAMS, Population, drawn, listed
 from analysis.records import recorded_parents, repeats_elsewhere, typed
-from analysis.studies.branching import first_ancestors
+from analysis.studies.branching import first_ancestors, pairs
 from analysis.studies.hits import FEWEST_OTHERS, Hit, rare_outcome
+from analysis.studies.units import Kind, Unit, distinct
 
 SEEDS: Final = [f"seed_{stream}" for stream in STREAMS]
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
@@ -56,44 +56,6 @@ FEWEST_CONTROLS: Final = 5
 NEEDED: Final = [*SEEDS, "seed", "seed_perturb", "started_at", "weights_hash", "numerics", "config.precision",
                  "config.perturb.ulps"]  # fmt: skip
 """Columns by which repeats are found: a choice of rows from all columns of a store takes many times longer."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One repeated seed."""
-
-    name: str
-    seeds: dict[str, int]
-    """Seeds of the kept streams."""
-    own: str | None
-    """Its own run; None if it was named."""
-    repeats: list[str]
-    """Its judged repeats. No two share a redrawn seed or have equal bits."""
-    others: list[str]
-    """One run of each other seed for comparison."""
-    others_words: str
-    line: str = ""
-    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``. Cells of a
-    crossed design with one seed in common are one line."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """All candidates with one kind of repeat under one condition, and the controls."""
-
-    name: str
-    fixed: tuple[str, ...]
-    change: str
-    """What a repeat changes, in words."""
-    condition: str
-    """Values of the settings that differ between the store's conditions."""
-    hit: Hit
-    candidates: list[Unit]
-    controls: list[Unit]
-    rows: pd.DataFrame = field(repr=False)
-    """All runs of the condition."""
-    neither: list[Unit] = field(default_factory=list)
-    """Seeds that a command chose, but no hits: no candidates, and not ordinary either."""
 
 
 def kinds(observations: Observations) -> list[Kind]:
@@ -122,18 +84,6 @@ def _elsewhere(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     changes = {run: change for run, change in observations.once(repeats_elsewhere).items() if run in rows.index}
     changed = rows.loc[list(changes)].assign(_change=pd.Series(changes, dtype=object))
     return changed[~changed["_change"].str.startswith("precision=")]  # a kind of its own, with runs of any origin
-
-
-def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return flags (n,) of rows of ``codes`` (n, streams) that share no seed with each other or with ``taken``."""
-    used = [set(column.tolist()) for column in taken.T]
-    kept = np.zeros(len(codes), dtype=bool)
-    for i, row in enumerate(codes.tolist()):
-        if not any(seed in column for seed, column in zip(row, used, strict=True)):
-            kept[i] = True
-            for seed, column in zip(row, used, strict=True):
-                column.add(seed)
-    return kept
 
 
 Repeated = tuple[pd.Series, str | None, list[str]]
@@ -373,12 +323,13 @@ class _Condition:
         Runs in ``repeats_only`` are repeats of other seeds; they make no candidate.
         """
         columns, free = [f"seed_{s}" for s in fixed], [f"seed_{s}" for s in STREAMS if s not in fixed]
+        parent_of = self.observations.once(pairs).set_index("child")["parent"]
         runs = self.runs[self.usual].assign(_kicked=self.kicked[self.usual])
         runs = runs.sort_values(["_kicked", "started_at"], kind="stable").drop_duplicates(SEEDS)
         runs = runs[runs.groupby(columns)["seed"].transform("size") > 1]
         scanned = self.own.index[:0].append([scan.rows.index for scan in self.scans])
         parents, named = recorded_parents(self.observations, self.runs.index)
-        repeated = []
+        repeated: list[Repeated] = []
         for _, group in runs.groupby(columns, sort=True):
             own = group.index.intersection(self.random.index)
             roots = [r for r in group.index if r in named and parents.get(r, set()).isdisjoint(group.index)]
@@ -386,6 +337,11 @@ class _Condition:
             own = own if len(own) else group.index.intersection(scanned)
             mine = str(own[0]) if len(own) == 1 else None
             elsewhere = [r for r in group.index if r in parents and mine not in parents[r]]  # another run's children
+            families = parent_of[parent_of.index.isin(elsewhere) & parent_of.isin(group.index)]
+            for parent, of in families.groupby(families, sort=True):  # a child that is a parent in its turn
+                seeds, its = (group.loc[ids, free].to_numpy(dtype=np.int64) for ids in (of.index, [parent]))
+                children = [str(run) for run in of.index[distinct(seeds, its)]]
+                repeated += [(group.loc[parent], str(parent), children)] if children else []
             rest = group.drop(index=[*([mine] if mine else []), *elsewhere])
             taken = group.loc[[mine] if mine else [], free].to_numpy(dtype=np.int64)
             kept = rest[distinct(rest[free].to_numpy(dtype=np.int64), taken)]

@@ -12,7 +12,7 @@ from analysis.statistics.offspring import likeness, related_share, slope
 from analysis.studies import ask
 from analysis.studies.branching import first_ancestors, pairs
 from analysis.studies.repeats import kinds
-from grok.streams import derive_seed
+from grok.streams import derive_seed, redrawn_seeds
 from tests.analysis.simulate import Truth, row, simulate
 
 STREAMS = ("split", "init", "order")
@@ -141,6 +141,39 @@ def test_parents_with_a_common_ancestor_are_one_line() -> None:
     test = next(t for t in study.tests if t.kind.name == "init + order")
     assert len(test.kind.candidates) == 3 and test.result.mean is None
     assert any("The candidates share streams" in finding.text for finding in study.findings)
+
+
+def test_siblings_that_share_what_their_children_keep_have_their_own_children() -> None:
+    """The children's new seeds follow from the trajectory of their own parent."""
+    shared = {"train.steps": 3000, "eval.every": 500}
+    streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
+    parent = Truth({"seed": 0, **streams, **shared}, 9000)
+    siblings = [Truth({"seed": 0, **streams, "seeds.split": 30 + k, **shared}, 2001 + k) for k in range(2)]
+    children = [
+        [
+            Truth({"seed": 0, **streams, "seeds.split": new["split"], **shared}, 2100 + 10 * k + count)
+            for count in range(4)
+            for new in [redrawn_seeds(row(sibling).identity.trajectory_id, "split", count)]
+        ]
+        for k, sibling in enumerate(siblings)
+    ]
+    census = [Truth({"seed": s, **shared}, 20_000 + s) for s in range(30)]
+    observations = simulate([parent, *siblings, *children[0], *children[1], *census])
+
+    def ids(truths: list[Truth]) -> list[str]:
+        return [row(truth).result.run_id for truth in truths]
+
+    def record(of: list[Truth], planned: list[Truth]) -> dict[str, object]:
+        argv = ["python", "-m", "sweeps.branch", "--parents", ",".join(ids(of))]
+        return {"argv": argv, "config": {"runs": [{"run_id": run} for run in ids(planned)]}}
+
+    observations.sweeps = [record([parent], siblings), record(siblings, [*children[0], *children[1]])]
+    related = pairs(observations).groupby("parent")["child"].apply(set).to_dict()
+    families = {own: set(ids(its)) for own, its in zip(ids(siblings), children, strict=True)}
+    assert related == {ids([parent])[0]: set(ids(siblings)), **families}
+    (kind,) = (kind for kind in kinds(observations) if kind.name == "init + order")
+    assert {str(unit.own): set(unit.repeats) for unit in kind.candidates} == families
+    assert {unit.line for unit in kind.candidates} == set(ids([parent]))
 
 
 def test_a_best_parent_that_is_named_later_keeps_its_first_children_apart() -> None:
