@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.observations import Observations, is_random_seed
-from analysis.records import BRANCH, REPEAT, options_of, planned, standing
+from analysis.records import BRANCH, LAYERS, REPEAT, options_of, planned, standing
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def chosen(observations: Observations, rows: pd.DataFrame) -> set[str]:
     """Return the runs among ``rows``, of one condition, that a command chose for their results or by name.
 
     These are parents of ``grok branch`` and candidates of ``grok repeat``, without the parents and controls that were
-    drawn at random.
+    drawn at random, and recipients of ``grok layers``, which are all given by name.
     """
     parents = {run for choice in choices(observations, rows) for run in choice.kinds}
     random = rows[is_random_seed(rows)] if len(rows) else rows
@@ -74,6 +74,10 @@ def chosen(observations: Observations, rows: pd.DataFrame) -> set[str]:
         if REPEAT in words:
             seeds = master.reindex(sorted(planned(sweep))).dropna()
             repeated |= _candidates(options_of(words), random[random["seed"].isin(seeds)])
+        if LAYERS in words:
+            options = options_of(words)
+            typed = {options.get("--recipient"), options.get("--donor") if "--both" in words else None}
+            repeated |= set(map(str, random.index[random["seed"].astype(str).isin(typed - {None})]))
     return parents | repeated
 
 

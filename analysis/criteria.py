@@ -23,8 +23,19 @@ from analysis.statistics.survival import Times, quantile
 
 CLASSES: Final = ("super", "fast", "normal", "diverged")
 """Classes of judged seeds, best first."""
+FEW_LONGER: Final = 0.02
+"""Largest share of runs that are longer than the usual length."""
 UNJUDGED: Final = "not judged"
 """Class of a run that ended, or was last evaluated, before the horizon."""
+
+
+def usual_length(steps: NDArray[np.int64]) -> int:
+    """Return the length of runs without the few that are longer: most seeds were not observed after it.
+
+    >>> usual_length(np.array([3000] * 99 + [20_000])), usual_length(np.array([3000, 20_000]))
+    (3000, 20000)
+    """
+    return int(np.quantile(steps, 1 - FEW_LONGER, method="higher"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Page:
         return environment.get_template(template).render(names)
 
     def write(self) -> Path:
-        """Write the page, and the figures and tables of the studies that it uses; return the page's path.
+        """Write the page, its studies' figures and tables, and remove other files beside these; return the page's path.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -143,12 +143,19 @@ class Page:
         try:
             for folder in (figures, tables):
                 folder.mkdir(exist_ok=True)
+            current: dict[Path, set[str]] = {figures: set(), tables: set()}
             for name in list(self.studies):
                 study = self.reference(name)
                 for drawing in self.drawings(name):
                     drawing.write(figures)
+                    current[figures].add(drawing.name)
                 for made in [] if isinstance(study, Missing) else study.tables:
                     made.frame.to_csv(tables / f"{made.name}.csv", index=False)
+                    current[tables].add(made.name)
+            for folder, names in current.items():
+                for former in folder.iterdir():
+                    if former.stem not in names:  # of a study that gives it no more
+                        former.unlink()
             page = self.folder / "README.md"
             page.write_text(text, encoding="utf-8")
         except OSError as error:

@@ -14,6 +14,8 @@ BRANCH: Final = "sweeps.branch"
 """The module of ``grok branch`` in a recorded command."""
 REPEAT: Final = "sweeps.repeat"
 """That of ``grok repeat``."""
+LAYERS: Final = "sweeps.layers"
+"""That of ``grok layers``."""
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:

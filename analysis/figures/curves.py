@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
+from analysis.criteria import usual_length
 from analysis.figures.chart import Axis, Chart, Lines, Points, Rule
 from analysis.figures.style import (
     BLUE,
@@ -28,8 +29,6 @@ from analysis.studies.regimes import Regimes
 
 MOST: Final = 60
 """Largest number of lines per group, spread evenly over the runs in order of run_id."""
-FEW_LONGER: Final = 0.02
-"""Share of runs that may end beyond the axis: a few long runs would leave no room for all others."""
 CLASS_STYLES: Final = {
     "normal": (CLASS_COLOURS["normal"], 0.45, 0.7),
     "fast": (CLASS_COLOURS["fast"], 0.8, 0.9),
@@ -89,7 +88,7 @@ def seed_curves(census: Census) -> Drawing | None:
         return None
     data = pd.concat(drawn)[["run_id", "label", "step", "val_acc", "val_loss"]]
     ends = census.curves[census.curves["run_id"].isin(label.index)].groupby("run_id")["step"].max()
-    last = float(ends.quantile(1 - FEW_LONGER, interpolation="higher"))
+    last = usual_length(ends.to_numpy(dtype=np.int64))  # a few long runs would leave no room for all others
     longer = int((ends > last).sum())
     top.set_xlim(0, last)
     top.set_ylim(-0.02, 1.03)

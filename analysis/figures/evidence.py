@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from analysis.criteria import DIARY, UNJUDGED
+from analysis.criteria import DIARY, UNJUDGED, usual_length
 from analysis.figures.curves import lines, spread
 from analysis.figures.style import AMBER, BLUE, GREY, INK, SMALL, SOFT, TEAL, Drawing, canvas, log_axis
 from analysis.statistics.lognormal import LogNormal
@@ -116,7 +116,8 @@ def census_iconic(census: Census) -> Drawing | None:
     chosen = [picks[label] for label in ("super", "fast") if label in picks]
     chosen = list(dict.fromkeys([*chosen, *ranked.index]))[:2]
     names = {str(run): f"seed {int(ranked.loc[run, 'seed'])} ({ranked.loc[run, 'label']})" for run in chosen}
-    return iconic(census.curves, names)
+    ends = census.curves.groupby("run_id")["step"].max()
+    return iconic(census.curves[census.curves["step"] <= usual_length(ends.to_numpy(dtype=np.int64))], names)
 
 
 def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step: int = DIARY.horizon) -> Drawing:

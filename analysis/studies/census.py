@@ -6,9 +6,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.criteria import CLASSES, DIARY, UNJUDGED, Criteria, SpeedJudgement, accuracy_at, judge_by_time
+from analysis.criteria import (
+    CLASSES,
+    DIARY,
+    UNJUDGED,
+    Criteria,
+    SpeedJudgement,
+    accuracy_at,
+    judge_by_time,
+    usual_length,
+)
 from analysis.observations import Observations, floats
 from analysis.populations import Population, populations
 from analysis.rerun import code_needed, rerun_command
@@ -199,13 +209,15 @@ def _seeds_needed(e: Estimate, name: str) -> list[Finding]:
 
 def _time_findings(census: Census) -> list[Finding]:
     done, good = _ends(census)
-    seen, n, kept = int(census.times.seen.sum()), len(census.times), round(good.value * good.n)
+    seen, n, kept = round(done.value * done.n), len(census.times), round(good.value * good.n)
+    longer = floats(census.rows["config.train.steps"]).max() > _usual(census)
+    budget = f"by step {_usual(census):,}" if longer else "within their budget"
     text = (
-        f"{seen:,} of {n:,} {census.population.unit} generalised within their budget (validation accuracy of at least "
+        f"{seen:,} of {n:,} {census.population.unit} generalised {budget} (validation accuracy of at least "
         f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row): {done.percent()}."
     )
     if seen:
-        fell = int((floats(census.rows["val_acc_dips"]) > 0).sum())
+        fell = int((floats(census.rows["val_acc_dips"])[_done(census)] > 0).sum())
         text += (
             f" {fell:,} of them fell below it again at a later evaluation. {kept:,} generalised for good: they stayed "
             f"above it from some evaluation to their end ({good.percent()} of all)."
@@ -233,8 +245,18 @@ def _time_findings(census: Census) -> list[Finding]:
 
 def _ends(census: Census) -> tuple[Estimate, Estimate]:
     """Return the share that generalised, and the share that generalised for good."""
-    n = len(census.times)
-    return share(int(census.times.seen.sum()), n), share(int(census.rows["grokked_for_good_step"].notna().sum()), n)
+    good = floats(census.rows["grokked_for_good_step"]) <= _usual(census)
+    return share(int(_done(census).sum()), len(good)), share(int(good.sum()), len(good))
+
+
+def _usual(census: Census) -> int:
+    """Return the step to which the seeds were trained, without the few that were trained on."""
+    return usual_length(census.rows["config.train.steps"].to_numpy(dtype=np.int64))
+
+
+def _done(census: Census) -> NDArray[np.bool_]:
+    """Return whether each seed generalised by that step: a few longer runs would raise the share by theirs alone."""
+    return np.asarray(census.times.right <= _usual(census))
 
 
 def _class_words(census: Census) -> dict[str, str]:
@@ -266,7 +288,7 @@ def _share_table(census: Census) -> Table:
 
 def _best_table(census: Census) -> Table:
     seeds = census.population.seeds
-    rows = census.rows.assign(when=census.times.right, drawn=seeds)
+    rows = census.rows.assign(when=np.where(_done(census), census.times.right, np.inf), drawn=seeds)
     best = rows.sort_values(["when", "accuracy", "drawn"], ascending=[True, False, True]).head(BEST)
     named = "seed" if census.population.from_masters else f"{census.population.varies[0]} seed"
     frame = pd.DataFrame(

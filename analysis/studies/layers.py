@@ -143,9 +143,11 @@ def _overview(results: list[Result], is_time: bool) -> Finding:
         for changes, word in zip((worse, better), words, strict=True)
         if changes
     ]
-    text = f"{len(results)} transplants exchange {layers}. {len(totals)} of them change the outcome clearly" + (
-        f": {', '.join(parts)}." if parts else "."
-    )
+    text = (
+        f"{len(results)} transplants exchange {layers}. {len(totals)} of them change the outcome clearly: the 95% "
+        "interval excludes no change, without a correction for their number. "
+        + (f"Of these {', '.join(parts)}." if parts else "")
+    ).strip()
     shown = f"{len(totals)} of {len(results)} clear"
     return Finding(f"transplants of {layers}", shown, text, headline=True)
 

@@ -133,11 +133,18 @@ class _Condition:
 
     @cached_property
     def design(self) -> pd.DataFrame:
-        """The first runs of triples whose runs are all perturbed; none if they are few, so that they were named."""
+        """The first runs of triples whose runs are all perturbed, and which are many or share a seed.
+
+        Few that share none were named, each as a seed of its own. Few that share one are what is there of a crossed
+        design that still trains.
+        """
         first = self._first(self.runs[self.usual])
         known = pd.MultiIndex.from_frame(self._plain[SEEDS])
         perturbed = first[~pd.MultiIndex.from_frame(first[SEEDS]).isin(known)]
-        return perturbed if len(perturbed) >= FEWEST_OTHERS else perturbed[:0]
+        if len(perturbed) >= FEWEST_OTHERS:
+            return perturbed
+        shared = [perturbed[column].duplicated(keep=False) for column in SEEDS]
+        return perturbed.loc[perturbed.index[np.any(shared, axis=0)]]
 
     @cached_property
     def chosen(self) -> set[str]:

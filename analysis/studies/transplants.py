@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, in_words, seed_names, varying_columns
-from analysis.records import options_of
+from analysis.records import LAYERS, options_of
 from grok.streams import derive_seed
 
-COMMAND = "sweeps.layers"
 STREAMS = ("split", "order")
 """Streams that a transplant can exchange in addition to layers."""
 
@@ -110,7 +109,7 @@ def _donors(sweeps: Sequence[Mapping[str, Any]]) -> dict[int, str]:
 def _commands(sweeps: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Return the options of every recorded command of ``sweeps.layers``."""
     recorded = ([str(word) for word in sweep.get("argv", ())] for sweep in sweeps)
-    return [options_of(words) for words in recorded if COMMAND in words]
+    return [options_of(words) for words in recorded if LAYERS in words]
 
 
 def _exchanged(mine: pd.DataFrame, named: Mapping[str, set[int]]) -> Iterator[Exchanged]:

@@ -101,6 +101,10 @@ def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path) -> None:
     page = (tmp_path / "README.md").read_text()
     assert page.startswith("88% (47 to 100)|not trained yet\n") and "| super | 7 | 8 |" in page
     assert list((tmp_path / "figures").glob("*.csv")) and (tmp_path / "tables" / "shares.csv").is_file()
+    (tmp_path / "tables" / "of_another_day.csv").touch()
+    assert main([str(tmp_path)]) == 0
+    assert not (tmp_path / "tables" / "of_another_day.csv").exists()
+    assert (tmp_path / "tables" / "shares.csv").is_file(), "only what no study gives is removed"
 
 
 def test_what_is_no_page_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

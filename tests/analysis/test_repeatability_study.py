@@ -188,6 +188,37 @@ def test_cells_of_a_cross_beside_a_census_are_no_candidates_by_name() -> None:
     assert verdict(test).endswith("together most of their repeats are super")
 
 
+def test_the_first_cells_of_a_cross_that_still_trains_are_no_candidates_by_name() -> None:
+    length = {"train.steps": 3000, "eval.every": 100}
+    truths = [Truth({"seed": i, **length}, 2000.0 if i < 3 else 9000.0) for i in range(30)]
+    for order in range(3):
+        for replicate in range(2):
+            seeds = {"seeds.split": 70, "seeds.init": 80, "seeds.order": 90 + order}
+            kicked = {"perturb.ulps": 1, "seeds.perturb": replicate}
+            truths.append(Truth({**seeds, **kicked, **length}, 9000.0))
+    named = [Truth({"seed": 50, "perturb.ulps": 1, "seeds.perturb": k, **length}, 2000.0) for k in range(4)]
+    (test,) = ask("repeatability", simulate(truths + named)).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 50"]
+
+
+def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
+    """It was given by name, as one of the best, and its repeats with all layers its own are super again."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
+    again = [
+        Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length}, 2000.0 if s in (7, 8) else 9500.0)
+        for s in (7, 8, 20)
+        for k in range(4)
+    ]
+    store = simulate(seeds + again)
+    argv = ["python", "-m", "sweeps.layers", "--recipient", "8", "--donor", "900"]
+    store.sweeps = [{"argv": argv, "config": {"runs": []}}]
+    (test,) = ask("repeatability", store).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
+    assert [unit.name for unit in test.kind.controls] == ["seed 20"]
+    assert [unit.name for unit in test.kind.neither] == ["seed 8"]
+
+
 @pytest.mark.parametrize("command", ["sweeps.branch", "sweeps.repeat"])
 def test_a_seed_that_was_chosen_as_one_of_the_best_is_no_ordinary_control(command: str) -> None:
     """Seed 8 is second best, not super, and its repeats are all super: ordinary seeds' repeats are not."""

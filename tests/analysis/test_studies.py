@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.figures import drawings
+from analysis.figures.evidence import census_iconic
 from analysis.observations import Observations
 from analysis.studies import QUESTIONS, Missing
 from analysis.studies.regimes import clusters
@@ -87,6 +88,20 @@ def test_census_with_every_kind_of_ending() -> None:
     study = ask("census", simulate(truths))
     assert study.shares["diverged"].value == pytest.approx(1 / 31)
     assert any("1 of 32 seeds are not judged" in n for n in study.notes)
+
+
+def test_a_few_longer_runs_do_not_raise_the_share_that_generalised() -> None:
+    """Eight of 450 seeds were trained on, and generalised there: nobody knows of how many others would have."""
+    short = [Truth({"seed": s, "eval.every": 500}, 2400.0 if s < 4 else 9000.0) for s in range(442)]
+    long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 500}, 9000.0) for s in range(8)]
+    census = ask("census", simulate(short + long))
+    text = next(f.text for f in census.findings if f.label == "generalised")
+    assert text.startswith("4 of 450 seeds generalised by step 3,000") and "4 generalised for good" in text
+    best = next(t.frame for t in census.tables if t.name == "best_seeds")
+    assert best["seed"].tolist()[:4] == [0, 1, 2, 3]
+    assert best["generalised at step"].tolist()[4:] == ["not yet"] * 8
+    drawn = census_iconic(census)
+    assert drawn is not None and drawn.figure.axes[0].get_xlim()[1] == 3000
 
 
 def test_survival_of_a_mixture(long_census: Observations) -> None:
