@@ -19,8 +19,8 @@ TERMS: Final[dict[str, str]] = {
     "diverged": "A run whose loss or weights stopped being finite numbers.",
     "epoch": "One pass over the training examples.",
     "fast seed": "A seed that is neither super nor normal at the horizon.",
-    "generalised": "Validation accuracy was at least 0.95 at two evaluations in a row (grokked). The event has the "
-    "step of the first one. A later fall below 0.95 does not undo it and is counted as a dip.",
+    "generalised": "Validation accuracy was at least 0.95 at two evaluations in a row, or at the last one (grokked). "
+    "The event has the step of the first one. A later fall below 0.95 does not undo it and is counted as a dip.",
     "generalised for good": "From this evaluation to the run's last one, validation accuracy was always at least "
     "0.95. A run that ends below 0.95 generalised, but not for good.",
     "grokking": "Generalising long after the training examples have been memorised.",

@@ -252,7 +252,7 @@ class EvalConfig:
     points: int = setting(100, "Evaluations of the log schedule.", role="schedule", minimum=2, maximum=MOST_EVALUATIONS)
     passes: int = setting(
         1,
-        "Passes over the validation set per evaluation; more do not change the result.",
+        "Passes over the validation set per evaluation.",
         role="none",
         minimum=1,
         maximum=1000,

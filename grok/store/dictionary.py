@@ -39,7 +39,9 @@ RUNS: Final[Mapping[str, Column]] = {
         "Identifier of the sequence of weights: a hash of the same without length, evaluation schedule and "
         "`replicate`. Equal trajectory and equal `numerics` mean equal bits at common steps."
     ),
-    "config_id": Column("Identifier of the settings without any seed: equal for all seeds of one condition."),
+    "config_id": Column(
+        "Identifier of the settings without any seed: equal for all seeds of one condition and length."
+    ),
     "parent_run_id": Column("The run from which this run branched off.", null="the run is not a branch"),
     "branch_step": Column("Step at which this run branched off its parent.", STEP, "the run is not a branch"),
     "mode": Column("`arithmetic` or `gpt`."),

@@ -26,8 +26,8 @@ PYTHON
 grok branch --store "$store" --parents "$parent" --redraw split,init,order --times 8 "${how[@]}"
 grok branch --store "$store" --parents "$parent" --redraw split+init,split+order,init+order --times 4 "${how[@]}"
 
-supers() { # the super runs among random seeds and the named parent's own children, with commas; not among theirs, which
-  # would have no end: most children of a super run that keep its init and order are super
+supers() { # the super runs among random seeds and the named parent's own children, with commas; not among theirs:
+  # some of these are super, too, and so on without an end
   python - "$store" "$parent" <<'PYTHON'
 import sys
 from analysis.observations import Observations, is_random_seed

@@ -93,7 +93,7 @@ class StudyConfig:
     objectives: list[str] = setting(
         ["median_time"], f"One objective, or two for a Pareto front, of {', '.join(OBJECTIVES)}."
     )
-    horizon: int | None = setting(None, "Step at which val_loss and val_acc are read; null: the last.", minimum=1)
+    horizon: int | None = setting(None, "Step at which losses and accuracies are read; null: the last.", minimum=1)
     accuracy: float = setting(
         0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
     )
