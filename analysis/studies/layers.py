@@ -276,7 +276,8 @@ def _notes(study: Layers, left_out: int) -> None:
     if len(study.results) > 1:
         study.notes.append(
             "The interval of a transplant is for its two seeds (repeated with weights moved by a unit in the last "
-            "place), not for other pairs."
+            "place), not for other pairs. It takes these repeats to scatter alike in all combinations; where those of "
+            "one combination scatter more, it is too narrow."
         )
     if len(study.pooled):
         study.notes.append(study.about_pooled)
