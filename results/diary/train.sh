@@ -53,12 +53,12 @@ super_again() { # 3: is it the seed? Four ulps, the other product path, float64.
 }
 super_again 0
 
-# 1 and 2: the census, and branching from the best and a random seed of each stretch up to seed 699, in turns: these are
+# 1 and 2: the census, and branching from the best and a random seed of each stretch up to seed 749, in turns: these are
 # more than 400 runs in which exactly one stream was redrawn
 for ((seed = first; seed < last; seed += 50)); do
   range="$seed:$((seed + 50))"
   grok sweep "seed=range(${range/:/,})" "${how[@]}" store.path="$store"
-  ((seed < 700)) || continue
+  ((seed < 750)) || continue
   parents=(--store "$store" --seeds "$range" --best 1 --random 1 --at 1500)
   grok branch "${parents[@]}" --redraw split,init,order --times 4 "${how[@]}"
   grok branch "${parents[@]}" --redraw split+init,split+order,init+order --times 2 "${how[@]}"
