@@ -145,7 +145,7 @@ class RegimeRule:
 
     Slow: before the run generalises, the validation loss climbs and the weight norm falls.
     Fast: the loss does not climb, and the norm falls after the run generalises or never.
-    If the two signs disagree, the run is *mixed*.
+    If the two signs disagree, or the norm falls at the very evaluation that shows generalisation, the run is *mixed*.
     """
 
     climb: float = 1.25
@@ -159,9 +159,11 @@ class RegimeRule:
         ``climb`` is the ratio defined above, ``fall`` the step at which the norm began to
         fall (``weight_norm_fall_step``; infinite: never), ``grokked`` the step of generalisation (NaN: not yet).
         """
-        climbed, fell_first = climb >= self.climb, fall < grokked
+        climbed = climb >= self.climb
         return np.select(
-            [~np.isfinite(grokked), climbed & fell_first, ~climbed & ~fell_first], ["not yet", "slow", "fast"], "mixed"
+            [~np.isfinite(grokked), climbed & (fall < grokked), ~climbed & (fall > grokked)],
+            ["not yet", "slow", "fast"],
+            "mixed",
         )
 
 

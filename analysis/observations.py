@@ -126,7 +126,7 @@ class Observations:
         return self._trajectories("arithmetic", ["trajectory_id", "numerics"])
 
     def measured(self, run_ids: Sequence[str] | pd.Index) -> pd.DataFrame:
-        """Return one row per arithmetic trajectory among ``run_ids`` only: the longest of these runs."""
+        """Return one row per arithmetic trajectory among ``run_ids`` only."""
         return self._trajectories("arithmetic", ["trajectory_id"], run_ids)
 
     def _trajectories(self, mode: str, once: list[str], among: Sequence[str] | pd.Index | None = None) -> pd.DataFrame:
@@ -134,8 +134,10 @@ class Observations:
         rows = runs[(runs["mode"] == mode) & runs["status"].isin(COUNTED)]
         rows = rows if among is None else rows[rows["run_id"].isin(among)]
         rows = rows.assign(_newest=_newest_of_metrics(rows))
-        by = ["steps", "_newest", "started_at", "run_id"]  # of equally long runs the first one, not a later repeat
-        rows = rows.sort_values(by, ascending=[False, False, True, True], kind="stable")
+        # a run before its repeats: these are of chosen seeds, so the longest of all would be the slowest computation of
+        # a seed that stops when it has generalised; then the longest, of equally long ones the first
+        by = ["replicate", "config.train.steps", "steps", "_newest", "started_at", "run_id"]
+        rows = rows.sort_values(by, ascending=[True, False, False, False, True, True], kind="stable")
         rows = rows.drop_duplicates(once).drop(columns="_newest")
         return rows.sort_values(["seed", "run_id"], kind="stable").set_index("run_id")
 

@@ -62,7 +62,7 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
     if design.settings and len(observations.arithmetic):
         words += settings_of(observations, _set_by(words), words[:2] == ["grok", "sweep"], design.streams)
         if longer and "train.steps" not in _set_by(design.words):
-            steps = LONGER * int(observations.arithmetic["config.train.steps"].max())
+            steps = LONGER * int(_usual_row(observations)["config.train.steps"])
             words = [*(word for word in words if not word.startswith("train.steps=")), f"train.steps={steps}"]
     if words[:2] in (["grok", "repeat"], ["grok", "branch"]) and len(observations.arithmetic):
         words += _own_code(observations, [*_set_by(words), *design.alone])
@@ -156,7 +156,7 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
     """
     grouped = observations.once(populations)
     rows = observations.arithmetic
-    row = grouped.to_go_on[0].rows.iloc[0] if grouped.every else rows.iloc[0]
+    row = _usual_row(observations)
     name = row.get("config.experiment")
     preset = setup_file("experiment", str(name)) if isinstance(name, str) else None
     words = [f"experiment={name}"] if preset is not None else []
@@ -171,6 +171,15 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
         elif as_text(row[column]) != as_text(before.get(setting)):
             words.append(f"{setting}={_typed(row[column])}")
     return [*words, *(_streams(grouped, own) if sweeping and streams else [])]
+
+
+def _usual_row(observations: Observations) -> pd.Series:
+    """Return a run with the most frequent settings of the population from which proposed commands start."""
+    grouped = observations.once(populations)
+    rows = grouped.to_go_on[0].rows if grouped.every else observations.arithmetic
+    columns = [f"config.{setting}" for setting in CARRIED if f"config.{setting}" in rows]
+    settings = rows.groupby(columns, dropna=False, sort=False).ngroup()
+    return rows[settings == settings.mode().iloc[0]].iloc[0]
 
 
 def _own_code(observations: Observations, own: Sequence[str]) -> list[str]:

@@ -175,9 +175,12 @@ def _usage(shown: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def shares_seeds(rows: pd.DataFrame) -> bool:
-    """Return whether some runs of one condition share a seed that others do not, as in a crossed design."""
-    levels = [rows[f"seed_{stream}"].nunique() for stream in ("init", "order", "dropout")]
-    return any(1 < n < len(rows) for n in levels)
+    """Return whether runs of one condition share a seed: in a crossed design, a scan, or repeats of one seed.
+
+    A dropout seed that all share can be one that no run draws from.
+    """
+    init, order, dropout = (rows[f"seed_{stream}"].nunique() for stream in ("init", "order", "dropout"))
+    return min(init, order) < len(rows) or 1 < dropout < len(rows)
 
 
 def _spread(study: Gpt, rows: pd.DataFrame) -> None:

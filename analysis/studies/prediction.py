@@ -120,11 +120,11 @@ def one(observations: Observations, population: Population, question: Question) 
     hit, rows, meaning = labels(observations, population)
     curves = observations.curves_of(rows.index)
     grokked = floats(rows["grokked_step"])
-    first = float(np.nanmin(grokked)) if np.isfinite(grokked).any() else float(rows["steps"].min())
+    kept = rows[rows["status"] != "diverged"]  # one that broke early would leave no step that all have
+    shortest = float((kept if len(kept) else rows)["steps"].min())
+    first = float(np.nanmin(grokked)) if np.isfinite(grokked).any() else shortest
     common = curves[curves["step"] > 0].groupby("step")["run_id"].nunique()
-    steps = [
-        int(s) for s in common.index[common >= 0.95 * len(rows)] if s < max(first, 1) * 2 and s < rows["steps"].min()
-    ]
+    steps = [int(s) for s in common.index[common >= 0.95 * len(rows)] if s < max(first, 1) * 2 and s < shortest]
     if len(steps) < 2:
         raise NotEnoughData("at least two common evaluations before the seeds part (a smaller eval.every)")
     picks = sorted({steps[int(i)] for i in np.geomspace(1, len(steps), min(LOOKS, len(steps))).round() - 1})

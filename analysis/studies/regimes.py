@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.cluster.vq import kmeans2
 
-from analysis.criteria import REGIMES
+from analysis.criteria import REGIMES, usual_length
 from analysis.observations import Observations, floats
 from analysis.populations import Population
 from analysis.statistics.estimate import NotEnoughData
@@ -123,7 +123,10 @@ def beside(study: Regimes) -> dict[str, object]:
 
 
 def compare(reference: Regimes, other: Regimes) -> float | None:
-    """Return Fisher's p-value that the fast regime is equally frequent in both."""
+    """Return Fisher's p-value that the fast regime is equally frequent in both; None where their budgets differ."""
+    budgets = [set(study.population.rows["config.train.steps"]) for study in (reference, other)]
+    if budgets[0] != budgets[1] or len(budgets[0]) > 1:
+        return None  # a longer budget adds late seeds to those that generalised
     table = []
     for study in (reference, other):
         done = study.events.loc[study.events["regime"] != "not yet", "regime"]
@@ -143,6 +146,11 @@ def one(observations: Observations, population: Population, question: Question) 
     done = events[events["regime"] != "not yet"]
     if done.empty:
         raise NotEnoughData(f"at least one run that generalised (none of {len(rows)} did within its budget)")
+    budgets = rows["config.train.steps"].to_numpy(dtype=np.int64)
+    usual = usual_length(budgets)
+    early = done[done["grokked"] <= usual]
+    followed = events[budgets > usual] if len(early) else events[:0]
+    done = early if len(early) else done
     events["cluster"] = -1
     study = Regimes(
         name=question.name,
@@ -153,25 +161,28 @@ def one(observations: Observations, population: Population, question: Question) 
         curves=observations.curves_of(rows.index),
     )
     n, task = len(done), population.task
+    whose = f"seeds that had generalised by step {usual:,}" if len(followed) else "generalised seeds"
     for regime in KINDS:
         hits = int((done["regime"] == regime).sum())
         e = share(hits, n)
         words = {
             "fast": "generalised before their weight norm fell, without a climb of the validation loss",
             "slow": "climbed in validation loss and lost weight norm before they generalised",
-            "mixed": "showed one sign of each regime",
+            "mixed": "showed one sign of each regime, or lost weight norm at the evaluation that shows generalisation",
         }[regime]
         study.findings.append(
             Finding(
                 f"{regime} regime, of generalised seeds",
                 e.percent(),
-                f"{hits} of {n} generalised seeds ({task}) {words}: {e.percent()}.",
+                f"{hits} of {n} {whose} ({task}) {words}: {e.percent()}.",
                 e,
                 headline=n >= FEWEST_LABELLED,
             )
         )
     study.findings.append(_norm_after(done, task))
-    waiting = len(events) - n
+    if len(followed):
+        study.findings.append(_followed(followed, usual, int(budgets.max())))
+    waiting = int((events["regime"] == "not yet").sum())
     if waiting:
         study.notes.append(
             f"{waiting:,} of {len(events):,} seeds had not generalised when they ended and have no label, "
@@ -186,16 +197,30 @@ def one(observations: Observations, population: Population, question: Question) 
     return study
 
 
+def _followed(events: pd.DataFrame, usual: int, last: int) -> Finding:
+    """Return the regimes of the few seeds that were trained on; together with the others they are no sample."""
+    done = events[events["regime"] != "not yet"]
+    counts = {kind: int((done["regime"] == kind).sum()) for kind in KINDS}
+    e = share(counts["fast"], max(1, len(done)))
+    text = f"{len(events)} seeds were trained beyond step {usual:,}, up to {last:,}: {len(done)} of them generalised"
+    if len(done):
+        text += f", {', '.join(f'{n} {kind}' for kind, n in counts.items() if n)} (fast: {e.percent()})"
+    return Finding("regimes of longer runs", f"{counts['fast']} of {len(done)} fast", f"{text}.", headline=True)
+
+
 def _norm_after(done: pd.DataFrame, task: str) -> Finding:
     """Return the share of seeds whose norm fell after they generalised: the sign of the fast regime."""
     n = len(done)
+    ties = int((done["fall"] == done["grokked"]).sum())
     after = int((np.isfinite(done["fall"]) & (done["fall"] > done["grokked"])).sum())
     never = int(np.isinf(done["fall"]).sum())
     e = share(after, n)
     text = f"In {after} of {n} generalised seeds ({task}) the weight norm fell after they generalised: {e.percent()}"
     if never:
         text += f"; in {never} more it had not fallen when they ended"
-    if not after and not never:
+    if ties:
+        text += f"; in {ties} more it fell at the evaluation that shows generalisation"
+    if not after and not never and not ties:
         text += ". No second regime is seen: if there is one, it has at most "
         text += f"{100 * e.high:.0f}% of the seeds that generalise within such a budget (95%)"
     return Finding("norm falls after generalising", e.percent(), f"{text}.", e)

@@ -100,6 +100,9 @@ def row(truth: Truth) -> Row:
     identity = identify(config)
     budget, every = config.train.steps, config.eval.every  # type: ignore[attr-defined]
     points = curve(truth, sorted({*range(0, budget + 1, every), budget}))
+    if config.train.stop_when_generalised:  # type: ignore[attr-defined]
+        seen = [p.step for p in points if p.val_acc >= 0.95][:2]  # two evaluations in a row, not before the horizon
+        points = [p for p in points if len(seen) < 2 or p.step <= max(3000, seen[1])]
     if truth.status == "diverged":
         points = points[: len(points) // 2 + 1]
         points[-1].val_loss = points[-1].val_acc = float("nan")

@@ -64,6 +64,8 @@ def test_regimes_by_both_signs() -> None:
     fall = np.array([500.0, np.inf, np.inf, 500.0, 500.0])
     grokked = np.array([1000.0, 1000, 1000, 1000, np.nan])
     assert REGIMES.classify(climb, fall, grokked).tolist() == ["slow", "fast", "mixed", "mixed", "not yet"]
+    at_once = np.array([1000.0, 1000])  # both between the same two evaluations: their order is unknown
+    assert REGIMES.classify(np.array([2.0, 1.0]), at_once, at_once).tolist() == ["mixed", "mixed"]
 
 
 def test_early_stopped_runs_are_judged_where_stopping_began() -> None:

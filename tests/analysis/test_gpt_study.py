@@ -6,12 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from analysis.answers import compile_report
 from analysis.figures import drawings
 from analysis.observations import Observations
 from analysis.studies import ask
+from analysis.studies.gpt import shares_seeds
 from analysis.studies.published import WIKITEXT_103
 from analysis.writing import write_report
 from grok.config import identify, load_config
@@ -144,6 +146,14 @@ def test_further_validation_sets_and_tasks_have_tables() -> None:
 
 def test_a_store_of_language_models_is_asked_for_nothing_arithmetic() -> None:
     assert compile_report(store_of([run(0, "gpt/shakespeare_char", 2.0)])).missing == []
+
+
+def test_repeats_and_scans_of_one_seed_are_no_sample_of_seeds() -> None:
+    different = pd.DataFrame({"seed_init": [1, 2, 3], "seed_order": [4, 5, 6], "seed_dropout": [0, 0, 0]})
+    assert not shares_seeds(different), "no run draws from the dropout seed that all share"
+    assert shares_seeds(different.assign(seed_init=1)), "a scan of orders"
+    assert shares_seeds(different.assign(seed_init=1, seed_order=4)), "perturbed repeats of one seed"
+    assert shares_seeds(different.assign(seed_order=[4, 4, 6])), "part of a crossed design"
 
 
 def test_one_seed_has_no_interval() -> None:

@@ -24,6 +24,15 @@ def test_a_trajectory_counts_once_and_its_longest_run_stands_for_it() -> None:
     assert rows["steps"].tolist() == [12_000, 3000]
 
 
+def test_a_slower_repeat_does_not_stand_for_a_seed_that_stopped_early() -> None:
+    """Both may train to step 20,000, and stop when they have generalised: only chosen seeds have repeats."""
+    own = {"seed": 1, "train.steps": 20_000, "train.stop_when_generalised": True}
+    first = Truth(own, 1500)
+    repeat = Truth({**own, "replicate": 1000}, 9000, numerics="cpu/other path")
+    assert simulate([first, repeat]).arithmetic["steps"].tolist() == [3000]
+    assert simulate([Truth(own, 900, status="diverged"), repeat]).arithmetic["status"].tolist() == ["diverged"]
+
+
 def test_another_numerics_tag_is_another_computation_of_one_trajectory() -> None:
     truths = [Truth({"seed": 1}, 900), Truth({"seed": 1, "replicate": 1}, 950, numerics="cuda/lanes 64")]
     found = simulate(truths)

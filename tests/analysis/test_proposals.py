@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.answers import compile_report
 from analysis.observations import Observations
-from analysis.proposals import amount, given_again, proposal
+from analysis.proposals import LONGER, amount, given_again, proposal
 from analysis.statistics.proportions import share
 from analysis.studies import QUESTIONS
 from grok.__main__ import main as grok
@@ -82,6 +82,16 @@ def test_where_longer_runs_are_missing_longer_ones_are_proposed() -> None:
     assert proposal(command, store, any_task=True, longer=True).endswith(" train.steps=800")
     long = proposal("grok sweep sweep=long_census", store, any_task=True, longer=True)
     assert "train.steps" not in long, "the sweep has its own length"
+
+
+def test_a_few_longer_runs_do_not_set_the_length_of_what_is_proposed() -> None:
+    """Seed 0 was trained on, and to other weight decays: most seeds were not."""
+    short = [Truth({"seed": s, "train.steps": 400}, 900) for s in range(1, 40)]
+    long = Truth({"seed": 0, "train.steps": 4000, "train.stop_when_generalised": True}, 900)
+    store = simulate([long, *short])
+    assert "train.steps=400" in proposal("grok sweep sweep=order_alone", store, any_task=True)
+    assert "stop_when_generalised" not in proposal("grok sweep sweep=order_alone", store, any_task=True)
+    assert f"train.steps={LONGER * 400}" in proposal("grok sweep sweep=census", store, any_task=True, longer=True)
 
 
 def test_values_that_vary_are_all_carried_by_a_sweep() -> None:

@@ -150,6 +150,17 @@ def test_regimes_are_the_simulated_ones(long_census: Observations) -> None:
     assert order.apply(lambda o: o.str.endswith("norm falls").all() and o.str.contains("generalised →").all())["fast"]
 
 
+def test_regimes_of_a_few_longer_runs_are_told_apart() -> None:
+    """Early seeds are fast here, late ones slow: eight that were trained on would make a mix of nobody's seeds."""
+    short = [Truth({"seed": s, "eval.every": 100}, 1500.0 if s < 6 else 9000.0, fast=s < 6) for s in range(442)]
+    long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 100}, 9000.0) for s in range(8)]
+    study = ask("regimes", simulate(short + long))
+    shown = {f.label: f.text for f in study.findings}
+    assert shown["fast regime, of generalised seeds"].startswith("6 of 6 seeds that had generalised by step 3,000")
+    longer = "8 seeds were trained beyond step 3,000, up to 20,000: 8 of them generalised, 8 slow (fast: 0% (0 to 37))."
+    assert shown["regimes of longer runs"] == longer
+
+
 def test_crossed_recovers_the_shares() -> None:
     truth = {"init": 0.10, "order": 0.05, "init × order": 0.03, "chaos": 0.06}
     found = simulate(crossed((2, 9, 9), np.random.default_rng(6), truth) + census(20, np.random.default_rng(7)))
@@ -242,6 +253,13 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
 
 
 @pytest.mark.slow
+def test_one_seed_that_diverged_does_not_end_the_prediction_of_all() -> None:
+    truths = census(80, np.random.default_rng(5), steps=3000, every=50)
+    truths[3] = Truth({**truths[3].overrides, "train.steps": 100}, truths[3].time, status="diverged")
+    study = ask("prediction", simulate(truths))
+    assert study.looks["step"].max() > 100
+
+
 def test_a_screen_is_paid_for_by_the_steps_that_runs_take() -> None:
     rng = np.random.default_rng(18)
     truths = census(200, rng)
