@@ -140,7 +140,8 @@ def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
     for config in configs:
         if isinstance(config, GptConfig) and config.data.path is not None:
             data, model = config.data, config.model
-            key = canonical_json([data.folders(), data.mixture, data.validation, model.context, model.vocab_size])
+            fit = [data.mixture, data.validation, data.document_mask, model.context, model.vocab_size]
+            key = canonical_json([data.folders(), *fit])
             if key not in seen:
                 _refuse_unusable_corpora(config)
                 seen.add(key)

@@ -123,10 +123,13 @@ def score_split(
 
 
 def _measure(corpus: Corpus, tokens: NDArray[np.unsignedinteger[Any]]) -> tuple[int | None, int]:
-    """Return words and bytes of the source text behind some tokens."""
-    text = corpus.tokenizer.decode(int(i) for i in tokens if i != corpus.eot_id)
-    rewritten = corpus.manifest["detokenizer"] is not None
-    return None if rewritten else form_of(corpus.manifest["form"]).words(text), len(text.encode())
+    """Return words and bytes of the source text behind some tokens, counted in each document as `grok prepare` does."""
+    parts = [tokens] if corpus.eot_id is None else np.split(tokens, np.flatnonzero(tokens == corpus.eot_id))
+    texts = [corpus.tokenizer.decode(int(i) for i in part if i != corpus.eot_id) for part in parts]
+    n_bytes = sum(len(text.encode()) for text in texts)
+    if corpus.manifest["detokenizer"] is not None:
+        return None, n_bytes
+    return sum(map(form_of(corpus.manifest["form"]).words, texts)), n_bytes
 
 
 @torch.no_grad()

@@ -152,6 +152,8 @@ def test_masked_documents_compile(settings: Build, documents: Corpus) -> None:
 def test_a_text_without_document_ends_is_refused(settings: Build, corpus: Corpus) -> None:
     with pytest.raises(DataError, match=r"data\.document_mask=true, and .* has no <\|endoftext\|>"):
         refuse_unusable_data([settings(data__document_mask=True)])
+    with pytest.raises(DataError, match=r"data\.document_mask=true"):  # a sweep over the setting
+        refuse_unusable_data([settings(data__document_mask=mask) for mask in (False, True)])
 
 
 def test_documents_of_one_block_need_no_mask(settings: Build, tmp_path: Path) -> None:

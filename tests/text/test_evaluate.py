@@ -109,6 +109,15 @@ def test_a_part_is_measured_by_its_own_words_and_bytes(articles: Corpus) -> None
     assert score_split(model, articles, "test", limit=10**9).nats == score_split(model, articles, "test").nats
 
 
+def test_the_words_of_a_part_are_those_of_its_documents(tmp_path: Path) -> None:
+    """Two documents meet without white space between them: their words stay apart, as `grok prepare` counts them."""
+    (tmp_path / "t.txt").write_text("<|endoftext|>".join(["Once there was the end."] * 20))
+    corpus, _ = prepare(Request(form="text", inputs=(str(tmp_path / "t.txt"),), out=tmp_path / "o", tokenizer="byte"))
+    entry = corpus.split("train")
+    part = score_split(small_model(257), corpus, "train", limit=entry["tokens"] - 1, batch_size=64)
+    assert (part.words, part.bytes) == (entry["words"], entry["bytes"]) == (entry["documents"] * 5, part.bytes)
+
+
 def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(articles: Corpus) -> None:
     model = small_model(257)
     with torch.no_grad():
