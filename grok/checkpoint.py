@@ -10,7 +10,8 @@ checkpoints/<run_id>/
 A folder is written under another name and then renamed, so it exists whole or not at all.
 The manifest has every tensor's dtype and shape and the SHA-256 of the tensor file. Loading
 checks all of it, uses the newest intact checkpoint, and warns of damaged ones. A checkpoint of which
-only the best or averaged weights are damaged is loaded without them.
+only the best or averaged weights are damaged is loaded without them. One that cannot be read at the
+moment, or has a newer format, is not damaged: the load stops, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, Final
 
 import torch
 
-from grok.errors import CheckpointError
+from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, write_folder
 from grok.parts import (
     KINDS,
@@ -43,7 +44,7 @@ from grok.parts import (
     write_parts,
 )
 from grok.records import Checkpoint
-from grok.tensors import file_hash, layout_of, load_tensors, plain_tensors, read_shards, save_tensors
+from grok.tensors import file_hash, layout_of, load_tensors, plain_tensors, read_shards, reading, save_tensors
 from grok.untrusted import is_folder, plain_name, read_json_object, refuse_links
 
 FORMAT: Final = 1
@@ -90,7 +91,11 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None
 
 
 def has_checkpoint(folder: str | Path) -> bool:
-    """Return whether the run has a checkpoint that can be loaded; reads and checks its files."""
+    """Return whether the run has a checkpoint that can be loaded; reads and checks its files.
+
+    Raises:
+        CheckpointUnreadable: nobody can tell at the moment.
+    """
     return any(_can_be_loaded(path) for _, _, path in _saved(Path(folder)))
 
 
@@ -102,6 +107,7 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
     ``shards`` is their folder.
 
     Raises:
+        CheckpointUnreadable: one that may be intact cannot be read; older ones are not tried.
         CheckpointError: no checkpoint is intact.
     """
     folder = Path(folder)
@@ -114,6 +120,8 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
                 for prefix, folder_of_shards in shards.items():
                     tensors |= {prefix + name: tensor for name, tensor in read_shards(folder_of_shards).items()}
                 shards = {}
+        except CheckpointUnreadable:
+            raise
         except CheckpointError as error:
             warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
             continue
@@ -145,6 +153,8 @@ def read_state(folder: str | Path, step: int) -> Checkpoint:
         if at == step:
             try:
                 manifest, _ = _intact_manifest(path)
+            except CheckpointUnreadable:
+                raise
             except CheckpointError as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error
             return Checkpoint(run_id=manifest["run_id"], step=step, tensors={}, state=manifest["state"])
@@ -153,11 +163,14 @@ def read_state(folder: str | Path, step: int) -> Checkpoint:
 
 
 def damaged_checkpoints(folder: str | Path) -> list[str]:
-    """Return one line for each damaged checkpoint of the run's ``folder``, newest first; reads all their files."""
+    """Return one line for each checkpoint of ``folder`` that is damaged or unreadable, newest first; reads all."""
     problems = []
     for _, _, path in _saved(Path(folder)):
         try:
             _, lost = _intact_manifest(path)
+        except CheckpointUnreadable as error:
+            problems.append(str(error))
+            continue
         except CheckpointError as error:
             if path.exists():  # a run in progress removes older ones
                 problems.append(f"{path}: {error}")
@@ -221,6 +234,8 @@ def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
         )
     try:
         return _load(path)[1]
+    except CheckpointUnreadable:
+        raise
     except CheckpointError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
@@ -228,8 +243,11 @@ def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
 def _saved(folder: Path) -> list[tuple[int, int, Path]]:
     """Return (serial, step, path) of the committed checkpoints, newest first."""
     try:
-        paths = list(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
+        with reading(folder):
+            paths = list(folder.iterdir())
+    except CheckpointUnreadable:
+        raise
+    except CheckpointError:
         return []
     matches = ((_STEP.fullmatch(path.name), path) for path in paths)
     return sorted(((int(m[1]), int(m[2]), path) for m, path in matches if m), reverse=True)
@@ -304,24 +322,28 @@ def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def _intact_manifest(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the manifest of a folder whose files equal it, and the damaged parts that a load can do without."""
-    try:
+    """Return the manifest of a folder whose files equal it, and the damaged parts that a load can do without.
+
+    Raises:
+        CheckpointUnreadable: a file cannot be read at the moment, or a newer version wrote it; the path is said.
+        CheckpointError: it is damaged.
+    """
+    with reading(path):
         manifest = read_json_object(path / MANIFEST, follow=True)
         fingerprint = manifest.pop("manifest_sha256")
         written_by = manifest["format"]
+        if written_by > FORMAT_WITH_PARTS:
+            raise CheckpointUnreadable(
+                f"{path} has format {written_by}, this version reads {FORMAT} and {FORMAT_WITH_PARTS}: "
+                "update grok-lab; it was not removed"
+            )
         whole = fingerprint == _fingerprint(manifest) and file_hash(path / TENSORS) == manifest["sha256"]
         whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))
         damaged = damaged_parts(path, manifest) if whole else []
         sharded = manifest.get("parts_in_shares", {})
         lost = tuple(prefix for prefix in damaged if prefix.endswith(SPARE) and prefix not in sharded)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"its files cannot be read ({error})") from error
     if not whole or len(lost) < len(damaged):
         raise CheckpointError("its bytes differ from those that were written")
-    if written_by not in (FORMAT, FORMAT_WITH_PARTS):
-        raise CheckpointError(
-            f"it has format {written_by}, this version reads {FORMAT} and {FORMAT_WITH_PARTS}: update grok-lab"
-        )
     return dict(manifest), lost
 
 
@@ -333,6 +355,8 @@ def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
 def _can_be_loaded(path: Path) -> bool:
     try:
         _intact_manifest(path)
+    except CheckpointUnreadable:
+        raise
     except CheckpointError:
         return False
     return True

@@ -33,6 +33,13 @@ class CheckpointError(GrokError):
     """A checkpoint is missing, damaged or belongs to other settings."""
 
 
+class CheckpointUnreadable(CheckpointError):
+    """A checkpoint that may be intact cannot be read: the disk refuses, memory is short, or its format is newer.
+
+    A run must not begin anew for that, because its next checkpoint would replace the one that cannot be read.
+    """
+
+
 class TrainingError(GrokError):
     """Training could not continue; finished runs are kept."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.config.common import StoreConfig
 from grok.config.fields import build, settings_of
 from grok.config.gpt_model import ModelConfig
-from grok.errors import CheckpointError, ConfigError, DataError, StoreError
+from grok.errors import CheckpointError, CheckpointUnreadable, ConfigError, DataError, StoreError
 from grok.plugins import PLUGIN_PATH, activate, code_of
 from grok.store import open_store
 from grok.text.corpus import Corpus, open_corpus
@@ -66,6 +66,8 @@ class TrainedRun:
         for which in saved if only is None else [only]:
             try:
                 kept[which] = load_weights(self.folder, MOMENTS[which])
+            except CheckpointUnreadable:
+                raise
             except CheckpointError as error:
                 others = " or ".join(other for other in saved if other != which)
                 remedy = f"give --weights {others}" if others else "train the run again with force=true"
@@ -82,6 +84,8 @@ class TrainedRun:
 
         try:
             now, _ = from_checkpoint(load_checkpoint(self.folder))
+        except CheckpointUnreadable:
+            raise
         except CheckpointError as error:
             raise CheckpointError(
                 f"run {self.run_id} kept no weights ({error}): train with save=final, or checkpoint.keep=true"

@@ -15,7 +15,7 @@ from typing import Any
 
 from grok.config import MODES, GptConfig, RunConfig, flatten
 from grok.config.fields import settings_of
-from grok.errors import CheckpointError
+from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.execute.planned import PlannedRun
 from grok.processes import Rank
 from grok.records import Checkpoint
@@ -26,6 +26,7 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
     """Return the checkpoint that ``run`` goes on from, or None; ``notes`` gets a line for each damaged one.
 
     Raises:
+        CheckpointUnreadable: a checkpoint that may be intact cannot be read.
         CheckpointError: the checkpoint that ``resume.run`` names is missing or damaged.
     """
     from grok.checkpoint import has_checkpoint, load_checkpoint, run_folder
@@ -118,6 +119,8 @@ def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Check
         warnings.simplefilter("ignore")  # the note says it where the user looks
         try:
             checkpoint = load_checkpoint(folder, whole=not _in_shares(run.config))
+        except CheckpointUnreadable:
+            raise  # begun at step 0, the run would soon replace a checkpoint that may be intact
         except CheckpointError:
             notes.append(f"{damaged} was trained anew")
             return None

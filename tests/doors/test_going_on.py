@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,23 @@ def test_a_damaged_checkpoint_is_named_and_the_run_trained_anew(door: Door) -> N
     fresh = door(*TINY, "store.path=T")
     assert fresh.status == 0
     assert hashes("S") == hashes("T")
+
+
+def test_a_checkpoint_of_a_newer_version_stops_the_command_and_stays(door: Door) -> None:
+    """Its run must not begin anew, as the next checkpoint would replace it."""
+    assert door(*KEEP).status == 0
+    (run_id,) = hashes("S")
+    for shard in (*Path("S/runs").glob("*"), *Path("S/curves").glob("*")):
+        if "empty" not in shard.name:
+            shard.unlink()  # the same command trains the run again
+    (manifest,) = Path("S/checkpoints", run_id).glob("*-step-6/manifest.json")
+    newer = json.dumps({**json.loads(manifest.read_text()), "format": 9})
+    manifest.write_text(newer)
+    ended = door(*KEEP, "checkpoint.every=2")
+    assert ended.status != 0
+    assert f"{manifest.parent} has format 9, this version reads 1 and 2" in ended.out + ended.err
+    assert "trained anew" not in ended.out and hashes("S") == {}
+    assert manifest.read_text() == newer and checkpoint_steps(manifest.parent.parent) == [6]
 
 
 def test_a_checkpoint_that_a_kill_left_beside_its_finished_run_goes(door: Door) -> None:

@@ -1,29 +1,40 @@
 """Checkpoints and kept weights on the disk."""
 
+import errno
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
+from grok import checkpoint as checkpoints
+from grok import tensors as tensors_module
+from grok import untrusted
 from grok.checkpoint import (
     DamagedCheckpointWarning,
     checkpoint_steps,
+    damaged_checkpoints,
     has_checkpoint,
     load_checkpoint,
     load_weights,
+    read_state,
     remove_checkpoints,
     run_folder,
     save_checkpoint,
     save_weights,
 )
-from grok.errors import CheckpointError
+from grok.errors import CheckpointError, CheckpointUnreadable
+from grok.execute.resume import checkpoint_to_resume
 from grok.records import Checkpoint
+from grok.tensors import read_shards, save_tensors
 
 GENERATOR = torch.Generator().manual_seed(0)
 WEIGHT = torch.randn(4, 6, generator=GENERATOR)
@@ -111,6 +122,62 @@ def test_a_damaged_one_is_left_out_with_a_warning(folder: Path, damage: str) -> 
     assert has_checkpoint(folder)
     with pytest.warns(DamagedCheckpointWarning), pytest.raises(CheckpointError, match="1 damaged"):
         load_checkpoint(folder, step=2)
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, what: str, number: int) -> None:
+    """Let the file system answer every reading of manifests, bytes to hash, or tensors with an error."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, "made up", "the file")
+
+    def fail_as_safetensors(*_: object) -> NoReturn:
+        raise SafetensorError(f"Error while deserializing: I/O error: made up (os error {number})")
+
+    if what == "manifest":
+        monkeypatch.setattr(untrusted, "open_file", fail)
+    elif what == "hash":
+        monkeypatch.setattr(checkpoints, "file_hash", fail)
+    else:
+        monkeypatch.setattr(tensors_module, "load_file", fail_as_safetensors)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM])
+@pytest.mark.parametrize("what", ["manifest", "hash", "tensors"])
+def test_one_that_cannot_be_read_just_now_is_not_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int
+) -> None:
+    save_checkpoint(folder, checkpoint(1), keep=None)
+    newest = save_checkpoint(folder, checkpoint(2), keep=None)
+    save_weights(folder, "final", TENSORS)
+    refuse(monkeypatch, what, number)
+    with pytest.raises(CheckpointUnreadable, match=f"{newest}.* cannot be read now"):
+        load_checkpoint(folder)
+    with pytest.raises(CheckpointUnreadable, match=r"weights-final.* cannot be read now"):
+        load_weights(folder, "final")
+    notes: list[str] = []
+    for run in (SimpleNamespace(run_id="abc", extends=None), SimpleNamespace(run_id="longer", extends="abc")):
+        run.config = None
+        with pytest.raises(CheckpointUnreadable):
+            checkpoint_to_resume(cast("Any", run), str(folder.parent.parent), notes)
+    assert notes == []
+    if what != "tensors":
+        with pytest.raises(CheckpointUnreadable):
+            read_state(folder, 2)
+        assert ["cannot be read now" in line for line in damaged_checkpoints(folder)] == [True, True]
+    monkeypatch.undo()
+    assert load_checkpoint(folder).step == 2
+
+
+def test_shards_that_cannot_be_read_just_now_are_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_tensors({"w": torch.ones(3)}, tmp_path / "model.safetensors")
+    assert read_shards(tmp_path)["w"].tolist() == [1, 1, 1]
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.ESTALE, "made up")
+
+    monkeypatch.setattr("torch.distributed.checkpoint.hf_storage.HuggingFaceStorageReader.read_data", fail)
+    with pytest.raises(CheckpointUnreadable, match="made up"):
+        read_shards(tmp_path)
 
 
 def test_none_at_all(folder: Path) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from grok.config.gpt import GptConfig, LogConfig
-from grok.errors import CheckpointError
+from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.gpt.initial import build_model
 from grok.gpt.logging.log import Log, Share
 from grok.gpt.logging.samples import sample_text
@@ -265,6 +265,8 @@ class GptRun(TrainingRun):
         for step in sorted((s for s in kept.steps() if 0 < s <= wanted and s % every == 0), reverse=True):
             try:
                 checkpoint = kept.load(step)
+            except CheckpointUnreadable:
+                raise
             except CheckpointError as error:
                 self.log.say(f"the rollback skips the checkpoint of step {step}: {error}", always=True)
                 continue
