@@ -10,7 +10,7 @@ from grok.cli.command import Parser, command
 from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
-from grok.execute.planned import training_tokens
+from grok.execute.planned import training_tokens, with_budget
 from grok.gpt.flops import MACHINES
 from grok.gpt.planning.planner import FITTED_FROM, Plan, chinchilla_loss, perplexity, plan
 from grok.gpt.planning.published import page
@@ -52,6 +52,12 @@ def _page(arguments: argparse.Namespace) -> str:
     if arguments.price is not None and not 0 <= arguments.price < math.inf:
         raise ConfigError(f"--price {arguments.price}: expected a price of 0 or more")
     config = gpt_settings(["mode=gpt", *arguments.overrides])
+    if config.train.epochs is not None and config.data.path is None:
+        raise ConfigError(
+            f"train.epochs={config.train.epochs:g} is a length in passes over the data: give data.path=DIR too, "
+            "or train.steps=N or train.tokens=N instead"
+        )
+    config = with_budget(config)
     corpus = open_corpus(config.data.path) if config.data.path else None
     vocab_size = arguments.vocab_size or config.model.vocab_size
     vocab_size = vocab_size or (corpus.vocab_size if corpus else config.target.vocab_size)

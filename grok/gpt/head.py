@@ -17,6 +17,9 @@ from grok.numerics.products import linear, onednn_weight_gradient
 
 CHUNK_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}
 """Logits in memory at once, by kind of device. The numbers are fixed, because the order of sums depends on them."""
+HALF_SCALE, HALF_ROWS = 2.0**14, 64
+"""In fp16 the chunks' gradients are those of the mean loss times the first; fewer rows than the second count as that
+many. Then a logit's gradient is at most 256, and a weight's overflows only if its mean over the rows is above 4."""
 
 
 def chunk_rows(n: int, vocab_rows: int, device: str) -> int:
@@ -93,6 +96,9 @@ class _ChunkedLoss(torch.autograd.Function):
             d_features, d_weight = torch.empty_like(features), torch.zeros_like(weight)
             total = torch.zeros((), device=features.device, dtype=torch.promote_types(weight.dtype, torch.float32))
             n = len(features) if scored is None else scored.sum().clamp(min=1).to(total.dtype)
+            half = low == torch.float16
+            # the loss is scaled only after this function: fp16 would round most gradients of a mean to 0
+            unit = max(len(features), HALF_ROWS) / HALF_SCALE if half else n
             for start in range(0, len(features), rows):
                 x = features[start : start + rows].to(low)
                 y = targets[start : start + rows]
@@ -108,13 +114,14 @@ class _ChunkedLoss(torch.autograd.Function):
                 d_logits[torch.arange(len(y), device=y.device), y] -= 1
                 if counted is not None:
                     d_logits *= counted[:, None]
-                d_low = (d_logits / n).to(low)
+                d_low = (d_logits / unit).to(low)
                 d_features[start : start + rows] = linear(d_low, w.t(), None, path)
                 d_weight += d_low.t() @ x if path == "plain" else onednn_weight_gradient(d_low, x)
-        ctx.save_for_backward(d_features, d_weight)
+        ctx.save_for_backward(d_features, d_weight, *([torch.ones_like(total) * unit / n] if half else []))
         return total / n
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        d_features, d_weight = ctx.saved_tensors
-        return d_features * grads[0], d_weight * grads[0], None, None, None, None, None, None
+        d_features, d_weight, *units = ctx.saved_tensors
+        factor = grads[0] * units[0] if units else grads[0]
+        return d_features * factor, d_weight * factor, None, None, None, None, None, None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
+from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
 from grok.execute.planned import name_runs
 from grok.gpt.training.schedules import Ramp
@@ -25,8 +26,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def planned_steps(corpus: Corpus, *words: str) -> tuple[int, str]:
-    base = ["mode=gpt", "experiment=gpt/shakespeare_char", f"data.path={corpus.path}"]
-    (run,) = name_runs([gpt_settings([*base, *words])])
+    preset = [] if words and words[0].startswith("experiment=") else ["experiment=gpt/shakespeare_char"]
+    (run,) = name_runs([gpt_settings(["mode=gpt", *preset, f"data.path={corpus.path}", *words])])
     assert isinstance(run.config, GptConfig)
     return run.config.train.steps, run.run_id
 
@@ -46,6 +47,16 @@ def test_at_random_offsets_an_epoch_is_every_start_once(corpus: Corpus) -> None:
 def test_tokens_heed_the_ramp_of_the_batch(corpus: Corpus) -> None:
     assert planned_steps(corpus, "train.tokens=7680")[0] == 10
     assert planned_steps(corpus, "train.tokens=7680", "train.batch_ramp=[4,4,40]")[0] > 10
+
+
+def test_a_preset_leaves_the_length_to_the_command(corpus: Corpus) -> None:
+    """gpt_mini_v0 had a length in epochs, which took the place of steps and excluded tokens."""
+    for name in PRESETS:
+        train = gpt_settings(["mode=gpt", f"experiment=gpt/{name}"]).train
+        assert (train.epochs, train.tokens) == (None, None), name
+    preset = "experiment=gpt/gpt_mini_v0"
+    assert planned_steps(corpus, preset, "train.steps=100")[0] == 100
+    assert planned_steps(corpus, preset, "train.tokens=1e6")[0] == -(-1_000_000 // (256 * 128))
 
 
 def test_two_lengths_are_refused(corpus: Corpus, tmp_path: Path) -> None:

@@ -49,6 +49,33 @@ def test_range_test_puts_everything_back(settings: Build, corpus: Corpus) -> Non
     assert (np.diff(found.rates) > 0).all()
 
 
+def norms_of(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list that gets the norm of the gradient of each update."""
+    norms: list[float] = []
+    apply = trainer.apply
+
+    def noted(norm: torch.Tensor, rate: float) -> None:
+        norms.append(float(norm))
+        apply(norm, rate)
+
+    monkeypatch.setattr(trainer, "apply", noted)
+    return norms
+
+
+def test_range_test_in_half_precision(settings: Build, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient is that of the loss, whatever its scale; a scale that overflows is halved, without an update."""
+    norms, tests = [], []
+    for precision, scale in (("float32", 1.0), ("fp16", 2.0**16), ("fp16", 2.0**30)):
+        trainer = trainer_of(settings(precision=precision), corpus)
+        trainer.counters.scale = scale
+        norms.append(norms_of(trainer, monkeypatch))
+        tests.append(range_test(trainer, last=1e-2, steps=30))
+        assert trainer.counters.scale == scale
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
+    assert 0 < len(norms[2]) < len(norms[1]) and np.isfinite(norms[2]).all()
+    assert tests[1].losses == pytest.approx(tests[0].losses, abs=0.02)
+
+
 def test_range_test_of_a_fresh_run(settings: Build, corpus: Corpus) -> None:
     trainer = trainer_of(settings(), corpus)
     range_test(trainer, steps=40)

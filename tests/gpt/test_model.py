@@ -253,6 +253,27 @@ def test_z_loss_is_in_the_gradient_and_not_in_the_value(monkeypatch: pytest.Monk
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
+def test_the_chunked_head_keeps_small_gradients_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probability of 1 / 4096 over 2048 rows is below what fp16 holds; the loss scale comes later."""
+    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 4096 * 512)
+    stream = Stream("eval", 3)
+    y = torch.from_numpy(stream.at("y").integers(2048, 20))
+    scored = y != 0
+    features = torch.from_numpy(stream.at("x").normal(2048 * 8).reshape(2048, 8)).float()
+    weights = torch.from_numpy(stream.at("w").normal(4096 * 8).reshape(4096, 8)).float() / 8
+    for counted in (None, scored):
+        grads = []
+        for half in (False, True):
+            x, w = features.clone().requires_grad_(), weights.clone().requires_grad_()
+            with torch.autocast("cpu", torch.float16, enabled=half):
+                loss = head.mean_loss(x, w, y, 4096, scored=counted)
+            (2.0**16 * loss).backward()  # type: ignore[no-untyped-call]
+            assert x.grad is not None and w.grad is not None
+            grads.append((x.grad, w.grad[20:], w.grad[:20]))
+        for a, b in zip(*grads, strict=True):
+            assert float((a - b).norm() / a.norm()) < 2e-3
+
+
 def test_as_many_key_heads_as_heads_is_the_same_run(settings: Build) -> None:
     """And settings of a later version leave the names of the runs of before as they were."""
     plain, same, grouped = (settings(model__kv_heads=n) for n in (None, 3, 1))

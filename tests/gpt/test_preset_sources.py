@@ -39,7 +39,7 @@ SOURCES: Final[dict[str, dict[str, Any]]] = {
     },
     # the Shakespeare journal's table; "gpt3-small" is named there without one
     "gpt_mini_v0": {
-        "train.batch_size": 128, "model.context": 256, "optim.lr": 1e-3, "model.d_model": 512, "train.epochs": 1.0,
+        "train.batch_size": 128, "model.context": 256, "optim.lr": 1e-3, "model.d_model": 512, "train.steps": 7_841,
         "model.heads": 8, "model.layers": 10, "optim.schedule": "constant", "model.dropout": 0.2,
         "target.vocab_size": 75, "data.sampling": "random",
     },

@@ -274,6 +274,7 @@ def test_compiled_runs_resume_to_the_bit_and_agree_with_eager_ones(
         ({"model__positions": "rotary", "model__norm_type": "rmsnorm", "model__qk_norm": True}, 2**24, 1e-7),
         ({"model__tied": False, "model__norm": "post", "model__activation": "gelu"}, 2**24, 1e-12),
         ({"precision": "fp16"}, 2**24, 3e-3),
+        ({"precision": "fp16"}, 200, 3e-3),
         ({"precision": "bf16", "model__bias": False}, 200, 3e-3),
     ],
 )
@@ -310,6 +311,17 @@ def test_settings_that_reshape_the_weights_cannot_change_on_the_way(settings: Bu
     grown = settings(train__steps=8, model__layers=3, resume={"run": RUN, "step": 4, "changes": ["model.layers"]})
     with pytest.raises(CheckpointError, match=r"weights of other shapes \(model\.layers: checkpoint 2, now 3\)"):
         run(grown, resume=checkpoint)
+
+
+@pytest.mark.parametrize(("before", "now"), [("muon", "adamw"), ("adamw", "muon")])
+def test_the_optimiser_cannot_change_on_the_way(settings: Build, before: str, now: str) -> None:
+    """From Muon to AdamW it was a KeyError in a worker; the other way AdamW's moments stayed unused."""
+    checkpoint = next(
+        e for e in run(settings(train__steps=8, optim__kind=before), stop_at=4) if isinstance(e, Checkpoint)
+    )
+    resume = {"run": RUN, "step": 4, "changes": ["optim.kind"]}
+    with pytest.raises(CheckpointError, match=rf"optim\.kind: checkpoint {before}, now {now}\): optim\.kind cannot"):
+        run(settings(train__steps=8, optim__kind=now, resume=resume), resume=checkpoint)
 
 
 def test_a_loss_scale_starts_anew_with_half_precision(settings: Build) -> None:

@@ -17,6 +17,7 @@ from grok.errors import ConfigError
 from grok.gpt.initial import build_model
 from grok.gpt.model import parameter_count
 from grok.gpt.planning import planner, published
+from grok.text.preparation import Request, prepare
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -174,10 +175,21 @@ def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
         (["experiment=gpt/gpt2_117m", "task.modulus=7"], "a setting of mode=arithmetic"),
         (["experiment=gpt/gpt2_117m", "--price", "-1"], "--price -1.0"),
         (["experiment=gpt/gpt2_117m", "--vocab-size", "0"], "--vocab-size 0"),
+        (["experiment=gpt/gpt2_117m", "train.epochs=2"], "train.epochs=2 is a length in passes over the data"),
     ):
         assert door.main(argv) == 2, argv
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1
+
+
+def test_a_length_in_tokens_or_epochs_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main(["experiment=gpt/gpt2_117m", "train.tokens=2e9"]) == 0
+    assert "2,000,158,720 = 3,815 steps of 524,288" in capsys.readouterr().out
+    out = tmp_path / "fables"
+    corpus, _ = prepare(Request(form="fables", inputs=("60:0",), out=out, tokenizer="char"))
+    steps = -(-3 * ((corpus.split("train")["tokens"] - 1) // 64) // 12)
+    assert door.main(["experiment=gpt/shakespeare_char", f"data.path={out}", "train.epochs=3"]) == 0
+    assert f"{steps * 768:,} = {steps:,} steps of 768" in capsys.readouterr().out
 
 
 def test_dropout_of_gpt2_is_counted() -> None:

@@ -67,7 +67,11 @@ def range_test(trainer: Trainer, *, first: float = 1e-6, last: float = 1.0, step
             lowest = min(lowest, smooth[-1])
             if smooth[-1] > lowest + BLOWN_UP:
                 break
-            trainer.apply(total_norm([p.grad for p in trainer.parameters if p.grad is not None]), rate)
+            norm = total_norm(trainer.unscale())
+            overflow = trainer.overflowed(float(norm))
+            if not overflow:
+                trainer.apply(norm, rate)
+            trainer.rescale(overflow)
             trainer.counters.step = k
     finally:
         put_back(trainer, before)

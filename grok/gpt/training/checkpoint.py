@@ -264,6 +264,11 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
             f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} has weights of other shapes "
             f"({'; '.join(reshaped)}): these settings cannot change on the way, start a new run"
         )
+    if "optim.kind" in different:
+        raise CheckpointError(
+            f"the checkpoint of run {checkpoint.run_id} has the state of another optimiser ({shown['optim.kind']}): "
+            "optim.kind cannot change on the way, start a new run"
+        )
     idle = [n for n in config.resume.changes if n not in different]
     if idle:
         raise CheckpointError(

@@ -123,8 +123,7 @@ class Trainer:
         train_loss, grad_norm, zeros_in_grads = self._fetch([loss.double(), norm.double(), zeros.double()])
 
         stability = self.config.stability
-        scaled = self.config.precision == "fp16" and scale > stability.least_scale
-        overflow = scaled and math.isfinite(train_loss) and not math.isfinite(grad_norm)
+        overflow = math.isfinite(train_loss) and self.overflowed(grad_norm)
         event = "skipped" if overflow else self._agreed(self.watch.see(train_loss, grad_norm, self.batch_sum))
         wrong = event if event is not None and not overflow and stability.acts_on(event) else None
         rate = learning_rate(self.config, k) * self.branch.lr_factor
@@ -137,8 +136,7 @@ class Trainer:
             self.counters.not_finite += event in ("not_finite", "skipped")
             if overflow or (stability.policy == "skip_step" and event in PASSING):
                 wrong = "skip_limit" if self.watch.skip(k) else None
-        if self.config.precision == "fp16":
-            self._rescale(overflow)
+        self.rescale(overflow)
         point = self._log(k, train_loss, rate, grad_norm, zeros_in_grads, scale)
         if not logs_late(self.numerics):
             self.settle()
@@ -232,8 +230,16 @@ class Trainer:
         self.optimizer.step()
         self.counters.adam_steps += 1
 
-    def _rescale(self, overflow: bool) -> None:
+    def overflowed(self, grad_norm: float) -> bool:
+        """Return whether fp16 gradients with this norm call for a smaller loss scale, and the least is not reached."""
+        scaled = self.config.precision == "fp16" and self.counters.scale > self.config.stability.least_scale
+        return scaled and not math.isfinite(grad_norm)
+
+    def rescale(self, overflow: bool) -> None:
+        """Halve the loss scale after an overflow, double it after many good steps; only fp16 has one."""
         c = self.counters
+        if self.config.precision != "fp16":
+            return
         if overflow:
             c.scale, c.scale_good = max(c.scale / 2, self.config.stability.least_scale), 0
         else:
