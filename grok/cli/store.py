@@ -192,7 +192,7 @@ def _without_row(layout: Layout, stored: Collection[str]) -> int:
 
 
 def _print_leases(layout: Layout) -> None:
-    words = {True: "alive", False: "dead, its runs are free", None: "on another machine"}
+    words = {True: "alive", False: "dead, its runs are free", None: "on another machine, or before a reboot"}
     for owner, runs, alive in Leases(layout).owners() if layout.leases.is_dir() else []:
         print(f"  {runs} runs leased to {owner}: {words[alive]}")
 

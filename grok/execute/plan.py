@@ -51,10 +51,12 @@ class Plan:
     def duplicates(self) -> int:
         return len(self.requested) - len(set(self.requested))
 
-    def groups(self) -> list[Group]:
-        """Return the runs to train as the groups that workers take."""
+    def groups(self, runs: Sequence[PlannedRun] | None = None) -> list[Group]:
+        """Return ``runs`` (default: all runs to train) as the groups that workers take."""
         pool = self.pool
-        return lane_groups(self.to_train, workers=pool.workers, lanes=pool.lanes or 1, gpu=pool.gpu)
+        return lane_groups(
+            self.to_train if runs is None else runs, workers=pool.workers, lanes=pool.lanes or 1, gpu=pool.gpu
+        )
 
     def varying(self) -> list[str]:
         """Return the names of the settings in which the runs to train differ."""

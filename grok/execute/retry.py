@@ -19,12 +19,13 @@ from grok.execute.groups import Group
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
 from grok.execute.worker import GroupReport
+from grok.store.leases import STALE_AFTER
 
 PATIENCE: Final = 0.5
 """Seconds between two looks at the workers."""
 
 ASK_AGAIN: Final = 5.0
-"""Seconds before the next look at runs that another sweep is training."""
+"""Seconds between two looks at the leases of runs that another sweep is training."""
 
 TRIES: Final = 2
 """Tries of a whole group before it is halved."""
@@ -62,6 +63,11 @@ class GroupRunner:
     executor: Executor
     stored: Callable[[], Mapping[str, str]]
     """Asks the store for the status of every run: the truth after a worker died."""
+    leased: Callable[[], Collection[str]]
+    """Asks the store which runs other living sweeps have leased. It must be one and the same observer every
+    time: that a sweep on another machine is dead shows only between two looks."""
+    groups: Callable[[Sequence[PlannedRun]], Sequence[Group]]
+    """Divides runs into groups for the workers."""
     record_failure: Callable[[PlannedRun, str], None]
     live: LiveFolder
     stop: Callable[[], bool]
@@ -71,16 +77,18 @@ class GroupRunner:
     _waiting: deque[Group] = field(default_factory=deque)
     _suspects: deque[Group] = field(default_factory=deque)
     """Groups to run alone."""
-    _held: list[PlannedRun] = field(default_factory=list)
+    _held: list[Group] = field(default_factory=list)
+    """Runs that another sweep, or a lost worker of this one, had leased when a worker claimed them."""
     _flying: dict[Any, tuple[Group, int]] = field(default_factory=dict)
     """Group and slot by ticket."""
-    _ask_again: float = 0.0
+    _next_look: float = 0.0
     _said_held: bool = False
 
     def run(self, groups: Sequence[Group]) -> Totals:
         """Run ``groups``; return what they came to. Runs left over on a stop are in no total."""
         self._waiting.extend(groups)
         while not self._ending() or self._flying:
+            self._free_held()
             self._start()
             if not self._flying:
                 if self._held and not self._ending():
@@ -95,15 +103,34 @@ class GroupRunner:
         left = self._waiting or self._suspects or self._held
         return not left or self.stop() or self.totals.fatal is not None
 
+    def _free_held(self) -> None:
+        """Queue the held runs that no living sweep has leased any more, after all suspects.
+
+        The leases are read here, so that no worker (on SLURM: no job) starts for runs that are still held.
+        """
+        if not self._held or self._suspects or self._ending() or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + ASK_AGAIN
+        leased = self.leased()
+        held, self._held = self._held, []
+        fresh: list[PlannedRun] = []
+        for group in held:
+            if still := tuple(run for run in group.runs if run.run_id in leased):
+                self._held.append(replace(group, runs=still))
+            free = self._left(group, leased)
+            if free is not None and free.deaths:  # its count of deaths must not begin anew
+                self._waiting.append(free)
+            elif free is not None:
+                fresh += free.runs
+        self._waiting.extend(self.groups(fresh))
+
     def _start(self) -> None:
-        """Fill free workers: what waits first, then suspects one at a time, then what others held."""
+        """Fill free workers: what waits first, then suspects one at a time."""
         while not self._ending() and len(self._flying) < self.executor.workers:
             if self._waiting:
                 group = self._waiting.popleft()
             elif self._suspects and not self._flying:
                 group = self._suspects.popleft()
-            elif self._held and time.monotonic() >= self._ask_again and not self._suspects:
-                group, self._held = Group(tuple(self._held)), []
             else:
                 return
             busy = {slot for _, slot in self._flying.values()}
@@ -136,13 +163,14 @@ class GroupRunner:
         if report.held:
             if not self._said_held:
                 self._said_held = True
-                count = f"{len(report.held)} run{'s are' if len(report.held) > 1 else ' is'}"
+                several = len(report.held) > 1
+                lost, other = "leased by a lost worker of this sweep", "being trained by another sweep in this store"
                 self.tell(
-                    f"{count} being trained by another sweep in this store, waiting for them; should it be dead or "
-                    "stopped, they are taken over after about a minute without a sign of it"
+                    f"{len(report.held)} run{'s are' if several else ' is'} {lost if group.deaths else other}, waiting "
+                    f"for {'them' if several else 'it'}; if that one is dead, its runs are taken over after about "
+                    f"{STALE_AFTER / 60:.0f} minutes without a sign of it"
                 )
-            self._held += [run for run in group.runs if run.run_id in set(report.held)]
-            self._ask_again = time.monotonic() + ASK_AGAIN
+            self._held.append(replace(group, runs=tuple(run for run in group.runs if run.run_id in set(report.held))))
 
     def _bury(self, ticket: Any, reason: str) -> None:
         """Take stock after a worker died, and with it its neighbours where one's death takes them along."""

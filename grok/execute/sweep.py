@@ -179,6 +179,8 @@ class Sweep:
                 runner = GroupRunner(
                     executor=executor,
                     stored=self.store.statuses,
+                    leased=self.writer.leased_by_others,
+                    groups=self.plan.groups,
                     record_failure=self._record_failure,
                     live=live,
                     stop=interrupt,

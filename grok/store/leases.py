@@ -6,8 +6,10 @@ leases of a dead one. A sweep counts as dead
 
 * on the same machine: when its process has ended (compared by number and start time,
   because the system reuses process numbers);
-* on another machine: when its heartbeat counter has not changed for ``stale_after``
-  seconds of *this* machine's monotonic clock. Clocks of two machines are never compared.
+* on another machine, in another container or before the last reboot: when its heartbeat
+  counter has not changed for ``stale_after`` seconds of *this* machine's monotonic clock.
+  Clocks of two machines are never compared. That takes two looks by one :class:`Leases`:
+  the process that waits for the runs keeps one and looks again and again.
 """
 
 from __future__ import annotations
@@ -80,6 +82,13 @@ class Leases:
             self._write()
         return Claim(granted, sorted(done), held)
 
+    def of_others(self) -> set[str]:
+        """Return the runs that other living sweeps have leased; remove the leases of dead ones.
+
+        Needs no lock and never waits: nobody but its owner writes a lease, and no owner's name is used again.
+        """
+        return set(self._living())
+
     def heartbeat(self) -> bool:
         """Raise the heartbeat counter; return False when another sweep has taken the leases over."""
         if self._me is None or not self._held:
@@ -105,7 +114,10 @@ class Leases:
         return {run_id: owner for owner, runs in self._all() for run_id in runs}
 
     def owners(self) -> list[tuple[Owner, int, bool | None]]:
-        """Return every owner with the number of its runs and whether it is alive (None: on another machine)."""
+        """Return every owner with the number of its runs and whether it is alive.
+
+        None: it is on another machine, or was before a reboot; only its heartbeat tells.
+        """
         return [(owner, len(runs), alive_here(owner)) for owner, runs in self._all()]
 
     def _living(self) -> dict[str, Owner]:
@@ -114,7 +126,8 @@ class Leases:
             if self._me is not None and owner.name == self._me.name:
                 continue
             if self._is_dead(owner):
-                self._forget(owner.name)
+                with suppress(OSError):  # read-only disk, reported when this sweep writes a lease of its own
+                    self._forget(owner.name)
                 continue
             living |= dict.fromkeys(runs, owner)
         return living
@@ -124,7 +137,7 @@ class Leases:
         if here is not None:
             return not here
         beat = ""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             beat = self._beat(owner.name).read_text(errors="replace") if is_file(self._beat(owner.name)) else ""
         now = self._clock()
         last, since = self._watched.get(owner.name, (None, now))
@@ -152,7 +165,7 @@ class Leases:
             self._me = Owner.this_process()
         content = {"owner": asdict(self._me), "run_ids": sorted(self._held)}
         self._beats += 1
-        # not flushed to disk: after a power failure no owner is alive
+        # not flushed to disk: what a power failure leaves is a dead owner's lease, or none
         replace_text(self._beat(self._me.name), str(self._beats))
         replace_text(self._lease(self._me.name), json.dumps(content))
 

@@ -226,6 +226,14 @@ class StoreWriter:
             done = {r for r in run_ids if r in stored and not (retry_failed and stored[r] == "failed")}
             return self._leases.claim([r for r in run_ids if r not in done], done)
 
+    def leased_by_others(self) -> set[str]:
+        """Return the runs that other living sweeps have leased; remove the leases of dead ones.
+
+        A sweep on another machine is dead for this writer when its heartbeat has been the same at all
+        its looks for two minutes: keep the writer, and ask it again every few seconds.
+        """
+        return self._leases.of_others()
+
     def heartbeat(self) -> bool:
         """Renew this sweep's leases; return False when another sweep has taken them over."""
         return self._leases.heartbeat()

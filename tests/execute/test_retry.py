@@ -7,7 +7,9 @@ and loses every group in flight when a poisoned run kills a worker, as loky does
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -73,19 +75,26 @@ class LossyExecutor:
         pass
 
 
+def runner_of(executor: LossyExecutor, folder: Path, **changed: Any) -> GroupRunner:
+    """Return a runner that nobody stops and beside which no other sweep runs; ``changed`` replaces its parts."""
+    parts: dict[str, Any] = {
+        "stored": lambda: executor.stored,
+        "leased": set,
+        "groups": partial(lane_groups, workers=executor.workers),
+        "record_failure": lambda run, error: None,
+        "live": LiveFolder(folder),
+        "stop": lambda: False,
+        "tell": lambda text: None,
+    }
+    return GroupRunner(executor=executor, **parts | changed)
+
+
 def run_all(
     tmp_path: Path, workers: int, deadly: set[str], raising: set[str], spreads_deaths: bool = True
 ) -> tuple[Totals, LossyExecutor]:
     executor = LossyExecutor(workers, deadly, raising, spreads_deaths)
     failures: dict[str, str] = {}
-    runner = GroupRunner(
-        executor=executor,
-        stored=lambda: executor.stored,
-        record_failure=lambda run, error: failures.update({run.run_id: error}),
-        live=LiveFolder(tmp_path),
-        stop=lambda: False,
-        tell=lambda text: None,
-    )
+    runner = runner_of(executor, tmp_path, record_failure=lambda run, error: failures.update({run.run_id: error}))
     totals = runner.run(lane_groups(RUNS, workers=workers))
     assert failures == totals.failed
     return totals, executor
@@ -120,13 +129,8 @@ def test_a_worker_that_dies_once_costs_one_retry(tmp_path: Path) -> None:
         executor._deadly.clear()
 
     executor.renew = renew  # type: ignore[method-assign]
-    runner = GroupRunner(
-        executor=executor,
-        stored=lambda: executor.stored,
-        record_failure=lambda run, error: pytest.fail("nothing is at fault"),
-        live=LiveFolder(tmp_path),
-        stop=lambda: False,
-        tell=told.append,
+    runner = runner_of(
+        executor, tmp_path, record_failure=lambda run, error: pytest.fail("nothing is at fault"), tell=told.append
     )
     totals = runner.run(lane_groups(RUNS, workers=2))
     assert len(totals.finished) == 40
@@ -141,14 +145,7 @@ def test_the_error_of_a_culprit_is_kept(tmp_path: Path) -> None:
 
 def test_a_stop_leaves_the_rest(tmp_path: Path) -> None:
     executor = LossyExecutor(1, set(), set())
-    runner = GroupRunner(
-        executor=executor,
-        stored=lambda: executor.stored,
-        record_failure=lambda run, error: None,
-        live=LiveFolder(tmp_path),
-        stop=lambda: len(executor.started) > 1,
-        tell=lambda text: None,
-    )
+    runner = runner_of(executor, tmp_path, stop=lambda: len(executor.started) > 1)
     totals = runner.run(lane_groups(RUNS, workers=1))
     assert 0 < len(totals.finished) < 40
     assert len(executor.started) == 2
@@ -171,15 +168,72 @@ def test_runs_of_another_sweep_are_waited_for_and_it_is_said_at_once(
 ) -> None:
     monkeypatch.setattr("grok.execute.retry.ASK_AGAIN", 0.01)
     executor, said = Leased(1, set(), set()), list[tuple[int, str]]()
-    runner = GroupRunner(
-        executor=executor,
-        stored=lambda: {},
-        record_failure=lambda run, error: None,
-        live=LiveFolder(tmp_path),
-        stop=lambda: False,
-        tell=lambda text: said.append((len(executor.started), text)),
-    )
+    runner = runner_of(executor, tmp_path, tell=lambda text: said.append((len(executor.started), text)))
     totals = runner.run(lane_groups(RUNS[:3], workers=1))
     assert totals.elsewhere == {run.run_id for run in RUNS[:3]}
     assert len(said) == 1 and said[0][0] == 1, "said once, before the runs are asked for again"
     assert "being trained by another sweep in this store, waiting for them" in said[0][1]
+
+
+class OnOtherNodes(LossyExecutor):
+    """A worker that dies leaves leases behind that nobody on another node knows to be a dead one's."""
+
+    def __init__(self, workers: int, deadly: set[str]) -> None:
+        super().__init__(workers, deadly, set(), spreads_deaths=False)
+        self.leased: set[str] = set()
+        self.claimed_in_vain = 0
+
+    def result(self, ticket: str) -> GroupReport:
+        (group,) = [g for g in self._flying if g.name == ticket]
+        if held := [run.run_id for run in group.runs if run.run_id in self.leased]:
+            assert len(held) == len(group.runs)
+            self.claimed_in_vain += 1
+            self._flying.remove(group)
+            return GroupReport(held=held)
+        try:
+            return super().result(ticket)
+        except WorkerDied:
+            self.leased |= {run.run_id for run in group.runs} - self.stored.keys()
+            raise
+
+
+def test_a_run_that_kills_its_workers_on_other_nodes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two tries its group waits for the lost worker's leases: how often it died must not be forgotten."""
+    monkeypatch.setattr("grok.execute.retry.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("grok.execute.retry.PATIENCE", 0.001)
+    executor = OnOtherNodes(2, {RUNS[7].run_id})
+    looks = 0
+
+    def leased() -> set[str]:
+        nonlocal looks
+        looks += 1
+        if looks % 3 == 0:
+            executor.leased.clear()
+        return set(executor.leased)
+
+    totals = runner_of(executor, tmp_path, leased=leased, stop=lambda: looks > 1000).run(lane_groups(RUNS, workers=2))
+    assert totals.failed.keys() == {RUNS[7].run_id}
+    assert totals.finished.keys() == {run.run_id for run in RUNS} - totals.failed.keys()
+    assert executor.claimed_in_vain > 0
+
+
+def test_runs_that_become_free_are_shared_by_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And before that no worker is sent for them."""
+    monkeypatch.setattr("grok.execute.retry.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("grok.execute.retry.PATIENCE", 0.001)
+    executor = OnOtherNodes(4, set())
+    executor.leased = {run.run_id for run in RUNS}
+    looks = 0
+
+    def leased() -> set[str]:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            executor.leased.clear()
+        return set(executor.leased)
+
+    groups = lane_groups(RUNS, workers=4)
+    totals = runner_of(executor, tmp_path, leased=leased, stop=lambda: looks > 1000).run(groups)
+    assert len(totals.finished) == len(RUNS)
+    assert executor.claimed_in_vain == len(groups), "each was claimed once while it was held"
+    assert [len(g.runs) for g in executor.started[len(groups) :]] == [len(g.runs) for g in groups]
