@@ -252,14 +252,15 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     assert "at least 20 seeds" in needs("prediction", few)
 
 
-@pytest.mark.slow
 def test_one_seed_that_diverged_does_not_end_the_prediction_of_all() -> None:
-    truths = census(80, np.random.default_rng(5), steps=3000, every=50)
-    truths[3] = Truth({**truths[3].overrides, "train.steps": 100}, truths[3].time, status="diverged")
-    study = ask("prediction", simulate(truths))
-    assert study.looks["step"].max() > 100
+    truths = [Truth({"seed": s, "eval.every": 50}, 2000.0 + 10 * s if s < 30 else 9000.0) for s in range(80)]
+    truths[79].status = "diverged"
+    store = simulate(truths)
+    assert store.arithmetic["steps"].min() == 1500
+    assert ask("prediction", store).looks["step"].max() > 1500
 
 
+@pytest.mark.slow
 def test_a_screen_is_paid_for_by_the_steps_that_runs_take() -> None:
     rng = np.random.default_rng(18)
     truths = census(200, rng)
