@@ -39,10 +39,15 @@ class Trace:
     """Shape (evaluations, len(MEASUREMENTS)); NaN: null in the store."""
 
     def comparable(self, other: Trace) -> bool:
-        """Return whether the two must agree: one trajectory, one numerics tag, neither failed nor rolled back."""
+        """Return whether the two must agree: one trajectory, one numerics tag, neither failed nor rolled back.
+
+        A run that moved from one machine to another has both tags, ``a | b``. Two such runs may have moved at
+        different steps, so they need not agree.
+        """
         return (
             self.trajectory_id == other.trajectory_id
             and self.numerics == other.numerics
+            and " | " not in (self.numerics or "")
             and not {self.status, other.status} & {"failed", "rolled_back"}
         )
 
