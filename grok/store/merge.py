@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from grok.errors import StoreError
-from grok.files import disk_errors, flush_folder, locked, move, share_file, unique
+from grok.files import clear_unfinished, disk_errors, is_unfinished, locked, move, share_file, unique, write_folder
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
 from grok.store.conflicts import origin, record_conflict
 from grok.store.layout import Layout, check_path
@@ -76,6 +76,8 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         _refuse_odd_names(store)
     with StoreWriter(target) as writer, disk_errors(f"merging into {target}"):
         report = MergeReport(target)
+        if is_folder(writer.layout.checkpoints):
+            clear_unfinished(writer.layout.checkpoints)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
         for source, left_out in zip(stores, barred, strict=True):
             _merge_one(writer, source, left_out, report)
@@ -128,8 +130,7 @@ def _commit(writer: StoreWriter, source: Store, shards: list[Shard], report: Mer
     if not shards:
         return
     shard = concat(shards)
-    for run_id in _same_weights(shard, writer.layout):
-        report.checkpoints += _copy_folder(source.layout.checkpoints, writer.layout.checkpoints, run_id)
+    report.checkpoints += _copy_checkpoints(shard, source.layout, writer.layout)
     done = writer.commit_shard(shard)
     report.added += len(done.written)
     report.replaced += len(done.replaced)
@@ -137,16 +138,38 @@ def _commit(writer: StoreWriter, source: Store, shards: list[Shard], report: Mer
     report.conflicts += done.conflicts
 
 
-def _same_weights(shard: Shard, target: Layout) -> list[str]:
-    """Return the runs whose checkpoints and weights may be copied.
+def _copy_checkpoints(shard: Shard, source: Layout, target: Layout) -> int:
+    """Copy the checkpoints and kept weights that belong to the rows of ``shard``; return the number of runs.
 
-    The target keeps its own row of a run; weights with another hash do not belong to that row.
+    Where the target keeps its own row of a run, weights with another hash do not belong to it, and of equal ones
+    only those that it lacks are copied. Where it has no row, or a failed one, its folder is what an interrupted or
+    failed try left, and that of a run that ended otherwise replaces it.
     """
     columns = ["run_id", "status", "weights_hash"]
     rows = open_store(target.root).table("runs", shard.runs["run_id"].to_pylist(), columns).to_pylist()
     kept = {row["run_id"]: row["weights_hash"] for row in rows if row["status"] != "failed"}
-    incoming = shard.runs.select(columns).to_pylist()
-    return [row["run_id"] for row in incoming if kept.get(row["run_id"], row["weights_hash"]) == row["weights_hash"]]
+    copied = 0
+    for row in shard.runs.select(columns).to_pylist():
+        run_id = plain_name(row["run_id"], "run_id")
+        theirs, own = source.checkpoints / run_id, target.checkpoints / run_id
+        belongs = kept.get(run_id, row["weights_hash"]) == row["weights_hash"]
+        if not (belongs and is_folder(source.checkpoints) and is_folder(theirs)):
+            continue
+        if not os.path.lexists(own):
+            _copy_folder(theirs, own)
+            copied += 1
+        elif not is_folder(own):
+            continue  # a link, which leads out of the store
+        elif run_id in kept:
+            weights = sorted(path for path in theirs.glob("weights-*") if is_plain(path.name) and is_folder(path))
+            lacking = [path for path in weights if not os.path.lexists(own / path.name)]
+            for path in lacking:
+                _copy_folder(path, own / path.name)
+            copied += bool(lacking)
+        elif row["status"] != "failed" and any(theirs.iterdir()):
+            _copy_folder(theirs, own)
+            copied += 1
+    return copied
 
 
 def find_conflicts(a: Store, b: Store) -> list[Conflict]:
@@ -178,35 +201,30 @@ def _traces_of(store: Store, facts: pa.Table, wanted: set[tuple[str, str | None]
     return list(traces(runs, curves).values())
 
 
-def _copy_folder(source: Path, target: Path, name: str) -> int:
-    """Copy ``source/name`` to ``target/name`` with one rename, unless it exists; return the number copied (0 or 1).
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy the folder ``source`` to ``target`` with one rename, flushed; an existing one is replaced.
 
     Symbolic links are not copied: they may point outside the store. Hard links to one file stay links to one copy.
     """
-    plain_name(name, "run_id")
-    if not (is_folder(source) and is_folder(source / name)) or os.path.lexists(target / name):
-        return 0
 
     def odd(folder: str, names: list[str]) -> list[str]:
-        return [n for n in names if not (is_file(Path(folder, n)) or is_folder(Path(folder, n)))]
+        return [
+            n for n in names if is_unfinished(Path(n)) or not (is_file(Path(folder, n)) or is_folder(Path(folder, n)))
+        ]
 
-    copies: dict[tuple[int, int], Path] = {}
+    def write(folder: Path) -> None:
+        copies: dict[tuple[int, int], Path] = {}
 
-    def copy(file: str, to: str) -> None:
-        about = os.lstat(file)
-        first = copies.setdefault((about.st_dev, about.st_ino), Path(to))
-        if first == Path(to) or not share_file(first, Path(to)):
-            shutil.copy2(file, to, follow_symlinks=False)
+        def copy(file: str, to: str) -> None:
+            about = os.lstat(file)
+            first = copies.setdefault((about.st_dev, about.st_ino), Path(to))
+            if first == Path(to) or not share_file(first, Path(to)):
+                shutil.copy2(file, to, follow_symlinks=False)
 
-    with disk_errors(f"copying {source / name}"):
-        staged = target / f".{name}.{unique()}"
-        try:
-            shutil.copytree(source / name, staged, symlinks=True, ignore=odd, copy_function=copy)
-            staged.rename(target / name)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-        flush_folder(target)
-    return 1
+        shutil.copytree(source, folder, symlinks=True, ignore=odd, copy_function=copy, dirs_exist_ok=True)
+
+    with disk_errors(f"copying {source}"):
+        write_folder(target, write)
 
 
 STUDY_FILES: Final = (".comparison.json", ".compared.json", ".journal", ".json")

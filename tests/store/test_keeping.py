@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from grok import files
 from grok.checkpoint import load_checkpoint, load_weights, run_folder, save_checkpoint, save_weights
 from grok.cli.store import main
 from grok.errors import StoreError
@@ -150,6 +151,91 @@ class TestMerge:
         assert (report.duplicates, report.checkpoints, report.conflicts) == (2, 1, [])
         assert load_weights(run_folder(tmp_path / "A", same.result.run_id), "final")
         assert not run_folder(tmp_path / "A", elsewhere.result.run_id).exists()
+
+    @pytest.mark.parametrize("row_of_target", ["none", "failed"])
+    def test_a_finished_run_brings_its_weights_where_an_interrupted_try_left_a_checkpoint(
+        self, tmp_path: Path, row_of_target: str
+    ) -> None:
+        a, b, row = tmp_path / "A", tmp_path / "B", example_row(0)
+        own, theirs = run_folder(a, row.result.run_id), run_folder(b, row.result.run_id)
+        with StoreWriter(a) as writer:
+            if row_of_target == "failed":
+                writer.commit([failed(row)])
+        save_checkpoint(own, Checkpoint(run_id=own.name, step=50, tensors={}, state={}))
+        with StoreWriter(b) as writer:
+            writer.commit([row])
+        save_weights(theirs, "final", {"w": torch.ones(2)})
+        assert merge(a, [b]).checkpoints == 1
+        assert open_store(a).run_ids("completed") == {row.result.run_id}
+        assert load_weights(own, "final")["w"].tolist() == [1, 1]
+        assert [path.name for path in own.iterdir()] == ["weights-final"]
+        assert [path.name for path in (a / "checkpoints").iterdir()] == [own.name]
+
+    def test_a_stored_run_gets_the_weights_that_it_lacks(self, tmp_path: Path) -> None:
+        stores, row = (tmp_path / "A", tmp_path / "B"), example_row(0)
+        for value, store in enumerate(stores):
+            with StoreWriter(store) as writer:
+                writer.commit([row])
+            save_weights(run_folder(store, row.result.run_id), "init", {"w": torch.full((2,), float(value))})
+        own, theirs = (run_folder(store, row.result.run_id) for store in stores)
+        save_weights(theirs, "final", {"w": torch.full((2,), 7.0)})
+        save_checkpoint(theirs, Checkpoint(run_id=own.name, step=50, tensors={}, state={}))
+        assert merge(stores[0], [stores[1]]).checkpoints == 1
+        assert load_weights(own, "final")["w"].tolist() == [7, 7]
+        assert load_weights(own, "init")["w"].tolist() == [0, 0], "its own stay"
+        assert sorted(path.name for path in own.iterdir()) == ["weights-final", "weights-init"]
+        assert merge(stores[0], [stores[1]]).checkpoints == 0
+
+    def test_a_failed_run_replaces_no_checkpoint_that_a_run_can_go_on_from(self, tmp_path: Path) -> None:
+        a, b, row = tmp_path / "A", tmp_path / "B", failed(example_row(0))
+        with StoreWriter(a), StoreWriter(b) as writer:
+            writer.commit([row])
+        for store, step in ((a, 90), (b, 10)):
+            folder = run_folder(store, row.result.run_id)
+            save_checkpoint(folder, Checkpoint(run_id=folder.name, step=step, tensors={}, state={}))
+        assert merge(a, [b]).checkpoints == 0
+        assert load_checkpoint(run_folder(a, row.result.run_id)).step == 90
+
+    def test_copies_are_on_the_disk_and_what_a_killed_merge_left_goes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        a, b, row = tmp_path / "A", tmp_path / "B", example_row(0)
+        StoreWriter(a).close()
+        with StoreWriter(b) as writer:
+            writer.commit([row])
+        save_weights(run_folder(b, row.result.run_id), "final", {"w": torch.ones(2)})
+        left: list[Path] = []
+
+        def killed(path: Path, target: Path) -> None:
+            left.append(path)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_put_in_place", killed)
+            patch.setattr(files.shutil, "rmtree", lambda *_, **__: None)
+            patch.setattr(files, "start_of", lambda pid: "0")
+            with pytest.raises(KeyboardInterrupt):
+                merge(a, [b])
+        assert left[0].is_dir()
+        flushed: list[str] = []
+        flush = files.flush_file
+        monkeypatch.setattr(files, "flush_file", lambda path: (flushed.append(path.name), flush(path)))
+        assert merge(a, [b]).checkpoints == 1
+        assert {"tensors.safetensors", "manifest.json"} <= set(flushed)
+        assert [path.name for path in (a / "checkpoints").iterdir()] == [row.result.run_id]
+
+    def test_runs_that_changed_machine_never_conflict(self, tmp_path: Path) -> None:
+        """Where each of them changed is not in the row, so their bits may differ."""
+        row = example_row(0, numerics="cpu:a | cpu:b")
+        for name, one in (("A", row), ("B", with_other_bits(row, 100))):
+            with StoreWriter(tmp_path / name) as writer:
+                writer.commit([one])
+        report = merge(tmp_path / "A", [tmp_path / "B"])
+        assert (report.duplicates, report.conflicts) == (1, [])
+        longer = with_other_bits(example_row(0, steps=400, numerics="cpu:a | cpu:b"), 100)
+        with StoreWriter(tmp_path / "A") as writer:
+            writer.commit([longer])
+        assert verify(tmp_path / "A") == []
 
     def test_refused(self, store: Path, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="cannot be merged into itself"):
