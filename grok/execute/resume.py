@@ -17,6 +17,7 @@ from grok.config import MODES, GptConfig, RunConfig, flatten
 from grok.config.fields import settings_of
 from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.execute.planned import PlannedRun
+from grok.files import is_unfinished
 from grok.processes import Rank
 from grok.records import Checkpoint
 from grok.store import Store
@@ -29,7 +30,7 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
         CheckpointUnreadable: a checkpoint that may be intact cannot be read.
         CheckpointError: the checkpoint that ``resume.run`` names is missing or damaged.
     """
-    from grok.checkpoint import has_checkpoint, load_checkpoint, run_folder
+    from grok.checkpoint import checkpoint_steps, has_checkpoint, load_checkpoint, run_folder
 
     whole = not _in_shares(run.config)
     own = _own_checkpoint(run, store_path, notes)
@@ -38,9 +39,11 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
     named = named_checkpoint(run.config, store_path)
     if named is not None or run.extends is None:
         return named
-    if has_checkpoint(run_folder(store_path, run.extends)):
-        return replace(load_checkpoint(run_folder(store_path, run.extends), whole=whole), run_id=run.run_id)
-    notes.append(f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew")
+    shorter = run_folder(store_path, run.extends)
+    if has_checkpoint(shorter):
+        return replace(load_checkpoint(shorter, whole=whole), run_id=run.run_id)
+    if checkpoint_steps(shorter):  # else it was removed after the plan was made
+        notes.append(f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew")
     return None
 
 
@@ -158,7 +161,9 @@ class ShorterRuns:
     """
 
     def __init__(self, store: Store) -> None:
-        kept = {folder.name for folder in store.layout.checkpoints.glob("*")}
+        # not the folders that have only kept weights, from which no run can go on
+        checkpoints = (path for path in store.layout.checkpoints.glob("*/[0-9]*-step-*") if not is_unfinished(path))
+        kept = {path.parent.name for path in checkpoints}
         self._ends: dict[tuple[Any, ...], list[tuple[int, str, str]]] = {}
         if not kept:
             return

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from grok.checkpoint import checkpoint_steps, save_checkpoint
+from grok.checkpoint import checkpoint_steps, run_folder, save_checkpoint
+from grok.execute.resume import checkpoint_to_resume
 from grok.records import Checkpoint
 from grok.store import open_store
 from tests.doors.conftest import TINY, Door
@@ -94,6 +97,25 @@ def test_weights_asked_for_too_late_are_not_promised(door: Door) -> None:
     late = door(*TINY, "store.path=S", "save=final")
     assert late.status == 0
     assert "1 stored run kept no weights" in late.out and "force=true" in late.out
+
+
+def test_kept_weights_are_no_checkpoint_to_go_on_from(door: Door) -> None:
+    assert door(*TINY, "store.path=S", "save=final").status == 0
+    longer = door(*TINY, "store.path=S", "save=final", "train.steps=9")
+    assert longer.status == 0
+    assert "1 to train;" in longer.out and "from the end" not in longer.out and "Damaged" not in longer.out
+
+
+def test_a_checkpoint_that_went_after_the_plan_is_not_called_damaged(tmp_path: Path) -> None:
+    longer: Any = SimpleNamespace(run_id="longer", config=None, extends="shorter")
+    notes: list[str] = []
+    assert checkpoint_to_resume(longer, str(tmp_path), notes) is None
+    assert notes == []
+    kept = Checkpoint(run_id="shorter", step=3, tensors={"w": torch.ones(2)}, state={})
+    saved = save_checkpoint(run_folder(tmp_path, "shorter"), kept)
+    (saved / "manifest.json").write_text("{}")
+    assert checkpoint_to_resume(longer, str(tmp_path), notes) is None
+    assert notes == ["Damaged: the checkpoint of run shorter, which longer extends; it was trained anew"]
 
 
 def test_options_may_stand_behind_overrides(door: Door) -> None:
