@@ -174,6 +174,8 @@ def _train(
                 if isinstance(event, RunResult):
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
                     report.notes += measure_kept_weights(event, run.config, settings.store_path)
+                    if event.tensors and writer.holds(event.run_id):
+                        event.tensors = {}  # its row will be dropped; the weights there belong to the one that stays
                     ledger.add(finished_row(event, run, lineage.of(run.run_id), settings.store_path))
                 elif isinstance(event, Paused):
                     report.paused[event.run_id] = event.words

@@ -226,6 +226,11 @@ class StoreWriter:
             done = {r for r in run_ids if r in stored and not (retry_failed and stored[r] == "failed")}
             return self._leases.claim([r for r in run_ids if r not in done], done)
 
+    def holds(self, run_id: str) -> bool:
+        """Return whether the store has a row of the run that stays, so that a commit would drop another one."""
+        with self._writing("reading the store"):
+            return self._stored(CommitReport()).get(run_id, "failed") != "failed"
+
     def leased_by_others(self) -> set[str]:
         """Return the runs that other living sweeps have leased; remove the leases of dead ones.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from grok.checkpoint import checkpoint_steps, run_folder, save_checkpoint
+from grok.checkpoint import checkpoint_steps, load_weights, run_folder, save_checkpoint
+from grok.execute import worker
+from grok.execute.planned import PlannedRun
 from grok.execute.resume import checkpoint_to_resume
-from grok.records import Checkpoint
-from grok.store import open_store
+from grok.records import Checkpoint, Event, RunResult
+from grok.store import Provenance, StoreWriter, open_store
 from tests.doors.conftest import TINY, Door
 
 KEEP = (*TINY, "store.path=S", "checkpoint.keep=true")
@@ -116,6 +120,25 @@ def test_a_checkpoint_that_went_after_the_plan_is_not_called_damaged(tmp_path: P
     (saved / "manifest.json").write_text("{}")
     assert checkpoint_to_resume(longer, str(tmp_path), notes) is None
     assert notes == ["Damaged: the checkpoint of run shorter, which longer extends; it was trained anew"]
+
+
+def test_a_late_duplicate_leaves_the_weights_of_the_row_that_stays(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine took the run over, as this one seemed dead, and has stored it meanwhile."""
+    train = worker.engine_events
+
+    def overtaken(runs: list[PlannedRun], *rest: Any) -> Iterator[Event]:
+        for event in train(runs, *rest):
+            if isinstance(event, RunResult):
+                first = replace(event, numerics="elsewhere", tensors={"final": {"w": torch.full((2,), 7.0)}})
+                with StoreWriter("S") as writer:
+                    writer.commit([worker.finished_row(first, runs[0], Provenance.collect(), "S")])
+            yield event
+
+    monkeypatch.setattr(worker, "engine_events", overtaken)
+    assert door(*TINY, "store.path=S", "save=final", "executor=inline").status == 0
+    (run_id,) = hashes("S")
+    assert open_store("S").runs()["numerics"].tolist() == ["elsewhere"]
+    assert load_weights(run_folder("S", run_id), "final")["w"].tolist() == [7, 7]
 
 
 def test_options_may_stand_behind_overrides(door: Door) -> None:
