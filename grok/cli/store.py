@@ -18,7 +18,7 @@ from typing import Final
 from grok.cli.command import Parser, add_store, command, store_of
 from grok.config.common import SinksConfig
 from grok.errors import ConfigError, StoreError
-from grok.files import disk_errors
+from grok.files import disk_errors, is_unfinished
 from grok.plugins import PLUGIN_PATH, activate, code_of
 from grok.plugins.spec import TARGET
 from grok.store.compact import compact
@@ -188,7 +188,9 @@ def _status(path: str) -> int:
 def _without_row(layout: Layout, stored: Collection[str]) -> int:
     """Return the number of runs that have a checkpoint but are not stored."""
     folders = layout.checkpoints.glob("*") if layout.checkpoints.is_dir() else ()
-    return sum(folder.name not in stored and any(folder.glob("*-step-*")) for folder in folders)
+    return sum(
+        folder.name not in stored and not is_unfinished(folder) and any(folder.glob("*-step-*")) for folder in folders
+    )
 
 
 def _print_leases(layout: Layout) -> None:
@@ -207,12 +209,13 @@ def _verify(path: str) -> int:
 
 def _damaged_checkpoints(layout: Layout) -> list[str]:
     """Return one line for each damaged checkpoint of the store."""
-    folders = sorted({p.parent for p in layout.checkpoints.glob("*/*-step-*") if is_folder(p) and is_folder(p.parent)})
+    folders = {path.parent for path in layout.checkpoints.glob("*/*-step-*") if is_folder(path)}
+    folders = {folder for folder in folders if is_folder(folder) and not is_unfinished(folder)}
     if not folders:
         return []
     from grok.checkpoint import damaged_checkpoints  # imports torch
 
-    return [problem for folder in folders for problem in damaged_checkpoints(folder)]
+    return [problem for folder in sorted(folders) for problem in damaged_checkpoints(folder)]
 
 
 def _compact(path: str) -> int:

@@ -197,13 +197,14 @@ class TestMerge:
         assert load_checkpoint(run_folder(a, row.result.run_id)).step == 90
 
     def test_copies_are_on_the_disk_and_what_a_killed_merge_left_goes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         a, b, row = tmp_path / "A", tmp_path / "B", example_row(0)
         StoreWriter(a).close()
         with StoreWriter(b) as writer:
             writer.commit([row])
         save_weights(run_folder(b, row.result.run_id), "final", {"w": torch.ones(2)})
+        (run_folder(b, row.result.run_id) / "00000001-step-50").mkdir()  # damaged: without files
         left: list[Path] = []
 
         def killed(path: Path, target: Path) -> None:
@@ -217,6 +218,9 @@ class TestMerge:
             with pytest.raises(KeyboardInterrupt):
                 merge(a, [b])
         assert left[0].is_dir()
+        assert main(["verify", str(a)]) == 0
+        assert main(["status", str(a)]) == 0
+        assert "have a checkpoint and no row" not in capsys.readouterr().out
         flushed: list[str] = []
         flush = files.flush_file
         monkeypatch.setattr(files, "flush_file", lambda path: (flushed.append(path.name), flush(path)))
