@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from grok.errors import ConfigError
 from grok.plugins import Spec, build, label, load
 
 STATE, GROUP = "optimizer", "optimizer_group"
+STATE_NUMBER, GROUP_TENSOR = "optimizer_number", "optimizer_group_tensor"
+"""Names of numbers of a parameter, and of tensors of a group: a number comes back as one, a tensor as one."""
 
 
 class OwnOptimizer:
@@ -42,6 +45,9 @@ class OwnOptimizer:
             )
         self.optimizer = optimizer
         self._rates = [group["lr"] for group in optimizer.param_groups]
+        self._fixed = [
+            {key: repr(value) for key, value in g.items() if key != "params"} for g in optimizer.param_groups
+        ]
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if missing := [name for name, p in parameters.items() if id(p) not in held]:
             raise ConfigError(f"optim.plugin={label(spec)} omits {', '.join(missing)}: every parameter must train")
@@ -56,38 +62,63 @@ class OwnOptimizer:
         self.optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of the state: tensors by parameter, and numbers as tensors without an axis."""
+        """Return a copy of the state: by parameter and by group, tensors and numbers apart.
+
+        Raises:
+            ConfigError: the optimiser holds something else that changes; a resumed run would lose it.
+        """
         state = {}
         for name, p in self.parameters.items():
             for key, value in self.optimizer.state.get(p, {}).items():
-                state[f"{STATE}.{name}.{key}"] = _as_tensor(value, f"{name}.{key}")
+                if "." in key:
+                    raise ConfigError(f"the optimiser's state {name}.{key} has a dot in its name: expected one without")
+                number = not isinstance(value, Tensor)
+                state[f"{STATE_NUMBER if number else STATE}.{name}.{key}"] = _as_tensor(value, f"{name}.{key}")
         for i, group in enumerate(self.optimizer.param_groups):
-            for key, value in _numbers(group).items():
-                state[f"{GROUP}.{i}.{key}"] = _as_tensor(value, key)
+            for key, value in group.items():
+                if isinstance(value, Tensor):
+                    state[f"{GROUP_TENSOR}.{i}.{key}"] = value.detach().clone()
+                elif _is_number(value):
+                    state[f"{GROUP}.{i}.{key}"] = _as_tensor(value, key)
+                elif key != "params" and repr(value) != self._fixed[i].get(key):
+                    raise ConfigError(
+                        f"the optimiser changed {key!r} of a parameter group, a {type(value).__name__}: expected a "
+                        "tensor or a number, which a checkpoint can keep"
+                    )
         return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state from a checkpoint."""
-        for name, p in self.parameters.items():
-            prefix = f"{STATE}.{name}."
-            for key, tensor in tensors.items():
-                if key.startswith(prefix) and "." not in key.removeprefix(prefix):
-                    self.optimizer.state[p][key.removeprefix(prefix)] = tensor.clone()
+        """Restore the state from a checkpoint. Those of older versions have numbers of a parameter as tensors."""
+        for prefix, kept in ((STATE, Tensor.clone), (STATE_NUMBER, Tensor.item)):
+            for name, p in self.parameters.items():
+                for key, tensor in _below(tensors, f"{prefix}.{name}."):
+                    if "." not in key:
+                        self.optimizer.state[p][key] = kept(tensor)
         for i, group in enumerate(self.optimizer.param_groups):
-            for key in _numbers(group):
-                group[key] = type(group[key])(tensors[f"{GROUP}.{i}.{key}"].item())
+            for key, tensor in _below(tensors, f"{GROUP}.{i}."):
+                number = tensor.item()  # older versions kept whole numbers as float64, too
+                whole = type(group.get(key)) is int and float(number).is_integer()
+                group[key] = int(number) if whole else number
+            for key, tensor in _below(tensors, f"{GROUP_TENSOR}.{i}."):
+                group[key] = tensor.clone()
 
 
-def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers in a parameter group, which an optimiser may change."""
-    return {key: value for key, value in group.items() if type(value) in (int, float)}
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
+    return [(key.removeprefix(prefix), tensor) for key, tensor in tensors.items() if key.startswith(prefix)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, np.generic))
 
 
 def _as_tensor(value: Any, name: str) -> Tensor:
+    """Return a tensor, or a number as a tensor without an axis, of a type that gives the same number back."""
     if isinstance(value, Tensor):
         return value.detach().clone()
-    if isinstance(value, (int, float)):
-        return torch.tensor(value, dtype=torch.float64)
+    if _is_number(value):
+        number = value.item() if isinstance(value, np.generic) else value
+        kinds = {bool: torch.bool, int: torch.int64}
+        return torch.tensor(number, dtype=kinds.get(type(number), torch.float64))
     raise ConfigError(f"the optimiser's state {name} is a {type(value).__name__}: expected a tensor or a number")
 
 

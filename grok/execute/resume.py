@@ -7,8 +7,9 @@ begins at step 0.
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from grok.config.fields import settings_of
 from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.execute.planned import PlannedRun
 from grok.files import is_unfinished
+from grok.plugins import target_of
 from grok.processes import Rank
 from grok.records import Checkpoint
 from grok.store import Store
@@ -164,7 +166,7 @@ class ShorterRuns:
         # not the folders that have only kept weights, from which no run can go on
         checkpoints = (path for path in store.layout.checkpoints.glob("*/[0-9]*-step-*") if not is_unfinished(path))
         kept = {path.parent.name for path in checkpoints}
-        self._ends: dict[tuple[Any, ...], list[tuple[int, str, str]]] = {}
+        self._ends: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         if not kept:
             return
         alike = [name for cls in MODES.values() for name in _schedule_settings(cls)]
@@ -175,14 +177,14 @@ class ShorterRuns:
             "steps",
             "stop_reason",
             "config.save",
+            "config.eval.metrics",
+            "own_code",
             *(f"config.{n}" for n in dict.fromkeys(alike)),
         ]
         for row in store.table("runs", kept, columns).to_pylist():
             if row["stop_reason"] == "steps":
                 values = (row[f"config.{name}"] for name in _schedule_settings(MODES[row["mode"]]))
-                self._ends.setdefault((row["trajectory_id"], *values), []).append(
-                    (row["steps"], row["run_id"], row["config.save"])
-                )
+                self._ends.setdefault((row["trajectory_id"], *values), []).append(row)
 
     def longest_below(self, run: PlannedRun) -> str | None:
         """Return the longest stored run that ``run`` goes on from, if there is one.
@@ -195,11 +197,25 @@ class ShorterRuns:
         values = (settings[name] for name in _schedule_settings(type(run.config)))
         ends = self._ends.get((run.identity.trajectory_id, *values), [])
         shorter = [
-            (steps, run_id)
-            for steps, run_id, saved in ends
-            if steps < settings["train.steps"] and _leaves_no_trace(run.config, steps, saved)
+            (row["steps"], row["run_id"])
+            for row in ends
+            if row["steps"] < settings["train.steps"]
+            and _is_measured_alike(run, row)
+            and _leaves_no_trace(run.config, row["steps"], row["config.save"])
         ]
         return max(shorter)[1] if shorter else None
+
+
+def _is_measured_alike(run: PlannedRun, row: Mapping[str, Any]) -> bool:
+    """Return whether a stored run's curve has the metrics of ``run``, of the same versions of the user's own code.
+
+    They move no weights, so they are in no trajectory; but the longer run has the shorter one's curve in its own.
+    """
+    specs = run.config.plugins()
+    measuring = [target_of(specs[name]) for name in run.config.measuring_plugins() if name in specs]
+    before, now = json.loads(row["own_code"] or "{}"), run.code or {}
+    same_code = all(before.get(target) == now.get(target) for target in measuring)
+    return same_code and row["config.eval.metrics"] == flatten(run.config).get("eval.metrics")
 
 
 def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grok.config import load_config
-from grok.errors import ConfigError, StoreError
+from grok.errors import ConfigError, StoreError, TrainingError
 from grok.files import write_json
 from sweeps.search.driver import Search, Stage
 from sweeps.search.record import StudyRecord, now
@@ -69,7 +69,11 @@ class Comparison:
         return cls(pinned)
 
     def run(self, search: Search) -> bool:
-        """Train both settings on the new seeds and record their runs; return False if interrupted."""
+        """Train both settings on the new seeds and record their runs; return False if interrupted.
+
+        Raises:
+            TrainingError: runs failed; nothing is recorded.
+        """
         if self.pinned["best"] == self.pinned["default"]:
             search.tell("The best setting is the default: there is nothing to compare.")
             return True
@@ -86,6 +90,12 @@ class Comparison:
         objective = search.objectives[0]
         configs = {side: [load_config(settings) for settings in wanted[side]] for side in SIDES}
         outcomes = {side: search.outcomes(configs[side], True) for side in SIDES}
+        failed = [outcome for side in SIDES for outcome in outcomes[side] if outcome.status == "failed"]
+        if failed:  # they say nothing about the setting: scores of theirs would be the worst there are
+            raise TrainingError(
+                f"{len(failed)} of {sum(map(len, outcomes.values()))} runs of the comparison failed "
+                f"({failed[0].error}): give the same command with retry_failed=true"
+            )
         runs: dict[str, list[tuple[int, str, float]]] = {
             side: [
                 (seed, outcome.run_id, objective.score(outcome, config))

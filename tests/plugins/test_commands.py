@@ -14,6 +14,7 @@ from analysis.answers import compile_report
 from analysis.observations import Observations
 from grok import show
 from grok.config import identify
+from grok.config.arithmetic import METRICS
 from grok.execute.own_code import own_code_lines
 from grok.execute.plan import make_plan
 from grok.execute.planned import name_runs
@@ -99,6 +100,18 @@ def test_changed_code_trains_anew_and_says_why(door: Door, write: Write) -> None
     assert re.search(r"^1 of them are stored .* mine\.Perceptron \(\w+ or \w+, now \w+\), mine\.norm \(\w+ or", line), (
         line
     )
+
+
+def test_a_longer_run_takes_no_curve_of_other_metrics(door: Door, write: Write) -> None:
+    """Its weights would be the same, but its curve would have two measures under one name, or one from the joint on."""
+    write(measure="def norm(moment): return {'two': 2.0}")
+    words = (*TINY[2:], "eval.metric_plugins.norm._target_=measure.norm", "store.path=S", "checkpoint.keep=true")
+    assert door(*words, "executor=inline").status == 0
+    longer = (*words, "train.steps=40", "dry_run=true")
+    assert "from the end of a shorter run" in door(*longer).out
+    assert "from the end of a shorter run" not in door(*longer, f"eval.metrics=[{METRICS[0]}]").out
+    write(measure="def norm(moment): return {'two': 3.0}")
+    assert "from the end of a shorter run" not in door(*longer).out
 
 
 def test_a_torch_module_is_named_as_the_reason_of_the_plain_path(door: Door) -> None:

@@ -68,6 +68,27 @@ def mean_loss(logits, answer, power=1.0):
 def scalar_loss(logits, answer):
     return F.cross_entropy(logits, answer)
 
+class Counting(torch.optim.Optimizer):
+    "Counts in its groups, in its state, and in a tensor of a group."
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            group["warm"] = group["step"] > 5
+            group["total"] = group.get("total", torch.zeros(())) + 0.5
+            for p in group["params"]:
+                state = self.state[p]
+                state["count"] = state.get("count", 0) + 1
+                assert len(range(state["count"])) == group["step"]
+                p -= group["lr"] * p.grad / float(group["total"]) / (1 + group["warm"])
+
+class Remembering(Counting):
+    def step(self):
+        super().step()
+        self.param_groups[0]["history"] = [1.0]
+
 class Doubled:
     "Adds what the gradient was before: state that a checkpoint must hold."
     def __init__(self, parameters):
@@ -168,6 +189,7 @@ CASES: dict[str, dict[str, Any]] = {
     "module on equations, dropout": {"task": {"plugin": {"_target_": "mine.parity"}},
                                      "model": {"plugin": {"_target_": "mine.Perceptron", "dropout": 0.3}}},
     "optimiser": {"optim": {"plugin": {"_target_": "torch.optim.SGD", "momentum": 0.9, "nesterov": True}}},
+    "optimiser that counts in its groups": {"optim": {"plugin": {"_target_": "mine.Counting"}}},
     "optimiser with counters": {"optim": {"plugin": {"_target_": "torch.optim.NAdam"}}},
     "intervention": {"optim": {"intervention": {"_target_": "mine.Doubled"}}},
     "loss and metric": {"train": {"loss_plugin": {"_target_": "mine.mean_loss", "power": 2.0}},
@@ -185,6 +207,14 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_bits(case: str) -> No
 
     again = [e for e in train([Job(run_id="run0", config=config, resume=middle)]) if isinstance(e, RunResult)]
     assert (again[0].weights_hash, curve(again[0])) == (result.weights_hash, curve(result))
+
+
+def test_an_optimiser_whose_state_no_checkpoint_can_keep_is_refused() -> None:
+    config = own(optim={"plugin": {"_target_": "mine.Remembering"}}, checkpoint={"every": 10})
+    with pytest.raises(
+        GrokError, match="changed 'history' of a parameter group, a list: expected a tensor or a number"
+    ):
+        events(config)
 
 
 @pytest.mark.parametrize(

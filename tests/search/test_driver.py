@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grok.errors import ConfigError
+from grok.errors import ConfigError, TrainingError
 from grok.store import open_store
 from sweeps.search.comparison import Comparison
+from sweeps.search.driver import Search
+from sweeps.search.objective import SeedOutcome
 from tests.search.world import World
 
 STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}
@@ -155,7 +159,7 @@ def test_sqlite(tmp_path: Path) -> None:
     assert [t[:5] for t in kept] == [t[:5] for t in journal]
 
 
-def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path) -> None:
+def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     fresh = {"comparison": {"seeds": 12, "first_seed": 500}}
     search = world.search({**STUDY, **fresh})
@@ -173,6 +177,19 @@ def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "search" / "test.compared.json").read_text())
     assert told["pinned"]["trial"] == record.best()[0].number
     assert [run[0] for run in told["runs"]["best"]] == list(range(500, 512))
+    # a run that failed says nothing about its setting
+    (tmp_path / "search" / "test.compared.json").unlink()
+    outcomes = Search.outcomes
+
+    def one_failed(*words: Any) -> list[SeedOutcome]:
+        first, *rest = outcomes(*words)
+        return [replace(first, status="failed", error="killed", grokked_step=None), *rest]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Search, "outcomes", one_failed)
+        with pytest.raises(TrainingError, match=r"2 of 24 runs of the comparison failed \(killed\): give the same"):
+            comparison.run(search)
+    assert not (tmp_path / "search" / "test.compared.json").exists()
     # more trials may find a better setting; what was pinned stays
     longer = world.search({**STUDY, **fresh, "trials": 36})
     assert longer.run(longer.record())
