@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grok.config import RunConfig, flatten, load_config
 from grok.config.fields import walk
-from grok.errors import ConfigError
+from grok.errors import ConfigError, TrainingError
 from grok.execute.planned import name_runs
 from grok.store import StoreWriter, check_path, open_store
 from sweeps.search.config import StudyConfig
@@ -136,6 +136,12 @@ class Search:
             "settings": {**settings, "seeds": {k: v for k, v in self.flat.items() if k.startswith("seeds.")}},
         }
 
+    def _versions(self) -> dict[str, dict[str, str]]:
+        """Return the versions of the user's own code and of the data; nothing without either."""
+        (run,) = name_runs([self.default])
+        known = {**(run.code or {}), **({"data": run.data_hash} if run.data_hash else {})}
+        return {"code": known} if known else {}
+
     def plan(self) -> str:
         """Return the plan of the study in one line."""
         s = self.study
@@ -159,7 +165,7 @@ class Search:
         if not exists:
             with StoreWriter(str(self.store_path)):
                 pass  # makes the store that the search's folder is in
-        record = StudyRecord(self.study, self.folder, self.definition())
+        record = StudyRecord(self.study, self.folder, {**self.definition(), **self._versions()})
         this = version("optuna")
         if record.begun_with != this:
             self.tell(f"Started with Optuna {record.begun_with}; this is {this}, which may propose other trials.")
@@ -265,10 +271,19 @@ class Search:
         return False
 
     def outcomes(self, configs: Sequence[RunConfig], last: bool) -> list[SeedOutcome]:
-        """Return the stored outcomes of ``configs``, which must all be stored."""
+        """Return the stored outcomes of ``configs``, which must all be stored.
+
+        Raises:
+            TrainingError: one is not stored, because code or data changed while it trained.
+        """
         run_ids = [run.run_id for run in name_runs(configs)]
         budgets = {run_id: int(flatten(c)["train.steps"]) for run_id, c in zip(run_ids, configs, strict=True)}
         outcomes = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon if last else None, budgets)
+        if missing := [run_id for run_id in run_ids if run_id not in outcomes]:
+            raise TrainingError(
+                f"{len(missing)} of {len(run_ids)} runs of a trial are not in {self.store_path} under their present "
+                "names: your own code or the data changed while they trained; give a new study.name"
+            )
         return [outcomes[run_id] for run_id in run_ids]
 
     def _clear_rungs(self, params: dict[str, Value]) -> None:

@@ -102,6 +102,7 @@ class StudyRecord:
         differing = [
             f"{part}.{name}"
             for part in definition
+            if part in begun or part != "code"  # older versions did not record it
             for name in sorted({*definition[part], *begun.get(part, {})})
             if definition[part].get(name) != begun.get(part, {}).get(name)
         ]

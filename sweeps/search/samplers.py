@@ -7,6 +7,7 @@ not on when or how often the study was stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
 
 SEED_BITS = 2**32 - 1
 """Mask for the seeds of Optuna's samplers, which have 32 bits."""
@@ -83,12 +86,25 @@ def free_dimensions(space: Space) -> dict[str, BaseDistribution]:
     return {d.name: d.distribution() for d in space.dimensions if not d.choices and not d.when}
 
 
+class _PercentileHere(optuna.pruners.PercentilePruner):
+    """Compares a trial's value at this step with those of the others at this step.
+
+    Optuna takes the trial's best value at any step. A censored time grows with the step, so its best would be that of
+    the first one, and no later step would stop a trial that never generalises.
+    """
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        here = copy(trial)
+        here.intermediate_values = dict(sorted(trial.intermediate_values.items())[-1:])
+        return super().prune(study, here)
+
+
 def make_pruner(config: PrunerConfig) -> BasePruner:
     """Return the study's pruner."""
     if config.name == "wilcoxon":
         return optuna.pruners.WilcoxonPruner(p_threshold=config.p, n_startup_steps=config.first_seeds)
     if config.name == "percentile":
-        return optuna.pruners.PercentilePruner(config.percentile, n_startup_trials=config.startup)
+        return _PercentileHere(config.percentile, n_startup_trials=config.startup)
     return optuna.pruners.NopPruner()
 
 

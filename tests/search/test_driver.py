@@ -7,14 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from optuna.trial import TrialState, create_trial
 
 from grok.errors import ConfigError, TrainingError
+from grok.plugins import Code, activate
 from grok.store import open_store
 from sweeps.search.comparison import Comparison
+from sweeps.search.config import PrunerConfig
 from sweeps.search.driver import Search
 from sweeps.search.objective import SeedOutcome
-from tests.search.world import World
+from sweeps.search.samplers import make_pruner
+from tests.search.world import BASE, World
 
 STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}
 
@@ -199,3 +204,35 @@ def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path, monkeypatch:
     assert Comparison.pin(other, other.record()).pinned == comparison.pinned
     assert "seeds 500 to 511 are pinned" in world.said[-1]
     assert path.read_text() == pinned
+
+
+def test_a_trial_is_judged_by_its_value_at_this_step() -> None:
+    """A censored time grows with the step: the best of a trial that never generalises is that of the first step."""
+    pruner = make_pruner(PrunerConfig(name="percentile", rungs=[500, 2000], percentile=50.0, startup=1))
+    study = optuna.create_study(pruner=pruner, direction="minimize")
+    for value in (1200.0, 1500.0, 1900.0):
+        kept = {500: 1000.0, 2000: value}
+        study.add_trial(create_trial(state=TrialState.COMPLETE, value=value, intermediate_values=kept))
+    trial = study.ask()
+    trial.report(1000.0, 500)
+    assert not trial.should_prune()
+    trial.report(4000.0, 2000)
+    assert trial.should_prune()
+
+
+def test_a_study_of_changed_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "class Same:\n    def __init__(self, parameters): pass\n    def weights(self, step, parameters): pass\n"
+    (tmp_path / "mine.py").write_text(code)
+    optim = {**BASE["optim"], "intervention": {"_target_": "mine.Same"}}
+    world = World(tmp_path / "S")
+    try:
+        world.search(optim=optim).record()
+        world.search(optim=optim).record()
+        (tmp_path / "mine.py").write_text(code + "# changed\n")
+        with pytest.raises(
+            ConfigError, match=r"has other settings \(code.mine.Same\): use those, or another study.name"
+        ):
+            world.search(optim=optim).record()
+    finally:
+        activate(Code())
