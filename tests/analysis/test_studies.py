@@ -91,12 +91,12 @@ def test_census_with_every_kind_of_ending() -> None:
 
 
 def test_a_few_longer_runs_do_not_raise_the_share_that_generalised() -> None:
-    """Eight of 450 seeds were trained on, and generalised there: nobody knows of how many others would have."""
-    short = [Truth({"seed": s, "eval.every": 500}, 2400.0 if s < 4 else 9000.0) for s in range(442)]
-    long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 500}, 9000.0) for s in range(8)]
+    """Two of 110 seeds were trained on, and generalised there: nobody knows of how many others would have."""
+    short = [Truth({"seed": s, "eval.every": 500}, 2400.0 if s < 4 else 9000.0) for s in range(108)]
+    long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 500}, 9000.0) for s in range(2)]
     census = ask("census", simulate(short + long))
     text = next(f.text for f in census.findings if f.label == "generalised")
-    assert text.startswith("4 of 450 seeds generalised by step 3,000") and "4 generalised for good" in text
+    assert text.startswith("4 of 110 seeds generalised by step 3,000") and "4 generalised for good" in text
     best = next(t.frame for t in census.tables if t.name == "best_seeds")
     assert best["seed"].tolist()[:4] == [0, 1, 2, 3]
     assert best["generalised at step"].tolist()[4:] == ["not yet"] * 8
@@ -151,13 +151,13 @@ def test_regimes_are_the_simulated_ones(long_census: Observations) -> None:
 
 
 def test_regimes_of_a_few_longer_runs_are_told_apart() -> None:
-    """Early seeds are fast here, late ones slow: eight that were trained on would make a mix of nobody's seeds."""
-    short = [Truth({"seed": s, "eval.every": 100}, 1500.0 if s < 6 else 9000.0, fast=s < 6) for s in range(442)]
-    long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 100}, 9000.0) for s in range(8)]
+    """Early seeds are fast here, late ones slow: two that were trained on would make a mix of nobody's seeds."""
+    short = [Truth({"seed": s, "eval.every": 100}, 1500.0 if s < 6 else 9000.0, fast=s < 6) for s in range(108)]
+    long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 100}, 9000.0) for s in range(2)]
     study = ask("regimes", simulate(short + long))
     shown = {f.label: f.text for f in study.findings}
     assert shown["fast regime, of generalised seeds"].startswith("6 of 6 seeds that had generalised by step 3,000")
-    longer = "8 seeds were trained beyond step 3,000, up to 20,000: 8 of them generalised, 8 slow (fast: 0% (0 to 37))."
+    longer = "2 seeds were trained beyond step 3,000, up to 20,000: 2 of them generalised, 2 slow (fast: 0% (0 to 84))."
     assert shown["regimes of longer runs"] == longer
 
 
