@@ -34,6 +34,7 @@ def run(code: str, limit: float = 20.0, memory: int | None = None) -> Run:
     return run_confined(script(code), limit, cwd=Path.cwd(), environment=dict(os.environ), memory=memory)
 
 
+@pytest.mark.slow
 def test_whatever_a_stage_does_the_day_goes_on_and_ends_in_time(tmp_path: Path) -> None:
     day = [
         Stage("good", 20, script("print('a word'); print('{\"x\": 1}'); print('and more')")),

@@ -201,6 +201,7 @@ def test_the_only_condition_has_no_name() -> None:
     assert (name, len(rows)) == ("", 5)
 
 
+@pytest.mark.slow
 def test_a_long_label_and_a_long_title_stay_in_the_picture(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(LONG, encoding="utf-8")
     (ask,) = own_studies(["mine.long"], str(tmp_path))
