@@ -68,10 +68,10 @@ def range_test(trainer: Trainer, *, first: float = 1e-6, last: float = 1.0, step
             if smooth[-1] > lowest + BLOWN_UP:
                 break
             norm = total_norm(trainer.unscale())
-            overflow = trainer.overflowed(float(norm))
+            overflow = trainer.counters.overflowed(trainer.config, float(norm))
             if not overflow:
                 trainer.apply(norm, rate)
-            trainer.rescale(overflow)
+            trainer.counters.rescale(trainer.config, overflow)
             trainer.counters.step = k
     finally:
         put_back(trainer, before)

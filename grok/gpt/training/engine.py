@@ -27,13 +27,14 @@ from grok.gpt.training.checkpoint import (
     read_checkpoint_shares,
     to_checkpoint,
 )
+from grok.gpt.training.counters import start_scale
 from grok.gpt.training.history import History, Weights, average_steps, copy_weights
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.ranks import RankLost, Ranks, fatally
 from grok.gpt.training.stability import abandoned_id, return_step
 from grok.gpt.training.task_scores import TaskScores
 from grok.gpt.training.texts import Texts, open_data
-from grok.gpt.training.trainer import Trainer, start_scale
+from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, CurvePoint, Event, Job, Paused, Progress, RunResult, StepPoint, StopRequested
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -20,6 +19,7 @@ from grok.gpt.dropout import draw_masks, kernels_seeded
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
 from grok.gpt.training.batches import Batches, Piece, pieces, validation_starts
+from grok.gpt.training.counters import Counters, start_scale
 from grok.gpt.training.gradient import Gradient
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.optimizer import (
@@ -40,22 +40,6 @@ from grok.runs import EMBEDDINGS, component
 from grok.streams import Stream
 from grok.text.corpus import Corpus, check_vocabulary
 from grok.text.windows import gather
-
-SCALE_START, SCALE_GROWTH_STEPS, SCALE_MAX = 2.0**16, 2000, 2.0**24
-"""Loss scaling in fp16 (Micikevicius et al. 2018): halved on overflow, doubled after that many good steps."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counters of a run."""
-
-    step: int = 0
-    tokens: int = 0
-    skipped: int = 0
-    not_finite: int = 0
-    adam_steps: int = 0
-    scale: float = 1.0
-    scale_good: int = 0
 
 
 class Trainer:
@@ -123,7 +107,7 @@ class Trainer:
         train_loss, grad_norm, zeros_in_grads = self._fetch([loss.double(), norm.double(), zeros.double()])
 
         stability = self.config.stability
-        overflow = math.isfinite(train_loss) and self.overflowed(grad_norm)
+        overflow = math.isfinite(train_loss) and self.counters.overflowed(self.config, grad_norm)
         event = "skipped" if overflow else self._agreed(self.watch.see(train_loss, grad_norm, self.batch_sum))
         wrong = event if event is not None and not overflow and stability.acts_on(event) else None
         rate = learning_rate(self.config, k) * self.branch.lr_factor
@@ -136,7 +120,7 @@ class Trainer:
             self.counters.not_finite += event in ("not_finite", "skipped")
             if overflow or (stability.policy == "skip_step" and event in PASSING):
                 wrong = "skip_limit" if self.watch.skip(k) else None
-        self.rescale(overflow)
+        self.counters.rescale(self.config, overflow)
         point = self._log(k, train_loss, rate, grad_norm, zeros_in_grads, scale)
         if not logs_late(self.numerics):
             self.settle()
@@ -229,23 +213,6 @@ class Trainer:
             group["lr"] = rate
         self.optimizer.step()
         self.counters.adam_steps += 1
-
-    def overflowed(self, grad_norm: float) -> bool:
-        """Return whether fp16 gradients with this norm call for a smaller loss scale, and the least is not reached."""
-        scaled = self.config.precision == "fp16" and self.counters.scale > self.config.stability.least_scale
-        return scaled and not math.isfinite(grad_norm)
-
-    def rescale(self, overflow: bool) -> None:
-        """Halve the loss scale after an overflow, double it after many good steps; only fp16 has one."""
-        c = self.counters
-        if self.config.precision != "fp16":
-            return
-        if overflow:
-            c.scale, c.scale_good = max(c.scale / 2, self.config.stability.least_scale), 0
-        else:
-            c.scale_good += 1
-            if c.scale_good == SCALE_GROWTH_STEPS:
-                c.scale, c.scale_good = min(c.scale * 2, SCALE_MAX), 0
 
     def _log(self, k: int, loss: float, rate: float, grad_norm: float, zeros: float, scale: float) -> StepPoint:
         moments = [local(v) for v in second_moments(self.optimizer)]
@@ -369,11 +336,6 @@ class Trainer:
 def logs_late(numerics: Numerics) -> bool:
     """Return whether the next step completes a step's log: on a GPU a second wait in each step would cost time."""
     return numerics.device.type == "cuda"
-
-
-def start_scale(config: GptConfig) -> float:
-    """Return the initial loss scale of a run's precision."""
-    return SCALE_START if config.precision == "fp16" else 1.0
 
 
 def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:
