@@ -39,6 +39,8 @@ class Page:
 
     folder: Path
     studies: dict[str, Study | Missing] = field(default_factory=dict)
+    removed: list[Path] = field(default_factory=list)
+    """Figures and tables of earlier versions of the page, after it was written."""
 
     _drawings: dict[str, list[Drawing]] = field(default_factory=dict)
 
@@ -153,9 +155,10 @@ class Page:
                     made.frame.to_csv(tables / f"{made.name}.csv", index=False)
                     current[tables].add(made.name)
             for folder, names in current.items():
-                for former in folder.iterdir():
-                    if former.stem not in names:  # of a study that gives it no more
+                for former in sorted(folder.iterdir()):
+                    if former.is_file() and former.stem not in names:  # of a study that gives it no more
                         former.unlink()
+                        self.removed.append(former)
             page = self.folder / "README.md"
             page.write_text(text, encoding="utf-8")
         except OSError as error:
@@ -202,6 +205,8 @@ def main(argv: list[str]) -> int:
     for folder in arguments.folders:
         page = Page(folder)
         print(page.write())
+        for former in page.removed:
+            print(f"removed {former}: no study of the page gives it")
         if arguments.into is not None and (folder / OPENING).is_file():
             arguments.into.write_text(page.opening(arguments.into.read_text(encoding="utf-8")), encoding="utf-8")
     return 0

@@ -62,7 +62,7 @@ def proposal(command: str, observations: Observations, any_task: bool, longer: b
     if design.settings and len(observations.arithmetic):
         words += settings_of(observations, _set_by(words), words[:2] == ["grok", "sweep"], design.streams)
         if longer and "train.steps" not in _set_by(design.words):
-            steps = LONGER * int(_usual_row(observations)["config.train.steps"])
+            steps = LONGER * int(observations.once(_usual_row)["config.train.steps"])
             words = [*(word for word in words if not word.startswith("train.steps=")), f"train.steps={steps}"]
     if words[:2] in (["grok", "repeat"], ["grok", "branch"]) and len(observations.arithmetic):
         words += _own_code(observations, [*_set_by(words), *design.alone])
@@ -156,7 +156,7 @@ def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, 
     """
     grouped = observations.once(populations)
     rows = observations.arithmetic
-    row = _usual_row(observations)
+    row = observations.once(_usual_row)
     name = row.get("config.experiment")
     preset = setup_file("experiment", str(name)) if isinstance(name, str) else None
     words = [f"experiment={name}"] if preset is not None else []
@@ -184,8 +184,7 @@ def _usual_row(observations: Observations) -> pd.Series:
 
 def _own_code(observations: Observations, own: Sequence[str]) -> list[str]:
     """Return the overrides that name the user's own code of a store's runs: commands that start from them need it."""
-    grouped = observations.once(populations)
-    row = grouped.to_go_on[0].rows.iloc[0] if grouped.every else observations.arithmetic.iloc[0]
+    row = observations.once(_usual_row)
     values = {name: row.get(f"config.{name}") for name in CARRIED if name not in own}
     return [f"{n}={_typed(value)}" for n, value in values.items() if isinstance(value, str) and '"_target_"' in value]
 

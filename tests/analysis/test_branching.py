@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,6 +17,16 @@ from grok.streams import derive_seed, redrawn_seeds
 from tests.analysis.simulate import Truth, row, simulate
 
 STREAMS = ("split", "init", "order")
+
+
+def ids(truths: Sequence[Truth]) -> list[str]:
+    return [row(truth).result.run_id for truth in truths]
+
+
+def branch_record(options: list[str], planned: Sequence[Truth]) -> dict[str, object]:
+    """Return the record of a ``grok branch`` command and the runs that it planned."""
+    runs = [{"run_id": run} for run in ids(planned)]
+    return {"argv": ["python", "-m", "sweeps.branch", *options], "config": {"runs": runs}}
 
 
 def branched(
@@ -88,13 +99,10 @@ def test_children_of_a_named_parent_are_not_each_others() -> None:
     observations = simulate([parent, *children, *grandchildren, *census])
     named = {truth.time: row(truth).result.run_id for truth in [parent, *children, *grandchildren]}
 
-    def record(of: Truth, planned: list[Truth]) -> dict[str, object]:
-        run = named[of.time][:12]
-        typed = ["--parents", run] if of is parent else [f"--parents={run}"]
-        argv = ["python", "-m", "sweeps.branch", "--store", "s", *typed]
-        return {"argv": argv, "config": {"runs": [{"run_id": named[t.time]} for t in planned]}}
-
-    observations.sweeps = [record(parent, children), record(children[0], grandchildren)]
+    observations.sweeps = [
+        branch_record(["--store", "s", "--parents", named[parent.time][:12]], children),
+        branch_record(["--store", "s", f"--parents={named[children[0].time][:12]}"], grandchildren),
+    ]
     related = pairs(observations).set_index("child")["parent"].to_dict()
     assert related == {
         **{named[t.time]: named[parent.time] for t in children},
@@ -126,11 +134,10 @@ def test_parents_with_a_common_ancestor_are_one_line() -> None:
     observations = simulate([parent, *children, *grandchildren, *census])
     run = {truth.time: row(truth).result.run_id for truth in [parent, *children, *grandchildren]}
 
-    def record(of: list[Truth], planned: list[Truth]) -> dict[str, object]:
-        argv = ["python", "-m", "sweeps.branch", "--parents", ",".join(run[t.time] for t in of)]
-        return {"argv": argv, "config": {"runs": [{"run_id": run[t.time]} for t in planned]}}
-
-    observations.sweeps = [record([parent], children), record(children, grandchildren)]
+    observations.sweeps = [
+        branch_record(["--parents", ",".join(ids([parent]))], children),
+        branch_record(["--parents", ",".join(ids(children))], grandchildren),
+    ]
     assert set(first_ancestors(observations).values()) == {run[parent.time]}
     shares = ask("branching", observations).tables[0].frame
     assert shares["parents"].tolist() == ["3 descended"] and shares["lines"].tolist() == [1]
@@ -160,14 +167,10 @@ def test_siblings_that_share_what_their_children_keep_have_their_own_children() 
     census = [Truth({"seed": s, **shared}, 20_000 + s) for s in range(30)]
     observations = simulate([parent, *siblings, *children[0], *children[1], *census])
 
-    def ids(truths: list[Truth]) -> list[str]:
-        return [row(truth).result.run_id for truth in truths]
-
-    def record(of: list[Truth], planned: list[Truth]) -> dict[str, object]:
-        argv = ["python", "-m", "sweeps.branch", "--parents", ",".join(ids(of))]
-        return {"argv": argv, "config": {"runs": [{"run_id": run} for run in ids(planned)]}}
-
-    observations.sweeps = [record([parent], siblings), record(siblings, [*children[0], *children[1]])]
+    observations.sweeps = [
+        branch_record(["--parents", ",".join(ids([parent]))], siblings),
+        branch_record(["--parents", ",".join(ids(siblings))], [*children[0], *children[1]]),
+    ]
     related = pairs(observations).groupby("parent")["child"].apply(set).to_dict()
     families = {own: set(ids(its)) for own, its in zip(ids(siblings), children, strict=True)}
     assert related == {ids([parent])[0]: set(ids(siblings)), **families}
@@ -184,12 +187,11 @@ def test_a_best_parent_that_is_named_later_keeps_its_first_children_apart() -> N
     later = [Truth({"seed": 7, "seeds.order": 50 + k, **shared}, 2000 + k) for k in range(5)]
     observations = simulate([*census, *first, *later])
 
-    def record(options: list[str], planned: list[Truth]) -> dict[str, object]:
-        runs = [{"run_id": row(truth).result.run_id} for truth in planned]
-        return {"argv": ["python", "-m", "sweeps.branch", *options], "config": {"runs": runs}}
-
-    named = row(census[7]).result.run_id
-    observations.sweeps = [record(["--best", "1", "--at", "1500"], first), record(["--parents", named], later)]
+    (named,) = ids([census[7]])
+    observations.sweeps = [
+        branch_record(["--best", "1", "--at", "1500"], first),
+        branch_record(["--parents", named], later),
+    ]
     shares = ask("branching", observations).tables[0].frame.set_index("parents")["super"]
     assert shares.to_dict() == {"1 best": "0 of 4", "1 picked": "5 of 5"}
 

@@ -97,7 +97,7 @@ def test_no_result_names_a_folder_of_the_machine_that_made_it() -> None:
     assert [path for runs in stores for path in runs["config.store.path"].unique() if Path(path).is_absolute()] == []
 
 
-def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path) -> None:
+def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     truths = [
         Truth({"seed": seed, "train.steps": 3000, "eval.every": 500}, 2000.0 if seed else 9000) for seed in range(8)
     ]
@@ -106,7 +106,10 @@ def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path) -> None:
     (tmp_path / "page.md.j2").write_text(text)
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "of_another_day.csv").touch()
+    (tmp_path / "tables" / "folder").mkdir()
     assert main([str(tmp_path)]) == 0
+    assert f"removed {tmp_path / 'tables' / 'of_another_day.csv'}: no study" in capsys.readouterr().out
+    assert (tmp_path / "tables" / "folder").is_dir()
     page = (tmp_path / "README.md").read_text()
     assert page.startswith("88% (47 to 100)|not trained yet\n") and "| super | 7 | 8 |" in page
     assert list((tmp_path / "figures").glob("*.csv")) and (tmp_path / "tables" / "shares.csv").is_file()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.figures import drawings
 from analysis.figures.evidence import census_iconic
 from analysis.observations import Observations
 from analysis.studies import QUESTIONS, Missing
-from analysis.studies.regimes import clusters
+from analysis.studies.regimes import _norm_after, clusters
+from analysis.studies.survival import beside
 from tests.analysis.questions import ask, needs
 from tests.analysis.simulate import Truth, census, crossed, simulate
 
@@ -100,6 +102,9 @@ def test_a_few_longer_runs_do_not_raise_the_share_that_generalised() -> None:
     best = next(t.frame for t in census.tables if t.name == "best_seeds")
     assert best["seed"].tolist()[:4] == [0, 1, 2, 3]
     assert best["generalised at step"].tolist()[4:] == ["not yet"] * 8
+    generalised = next(f.estimate for f in census.findings if f.label == "generalised")
+    survival = ask("survival", simulate(short + long))
+    assert generalised is not None and beside(survival)["generalised"] == generalised.percent()
     drawn = census_iconic(census)
     assert drawn is not None and drawn.figure.axes[0].get_xlim()[1] == 3000
 
@@ -148,6 +153,16 @@ def test_regimes_are_the_simulated_ones(long_census: Observations) -> None:
     order = study.events.groupby("regime")["order"]
     assert order.apply(lambda o: o.str.endswith("norm falls → generalised").all())["slow"]
     assert order.apply(lambda o: o.str.endswith("norm falls").all() and o.str.contains("generalised →").all())["fast"]
+
+
+def test_a_norm_that_falls_as_the_seed_generalises_is_no_sign() -> None:
+    done = pd.DataFrame({"fall": [900.0, 1000.0, 1100.0, np.inf], "grokked": [1000.0] * 4})
+    text = _norm_after(done, "a task").text
+    assert text.startswith("In 1 of 4 generalised seeds (a task) the weight norm fell after they generalised: 25%")
+    assert "in 1 more it had not fallen when they ended; in 1 more it fell at the evaluation" in text
+    tie = _norm_after(done[1:2], "a task").text
+    assert "in 1 more it fell at the evaluation" in tie and "No second regime" not in tie
+    assert "No second regime" in _norm_after(done[:1], "a task").text
 
 
 def test_regimes_of_a_few_longer_runs_are_told_apart() -> None:

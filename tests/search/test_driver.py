@@ -227,8 +227,12 @@ def test_a_study_of_changed_code_is_refused(tmp_path: Path, monkeypatch: pytest.
     optim = {**BASE["optim"], "intervention": {"_target_": "mine.Same"}}
     world = World(tmp_path / "S")
     try:
+        search = world.search(optim=optim)
+        record = search.record()
         world.search(optim=optim).record()
-        world.search(optim=optim).record()
+        elsewhere = replace(search, train=lambda settings: True)  # as if they were stored under other names
+        with pytest.raises(TrainingError, match="your own code or the data changed while they trained"):
+            elsewhere.run(record)
         (tmp_path / "mine.py").write_text(code + "# changed\n")
         with pytest.raises(
             ConfigError, match=r"has other settings \(code.mine.Same\): use those, or another study.name"
