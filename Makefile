@@ -78,9 +78,10 @@ golden: setup
 bench: setup
 	$(BIN)/python -m benchmarks.seeds
 
-# Every page of results/ that has a store of its own, rebuilt from it.
+# Every page of results/ that has a store of its own, rebuilt from it, and the example of a report.
 results: setup
 	$(BIN)/python -m analysis.pages --into README.md $(patsubst %/store/,%,$(wildcard results/*/store/))
+	$(BIN)/python -m analysis.report results/quickstart-census/store --out results/example-report
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -24,7 +24,9 @@ from analysis.statistics.survival import Times, quantile
 CLASSES: Final = ("super", "fast", "normal", "diverged")
 """Classes of judged seeds, best first."""
 FEW_LONGER: Final = 0.02
-"""Largest share of runs that are longer than the usual length."""
+"""Largest share of runs that are longer than the usual length, if less than ``MOST_EQUAL`` have one length."""
+MOST_EQUAL: Final = 0.8
+"""Smallest share of runs with one length by which this length is the usual one."""
 UNJUDGED: Final = "not judged"
 """Class of a run that ended, or was last evaluated, before the horizon."""
 
@@ -32,9 +34,14 @@ UNJUDGED: Final = "not judged"
 def usual_length(steps: NDArray[np.int64]) -> int:
     """Return the length of runs without the few that are longer: most seeds were not observed after it.
 
-    >>> usual_length(np.array([3000] * 99 + [20_000])), usual_length(np.array([3000, 20_000]))
+    It is the length that most runs (``MOST_EQUAL``) have. Where lengths vary, ``FEW_LONGER`` of the runs are longer.
+
+    >>> usual_length(np.array([3000] * 92 + [20_000] * 8)), usual_length(np.array([3000, 20_000]))
     (3000, 20000)
     """
+    lengths, counts = np.unique(steps, return_counts=True)
+    if len(lengths) and counts.max() >= MOST_EQUAL * len(steps):
+        return int(lengths[counts.argmax()])
     return int(np.quantile(steps, 1 - FEW_LONGER, method="higher"))
 
 

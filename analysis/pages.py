@@ -17,6 +17,7 @@ import jinja2
 import pandas as pd
 
 from analysis.observations import Observations
+from analysis.provenance import BIASED, unfinished
 from analysis.studies import QUESTIONS, Missing, Study
 from grok.cli.command import Parser, command
 from grok.errors import ConfigError, StoreError, nearest
@@ -91,12 +92,30 @@ class Page:
         ]
         return "\n".join(chosen) or f"{NOT_YET.capitalize()}."
 
-    def table(self, name: str, table: str, columns: Sequence[str] | None = None) -> str:
-        """Return a table of a study in Markdown, or ``NOT_YET``."""
+    def notes(self, name: str) -> str:
+        """Return what limits a study's answer, as a Markdown list; empty if it has no answer yet."""
         study = self.reference(name)
-        made = [] if isinstance(study, Missing) else [t.frame for t in study.tables if t.name == table]
-        if not made:
+        return "" if isinstance(study, Missing) else "\n".join(f"- {note}" for note in study.notes)
+
+    def pending(self, *words: str) -> str:
+        """Return how many planned runs are missing of the sweeps whose command has one of ``words``; empty if none."""
+        of = [sweep for sweep in unfinished(self.observations) if any(word in sweep[0] for word in words)]
+        if not of:
+            return ""
+        missing, runs = sum(sweep[1] for sweep in of), sum(sweep[2] for sweep in of)
+        biased = BIASED if any(sweep[3] for sweep in of) else ""
+        return (
+            f"**Not finished:** {missing:,} of {runs:,} planned runs of this section are not in the store yet.{biased}"
+        )
+
+    def table(self, name: str, table: str, columns: Sequence[str] | None = None) -> str:
+        """Return a table of a study in Markdown, ``NOT_YET``, or nothing if the study answers without this table."""
+        study = self.reference(name)
+        if isinstance(study, Missing):
             return f"{NOT_YET.capitalize()}."
+        made = [t.frame for t in study.tables if t.name == table]
+        if not made:
+            return ""  # the study says it in sentences
         return markdown(made[0] if columns is None else made[0][list(columns)])
 
     def drawings(self, name: str) -> list[Drawing]:
@@ -129,6 +148,8 @@ class Page:
             "shown": self.shown,
             "sentences": self.sentences,
             "table": self.table,
+            "notes": self.notes,
+            "pending": self.pending,
             "figure": self.figure,
             "runs": self.observations.all_runs,
         }

@@ -11,6 +11,8 @@ from analysis.observations import Observations
 from analysis.own_versions import hashes_in_words
 from analysis.proposals import given_again
 
+BIASED = " Runs that generalise early end early, so until then the times of this sweep are biased low."
+
 
 @dataclass
 class Provenance:
@@ -67,8 +69,12 @@ def provenance(observations: Observations) -> Provenance:
     return summary
 
 
-def pending(observations: Observations) -> list[str]:
-    """Return a sentence for each different sweep command with planned runs that are not in the store."""
+def unfinished(observations: Observations) -> list[tuple[str, int, int, bool]]:
+    """Return each different sweep command with planned runs that are not in the store.
+
+    Returns:
+        The command, the number of missing runs, that of planned runs, and whether runs stop when they generalise.
+    """
     stored = set(observations.all_runs["run_id"])
     planned: dict[str, set[str]] = {}
     stops_early: dict[str, bool] = {}
@@ -77,15 +83,19 @@ def pending(observations: Observations) -> list[str]:
         command = given_again(sweep.get("argv", []), observations.path)
         planned.setdefault(command, set()).update(str(run["run_id"]) for run in config.get("runs", []))
         stops_early[command] = bool(config.get("settings", {}).get("train.stop_when_generalised"))
-    lines = []
-    for command, runs in planned.items():
-        missing = len(runs - stored)
-        if missing:
-            text = f"{missing:,} of {len(runs):,} planned runs are not in the store yet: {command}."
-            if stops_early[command]:
-                text += " Runs that generalise early end early, so until then the times of this sweep are biased low."
-            lines.append(text)
-    return lines
+    return [
+        (command, len(runs - stored), len(runs), stops_early[command])
+        for command, runs in planned.items()
+        if runs - stored
+    ]
+
+
+def pending(observations: Observations) -> list[str]:
+    """Return a sentence for each different sweep command with planned runs that are not in the store."""
+    return [
+        f"{missing:,} of {runs:,} planned runs are not in the store yet: {command}.{BIASED if stops else ''}"
+        for command, missing, runs, stops in unfinished(observations)
+    ]
 
 
 def _counts(column: pd.Series) -> dict[str, int]:

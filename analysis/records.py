@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pandas as pd
 import yaml
 
-from analysis.observations import Observations, as_text
+from analysis.observations import CONDITION_SETTINGS, Observations, as_text
 
 BRANCH: Final = "sweeps.branch"
 """The module of ``grok branch`` in a recorded command."""
@@ -16,6 +17,14 @@ REPEAT: Final = "sweeps.repeat"
 """That of ``grok repeat``."""
 LAYERS: Final = "sweeps.layers"
 """That of ``grok layers``."""
+
+_WORDS: Final = {"null": None, "true": True, "false": False}
+_DIGITS: Final = r"(0|[1-9](_?\d)*)"
+_WHOLE: Final = re.compile(rf"[+-]?{_DIGITS}", re.ASCII)
+_POINT: Final = rf"({_DIGITS}\.|{_DIGITS}?\.\d(_?\d)*)"
+_FRACTION: Final = re.compile(rf"[+-]?({_POINT}|({_DIGITS}|{_POINT})e[+-]?\d(_?\d)*|inf|nan)", re.ASCII | re.IGNORECASE)
+LONGEST_NUMBER: Final = 400
+"""Characters of a whole number that are read as one; Python refuses very long ones."""
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
@@ -83,8 +92,8 @@ def repeats_elsewhere(observations: Observations) -> dict[str, str]:
         changes += [word for word in words if "precision" in kinds and word.startswith("precision=")]
         for change in changes:
             name, separator, value = change.partition("=")
-            if not separator or f"config.{name}" not in settings:
-                continue
+            if not separator or f"config.{name}" not in settings or name not in CONDITION_SETTINGS:
+                continue  # a longer run of a seed is no other setting
             runs = settings.index.intersection(sorted(planned(sweep)))
             stored = settings.loc[runs, f"config.{name}"].map(as_text)
             changed.update(dict.fromkeys(runs[stored == as_text(typed(value))], f"{name}={value}"))
@@ -92,11 +101,19 @@ def repeats_elsewhere(observations: Observations) -> dict[str, str]:
 
 
 def typed(value: str) -> object:
-    """Return a setting's value from its text on a command line.
+    """Return a setting's value from its text on a command line, by the grammar of Hydra: YAML takes 5e-4 for text.
 
-    >>> typed("0.0"), typed("null"), typed("adamw")
-    (0.0, None, 'adamw')
+    >>> typed("0.0"), typed("5e-4"), typed("1_000"), typed("null"), typed("adamw"), typed("[0.9,0.98]")
+    (0.0, 0.0005, 1000, None, 'adamw', [0.9, 0.98])
     """
+    if value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    if _WHOLE.fullmatch(value):
+        return int(value) if len(value) <= LONGEST_NUMBER else value
+    if _FRACTION.fullmatch(value):
+        return float(value)
+    if value[:1] not in ("[", "{", "'", '"'):
+        return value
     try:
         return yaml.safe_load(value)
     except yaml.YAMLError:  # a store may come from anybody

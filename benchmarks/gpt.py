@@ -9,16 +9,17 @@
 DIR is the output of ``python -m grok.prepare``: Shakespeare's characters for all commands but the last, any text with
 GPT-2's tokeniser for the last. ``--scaling`` compares our compiled step by one process with the same by several, each
 with ``--threads``. It needs an idle machine with as many cores. bf16 is fast only on a processor with AMX
-(``amx_bf16`` in /proc/cpuinfo).
+(``amx_bf16`` in /proc/cpuinfo). ``--clock cpu`` is for a shared machine, with one process of one thread: processor time
+leaves out waiting and adds up threads. It gives no rates.
 
 The plain loop is an ``nn.Module`` with ``scaled_dot_product_attention``, windows at
 random offsets, clipping, a cosine schedule and PyTorch's default AdamW (fused on a GPU). It uses bf16 autocast and
 compilation if ours does; several processes share a batch by DDP.
 
 Both train the same model for the same number of steps. The table has milliseconds per step (median, with the
-quartiles over rounds) and both validation losses on the same windows, to show that they agree. Our step also writes
-its whole log (norms, moments, zeros, data wait) and runs as in a worker (freed memory stays with the process). The
-plain loop has no log and Python's default memory settings.
+quartiles over rounds) and both validation losses on the same windows. The loops draw different weights and windows, so
+these losses agree only roughly. Our step also writes its whole log (norms, moments, zeros, data wait) and runs as in a
+worker (freed memory stays with the process). The plain loop has no log and Python's default memory settings.
 
 The page also has the cost of waiting for data and of writing a checkpoint, and the share of the device's peak if it is
 known. Ratios are taken round by round, because a shared machine disturbs single times.
@@ -35,8 +36,8 @@ import os
 import platform
 import resource
 import socket
-import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -46,18 +47,11 @@ import numpy as np
 import torch
 
 from benchmarks.commit import commit
+from benchmarks.our_gpt import OurLoop, our_config
 from benchmarks.plain_gpt import SHAPES, PlainLoop, Shape
-from grok.checkpoint import save_checkpoint
-from grok.config import load_config
-from grok.config.gpt import GptConfig
-from grok.execute.allocation import keep_freed_memory, use_large_pages
-from grok.gpt.flops import MACHINES, count_parameters, train_flops_per_token
+from grok.gpt.flops import count_parameters, peak_of_device, train_flops_per_token
 from grok.gpt.training.batches import validation_starts
-from grok.gpt.training.checkpoint import capture, to_checkpoint
-from grok.gpt.training.history import History
-from grok.gpt.training.numerics import Numerics, device_model
-from grok.gpt.training.ranks import Ranks
-from grok.gpt.training.trainer import Trainer
+from grok.gpt.training.numerics import device_model
 from grok.processes import Rank
 from grok.text.corpus import Corpus, open_corpus
 from grok.text.windows import gather
@@ -66,62 +60,6 @@ ROUND = 20
 """Number of steps of one contender before the next one's turn."""
 VALIDATED = 480 * 64
 """Number of validation tokens, but at least two batches."""
-
-
-def our_config(shape: Shape, corpus: Corpus, threads: int, steps: int, precision: str, compiled: bool) -> GptConfig:
-    """Return the settings of the same model and schedule."""
-    config = load_config(
-        {
-            "mode": "gpt",
-            "experiment": "benchmark",
-            "precision": precision,
-            "data": {"path": str(corpus.path)},
-            "model": {
-                "layers": shape.layers,
-                "d_model": shape.width,
-                "heads": shape.heads,
-                "context": shape.tokens,
-                "bias": False,
-                "activation": "gelu",
-            },
-            "optim": {"lr": shape.lr, "betas": [0.9, 0.99], "warmup_steps": shape.warmup},
-            "train": {"steps": steps, "batch_size": shape.batch, "threads": threads},
-            "numerics": {"compile": compiled},
-        }
-    )
-    assert isinstance(config, GptConfig)
-    return config
-
-
-class OurLoop:
-    """Our step, as in a worker."""
-
-    def __init__(
-        self, shape: Shape, corpus: Corpus, device: str, threads: int, steps: int, precision: str, compiled: bool
-    ) -> None:
-        keep_freed_memory()
-        use_large_pages()
-        self.config = our_config(shape, corpus, threads, steps, precision, compiled)
-        self.trainer = Trainer(self.config, corpus, Numerics.of(self.config, device), Ranks.of_this_process())
-        self.model = self.trainer.model.loss
-        self.waits: list[float] = []
-        self.history = History()
-
-    def step(self) -> None:
-        point, _ = self.trainer.update()
-        self.waits.append(point.data_wait)
-        self.history.log.append(point)
-
-    def checkpoint(self) -> float:
-        """Return the seconds to make and write a checkpoint (best of five)."""
-        seconds = []
-        with tempfile.TemporaryDirectory() as folder:
-            for _ in range(5):
-                began = time.perf_counter()
-                moment = capture(self.trainer, self.history)
-                save_checkpoint(folder, to_checkpoint("benchmark", self.config, moment, [], {}))
-                seconds.append(time.perf_counter() - began)
-        return min(seconds)
 
 
 def serve(pipe: Connection, kind: tuple[str, str, bool], arguments: argparse.Namespace, place: dict[str, str]) -> None:
@@ -249,7 +187,8 @@ KINDS = {
         "ours, bf16, compiled": ("ours", "bf16", True),
     },
 }
-"""Contenders by kind of device. Each of ours is compared with the plain loop of the same precision and compilation."""
+"""Contenders by kind of device. Each of ours is compared with the plain loop of the same precision and compilation, if
+it is measured."""
 
 
 def measure(arguments: argparse.Namespace) -> list[Contender]:
@@ -293,6 +232,8 @@ def scaling(arguments: argparse.Namespace) -> tuple[list[Contender], str]:
         f"{arguments.clock} time. Command: `python -m benchmarks.gpt --data DIR --processes {arguments.processes} "
         f"--scaling --threads {arguments.threads} --steps {arguments.steps} --clock {arguments.clock}`.",
         "",
+        data_words(open_corpus(arguments.data)),
+        "",
         "| | ms a step | val loss |",
         "|---|--:|--:|",
         *(f"| {c.name} | {np.median(c.rounds[1:]):.1f} | {c.end['val_loss']:.3f} |" for c in contenders),
@@ -303,36 +244,53 @@ def scaling(arguments: argparse.Namespace) -> tuple[list[Contender], str]:
     return contenders, "\n".join(lines) + "\n"
 
 
+def data_of(corpus: Corpus) -> dict[str, Any]:
+    """Return what identifies the data of a measurement: its form, number of ids and hash."""
+    return {"form": corpus.manifest["form"], "vocab_size": corpus.vocab_size, "hash": corpus.hash}
+
+
+def data_words(corpus: Corpus) -> str:
+    return "Data: {form}, {vocab_size:,} ids, corpus {hash}.".format(**data_of(corpus))
+
+
 def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
     """Return the benchmark as Markdown."""
     device = device_model(torch.device(arguments.device))
     corpus, shape = open_corpus(arguments.data), shape_of(arguments)
     config = our_config(shape, corpus, arguments.threads, arguments.steps, "float32", False)
     tokens = shape.batch * shape.tokens
-    flops = tokens * train_flops_per_token(config.model, count_parameters(config.model, corpus.vocab_size))
+    size = count_parameters(config.model, corpus.vocab_size)
+    flops, rates = tokens * train_flops_per_token(config.model, size), arguments.clock == "wall"
     lines = [
         "# A GPT step against a plain loop",
         "",
         f"{datetime.date.today()}, commit {commit()}, {device}, {arguments.processes} process(es) of "
         f"{arguments.threads} thread(s), Python {platform.python_version()}, torch {torch.__version__}. {shape.words}, "
-        f"{arguments.steps} steps, {arguments.clock} time. Command: `python -m benchmarks.gpt --data DIR "
-        f"--model {arguments.model} --device {arguments.device} --batch {shape.batch} "
-        f"--threads {arguments.threads} --processes {arguments.processes} --steps {arguments.steps} "
-        f"--clock {arguments.clock}`.",
+        f"{size.total:,} parameters, {arguments.steps} steps, {arguments.clock} time. "
+        f"Command: `python -m benchmarks.gpt --data DIR --model {arguments.model} --device {arguments.device} "
+        f"--batch {shape.batch} --threads {arguments.threads} --processes {arguments.processes} "
+        f"--steps {arguments.steps} --clock {arguments.clock}`.",
+        "",
+        data_words(corpus),
         "",
         f"Medians over rounds of {ROUND} steps in which all contenders take turns, each in its own process; ratios "
-        "round by round, with quartiles. Ours writes its whole log of the step.",
+        "round by round, with quartiles. Ours writes its whole log of the step. The loops draw different weights and "
+        "windows, so their losses agree only roughly.",
         "",
-        "| | ms a step | tokens/s | GFLOP/s | val loss | times the plain loop | pages mapped a step | MiB |",
-        "|---|--:|--:|--:|--:|---|--:|--:|",
+        f"| | ms a step |{' tokens/s | GFLOP/s |' * rates} val loss | times the plain loop | "
+        "pages mapped a step | MiB |",
+        f"|---|--:|{'--:|--:|' * rates}--:|---|--:|--:|",
     ]
     for c in contenders:
-        base = np.array(_counterpart(c, contenders, arguments.device).rounds[1:])  # the first round compiles
-        ms = float(np.median(c.rounds[1:]))
-        low, middle, high = np.quantile(base / np.array(c.rounds[1:]), [0.25, 0.5, 0.75])
+        ms, base = float(np.median(c.rounds[1:])), _counterpart(c, contenders, arguments.device)
+        times = "-"
+        if base is not None:
+            ratios = np.array(base.rounds[1:]) / np.array(c.rounds[1:])  # the first round compiles
+            times = "{1:.2f} ({0:.2f} to {2:.2f})".format(*np.quantile(ratios, [0.25, 0.5, 0.75]))
+        speed = f" {tokens / ms * 1000:,.0f} | {flops / ms / 1e6:,.0f} |" * rates
         lines.append(
-            f"| {c.name} | {ms:.1f} | {tokens / ms * 1000:,.0f} | {flops / ms / 1e6:,.0f} | {c.end['val_loss']:.3f} | "
-            f"{middle:.2f} ({low:.2f} to {high:.2f}) | {np.median(c.faults[1:]):,.0f} | {c.end['memory']:,.0f} |"
+            f"| {c.name} | {ms:.1f} |{speed} {c.end['val_loss']:.3f} | {times} | {np.median(c.faults[1:]):,.0f} | "
+            f"{c.end['memory']:,.0f} |"
         )
     ours = next(c for c in contenders if "data_wait" in c.end)
     seconds, minutes = ours.end["checkpoint_seconds"], config.checkpoint.minutes
@@ -341,24 +299,20 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
         f"Waiting for data takes {ours.end['data_wait']:.2%} of our step. Making and writing a checkpoint takes "
         f"{1000 * seconds:.0f} ms: {seconds / (60 * minutes):.3%} of the time with one every {minutes:g} minutes.",
     ]
-    known = [m for m in MACHINES.values() if m.name in device]
-    if known:
-        peak = known[0].peak_of("bf16")
+    if (peak := peak_of_device(device, "bf16")) is not None:
         ms = float(np.median(contenders[-1].rounds[1:]))
-        lines.append(
-            f"MFU in bf16: {flops / ms * 1000 / peak:.1%} of {known[0].name}'s {peak / 1e12:,.0f} TFLOP/s (data sheet)."
-        )
+        lines.append(f"MFU in bf16: {flops / ms * 1000 / peak:.1%} of {peak / 1e12:,.0f} TFLOP/s (data sheet).")
     return "\n".join(lines) + "\n"
 
 
-def _counterpart(one: Contender, contenders: list[Contender], device: str) -> Contender:
-    """Return the plain loop of the same precision and compilation, or the first contender if there is none."""
+def _counterpart(one: Contender, contenders: list[Contender], device: str) -> Contender | None:
+    """Return the plain loop of the same precision and compilation, or None if it was not measured."""
     form = KINDS[device][one.name][1:]
-    plain = (c for c in contenders if KINDS[device][c.name] == ("plain", *form))
-    return next(plain, contenders[0])
+    return next((c for c in contenders if KINDS[device][c.name] == ("plain", *form)), None)
 
 
-def main() -> None:
+def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command's arguments; exit with status 2 if no true page could be written from them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--threads", type=int, default=1)
@@ -367,20 +321,34 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders, by their names in the table")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--device", default="cpu", choices=tuple(KINDS))
-    parser.add_argument("--model", default="char", choices=tuple(SHAPES), help="gpt2: 124M parameters, for a GPU")
+    parser.add_argument(
+        "--model", default="char", choices=tuple(SHAPES), help="gpt2: 124M parameters with GPT-2's tokeniser, for a GPU"
+    )
     parser.add_argument("--batch", type=int, help="sequences of a step (default: the model's)")
     parser.add_argument(
         "--clock",
         default="wall",
         choices=("wall", "cpu"),
-        help="cpu: the process's processor time, for a shared machine",
+        help="cpu: processor time, for a shared machine; one process of one thread",
     )
     parser.add_argument("--profile", action="store_true", help="also print a profile of our compiled step")
     parser.add_argument("--out", type=Path, help="folder for a dated page and its figures")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     arguments.steps = ROUND * max(2, arguments.steps // ROUND)
     if arguments.scaling and arguments.processes < 2:
         parser.error("--scaling needs --processes 2 or more")
+    if arguments.clock == "cpu" and (arguments.processes > 1 or arguments.threads > 1 or arguments.device == "cuda"):
+        parser.error("--clock cpu is for --processes 1 --threads 1 --device cpu: processor time leaves out waiting")
+    kinds, chosen = KINDS[arguments.device], arguments.only or KINDS[arguments.device]
+    if strange := [name for name in chosen if name not in kinds]:
+        parser.error(f"--only {strange[0]!r}: expected names of {', '.join(map(repr, kinds))}")
+    if not any(kinds[name][0] == "ours" for name in chosen):
+        parser.error("--only needs one of ours, because the page tells what its step costs")
+    return arguments
+
+
+def main() -> None:
+    arguments = arguments_of()
     contenders = [] if arguments.scaling else measure(arguments)
     contenders, text = scaling(arguments) if arguments.scaling else (contenders, page(contenders, arguments))
     print(text)
@@ -389,7 +357,8 @@ def main() -> None:
         name += "-scaling" if arguments.scaling else "-bf16" if all("bf16" in c.name for c in contenders) else ""
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / f"{name}.md").write_text(text, encoding="utf-8")
-        figures = {c.name: {"ms a step": c.rounds, "pages a step": c.faults, **c.end} for c in contenders}
+        figures: dict[str, Any] = {"data": data_of(open_corpus(arguments.data))}
+        figures |= {c.name: {"ms a step": c.rounds, "pages a step": c.faults, **c.end} for c in contenders}
         (arguments.out / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 

@@ -80,15 +80,28 @@ def evaluation_share(results: dict[str, Any]) -> float:
     return evaluation
 
 
+def baselines(results: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return, by name of a plain loop, how many times as fast this project is, and its products alone would be.
+
+    The first is the median over rounds. Each plain loop uses all cores: by threads of one process or by processes.
+    """
+    *_, ours = results["contenders"].values()
+    times = ours["seconds per lane-step"]
+    return {
+        name: (
+            statistics.median(b / s for b, s in zip(entry["seconds per lane-step"], times, strict=True)),
+            statistics.median(entry["seconds per lane-step"]) * ours["lanes"] / results["floor"],
+        )
+        for name, entry in results["contenders"].items()
+        if name.startswith("plain loop")
+    }
+
+
 def targets(results: dict[str, Any]) -> list[str]:
-    base, *_, ours = results["contenders"].values()
-    ratio = statistics.median(
-        b / s for b, s in zip(base["seconds per lane-step"], ours["seconds per lane-step"], strict=True)
-    )
+    ratios, (*_, ours) = baselines(results), results["contenders"].values()
     share, start = results["floor"] / results["step"], results["start-up"]
-    bound = statistics.median(base["seconds per lane-step"]) * ours["lanes"] / results["floor"]
     rows = [
-        ("times the plain loop", "10", f"{ratio:.2f}", ratio >= 10),
+        *((f"times the {name}", "10", f"{ratio:.2f}", ratio >= 10) for name, (ratio, _) in ratios.items()),
         ("share of the floor", "at least 60%", f"{100 * share:.0f}%", share >= 0.6),
         (
             "evaluation, share of the time",
@@ -109,12 +122,13 @@ def targets(results: dict[str, Any]) -> list[str]:
     lines += [
         f"| {what} | {target} | {here} | {'reached' if met else '**missed**'} |" for what, target, here, met in rows
     ]
-    if ratio < 10:
+    if any(ratio < 10 for ratio, _ in ratios.values()):
+        bounds = "; ".join(f"{bound:.1f} times as fast as the {name}" for name, (_, bound) in ratios.items())
         lines += [
             "",
-            f"A lane-step that takes only the time of its matrix products at the best rate would be {bound:.1f} times "
-            "as fast as the plain loop on this machine. If that is below 10, no program that computes these products "
-            "in this precision can reach the target.",
+            f"A lane-step that takes only the time of its matrix products at the best rate would, on this machine, be "
+            f"{bounds}. Where that is below 10, no program that computes these products in this precision can reach "
+            "the target.",
         ]
     return lines
 

@@ -14,7 +14,9 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.contenders import OurLanes
 from benchmarks.settings import default_config
 
-PRODUCTS = ("aten::mm", "aten::addmm", "grok::onednn_product", "mkldnn::_linear_pointwise")
+TRANSPOSED = "mkldnn::_linear_pointwise"
+"""oneDNN's product, whose second operand is (n, k). ``grok::onednn_product`` around it is no second product."""
+PRODUCTS = ("aten::mm", "aten::addmm", TRANSPOSED)
 KINDS = (
     ("log_softmax", "cross-entropy and accuracy"),
     ("native_layer_norm", "LayerNorm and residual sums"),
@@ -64,8 +66,8 @@ def rows_of_a_step(steps: int, regime: dict[str, Any]) -> list[dict[str, Any]]:
 def described(name: str, shapes: list[list[int]]) -> str:
     """Return the line of the table that an event belongs to."""
     if name in PRODUCTS:
-        operands = [shape for shape in shapes if len(shape) == 2][:2]
-        return "product " + " x ".join(str(tuple(shape)) for shape in operands)
+        first, second = [tuple(shape) for shape in shapes if len(shape) == 2][:2]
+        return f"product {first} x {second[::-1] if name == TRANSPOSED else second}"
     if "cpp_fused" in name:
         return next((what for pattern, what in KINDS if re.search(pattern, name)), "other fused kernels")
     if "adamw" in name or "foreach" in name:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.arithmetic import METRICS, OPERATIONS
-from grok.config.fields import Rule, accepted_values, canonical_json, settings_of, walk
+from grok.config.fields import Rule, accepted_values, canonical_json, defaults_of, settings_of
 from grok.store.dictionary import MEASUREMENTS, describe
 from grok.store.schema import CONFIG, KINDS, schema
 from grok.streams import MAX_SEED
@@ -69,6 +69,7 @@ LISTS: Final[dict[str, tuple[str, ...]]] = {"task.operation": OPERATIONS, "eval.
 
 TAG: Final = {
     "device", "lanes", "numerics.path", "numerics.compile", "train.threads", "train.micro_batch", "train.devices",
+    "train.parallel", "train.recompute",
 }  # fmt: skip
 """Settings in no name of a run, which decide bits all the same: they are in the numerics tag."""
 
@@ -91,7 +92,7 @@ def settings_page() -> str:
 
 def _sections(title: str, config: type[RunConfig], without: set[str], level: int) -> Iterator[str]:
     """Yield a heading and a table for each group of settings of ``config``."""
-    defaults = {name: value for name, value, _ in walk(config())}
+    defaults = defaults_of(config)
     settings = [(name, *of) for name, of in settings_of(config).items() if name not in without]
     settings.sort(key=lambda setting: "." in setting[0])  # the bare ones first; stable
     yield f"{'#' * level} {title}\n"

@@ -30,6 +30,6 @@ def draw(name: str, condition: str, rows: pd.DataFrame) -> Drawing:
     steps_axis(axes, "step of memorising")
     axes.set_ylabel("step of generalising")
     waited = (frame["grokked"] / frame["memorised"]).median()
-    caption = f"Each point is a run that generalised. Median ratio of the two steps: {waited:.1f}."
+    caption = f"Each point is a run that generalised. Their median ratio of the two steps: {waited:.1f}."
     title = f"From memorising to generalising{': ' if condition else ''}{condition}"
     return Drawing(name, title, caption, figure, frame, f"{len(frame):,} runs")

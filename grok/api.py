@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from grok.cli.task import Task
-from grok.cli.words import quoted
+from grok.cli.words import as_value
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.errors import ConfigError
@@ -50,7 +50,7 @@ def sweep(*words: str, **settings: Any) -> pd.DataFrame:
 
     Args:
         words: settings as on the command line: ``"sweep=census"``, ``"seed=range(0,64)"``, ``"optim.lr=1e-3,3e-3"``.
-        settings: settings as values; the sweep has a run for each element of a ``range``, list or tuple.
+        settings: settings as values; the sweep has a run for each element of a ``range``, list, tuple or array.
 
     Returns:
         The rows in ``runs``; empty for ``dry_run=True``. After an interruption the rows of the finished runs; the
@@ -89,7 +89,8 @@ def _as_words(settings: Mapping[str, Any]) -> list[str]:
     """
     lists = {name for mode in MODES.values() for name, (hint, _) in settings_of(mode).items() if _is_list(hint)}
     words = []
-    for key, value in settings.items():
+    plain = {key: value.tolist() if getattr(value, "ndim", 0) else value for key, value in settings.items()}  # arrays
+    for key, value in plain.items():
         name = "store.path" if key == "store" else key.replace("__", ".")
         if isinstance(value, range):
             text = f"range({value.start},{value.stop},{value.step})"
@@ -120,5 +121,5 @@ def _literal(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{_literal(name, v)}" for key, v in value.items()) + "}"
     if hasattr(value, "__fspath__") or isinstance(value, str):
-        return quoted(str(value))
+        return as_value(name, str(value))
     raise ConfigError(f"{name}={value!r}: expected a number, text, or a list of them, not {type(value).__name__}")

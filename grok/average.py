@@ -49,29 +49,37 @@ def parser() -> Parser:
 def _average(arguments: argparse.Namespace) -> str:
     from grok.checkpoint import checkpoint_steps, run_folder, save_checkpoint
     from grok.cli.trained import find_run
-    from grok.gpt.training.average import average
+    from grok.gpt.training.average import abandoned_steps, average
 
     store = arguments.store or StoreConfig().path
     if Path(arguments.run).is_dir():
         raise ConfigError(f"RUN {arguments.run} is a folder: give a run_id, and --store STORE to store the average in")
     run = find_run(arguments.run, store)
-    steps = _chosen(arguments, sorted(set(checkpoint_steps(run.folder))))
+    on_disk = sorted(set(checkpoint_steps(run.folder)))
+    abandoned = abandoned_steps(run.folder, on_disk)
+    steps = _chosen(arguments, [step for step in on_disk if step not in abandoned], abandoned)
     run_id = hashlib.sha256(f"{run.run_id}/average/{steps}".encode()).hexdigest()[: len(run.run_id)]
     save_checkpoint(run_folder(store, run_id), average(run.folder, run_id, steps))
     return (
         f"run {run_id} in {store}/checkpoints: the mean of run {run.run_id} at {len(steps)} steps, "
-        f"{', '.join(map(str, steps))}"
+        f"{', '.join(map(str, steps))}{_abandoned_words(abandoned)}"
     )
 
 
-def _chosen(arguments: argparse.Namespace, kept: list[int]) -> list[int]:
-    """Return the steps to average, out of the steps in ``kept``.
+def _abandoned_words(steps: list[int]) -> str:
+    """Return what the checkpoints of ``steps`` are that no average takes, or ``""``."""
+    return f"; those at steps {', '.join(map(str, steps))} are of a branch that a rollback left" if steps else ""
+
+
+def _chosen(arguments: argparse.Namespace, kept: list[int], abandoned: list[int]) -> list[int]:
+    """Return the steps to average, out of the steps in ``kept``; ``abandoned``: steps that a rollback left.
 
     Raises:
         ConfigError: a step or the number of checkpoints is not valid.
         CheckpointError: fewer than two checkpoints, or a checkpoint is missing.
     """
     available = f"checkpoints of run {arguments.run} are kept at steps {', '.join(map(str, kept)) or 'none'}"
+    available += _abandoned_words(abandoned)
     steps = kept
     if arguments.last is not None:
         if arguments.last < 2:

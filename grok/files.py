@@ -208,15 +208,19 @@ def _is_being_written(name: str) -> bool:
 
 
 def _put_in_place(folder: Path, target: Path) -> None:
-    replaced = _beside(target, f"old-{os.urandom(4).hex()}")
-    with suppress(FileNotFoundError):
-        target.rename(replaced)
+    replaced = folder
     try:
-        folder.rename(target)
-    except OSError:
-        with suppress(OSError):  # the old folder gets its name back
-            replaced.rename(target)
-        raise
+        _swap(folder, target)  # so that a kill at any moment leaves a target
+    except OSError:  # there is no target yet, or the file system cannot swap
+        replaced = _beside(target, f"old-{os.urandom(4).hex()}")
+        with suppress(FileNotFoundError):
+            target.rename(replaced)
+        try:
+            folder.rename(target)
+        except OSError:
+            with suppress(OSError):  # the old folder gets its name back
+                replaced.rename(target)
+            raise
     flush_folder(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
@@ -281,6 +285,12 @@ def exchange(a: Path, b: Path) -> None:
     Raises:
         OSError: the system or file system cannot (NFS, for example).
     """
+    _swap(a, b)
+    for parent in {a.parent, b.parent}:
+        flush_folder(parent)
+
+
+def _swap(a: Path, b: Path) -> None:
     swap = 2  # RENAME_EXCHANGE of Linux's renameat2(2), RENAME_SWAP of macOS's renamex_np(2)
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.platform == "darwin":
@@ -293,8 +303,6 @@ def exchange(a: Path, b: Path) -> None:
     if failed:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    for parent in {a.parent, b.parent}:
-        flush_folder(parent)
 
 
 def file_identity(path: Path) -> tuple[int, int, int]:

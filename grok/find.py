@@ -138,11 +138,23 @@ def _batch_size(config: GptConfig, arguments: argparse.Namespace) -> str:
     with trainer.numerics.active():
         sizes = list(measure(trainer, largest=arguments.largest))
     lines += [f"{s.sequences:>9}{s.tokens_per_second:>12,.0f}{s.memory / 1e9:>10.2f} GB" for s in sizes]
-    chosen = best(sizes).sequences
-    lines.append(
-        f"train.micro_batch={min(chosen, config.train.batch_size)}: larger ones are less than 3% faster, or do not fit"
-    )
+    lines.append(_advice(config, best(sizes).sequences, arguments.largest))
     return "\n".join(lines)
+
+
+def _advice(config: GptConfig, fastest: int, largest: int) -> str:
+    """Return the micro-batch to use: one that divides every batch, because compiled steps have one shape."""
+    sizes = [config.train.batch_size, *config.train.batch_ramp[:2]]
+    common = math.gcd(*sizes)
+    micro = max(size for size in range(1, common + 1) if common % size == 0 and size <= fastest)
+    if micro == config.train.batch_size:
+        return f"train.micro_batch={micro}: the whole batch at once"
+    untried = f"larger ones were not tried (--largest {largest})"
+    reason = untried if 2 * fastest > largest else "larger ones are less than 3% faster, or do not fit"
+    if micro < fastest:
+        whole = " and ".join(map(str, sizes))
+        return f"train.micro_batch={micro}: of sizes up to {fastest}, the largest that divides {whole}; {reason}"
+    return f"train.micro_batch={micro}: {reason}"
 
 
 def _trainer(config: GptConfig) -> Trainer:

@@ -15,7 +15,7 @@ from grok.cli.trained import MOMENTS, add_tokenizer, device_of, find_run, name_t
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError, DataError
 from grok.streams import MAX_SEED
-from grok.text.tokenizers import Tokenizer
+from grok.text.corpus import Corpus
 
 _EXAMPLES: Final = """\
 examples:
@@ -93,7 +93,7 @@ def _generate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     run = find_run(arguments.run, arguments.store)
     corpus = run.corpus(arguments.data)
     tokenizer = corpus.tokenizer
-    prompts = _prompts(arguments, tokenizer)
+    prompts = _prompts(arguments, corpus)
     device = device_of(arguments.device)
     weights = run.weights(arguments.weights)
     which = arguments.weights or ("best" if "best" in weights else "last")
@@ -123,25 +123,31 @@ def _generate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def _prompts(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+def _prompts(arguments: argparse.Namespace, corpus: Corpus) -> list[tuple[str, list[int]]]:
     """Return each prompt's text and ids; an empty prompt begins a new document."""
     texts = [arguments.prompt or ""] if arguments.prompt_file is None else _prompts_of_file(arguments.prompt_file)
-    return [(text, tokenizer.encode(text).tolist() if text else _beginning(tokenizer)) for text in texts]
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # bytes of a command line, or half a pair in JSON
+            raise DataError(f"the prompt {text!r:.60} has a character that is no Unicode text: give UTF-8") from error
+    return [(text, corpus.tokenizer.encode(text).tolist() if text else _beginning(corpus)) for text in texts]
 
 
-def _beginning(tokenizer: Tokenizer) -> list[int]:
-    if tokenizer.eot_id is not None:
-        return [tokenizer.eot_id]
-    return [int(i) for i in tokenizer.encode("\n")]
+def _beginning(corpus: Corpus) -> list[int]:
+    if corpus.document_end is not None:
+        return [corpus.document_end]
+    return [int(i) for i in corpus.tokenizer.encode("\n")]
 
 
 def _prompts_of_file(file: Path) -> list[str]:
     try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+        # only \n ends a line: JSON and plain text may hold other separators, such as U+2028
+        lines = [line for line in file.read_text(encoding="utf-8-sig").split("\n") if line]
         prompts = [json.loads(line)["prompt"] for line in lines] if file.suffix == ".jsonl" else lines
     except OSError as error:
         raise DataError(f"--prompt-file {file} cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f'--prompt-file {file}: expected text, or in .jsonl {{"prompt": text}} a line ({error})'
         ) from error

@@ -87,7 +87,7 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("  blocks / embedding", f"{n.blocks:,} / {n.embedding:,}"),
         ("  without positions", f"{n.without_positions:,}"),
         ("  n(12h²+13h)+vh+sh+2h", f"{planned.formula:,} ({t8})"),
-        ("tokens", f"{planned.tokens:,} = {config.train.steps:,} steps of {planned.tokens_per_step:,}"),
+        ("tokens", _tokens(config, planned)),
         ("  epochs", f"{planned.epochs:.2f} of {planned.corpus_tokens:,}" if planned.epochs else "give data.path=DIR"),
         ("  Chinchilla-optimal",
          f"{planned.chinchilla_tokens:.3g}, 20 per parameter; this run has {_share(planned)} as many"),
@@ -107,6 +107,12 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("cost", f"{planned.device_hours * price:,.2f}" if price is not None else "give --price of a device-hour"),
     ]  # fmt: skip
     return "\n".join(f"{name:<28}{text}" for name, text in rows)
+
+
+def _tokens(config: GptConfig, planned: Plan) -> str:
+    most, ramp = "at most " if config.train.context_ramp else "", config.train.batch_ramp or config.train.context_ramp
+    length = f"in {config.train.steps:,} steps of up to" if ramp else f"= {config.train.steps:,} steps of"
+    return f"{most}{planned.tokens:,} {length} {planned.tokens_per_step:,}"
 
 
 def _fits(planned: Plan) -> str:

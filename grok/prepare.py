@@ -35,6 +35,8 @@ def main(argv: list[str]) -> int:
     arguments = parser().parse_args(argv)
     request = _request(arguments)
     named = [name for name in (request.form, request.tokenizer) if is_import_path(name)]
+    if arguments.tokenizer_code is not None:
+        named.append(arguments.tokenizer_code)
     activate(code_of(arguments.plugin_path, named, option=PLUGIN_PATH))
     corpus, was_there = prepare(request, say=lambda line: print(line, file=sys.stderr, flush=True))
     print((corpus.path / "corpus.md").read_text(encoding="utf-8"))
@@ -76,6 +78,11 @@ def parser() -> Parser:
         "--tokenizer",
         required=True,
         help="char, byte, bpe (fitted here), gpt2, a tokenizer.json, or MODULE.NAME of your own",
+    )
+    parser.add_argument(
+        "--tokenizer-code",
+        metavar="MODULE.NAME",
+        help="code of your own behind the tokenizer.json of --tokenizer, to use that tokeniser for another corpus",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the corpus folder to make")
     parser.add_argument(
@@ -120,6 +127,11 @@ def _request(arguments: argparse.Namespace) -> Request:
         split_files[name] = (*split_files.get(name, ()), file)
     if not 1 <= arguments.workers <= MOST_WORKERS:
         raise DataError(f"--workers {arguments.workers}: expected a whole number from 1 to {MOST_WORKERS}")
+    if arguments.tokenizer_code is not None and not Path(arguments.tokenizer).is_file():
+        raise DataError(
+            f"--tokenizer-code {arguments.tokenizer_code} needs the tokenizer.json of a corpus, --tokenizer is"
+            f" {arguments.tokenizer}"
+        )
     return Request(
         form=arguments.form,
         inputs=tuple(arguments.input),

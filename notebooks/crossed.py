@@ -13,8 +13,9 @@
 # %% [markdown]
 # # The split, the weights or the order?
 #
-# The seeds of the three streams are crossed. Every cell is run twice, the second time with its initial weights moved by
-# a unit in the last place. Without the second run, interaction and chaos could not be separated.
+# The seeds of the three streams are crossed. Every cell is run twice, each time with its initial weights moved by a
+# unit in the last place in another way. Without the second run, interaction and chaos could not be separated. With
+# `experiment=toy` the sweep takes minutes instead of hours.
 #
 #     grok sweep sweep=crossed
 #     make notebooks GROK_STORE=results/store
@@ -32,8 +33,10 @@ studies = grok.studies(path)
 # %% [markdown]
 # ## Variance shares
 #
-# The outcome of a run is the logarithm of the step at which it generalised. A run that did not generalise counts with
-# the end of its budget. A share is the part of the variance that is due to one source of randomness.
+# The outcome of a run is the logarithm of the step at which it generalised, up to the largest step at which the time of
+# every run is known. If more than 20% of the runs had not generalised by then, as in the default regime, it is the log
+# odds of a wrong answer. The answer names the one that it used. A share is the part of the variance that is due to one
+# source of randomness.
 
 # %%
 studies["crossed"]
@@ -54,7 +57,9 @@ studies["crossed"].table("conditional_rates")
 # %% [markdown]
 # ## Is it the seed?
 #
-# If the shares of weights and order are small compared with chaos, being super is not a property of the seed.
+# Everything but chaos repeats with the seed. So being super is a property of the whole seed as far as the share of
+# chaos is small, also if the split, the weights and the order have small shares each: their combinations are part of
+# the seed.
 
 # %%
 studies["repeatability"]

@@ -34,13 +34,12 @@ from grok.errors import ConfigError
 from grok.execute import execute
 from grok.execute.planned import name_runs
 from grok.store import Store, open_store
-from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed, redrawn_seeds
+from grok.streams import ALL_REDRAWS, MAX_SEED, STREAMS, derive_seed, drawn_parents, redrawn_seeds
 from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
 LAYER: Final = "layers."
 """Prefix of a layer's name in ``--redraw``: ``layers.head``, as in ``seeds.layers.head``."""
-ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
 
 
 def condition_of(config: ArithmeticConfig) -> str:
@@ -63,7 +62,9 @@ def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> p
         runs = runs[runs["seed"].isin(seeds)]
     derived = [all(row[f"seed_{s}"] == derive_seed(int(row["seed"]), s) for s in STREAMS) for _, row in runs.iterrows()]
     alone = runs["config.seeds.layers"] == "{}"
-    chosen = runs[pd.Series(derived, index=runs.index, dtype=bool) & alone].drop_duplicates("seed")
+    runs = runs[pd.Series(derived, index=runs.index, dtype=bool) & alone]
+    # The first run of a seed stands for it, not a repeat.
+    chosen = runs.sort_values(["replicate", "run_id"]).drop_duplicates("seed")
     if seeds is not None and len(chosen) < len(seeds):
         raise ConfigError(
             f"--seeds {seeds.start}:{seeds.stop}: {len(chosen)} of {len(seeds)} are finished with these settings; "
@@ -91,8 +92,7 @@ def choose(store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int)
     fastest = losses.sort_values(kind="stable").index[:best]
     others = runs.index.difference(fastest, sort=False)
     first = int(runs["seed"].iloc[0])
-    drawn = Stream("sweep", first).at("branch", "random parents").permutation(len(others))[:random]
-    return runs.loc[[*fastest, *others[drawn]]]
+    return runs.loc[[*fastest, *others[drawn_parents(first, len(others), random)]]]
 
 
 def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], times: int) -> Iterator[ArithmeticConfig]:

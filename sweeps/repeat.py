@@ -35,10 +35,9 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from grok.cli.command import GO_ON, Parser, command
-from grok.cli.compose import compose
+from grok.cli.compose import compose, values_of
 from grok.cli.words import quoted
 from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.config.common import refuse_too_many_runs
@@ -180,10 +179,28 @@ def choose(
     return Choice(candidates, others.iloc[np.sort(drawn)])
 
 
-def repeats(row: Mapping[str, Any], how: ArithmeticConfig, kinds: Sequence[str], times: int) -> Iterator[RunConfig]:
+def other_paths(store: Store) -> dict[tuple[str, str], int]:
+    """Return the ``replicate`` of each stored run that was repeated on a named path, by its trajectory and that path.
+
+    The same command on another machine asks for these runs again and not for new ones.
+    """
+    runs = store.runs()
+    runs = runs[(runs["mode"] == "arithmetic") & (runs["status"] == "completed") & (runs["replicate"] >= FIRST_MACHINE)]
+    runs = runs.sort_values("replicate", ascending=False)
+    keys = zip(runs["trajectory_id"], runs["config.numerics.path"], strict=True)
+    return dict(zip(keys, runs["replicate"].astype(int), strict=True))
+
+
+def repeats(
+    row: Mapping[str, Any],
+    how: ArithmeticConfig,
+    kinds: Sequence[str],
+    times: int,
+    known: Mapping[tuple[str, str], int] | None = None,
+) -> Iterator[RunConfig]:
     """Yield the configs that repeat a stored run, with the numerics and the store of ``how``.
 
-    ``row`` has plain values by column of ``runs``.
+    ``row`` has plain values by column of ``runs``; ``known`` are stored repeats (`other_paths`).
     Redrawn seeds are a function of the run, the streams and the count. So the same command gives the same
     repeats, and two candidates have no repeat in common.
     """
@@ -203,10 +220,10 @@ def repeats(row: Mapping[str, Any], how: ArithmeticConfig, kinds: Sequence[str],
                 changed["replicate"] = FIRST_MACHINE + _machine(how)
             elif kind == "path":
                 changed["numerics.path"] = "plain" if "products=onednn" in str(row["numerics"]) else "onednn"
-                changed["replicate"] = FIRST_MACHINE + _machine(how, changed["numerics.path"])
+                stored_one = (known or {}).get((str(row["trajectory_id"]), changed["numerics.path"]))
+                changed["replicate"] = stored_one or FIRST_MACHINE + _machine(how, changed["numerics.path"])
             elif "=" in kind:
-                name, _, value = kind.partition("=")
-                changed[name] = yaml.safe_load(value)
+                changed |= values_of([kind])
             elif kind == "float64":
                 changed["precision"] = "float64"
             elif kind == "precision":
@@ -288,6 +305,18 @@ def main(argv: list[str]) -> int:
         compose([*arguments.overrides, *([f"store.path={quoted(arguments.store)}"] if arguments.store else [])])
     )
     names = {word.partition("=")[0].lstrip("+") for word in arguments.overrides}
+    roles = {name: rule.role for name, _, rule in walk(how)}
+    for name in (kind.partition("=")[0] for kind in kinds if "=" in kind):
+        if roles.get(name, "result") == "length":
+            raise ConfigError(
+                f"--kinds {arguments.kinds}: {name} only makes runs longer, which go on as the same seeds: expected "
+                f"grok sweep {name}=... for all seeds"
+            )
+        if roles.get(name) == "none" and not name.startswith("seeds."):
+            raise ConfigError(
+                f"--kinds {arguments.kinds}: {name} is in no name of a run, so it makes no other run: expected a "
+                "setting that changes a result, or --kinds path or again for how it is computed"
+            )
     if "precision" in kinds and "precision" not in names:
         raise ConfigError("--kinds precision needs the precision to repeat in, for example precision=float64")
     only = {
@@ -307,7 +336,8 @@ def main(argv: list[str]) -> int:
         return 0
     rows = store.table("runs", list(choice.rows.index), None).to_pylist()
     refuse_too_many_runs(len(rows) * len(kinds) * arguments.times, f"--times {arguments.times}")
-    planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times)]
+    known = other_paths(store) if "path" in kinds else {}
+    planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times, known)]
     chosen = in_words(choice.candidates, arguments.scan)
     print(
         f"{len(choice.candidates)} candidates ({chosen}) of {len(runs)} runs, {len(choice.controls)} ordinary "

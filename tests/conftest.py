@@ -61,7 +61,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
-    """Flush nothing in the process of the tests: no test is about power cuts, and others use the disk too."""
+    """Flush nothing in the process of the tests: those about power cuts only record it, and others use the disk too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: os.fstat(handle) and None)  # a closed file is refused
         yield
@@ -77,6 +77,14 @@ def settings_are_composed_quickly() -> Iterator[None]:
 
     with quick_settings():
         yield
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Begin with one thread: sums of float64 depend on their number, and commands in this process may change it."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

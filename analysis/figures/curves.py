@@ -137,7 +137,7 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
     figure, axes = canvas(height=3.6)
     drawn, notes = [], []
     layers: list[Lines] = []
-    ends: list[Points] = []
+    dots: list[Points] = []
     curves = regimes.curves[regimes.curves["step"] > 0].dropna(subset=["weight_norm", "val_loss"])
     curves = curves[curves["val_loss"] > 0]
     for name in ("slow", "mixed", "fast"):
@@ -164,6 +164,7 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
         layers.append(
             Lines(f"{name} ({len(every):,})", colour, drawn[-1], "weight_norm", "val_loss", frozenset(ids), 0.5)
         )
+        dots.append(Points("", colour, at.rename(columns={"weight_norm": "x", "val_loss": "y"})[["run_id", "x", "y"]]))
     if not drawn:
         return None
     data = pd.concat(drawn)
@@ -190,7 +191,7 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
     chart = Chart(
         Axis("weight norm (without embeddings)", *bounds(data["weight_norm"])),
         Axis("validation loss", 0.9 * float(loss.min()), 1.1 * float(loss.max()), log=True),
-        (*layers, *ends),
+        (*layers, *dots),
     )
     count = f"{sum(n for _, n in notes):,} seeds"
     return Drawing("phase_portrait", "Weight norm against validation loss", caption, figure, data, count, (chart,))

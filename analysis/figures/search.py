@@ -286,7 +286,7 @@ def _time_ticks(axes: Axes, result: SearchResult, low: float, high: float) -> st
     axes.set_yticks(ticks, labels)
     if not late:
         return ""
-    return f" never: not within {result.budget:,.0f} steps; the test counts twice that number."
+    return f" never: not within {result.budget:,.0f} steps; the test counts it as later than every step."
 
 
 def _words(objective: str) -> str:

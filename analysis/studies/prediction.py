@@ -129,7 +129,9 @@ def one(observations: Observations, population: Population, question: Question) 
         raise NotEnoughData("at least two common evaluations before the seeds part (a smaller eval.every)")
     picks = sorted({steps[int(i)] for i in np.geomspace(1, len(steps), min(LOOKS, len(steps))).round() - 1})
     lengths = _lengths(rows)
-    arrival = float(np.nanmedian(grokked[hit])) if np.isfinite(grokked[hit]).any() else float("nan")
+    # A seed that has not generalised yet does so later than any step: half of the seeds may not have arrived.
+    arrival = float(np.median(np.nan_to_num(grokked[hit], nan=np.inf)))
+    arrival = arrival if np.isfinite(arrival) else float("nan")
     scores, noise = {}, []
     for step in picks:
         x = features(curves, rows.index, [s for s in steps if s <= step])

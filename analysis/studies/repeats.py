@@ -54,7 +54,7 @@ TAG_PARTS: Final = {
 FEWEST_CONTROLS: Final = 5
 """Smallest number of controls, with one run each, for their rate."""
 NEEDED: Final = [*SEEDS, "seed", "seed_perturb", "started_at", "weights_hash", "numerics", "config.precision",
-                 "config.perturb.ulps"]  # fmt: skip
+                 "config.numerics.path", "config.perturb.ulps"]  # fmt: skip
 """Columns by which repeats are found: a choice of rows from all columns of a store takes many times longer."""
 
 
@@ -207,6 +207,9 @@ class _Condition:
     def _kind(self, name: str, fixed: tuple[str, ...], change: str, repeated: list[Repeated]) -> Kind:
         judged = [(row, own, [r for r in runs if pd.notna(self.hit.flags[r])]) for row, own, runs in repeated]
         judged = [unit for unit in judged if unit[2]]
+        cells = [own is not None and own in self.design.index for _, own, _ in judged]
+        if not all(cells):  # the study of crossed designs answers for them: nobody chose one, and they share seeds
+            judged = [unit for unit, cell in zip(judged, cells, strict=True) if not cell]
         ordinary = [own is not None and bool(self.hit.flags[own] == 0) for _, own, _ in judged]
         drawn = [unit for unit, o in zip(judged, ordinary, strict=True) if o and unit[1] not in self.chosen]
         control_runs = self._one_each(drawn, fixed)
@@ -318,6 +321,8 @@ class _Condition:
             return "precision"
         if row["config.perturb.ulps"] > 0 or own is None:
             return "ulp"
+        if row["config.numerics.path"] != own["config.numerics.path"]:
+            return "path"  # that is what was asked for, whichever machine computed it
         mine, its = (dict(part.partition("=")[::2] for part in str(r["numerics"]).split(";")) for r in (row, own))
         for kind, parts in TAG_PARTS.items():
             if any(mine.get(part) != its.get(part) for part in parts):

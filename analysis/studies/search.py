@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from analysis.observations import Observations
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.importance import explained, explained_by_groups, median_interval
-from analysis.statistics.paired import paired
+from analysis.statistics.paired import Paired, paired
 from analysis.statistics.prediction import spearman
 from analysis.statistics.proportions import share
 from analysis.statistics.resampling import generator
@@ -29,6 +29,8 @@ Floats = NDArray[np.float64]
 FINISHED: Final = "complete"
 TOP: Final = 10
 """Number of rows of the table of trials."""
+VERY_LATE: Final = 1e12
+"""A number of steps beyond any budget: what depends on it depends on the number that late seeds were given."""
 
 
 @dataclass
@@ -187,7 +189,7 @@ def _comparison(
     result.budget = float(compared["pinned"].get("steps", math.inf))
     study.tables.append(_sides(result, compared["pinned"], {"default": a, "best": b}))
     try:
-        tested = paired(a, b)
+        tested, shown = _paired(result, a, b)
     except NotEnoughData as gap:
         study.notes.append(f"{result.name}: best against default: not enough data, needs {gap.needs}.")
         return
@@ -204,22 +206,62 @@ def _comparison(
     study.findings.append(
         Finding(
             f"{result.name}: best against default",
-            f"{e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g})",
+            f"{shown} ({_ends(e)})",
             f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} new seeds, both "
-            f"fixed in advance: {result.objective} changes by {e.value:+.4g} ({e.low:+.4g} to {e.high:+.4g}), better "
-            f"for {better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}."
-            + _censored(result, compared, a, b),
+            f"fixed in advance: {result.objective} shifts by {shown} ({_ends(e)}; {e.method}), better "
+            f"for {better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}." + _censored(result, a, b),
             e,
             headline=True,
         )
     )
 
 
+def _late(result: SearchResult, scores: Floats) -> NDArray[np.bool_]:
+    """Return which scores say only that the seed did not generalise within the budget."""
+    return (scores > result.budget) & (result.objective == "median_time")
+
+
+def _paired(result: SearchResult, default: Floats, best: Floats) -> tuple[Paired, str]:
+    """Return the paired comparison and its shift in words; late seeds count as later than every step.
+
+    Each number lies between the one with late seeds at the budget and the one with them later than every step: the
+    interval has both, and an end is infinite where that is all that is known.
+
+    Raises:
+        NotEnoughData: as :func:`paired`.
+    """
+    late_a, late_b = _late(result, default), _late(result, best)
+    near, far = (
+        paired(np.where(late_a, code, default), np.where(late_b, code, best)) for code in (result.budget, VERY_LATE)
+    )
+    value, low, high = (
+        math.copysign(math.inf, end) if abs(end) > VERY_LATE / 4 else end
+        for end in (
+            far.shift.value,
+            min(near.shift.low, far.shift.low),
+            max(near.shift.high, far.shift.high),
+        )
+    )
+    shown = f"{value:+.4g}" if math.isfinite(value) else _open(near.shift.value, value)
+    return replace(far, shift=replace(far.shift, value=value, low=low, high=high)), shown
+
+
+def _open(bound: float, side: float) -> str:
+    return f"{bound:+.4g} and {'above' if side > 0 else 'below'}"
+
+
+def _ends(e: Estimate) -> str:
+    """Return ``"-325 to +462"``, ``"-325 and above"`` or ``"+462 and below"``."""
+    if math.isfinite(e.low):
+        return f"{e.low:+.4g} to {e.high:+.4g}" if math.isfinite(e.high) else _open(e.low, e.high)
+    return _open(e.high, e.low) if math.isfinite(e.high) else "any shift"
+
+
 def _sides(result: SearchResult, pinned: dict[str, Any], scores: dict[str, Floats]) -> Table:
     """Return both settings with their values on the new seeds and in the search."""
     rows = []
     for side, values in scores.items():
-        e = _over_seeds(result.objective, values)
+        e = _over_seeds(result.objective, np.where(_late(result, values), math.inf, values))
         trial = result.trials["trial"] == (pinned["trial"] if side == "best" else _trial_of(result, pinned[side]))
         searched = result.trials.loc[trial, "value"]
         rows.append(
@@ -237,6 +279,8 @@ def _sides(result: SearchResult, pinned: dict[str, Any], scores: dict[str, Float
         f"{result.name}: both settings of the comparison with 95% intervals over the new seeds, and their values on "
         "the search's seeds, which are too optimistic for the chosen setting"
     )
+    if any(_late(result, values).any() for values in scores.values()):
+        caption += f" (inf: after step {result.budget:,.0f})"
     return Table(f"comparison_{result.name}", caption, pd.DataFrame(rows))
 
 
@@ -246,15 +290,14 @@ def _trial_of(result: SearchResult, setting: dict[str, Any]) -> int:
     return int(result.trials["trial"][same].min()) if any(same) else -1
 
 
-def _censored(result: SearchResult, compared: dict[str, Any], default: Floats, best: Floats) -> str:
+def _censored(result: SearchResult, default: Floats, best: Floats) -> str:
     """Return a sentence about seeds that did not generalise within the budget; empty if all did."""
-    budget = compared["pinned"].get("steps", math.inf)
-    late = [int((side > budget).sum()) for side in (default, best)]
-    if result.objective != "median_time" or not any(late):
+    late = [int(_late(result, side).sum()) for side in (default, best)]
+    if not any(late):
         return ""
     return (
-        f" {late[0]} seeds of the default and {late[1]} of the best did not generalise within {budget:,} steps and "
-        "count as twice that."
+        f" {late[0]} seeds of the default and {late[1]} of the best did not generalise within {result.budget:,.0f} "
+        "steps and count as later than every step."
     )
 
 

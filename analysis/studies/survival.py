@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.criteria import DIARY, usual_length
 from analysis.observations import Observations, differing_settings, floats
@@ -192,19 +193,32 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
     study.findings.append(
         Finding("median step of memorising", e.plain(), f"Half of the seeds have memorised by step {e.plain()}.", e)
     )
-    grokked, memorised = floats(rows["grokked_step"]), floats(rows["memorised_step"])
-    both = np.isfinite(grokked) & np.isfinite(memorised) & (memorised > 0)
-    if both.sum() >= 5 and both.mean() > 0.5:
-        ratio = grokked[both] / memorised[both]
-        middle = f"{np.quantile(ratio, 0.25):.1f} to {np.quantile(ratio, 0.75):.1f}"
-        study.findings.append(
-            Finding(
-                "gap",
-                f"{np.median(ratio):.1f} times",
-                f"Among the {int(both.sum())} seeds with both events, the step of generalisation is "
-                f"{np.median(ratio):.1f} times the step of memorisation (median; middle half {middle}).",
-            )
+    memorised = floats(rows["memorised_step"])
+    known = np.isfinite(memorised) & (memorised > 0)
+    if known.sum() < 5 or known.mean() <= 0.5:
+        return
+    try:
+        e = quantile(_ratios(study.times.take(known), memorised[known]))
+    except NotEnoughData:
+        return
+    study.findings.append(
+        Finding(
+            "gap",
+            f"{e.plain(1)} times",
+            f"The step of generalisation is {e.plain(1)} times the step of memorisation (median of the {e.n} seeds "
+            "that memorised, with censoring).",
+            e,
         )
+    )
+
+
+def _ratios(times: Times, memorised: NDArray[np.float64]) -> Times:
+    """Return times as multiples of each run's step of memorisation (n,), their ends moved out to the next twentieth.
+
+    Of thousands of seeds few intervals then differ, which keeps Turnbull's estimate quick.
+    """
+    cells = 20 / memorised
+    return Times(np.floor((times.left * cells).round(6)) / 20, np.ceil((times.right * cells).round(6)) / 20)
 
 
 def _one_lognormal(study: Survival, rows: pd.DataFrame) -> None:

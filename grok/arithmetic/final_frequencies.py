@@ -19,12 +19,14 @@ import torch
 
 from grok.arithmetic.initial import Parameters
 from grok.arithmetic.mechanism import Waves, group_order, places, waves_of
+from grok.arithmetic.own_model import drawing
 from grok.arithmetic.own_program import own_program
 from grok.arithmetic.program import OneLaneProgram, Program
 from grok.arithmetic.table import split
 from grok.arithmetic.vocabulary import FIRST_NUMBER
 from grok.config.arithmetic import ArithmeticConfig
 from grok.records import CurvePoint
+from grok.streams import Stream
 
 THRESHOLD: Final = 0.25
 """Least norm of a key frequency's waves in the final logits, as a share of the strongest frequency's."""
@@ -80,4 +82,5 @@ def add_final_losses(
 
 
 def _waves(config: ArithmeticConfig, program: Program, weights: Parameters) -> Waves | None:
-    return waves_of(config.task, lambda equations: program.logits(weights, equations))
+    with drawing(Stream("eval", config.stream_seeds().eval).at("final losses").seed64()):  # of a model of one's own
+        return waves_of(config.task, lambda equations: program.logits(weights, equations))

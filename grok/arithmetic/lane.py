@@ -85,8 +85,7 @@ class Lane:
             return
         while not run.ended() and not stop():
             step = run.step + 1
-            noise = dropout_noise(config, run.streams.dropout, step)
-            loss, accuracy, gradients = self.program.gradients(self.parameters, self.batch(step), noise)
+            loss, accuracy, gradients = self.gradients(step)
             self.update(gradients, step)
             if self.clamp is not None:
                 self.clamp.apply(self.parameters)
@@ -116,6 +115,11 @@ class Lane:
                 yield self.checkpoint()
             if evaluated:
                 return
+
+    def gradients(self, step: int) -> tuple[float, float, dict[str, Tensor]]:
+        """Return (loss, accuracy, gradient by name) of the mini-batch of update ``step``."""
+        noise = dropout_noise(self.run.config, self.run.streams.dropout, step)
+        return self.program.gradients(self.parameters, self.batch(step), noise)
 
     def update(self, gradients: dict[str, Tensor], step: int) -> None:
         """Apply update ``step`` (counted from 1) to the weights in place."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 
 from grok.arithmetic.engine import seat
-from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.own_program import ModuleProgram, OwnLaneProgram, losses_of
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import shapes_of
@@ -37,8 +36,9 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
     config = replace(config, numerics=NumericsConfig(compile=False))
     try:
         lane = seat(ArithmeticRun(Job(run_id="planned", config=config)), {})
+        lane.optimizer.tensors()  # refuses a state that no checkpoint can keep
         if isinstance(lane.program, (ModuleProgram, OwnLaneProgram)):
-            lane.program.gradients(lane.parameters, lane.batch(1), no_noise)
+            lane.gradients(1)
         elif config.train.loss_plugin:
             losses_of(config, torch.zeros(2, shapes_of(task).tokens), torch.zeros(2, dtype=torch.int64))
     except GrokError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from grok.arithmetic.initial import Parameters
 from grok.arithmetic.lane import Lane
 from grok.arithmetic.optimizer import Optimizer
 from grok.arithmetic.own_faults import STEP, UPDATE, own_code_of
-from grok.arithmetic.own_model import initial_of_module, tokens_of
+from grok.arithmetic.own_model import drawing, initial_of_module, tokens_of
 from grok.arithmetic.own_optimizer import Intervention, OwnOptimizer, WithIntervention
 from grok.arithmetic.own_program import ModuleBatch, ModuleProgram
 from grok.arithmetic.program import Program
@@ -37,26 +38,43 @@ class OwnLane(Lane):
 
     def make_optimizer(self) -> Optimizer:
         config = self.run.config.optim
-        optimizer: Optimizer = OwnOptimizer(self.parameters, config) if config.plugin else super().make_optimizer()
-        if config.intervention:
-            intervention = Intervention(config.intervention, self.parameters)
-            return WithIntervention(optimizer, intervention, self.parameters)
+        with self.training_draws(0, "update"):
+            optimizer: Optimizer = OwnOptimizer(self.parameters, config) if config.plugin else super().make_optimizer()
+            if config.intervention:
+                intervention = Intervention(config.intervention, self.parameters)
+                return WithIntervention(optimizer, intervention, self.parameters)
         return optimizer
+
+    def training_draws(self, step: int, place: str) -> AbstractContextManager[None]:
+        """Let own code that trains draw from the dropout stream: the bits depend on no neighbour and no resume."""
+        return drawing(Stream("dropout", self.run.streams.dropout).at(step, place).seed64())
+
+    def evaluation_draws(self, place: str) -> AbstractContextManager[None]:
+        """Let own code that measures the present step draw from the eval stream."""
+        return drawing(Stream("eval", self.run.streams.eval).at(self.run.step, place).seed64())
 
     def advance(self, stop: StopRequested) -> Iterator[Event]:
         with own_code_of(self.run, *STEP, ahead=1):
             yield from super().advance(stop)
 
+    def gradients(self, step: int) -> tuple[float, float, dict[str, Tensor]]:
+        with self.training_draws(step, "gradients"):
+            return super().gradients(step)
+
     def update(self, gradients: dict[str, Tensor], step: int) -> None:
-        with own_code_of(self.run, *UPDATE, ahead=1):
+        optim = self.run.config.optim
+        if optim.plugin or optim.intervention:  # they may change them in place; measurements read the step's own
+            gradients = {name: g.clone() for name, g in gradients.items()}
+        with own_code_of(self.run, *UPDATE, ahead=1), self.training_draws(step, "update"):
             super().update(gradients, step)
 
     def evaluate(self) -> tuple[float, float]:
-        with own_code_of(self.run, *STEP):
+        with own_code_of(self.run, *STEP), self.evaluation_draws("own code"):  # no name of a metric has a space
             return super().evaluate()
 
     def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
-        metrics = super().metrics(gradients)
+        with self.evaluation_draws("own code"):
+            metrics = super().metrics(gradients)
         if not self.run.config.eval.metric_plugins:
             return metrics
         moment = Moment(
@@ -70,11 +88,8 @@ class OwnLane(Lane):
         )
         before = [p._version for p in self.parameters.values()]
         for name, spec in self.run.config.eval.metric_plugins.items():
-            seed = Stream("eval", self.run.streams.eval).at(self.run.step, name).seed64()
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                with own_code_of(self.run, f"eval.metric_plugins.{name}"):
-                    value = load(spec)(moment, **arguments_of(spec))
+            with torch.no_grad(), self.evaluation_draws(name), own_code_of(self.run, f"eval.metric_plugins.{name}"):
+                value = load(spec)(moment, **arguments_of(spec))
             metrics |= numbers_of(name, spec, value)
         if [p._version for p in self.parameters.values()] != before:
             raise ConfigError("a metric of eval.metric_plugins changed the parameters: change a copy of them instead")
@@ -99,7 +114,9 @@ def numbers_of(name: str, spec: Spec, measured: Any) -> dict[str, float]:
                 f"eval.metric_plugins.{name}={label(spec)} returned a {type(value).__name__}{shape}{under}: expected a "
                 "number, or a map of numbers by name"
             ) from error
-        numbers[f"{name}_{key}" if key else name] = number if math.isfinite(number) else math.nan
+        numbers[f"{name}_{key}" if isinstance(measured, Mapping) else name] = (
+            number if math.isfinite(number) else math.nan
+        )
     return numbers
 
 

@@ -6,6 +6,8 @@ n or B examples, T tokens of an example, V classes.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +50,14 @@ def is_plain(config: ArithmeticConfig) -> bool:
     return examples_of(config.task) is not None or (bool(config.model.plugin) and lane_class(config) is None)
 
 
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Seed torch's generator, the only one that own code can draw from, and restore it afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed those of GPUs
+        yield
+
+
 def make_module(config: ArithmeticConfig, seed: int) -> nn.Module:
     """Return the module, with the initial weights that its own code draws from torch's generator under ``seed``.
 
@@ -61,10 +71,9 @@ def make_module(config: ArithmeticConfig, seed: int) -> nn.Module:
                 f"{config.task.operation} has float inputs, which the transformer does not accept: name a model, "
                 "model.plugin._target_=MODULE.NAME"
             )
-        with torch.random.fork_rng(devices=[]):
+        with drawing(seed):
             return Transformer(config.model, vocab_size=shapes.tokens, length=shapes.length)
-    with torch.random.fork_rng(devices=[]):  # a module draws from the global generator, whose state is restored
-        torch.manual_seed(seed)
+    with drawing(seed):
         module = build(config.model.plugin, **_wanted(load(config.model.plugin), shapes))
     if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):
         raise ConfigError(
@@ -72,6 +81,31 @@ def make_module(config: ArithmeticConfig, seed: int) -> nn.Module:
             "with parameters"
         )
     return module
+
+
+def refuse_unseeded(config: ArithmeticConfig, module: nn.Module) -> None:
+    """Refuse a module with what no seed of the run decides: all runs share its buffers, and all parameters train.
+
+    Args:
+        config: the run's settings.
+        module: made under seed 0.
+
+    Raises:
+        ConfigError: a parameter that is frozen, or a buffer that is drawn at random.
+    """
+    named = label(config.model.plugin)
+    if frozen := [name for name, p in module.named_parameters() if not p.requires_grad]:
+        raise ConfigError(
+            f"model.plugin={named}: its parameter {frozen[0]!r} has requires_grad=False, and every parameter trains: "
+            "register it as a buffer, with values that are drawn from a torch.Generator of a fixed seed, if at random"
+        )
+    another = dict(make_module(config, 1).named_buffers())
+    for name, buffer in module.named_buffers():
+        if not torch.equal(buffer.nan_to_num(), another[name].nan_to_num()):  # NaN is not equal to itself
+            raise ConfigError(
+                f"model.plugin={named}: its buffer {name!r} is drawn at random, and all runs would share one draw: "
+                "make it a parameter, or draw it from a torch.Generator of a fixed seed"
+            )
 
 
 def _wanted(code: Any, shapes: Shapes) -> dict[str, int]:

@@ -19,6 +19,7 @@ from grok.plugins import Spec, build, label, load
 STATE, GROUP = "optimizer", "optimizer_group"
 STATE_NUMBER, GROUP_TENSOR = "optimizer_number", "optimizer_group_tensor"
 """Names of numbers of a parameter, and of tensors of a group: a number comes back as one, a tensor as one."""
+INTERVENTION, NUMBER = "intervention", "intervention_number"
 
 
 class OwnOptimizer:
@@ -73,13 +74,14 @@ class OwnOptimizer:
                 if "." in key:
                     raise ConfigError(f"the optimiser's state {name}.{key} has a dot in its name: expected one without")
                 number = not isinstance(value, Tensor)
-                state[f"{STATE_NUMBER if number else STATE}.{name}.{key}"] = _as_tensor(value, f"{name}.{key}")
+                place = f"the optimiser's state {name}.{key}"
+                state[f"{STATE_NUMBER if number else STATE}.{name}.{key}"] = _as_tensor(value, place)
         for i, group in enumerate(self.optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, Tensor):
                     state[f"{GROUP_TENSOR}.{i}.{key}"] = value.detach().clone()
                 elif _is_number(value):
-                    state[f"{GROUP}.{i}.{key}"] = _as_tensor(value, key)
+                    state[f"{GROUP}.{i}.{key}"] = _as_tensor(value, f"the optimiser's {key}")
                 elif key != "params" and repr(value) != self._fixed[i].get(key):
                     raise ConfigError(
                         f"the optimiser changed {key!r} of a parameter group, a {type(value).__name__}: expected a "
@@ -111,7 +113,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float, np.generic))
 
 
-def _as_tensor(value: Any, name: str) -> Tensor:
+def _as_tensor(value: Any, place: str) -> Tensor:
     """Return a tensor, or a number as a tensor without an axis, of a type that gives the same number back."""
     if isinstance(value, Tensor):
         return value.detach().clone()
@@ -119,7 +121,9 @@ def _as_tensor(value: Any, name: str) -> Tensor:
         number = value.item() if isinstance(value, np.generic) else value
         kinds = {bool: torch.bool, int: torch.int64}
         return torch.tensor(number, dtype=kinds.get(type(number), torch.float64))
-    raise ConfigError(f"the optimiser's state {name} is a {type(value).__name__}: expected a tensor or a number")
+    raise ConfigError(
+        f"{place} is a {type(value).__name__}: expected a tensor or a number, which a checkpoint can keep"
+    )
 
 
 class Intervention:
@@ -128,7 +132,7 @@ class Intervention:
     Its class is constructed once per run with the initial parameters. It has a method
     ``gradients(step, parameters, gradients)`` that returns the gradients to use, or
     ``weights(step, parameters)`` that changes the weights in place, or both. Its attribute ``state``, a dict of
-    tensors by name, is kept in checkpoints.
+    tensors and numbers by name, is kept in checkpoints.
     """
 
     def __init__(self, spec: Spec, parameters: Parameters) -> None:
@@ -154,15 +158,23 @@ class Intervention:
             self.own.weights(step, parameters)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of its ``state``."""
-        state: Mapping[str, Tensor] = getattr(self.own, "state", {})
-        return {f"intervention.{name}": tensor.detach().clone() for name, tensor in state.items()}
+        """Return a copy of its ``state``, tensors and numbers apart.
+
+        Raises:
+            ConfigError: it holds something else; a resumed run would lose it.
+        """
+        state: Mapping[str, Any] = getattr(self.own, "state", {})
+        kept = {}
+        for name, value in state.items():
+            prefix = INTERVENTION if isinstance(value, Tensor) else NUMBER
+            kept[f"{prefix}.{name}"] = _as_tensor(value, f"the intervention's state {name!r}")
+        return kept
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore its ``state`` from a checkpoint."""
-        for key, tensor in tensors.items():
-            if key.startswith("intervention."):
-                self.own.state[key.removeprefix("intervention.")] = tensor.clone()
+        for prefix, kept in ((INTERVENTION, Tensor.clone), (NUMBER, Tensor.item)):
+            for name, tensor in _below(tensors, f"{prefix}."):
+                self.own.state[name] = kept(tensor)
 
 
 class WithIntervention:

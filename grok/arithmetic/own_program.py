@@ -14,7 +14,7 @@ from grok.arithmetic.initial import Parameters
 from grok.arithmetic.interventions import stable_logits
 from grok.arithmetic.lanes import LaneModel, Noise
 from grok.arithmetic.operations import Integers
-from grok.arithmetic.own_model import is_plain, lane_class, make_module, tokens_of
+from grok.arithmetic.own_model import drawing, is_plain, lane_class, make_module, refuse_unseeded, tokens_of
 from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, dtype_of
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError
@@ -96,7 +96,10 @@ class ModuleProgram:
             )
         self.config = config
         self.dtype = dtype_of(config)
-        self.module = make_module(config, 0).to(self.dtype)
+        module = make_module(config, 0)
+        if config.model.plugin:
+            refuse_unseeded(config, module)
+        self.module = module.to(self.dtype)
         self.names = [name for name, _ in self.module.named_parameters()]
         self._buffers = [(name, b, b._version) for name, b in self.module.named_buffers()]
 
@@ -124,8 +127,7 @@ class ModuleProgram:
             ConfigError: the module changes a buffer, as a batch norm does.
         """
         self.module.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(batch.seed)
+        with drawing(batch.seed):
             logits = self._forward(parameters, batch.inputs)
         if moved := [name for name, b, version in self._buffers if b._version != version]:
             raise ConfigError(f"the module changes its buffer {moved[0]!r} while it trains, which lanes would share")

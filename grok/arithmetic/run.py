@@ -72,9 +72,10 @@ class ArithmeticRun(TrainingRun):
 
     def next_due(self) -> int:
         """Return the step of the next evaluation, early-stop decision or checkpoint, or of the end."""
-        train, every = self.config.train, self.config.checkpoint.every
+        train, checkpoint = self.config.train, self.config.checkpoint
         later = self._steps[bisect_right(self._steps, self.step) :][:1]
-        cadences = [*([train.stop_every] if train.stop_when_generalised else []), *([every] if every > 0 else [])]
+        decisions = train.stop_every if train.stop_when_generalised else 0
+        cadences = [n for n in (decisions, checkpoint.every, checkpoint.keep_every) if n > 0]
         return min([*later, max(train.steps, self.step + 1), *[(self.step // n + 1) * n for n in cadences]])
 
     def decide(self, val_acc: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grok.cli.command import Parser
+from grok.cli.compose import values_of
 from grok.cli.words import refuse_bare_words
 from grok.errors import ConfigError
 from grok.terminal import drawing_console, escape_beside_drawing
@@ -53,14 +54,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _settings(words: Sequence[str]) -> Mapping[str, Any]:
     refuse_bare_words(words)
-    plain: dict[str, Any] = {"true": True, "false": False}
-    values = {}
     for word in words:
-        name, _, value = word.partition("=")
-        if not value:
+        if not word.partition("=")[2]:
             raise ConfigError(f"{word!r} has no value: settings are given as NAME=VALUE, for example device=cpu")
-        values[name] = int(value) if value.isdigit() else plain.get(value, value)
-    return values
+    return values_of(words)
 
 
 def _announce(stored: StoredRun) -> None:

@@ -64,6 +64,29 @@ def compose(words: Sequence[str]) -> Settings:
     return {str(name): value for name, value in settings.items()}
 
 
+def values_of(words: Sequence[str]) -> Settings:
+    """Return what ``NAME=VALUE`` words say, by name, without the files in ``conf/``.
+
+    Raises:
+        ConfigError: a word cannot be read, or has several values.
+
+    >>> values_of(["data.path=1_000", "data.corpora={b:DIR}", "train.threads=4"])
+    {'data.path': '1_000', 'data.corpora': {'b': 'DIR'}, 'train.threads': 4}
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    with _refusals(one_run=True, mode=chosen_mode(words)):
+        overrides = OverridesParser.create().parse_overrides(as_overrides(words))
+        for override in overrides:
+            if override.is_sweep_override():
+                raise ConfigError(f"{override.input_line}: expected one value")
+        plain = {override.key_or_group: override.value() for override in overrides}
+        settings = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
+    assert isinstance(settings, dict)
+    return {str(name): value for name, value in settings.items()}
+
+
 def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
     """Run Hydra's application on a command line: ``task`` is called with one run's settings.
 
@@ -81,11 +104,15 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
     parser = get_args_parser()
     parser.error = _refuse_option  # type: ignore[method-assign]  # its own prints eight lines of Hydra's options
     args = parser.parse_intermixed_args(list(words))  # options may stand behind overrides
+    if args.experimental_rerun:
+        raise ConfigError(
+            "--experimental-rerun reads a folder of Hydra's, and runs have none: expected --again RUN --store STORE"
+        )
     if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
         raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
     if args.cfg and args.multirun:  # what all runs of the sweep share, and what they differ in
         args.multirun = False
-        args.overrides = _shared_words(args.overrides)
+        args.overrides = _shared_words(args.overrides, setups.own_folders(words))
     modes = [f"--{name}" for name in ("run", "multirun", "cfg", "shell_completion", "info") if getattr(args, name)]
     if len(modes) > 1:
         raise ConfigError(f"{' and '.join(modes)} exclude each other: give one of them")
@@ -135,16 +162,21 @@ def _run_plain(task: Callable[[Any], None], words: Sequence[str], *, multirun: b
         GlobalHydra.instance().clear()
 
 
-def _shared_words(words: Sequence[str]) -> list[str]:
-    """Return the overrides that all runs of a sweep share; print the others, as comments of YAML."""
+def _shared_words(words: Sequence[str], own: Sequence[Path]) -> list[str]:
+    """Return the overrides that all runs of a sweep share; print the others, as comments of YAML.
+
+    ``own`` are the user's folders of settings.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parser = OverridesParser.create()
     with _refusals(one_run=False, mode=chosen_mode(words)):
         swept = [word for word in words if parser.parse_override(as_overrides([word])[0]).is_sweep_override()]
+    typed = {word.partition("=")[0].lstrip("+") for word in words}  # they replace what the named sweep has
     for word in words:
-        if word.startswith("sweep=") and word not in swept:
-            swept += setups.swept(word.partition("=")[2])
+        if word.startswith("sweep="):
+            of_file = setups.swept(word.partition("=")[2], own)
+            swept += [axis for axis in of_file if axis.partition("=")[0].lstrip("+") not in typed]
     print("\n".join(["# settings that all runs of the sweep share; it sweeps over:", *(f"#   {w}" for w in swept)]))
     return [word for word in words if word not in swept]
 

@@ -33,23 +33,47 @@ def announcement(configs: Sequence[GptConfig], argv: Sequence[str]) -> list[str]
     ``argv`` is the command, whose ``NAME=VALUE`` words are the overrides.
     """
     lines = []
+    words = dict(_overrides(argv))  # of a setting given twice the last one counts
+    sweep = next((word for name, word in words.items() if name == "sweep"), None)
     for name in dict.fromkeys(str(config.experiment) for config in configs):
         if name.removeprefix("gpt/") not in PRESETS:
             continue  # a file of the user's own; what it says is its own
         preset = flatten(gpt_settings(["mode=gpt", f"experiment={name}"]))
-        runs = [flatten(config) for config in configs if config.experiment == name]
+        runs = [flatten(_with_length(config)) for config in configs if config.experiment == name]
         changes = ", ".join(_changes(runs, preset))
         lines.append(f"{name} with {changes}" if changes else f"{name} as the preset has it")
         idle = [
             word
-            for setting, word in dict(_overrides(argv)).items()  # of a setting given twice the last one counts
+            for setting, word in words.items()
             if setting in preset
             and not setting.startswith(_NOT_THE_RUNS)
             and all(settings[setting] == preset[setting] for settings in runs)
         ]
-        if idle:
+        if idle and sweep is None:  # a sweep's file may have another value, which the word replaces
             lines.append(f"Note: the preset has {', '.join(idle)} already: nothing is changed by that.")
     return lines
+
+
+def refuse_two_lengths(config: GptConfig, words: Sequence[str]) -> None:
+    """Refuse ``train.steps`` that a length in epochs or tokens would replace.
+
+    Raises:
+        ConfigError: a command's ``words`` give it, and the settings have such a length.
+    """
+    typed, train = dict(_overrides(words)), config.train
+    length = "epochs" if train.epochs is not None else "tokens"
+    if "train.steps" in typed and (train.epochs is not None or train.tokens is not None):
+        raise ConfigError(
+            f"{typed['train.steps']} and train.{length}={getattr(train, length):g}: expected one length, "
+            f"leave one of them out (train.{length}=null)"
+        )
+
+
+def _with_length(config: GptConfig) -> GptConfig:
+    """Return ``config`` with the steps that it trains, as far as they are known before the weights are read."""
+    from grok.execute.planned import with_budget  # pyarrow and more, which no refusal needs
+
+    return config if config.data.path is None or config.init_from is not None else with_budget(config)
 
 
 def _changes(runs: Sequence[dict[str, Any]], preset: dict[str, Any]) -> Iterator[str]:
@@ -86,4 +110,5 @@ def gpt_settings(words: Sequence[str]) -> GptConfig:
     config = load_config(compose(words))
     if not isinstance(config, GptConfig):
         raise ConfigError(f"mode={config.mode}: expected settings of mode=gpt")
+    refuse_two_lengths(config, words)
     return config

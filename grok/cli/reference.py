@@ -11,7 +11,7 @@ from typing import Any
 from grok.cli import setups
 from grok.cli.words import chosen_mode
 from grok.config import MODES
-from grok.config.fields import Rule, accepted_values, settings_of
+from grok.config.fields import Rule, accepted_values, defaults_of, settings_of
 from grok.errors import nearest
 from grok.streams import MAX_SEED
 
@@ -53,14 +53,14 @@ def run_help(words: Sequence[str]) -> str:
             for name, about in settings.items()
             if all(word.lower() in f"{name} {about[1].doc}".lower() for word in narrowing)
         }
-        text = "\n".join(setting_lines(chosen, defaults(mode)))
+        text = "\n".join(setting_lines(chosen, defaults_of(MODES[mode])))
         return text or f"no setting of mode={mode} has {' '.join(narrowing)} in it{nearest(narrowing[0], settings)}"
     other = next(name for name in MODES if name != mode)
     lines = [USAGE]
     for group, title in (("experiment", "Named set-ups"), ("sweep", "Named sweeps (grok sweep)")):
         lines += [title, *named_lines(group, mode, own), ""]
     lines += [f"Settings of mode={mode} (mode={other} --help shows those of the other mode)"]
-    lines += [*setting_lines(settings, defaults(mode)), "", OPTIONS.rstrip()]
+    lines += [*setting_lines(settings, defaults_of(MODES[mode])), "", OPTIONS.rstrip()]
     return "\n".join(lines)
 
 
@@ -69,13 +69,6 @@ def named_lines(group: str, mode: str | None = None, own: Sequence[Path] = ()) -
     for name in setups.names(group, own):
         if group != "experiment" or mode is None or name.startswith("gpt/") == (mode == "gpt"):
             yield f"  {f'{group}={name}':<34}{setups.meaning(group, name, 80, own)}".rstrip()
-
-
-def defaults(mode: str) -> Mapping[str, Any]:
-    """Return the default of every setting of a mode by dotted name."""
-    from grok.config.fields import walk
-
-    return {name: value for name, value, _ in walk(MODES[mode]())}
 
 
 def setting_lines(settings: Mapping[str, tuple[Any, Rule]], default: Mapping[str, Any]) -> Iterator[str]:

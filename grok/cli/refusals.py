@@ -38,10 +38,7 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
             return unknown_preset(f"gpt/{name}")
         known = sorted(error.options)
         if group == "hydra/launcher":
-            return (
-                f"{group}={name}: runs of one sweep share a program and a store, so they are spread by the executor "
-                f"instead of a launcher: executor={EXECUTORS.get(name, 'loky')} (inline, loky, dask, ray or slurm)"
-            )
+            return no_launcher(name)
         return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
     text = str(error) or str(error.__cause__ or "")
     nowhere = re.search(r"Interpolation key '([^']*)' not found\s+full_key: (\S+)", text)
@@ -61,6 +58,18 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
         return f"{several[1] if several else 'several values'}: {remedy}"
     cause = f": {error.__cause__}" if str(error) and str(error.__cause__ or "") not in text else ""
     return _joined(text + cause)
+
+
+def no_launcher(name: str) -> str:
+    """Return why one of Hydra's launchers cannot spread a sweep, and what does.
+
+    >>> no_launcher("joblib").partition("executor=")[2]
+    'loky (inline, loky, dask, ray or slurm)'
+    """
+    return (
+        f"hydra/launcher={name}: runs of one sweep share a program and a store, so they are spread by the executor "
+        f"instead of a launcher: executor={EXECUTORS.get(name, 'loky')} (inline, loky, dask, ray or slurm)"
+    )
 
 
 def unknown_setting(name: str, of_mode: str | None = None) -> str:

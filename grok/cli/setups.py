@@ -48,14 +48,16 @@ def names(group: str, own: Sequence[Path] = ()) -> list[str]:
     return [name for name in listed if name not in NOT_NAMED.get(group, ())]
 
 
-def swept(name: str) -> list[str]:
-    """Return what a named sweep of ``conf/sweep/`` sweeps over, as ``NAME=VALUES``; none for one from elsewhere."""
-    file = folder() / "sweep" / f"{name}.yaml"
-    if not file.is_file():
+def swept(name: str, own: Sequence[Path] = ()) -> list[str]:
+    """Return what a named sweep sweeps over, as ``NAME=VALUES``; none where no file of ``conf/`` or ``own`` has it."""
+    files = [root / "sweep" / f"{name}.yaml" for root in (folder(), *own)]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
         return []
     import yaml
 
-    params = yaml.safe_load(file.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
+    content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    params = content.get("hydra", {}).get("sweeper", {}).get("params") or {}
     return [f"{setting}={values}" for setting, values in params.items()]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grok.cli.compose import run_application
-from grok.cli.presets import announcement
-from grok.cli.refusals import explain
+from grok.cli.presets import announcement, refuse_two_lengths
+from grok.cli.refusals import explain, no_launcher
 from grok.config import GptConfig, RunConfig, load_config
 from grok.errors import ConfigError, GrokError, TrainingError
 from grok.masking import without_passwords
@@ -44,9 +44,14 @@ class Task:
 
     def __call__(self, config: DictConfig) -> None:
         """Train the one run of a command without ``-m``."""
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
 
+        if HydraConfig.get().mode == RunMode.MULTIRUN:  # each run would replace the outcome of the one before
+            self.refusal = ConfigError(no_launcher(HydraConfig.get().runtime.choices["hydra/launcher"]))
+            return
         try:
             settings = OmegaConf.to_container(config, resolve=True)
             self._execute([typing.cast(dict[str, Any], settings)])
@@ -65,8 +70,11 @@ class Task:
 
         self.begun = True
         self.configs = [load_config(job) for job in settings]
+        language_models = [config for config in self.configs if isinstance(config, GptConfig)]
+        for config in language_models:
+            refuse_two_lengths(config, self.argv)
         if Rank.of_this_process().index == 0:
-            for line in announcement([c for c in self.configs if isinstance(c, GptConfig)], self.argv):
+            for line in announcement(language_models, self.argv):
                 print(without_passwords(line), flush=True)
         self.outcome = execute(self.configs, argv=self.argv)
         return self.outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from grok.config.gpt_model import ModelConfig
 from grok.errors import CheckpointError, CheckpointUnreadable, ConfigError, DataError, StoreError
 from grok.plugins import PLUGIN_PATH, activate, code_of
 from grok.store import open_store
-from grok.text.corpus import Corpus, open_corpus
+from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -96,22 +97,29 @@ class TrainedRun:
         return weights
 
     def corpus(self, path: str | None = None) -> Corpus:
-        """Return the corpus at ``path``, or the one the run was trained on.
+        """Return the corpus at ``path``, or the one the run was trained on; another one than that is said.
 
         Raises:
-            DataError: none is given or recorded, or it was made with another tokeniser.
+            DataError: none is given or recorded, the recorded folder has another corpus by now, or the one at ``path``
+                was made with another tokeniser.
         """
-        path = path or self.data_path
-        if path is None:
+        folder = path or self.data_path
+        if folder is None:
             raise DataError(f"run {self.run_id} does not say where its data is: give --data DIR")
-        corpus = open_corpus(path)
-        if corpus.hash != self.data_hash and self.data_path and Path(self.data_path, "manifest.json").is_file():
+        corpus = open_corpus(folder)
+        if self.data_hash is None or corpus.hash == self.data_hash:
+            return corpus
+        other = (
+            f"{folder} is not the corpus that run {self.run_id} was trained on (data hash {corpus.hash[:20]}, the run's"
+            f" {self.data_hash[:20]})"
+        )
+        if not path:
+            raise DataError(f"{other}: prepare that one again, or name a corpus with --data DIR")
+        if self.data_path and Path(self.data_path, "manifest.json").is_file():
             own = open_corpus(self.data_path)
-            if own.hash == self.data_hash and own.tokenizer.hash != corpus.tokenizer.hash:
-                raise DataError(
-                    f"{path} was made with another tokeniser than run {self.run_id} was trained with: prepare it with"
-                    f" --tokenizer {Path(self.data_path, 'tokenizer.json')}"
-                )
+            if own.hash == self.data_hash:
+                refuse_other_tokenizer(corpus, own)
+        print(f"note: {other}", file=sys.stderr)
         return corpus
 
     def model(self, weights: Mapping[str, Tensor], vocab_size: int, device: torch.device) -> GPT:

@@ -6,16 +6,20 @@ import functools
 import re
 import typing
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from grok.cli import setups
 from grok.config import MODES
-from grok.config.fields import settings_of
+from grok.config.fields import settings_of, without_none
 from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
 
-_NO_TEXT: Final = re.compile(r"(?i)\s*(\[.*\]|null|true|false|[+-]?(inf|nan|[\d_.]+(e[+-]?\d+)?))\s*")
+_NUMBER: Final = r"[+-]?(inf|nan|\.?\d[\d_.]*(e[+-]?\d[\d_]*)?)"
+_NO_TEXT: Final = re.compile(rf"(?i)\s*(\[.*\]|null|true|false|{_NUMBER})\s*")
 """Values that are no text in Hydra's grammar."""
+
+_BARE: Final = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*")
+"""Text without special characters: in Hydra's grammar it is itself, unless it is :data:`_NO_TEXT`."""
 
 GROUPS: Final = ("experiment", "sweep", "mode", "study")
 """Words that choose a file of ``conf/``."""
@@ -59,13 +63,16 @@ def store_as_setting(words: Sequence[str]) -> list[str]:
 
 
 def quoted(value: str) -> str:
-    """Return text as Hydra's grammar takes it: in quotes where it has special characters.
+    """Return text as Hydra's grammar takes it: in quotes where it has special characters, or would be no text.
 
-    >>> quoted("results/store"), quoted("a,b")
-    ('results/store', "'a,b'")
+    >>> quoted("results/store"), quoted("a,b"), quoted("2024_11_21"), quoted("null")
+    ('results/store', "'a,b'", "'2024_11_21'", "'null'")
     """
-    plain = value and all(character.isalnum() or character in "/._-+@" for character in value)
-    return value if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\${") + "'"
+    if _BARE.fullmatch(value) and not _NO_TEXT.fullmatch(value):
+        return value
+    # Inside quotes a backslash escapes only a quote, a dollar of a reference, or a backslash before one of these.
+    escaped = re.sub(r"(\\*)('|\$\{)", r"\1\1\\\2", value)
+    return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"
 
 
 def refuse_bare_words(words: Sequence[str]) -> None:
@@ -82,13 +89,18 @@ def refuse_bare_words(words: Sequence[str]) -> None:
 
 
 def _refuse_path(word: str) -> None:
-    """Refuse a set-up from outside ``conf/``: Hydra would take any path for a name, and fails at what is no text."""
+    """Refuse a set-up from outside ``conf/``: Hydra would take any path for a name, and fails at what is no text.
+
+    Several named sweeps are refused, too.
+    """
     group, equals, name = word.lstrip("+~").partition("=")
     group = group.partition("@")[0]
     if not equals or group not in GROUPS:
         return
     if ".." in name or name.startswith(("/", "~")):
         raise ConfigError(f"{group}={name} is a path: expected a name below conf/{group}/")
+    if group == "sweep" and set(name) & set(",("):  # Hydra would plan the first values of both files
+        raise ConfigError(f"sweep={name}: one named sweep per command, expected sweep=NAME")
     if _NO_TEXT.fullmatch(name):
         raise ConfigError(f"{group}={name} is not known: expected one of {', '.join(setups.names(group))}")
 
@@ -128,6 +140,8 @@ def as_meant(word: str) -> str:
     '++seeds.layers.blocks.1=range(0,16)'
     >>> as_meant("task.operation=x^2+y^2,x+y")
     "task.operation='x^2+y^2','x+y'"
+    >>> as_meant("store.path=2024_11_21"), as_meant("train.steps=2_000")
+    ("store.path='2024_11_21'", 'train.steps=2_000')
     """
     name, equals, value = word.partition("=")
     if not equals:
@@ -136,16 +150,38 @@ def as_meant(word: str) -> str:
         return f"save='{value}'"  # not a sweep: what is kept is no part of a run
     if name == "task.operation" and "^" in value and not set(value) & set("'\"()[]{}"):
         return f"{name}=" + ",".join(f"'{operation}'" for operation in value.split(","))
+    if _hint(name) is str and not set(value) & set("'\"()[]{}\\"):  # 2024_11_21 is a name, and a number to Hydra
+        odd = re.compile(rf"(?i){_NUMBER}|.*[^ -~].*")  # nor has its grammar letters beyond ASCII
+        word = f"{name}=" + ",".join(quoted(text) if odd.fullmatch(text) else text for text in value.split(","))
     if any(name == known or name.startswith(f"{known}.") for known in _maps()):
         return f"++{word}"  # a map takes new keys
     return word
 
 
-@functools.cache
-def _maps() -> frozenset[str]:
-    return frozenset(
-        name
-        for mode in MODES.values()
-        for name, (hint, _) in settings_of(mode).items()
-        if typing.get_origin(hint) is dict
+def as_value(name: str, text: str) -> str:
+    """Return text for a setting as Hydra's grammar takes it: for a number or a flag it says one, else it is text.
+
+    >>> as_value("optim.lr", "1e-3"), as_value("store.path", "1e-3")
+    ('1e-3', "'1e-3'")
+    """
+    hint = _hint(name)
+    items = typing.get_args(hint) if typing.get_origin(hint) is list else (hint,)
+    return text if set(items) <= {int, float, bool} and _NO_TEXT.fullmatch(text) else quoted(text)
+
+
+def _hint(name: str) -> Any:
+    """Return the type of a setting, or of an entry of a map, without ``None``; None where it is not known."""
+    name = name.lstrip("+")
+    return _hints().get(name) or next(
+        (typing.get_args(hint)[1] for known, hint in _maps().items() if name.startswith(f"{known}.")), None
     )
+
+
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return {name: without_none(hint) for mode in MODES.values() for name, (hint, _) in settings_of(mode).items()}
+
+
+@functools.cache
+def _maps() -> dict[str, Any]:
+    return {name: hint for name, hint in _hints().items() if typing.get_origin(hint) is dict}

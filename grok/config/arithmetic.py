@@ -322,7 +322,8 @@ class ArithmeticConfig(RunConfig):
 
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can change training: noise and perturbation only where they are on."""
-        noise = {"dropout"} if self.model.dropout > 0 or self.model.plugin else set()
+        draws = self.model.plugin or self.optim.plugin or self.optim.intervention or self.train.loss_plugin
+        noise = {"dropout"} if self.model.dropout > 0 or draws else set()
         perturb = {"perturb"} if self.perturb.ulps > 0 else set()
         return super().live_streams() | noise | perturb
 

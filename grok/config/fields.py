@@ -14,7 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
 
@@ -90,7 +90,7 @@ def _declared(cls: Any) -> dict[str, _Declared]:
     hints = typing.get_type_hints(cls)
     return {
         f.name: _Declared(
-            hint := hints[f.name], _without_none(hint), _without_none(hint) is not hint, f.metadata.get("rule")
+            hint := hints[f.name], without_none(hint), without_none(hint) is not hint, f.metadata.get("rule")
         )
         for f in fields(cls)
     }
@@ -110,6 +110,21 @@ def _settings(cls: Any) -> dict[str, tuple[Any, Rule]]:
 def settings_of(cls: Any) -> dict[str, tuple[Any, Rule]]:
     """Return every setting below ``cls`` by dotted name, with its type and rule, in declaration order."""
     return dict(_settings(cls))
+
+
+def defaults_of(cls: Any) -> dict[str, Any]:
+    """Return the declared default of every setting below ``cls`` by dotted name.
+
+    A built config may have another value: it works out what a null leaves open.
+    """
+    flat: dict[str, Any] = {}
+    for f in fields(cls):
+        declared = _declared(cls)[f.name]
+        if declared.rule is None:
+            flat |= {f"{f.name}.{below}": value for below, value in defaults_of(declared.hint).items()}
+        else:
+            flat[f.name] = f.default if f.default_factory is MISSING else f.default_factory()
+    return flat
 
 
 def build(cls: type[T], data: Any, prefix: str = "", root: Any = None) -> T:
@@ -139,7 +154,7 @@ def build(cls: type[T], data: Any, prefix: str = "", root: Any = None) -> T:
 
 def check(name: str, value: Any, hint: Any, rule: Rule) -> Any:
     """Return ``value`` as type ``hint`` within ``rule``, or raise ConfigError."""
-    kind = _without_none(hint)
+    kind = without_none(hint)
     return _check(name, value, kind, kind is not hint, rule)
 
 
@@ -158,7 +173,7 @@ def _check(name: str, value: Any, kind: Any, optional: bool, rule: Rule) -> Any:
     return checked
 
 
-def _without_none(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
     """Return ``X`` of the hint ``X | None``, and any other hint unchanged."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         members = [m for m in typing.get_args(hint) if m is not type(None)]
@@ -283,7 +298,7 @@ def _accepts(kind: Any, rule: Rule) -> str:
 
 def takes_null(hint: Any) -> bool:
     """Return whether a setting of type ``hint`` may be null."""
-    return _without_none(hint) is not hint
+    return without_none(hint) is not hint
 
 
 def accepted_values(hint: Any, rule: Rule) -> str:
@@ -292,7 +307,7 @@ def accepted_values(hint: Any, rule: Rule) -> str:
     >>> accepted_values(int | None, Rule(doc="", minimum=1))
     'a whole number, at least 1; or null'
     """
-    return _accepts(_without_none(hint), rule).removeprefix("expected ") + ("; or null" if takes_null(hint) else "")
+    return _accepts(without_none(hint), rule).removeprefix("expected ") + ("; or null" if takes_null(hint) else "")
 
 
 def _plain(bound: float) -> str:

@@ -168,9 +168,11 @@ class TrainConfig:
 
     steps: int = setting(2000, "Number of updates.", role="length", minimum=1)
     epochs: float | None = setting(
-        None, "Length in epochs of the data; the plan computes `steps` from it.", role="none", above=0
+        None, "Length in epochs of the data; the plan computes `steps` from it.", role="none", above=0, maximum=10**6
     )
-    tokens: float | None = setting(None, "Length in tokens; the plan computes `steps` from it.", role="none", minimum=1)
+    tokens: float | None = setting(
+        None, "Length in tokens; the plan computes `steps` from it.", role="none", minimum=1, maximum=10**18
+    )
     hours: float | None = setting(
         None, "Hours of training after which the run leaves a checkpoint; more hours continue it.", role="none", above=0
     )
@@ -185,7 +187,7 @@ class TrainConfig:
         [], "Ramp of the sequence length: first length, increment, and sequences over which it grows.", neutral=[]
     )
     threads: int | None = setting(
-        None, "Threads on a CPU, part of the numerics tag; null: all cores.", role="none", minimum=1
+        None, "Threads on a CPU, part of the numerics tag; null: all cores.", role="none", minimum=1, maximum=4096
     )
     devices: int = setting(
         1,
@@ -350,9 +352,11 @@ class GptConfig(RunConfig):
                 stacklevel=2,
             )
 
-        if self.optim.schedule == "one_cycle" and self.optim.warmup_steps not in (0, WARMUP_STEPS):
+        idle = [f"optim.warmup_steps={self.optim.warmup_steps}"] * (self.optim.warmup_steps not in (0, WARMUP_STEPS))
+        idle += [f"optim.warmup_samples={self.optim.warmup_samples}"] * (self.optim.warmup_samples is not None)
+        if self.optim.schedule == "one_cycle" and idle:
             warnings.warn(
-                f"optim.warmup_steps={self.optim.warmup_steps} does nothing beside optim.schedule=one_cycle, whose "
+                f"{' and '.join(idle)} does nothing beside optim.schedule=one_cycle, whose "
                 "rise is its warm-up: give optim.cycle_rise, the share of the steps that it takes",
                 stacklevel=2,
             )

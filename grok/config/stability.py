@@ -27,6 +27,8 @@ EVENTS: Final = {
 """Events of a step of a language model with their descriptions, for the log, the report and TensorBoard."""
 LOSS_EVENTS: Final = frozenset({"not_finite", "spike", "rising"})
 """Events on which the policy always acts. On the others it acts with ``stability.signals=all``."""
+SKIP_WINDOW: Final = 50
+"""Number of last steps among which skipped updates are counted."""
 PASSING: Final = frozenset({"not_finite", "spike", "grad_norm"})
 """Events that a single batch can cause, so that leaving out its update may be enough."""
 
@@ -72,7 +74,7 @@ class StabilityConfig:
     stuck_steps: int = setting(500, "Number of steps that it must stay there.", minimum=1, neutral=500)
     skip_limit: int = setting(
         25,
-        "Updates skipped (overflow in fp16, skip_step) among the last 50 before the run ends.",
+        f"Updates skipped (overflow in fp16, skip_step) among the last {SKIP_WINDOW} before the run ends.",
         minimum=1,
         neutral=25,
     )

@@ -201,6 +201,10 @@ def _pinned(config: RunConfig, row: Mapping[str, Any], changes: Mapping[str, Any
         settings["train.threads"] = int(parts["threads"])
     names = settings_of(type(config))
     for name, value in changes.items():
+        if isinstance(config, GptConfig) and name.startswith("data.corpora."):  # one of several has moved
+            corpora = settings.setdefault("data.corpora", dict(config.data.corpora))
+            corpora[name.removeprefix("data.corpora.")] = str(value)
+            continue
         if name not in WHERE or name not in names:
             known = ", ".join([*(known for known in WHERE if known in names), f"SETTING.{TARGET} for its own code"])
             raise ConfigError(

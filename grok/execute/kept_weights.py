@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def is_measured_at_kept_weights(config: RunConfig) -> bool:
+    """Return whether a run's curve gets measurements of the weights that it keeps on the way."""
+    if not isinstance(config, ArithmeticConfig) or "circuit" not in config.eval.metrics:
+        return False
+    return config.checkpoint.keep_every > 0 and "final" in config.save
+
+
 def measure_kept_weights(result: RunResult, config: RunConfig, store_path: str) -> list[str]:
     """Add restricted and excluded loss by the final weights' key frequencies to the curve of ``result``.
 
@@ -21,11 +28,12 @@ def measure_kept_weights(result: RunResult, config: RunConfig, store_path: str) 
     network that has not generalised has no circuit, and so no key frequencies. Returns one line for each step
     whose weights cannot be read.
     """
-    if not isinstance(config, ArithmeticConfig) or "circuit" not in config.eval.metrics:
-        return []
     every, final = config.checkpoint.keep_every, result.tensors.get("final")
-    if final is None or every == 0 or result.status != "completed" or result.grokked_step is None:
+    if not is_measured_at_kept_weights(config) or final is None:
         return []
+    if result.status != "completed" or result.grokked_step is None:
+        return []
+    assert isinstance(config, ArithmeticConfig)
     from grok.arithmetic.final_frequencies import add_final_losses
     from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder
 

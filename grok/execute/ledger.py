@@ -24,7 +24,10 @@ class Ledger:
     """
 
     def __init__(self, writer: StoreWriter, flush_seconds: float, on_commit: Callable[[Row], None]) -> None:
-        """``on_commit`` is called for each run once its row is on the disk, from either thread."""
+        """``on_commit`` is called for each run once its row is on the disk, from either thread.
+
+        It is not called for a row that the store dropped: the run's files belong to the row that stays.
+        """
         self._writer = writer
         self._flush_seconds = flush_seconds
         self._on_commit = on_commit
@@ -75,8 +78,10 @@ class Ledger:
                 raise
         self.notes += [f"Conflict: {conflict}" for conflict in report.conflicts]
         self.notes += [f"Repaired: {repair}" for repair in report.recovered]
+        stays = {*report.written, *report.replaced}
         for row in rows:
-            self._on_commit(row)
+            if row.result.run_id in stays:
+                self._on_commit(row)
 
     def settle_branches(self, run_id: str) -> None:
         """Write what a rollback of this run abandoned before its next checkpoint is kept: that one knows only of

@@ -61,11 +61,11 @@ class RunLogs:
         """Write what was committed since the last look."""
         try:
             statuses = self._store.statuses()
-            ended = [run_id for run_id in self._waiting if run_id in statuses]
+            # a failed run is not logged; its row may be an old one, while retry_failed=true trains the run again
+            ended = [run_id for run_id in self._waiting if statuses.get(run_id, "failed") != "failed"]
             rows = self._store.table("runs", ended, None).to_pylist() if ended else []
             for row, points in with_curves(self._store, rows):
-                if row["status"] != "failed":
-                    self._write_one(row, points)
+                self._write_one(row, points)
                 del self._waiting[row["run_id"]]
         except (OSError, StoreError) as error:  # who trains says so too; the next look sees these runs again
             if self._closing.is_set():

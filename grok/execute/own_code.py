@@ -59,8 +59,10 @@ def _changed(runs: list[PlannedRun], store: Store) -> Iterator[str]:
         changed: dict[tuple[bool, int], list[dict[str, str]]] = {}  # stored fingerprints that differ, by nearness
         for before in versions:
             others = {target: before[target] for target in named if before.get(target, named[target]) != named[target]}
+            if not others or not named.keys() <= before.keys():  # the same code, or that of other settings
+                continue
             status = statuses.get(identify(run.config, run.data_hash, before).run_id)
-            if others and named.keys() <= before.keys() and status is not None:
+            if status is not None:
                 changed.setdefault((status == "failed", len(others)), []).append(others)
         count += bool(changed)
         for others in changed[min(changed)] if changed else []:  # completed runs first, then the fewest changes

@@ -12,12 +12,16 @@ from typing import Final
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import MAIN
+from grok.config.stability import SKIP_WINDOW
 from grok.errors import ConfigError, DataError
 from grok.execute.executors.base import refuse_unavailable
 from grok.execute.planned import PlannedRun
 from grok.execute.pool import visible_gpus
 from grok.execute.resume import refuse_unusable_parents
+from grok.gpt.training.pieces import refuse_changing_shapes
+from grok.gpt.training.schedules import Ramp
 from grok.plugins import label, load
+from grok.processes import Rank
 from grok.store import Store
 from grok.streams import layer_seeds
 
@@ -29,23 +33,34 @@ def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store:
     """Refuse what could not be trained; ``shared`` are the command's own settings, ``store`` what is stored, if any.
 
     Raises:
-        ConfigError: a device or an executor that this machine lacks, a seed for a tensor that no model has.
+        ConfigError: a device or an executor that this machine lacks, a seed for a tensor that no model has, or
+            compilation of batches whose shape changes.
         DataError: a corpus that is damaged or does not fit the model.
         CheckpointError: a run that cannot go on from the checkpoint that it names.
     """
     configs = [run.config for run in requested]
-    refuse_missing_device(shared)
+    refuse_missing_device(shared, configs)
     refuse_unavailable(shared.executor, shared.plugin_path)
     refuse_unusable_code(configs)
     refuse_unusable_logs(configs)
     refuse_unusable_tasks(configs)
     refuse_unknown_tensors(configs)
     refuse_unusable_data(configs)
+    if any(isinstance(config, GptConfig) for config in configs):
+        stored = store.run_ids() if store is not None else set()  # a finished sweep may be given again
+        new = [run.config for run in requested if isinstance(run.config, GptConfig) and run.run_id not in stored]
+        for config in new:
+            refuse_changing_shapes(config, Rank.of_this_process().size)
+        refuse_without_effect(new)
     refuse_unusable_parents(requested, store)
 
 
-def refuse_missing_device(shared: RunConfig) -> None:
+def refuse_missing_device(shared: RunConfig, configs: Sequence[RunConfig]) -> None:
     """Refuse a device or a precision that this machine lacks, or that stacked lanes do not carry.
+
+    Args:
+        shared: the command's own settings, which name the device.
+        configs: those of all its runs, which may differ in the rest.
 
     Raises:
         ConfigError: names the setting, and what would do.
@@ -54,9 +69,10 @@ def refuse_missing_device(shared: RunConfig) -> None:
     local = shared.executor in ("inline", "loky")
     if local and shared.device == "cuda" and not gpus:
         raise ConfigError("device=cuda: this machine has no usable GPU, expected device=cpu or device=auto")
-    if shared.device == "cuda" and (bound := shared.only_on_cpu()):
+    bound = dict.fromkeys(name for config in configs for name in config.only_on_cpu())
+    if shared.device == "cuda" and bound:
         raise ConfigError(f"device=cuda: stacked lanes do not carry {', '.join(bound)} yet, set device=cpu")
-    if local and shared.precision == "tf32" and not gpus:
+    if local and not gpus and any(config.precision == "tf32" for config in configs):
         raise ConfigError("precision=tf32 needs a GPU: expected float32, float64 or bf16 here")
 
 
@@ -75,6 +91,30 @@ def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:
 
                 layer_seeds(list(parameter_shapes(config)), config.seeds.layers, 0)
                 seen.add(key)
+
+
+def refuse_without_effect(configs: Sequence[GptConfig]) -> None:
+    """Refuse settings of new language models that would have no effect. Runs that are stored with them stay readable.
+
+    Raises:
+        ConfigError: a limit could never be reached: names the settings, and what would do.
+        DataError: a mask of documents, and a corpus in which none ends.
+    """
+    _refuse_masks_without_ends(configs)
+    for config in configs:
+        optim, train, limit = config.optim, config.train, config.stability.skip_limit
+        if limit > SKIP_WINDOW:
+            raise ConfigError(
+                f"stability.skip_limit={limit}: skipped updates are counted among the last {SKIP_WINDOW}, expected "
+                f"{SKIP_WINDOW} at most"
+            )
+        if optim.warmup_samples is not None and optim.decay_steps is not None and optim.schedule != "one_cycle":
+            warm = Ramp.of(train.batch_ramp, train.batch_size).steps(optim.warmup_samples)
+            if optim.decay_steps <= warm:
+                raise ConfigError(
+                    f"optim.decay_steps={optim.decay_steps} ends the decay before the warm-up of optim.warmup_samples="
+                    f"{optim.warmup_samples} is over, at step {warm}: expected more than {warm}, or fewer samples"
+                )
 
 
 def refuse_unusable_code(configs: Sequence[RunConfig]) -> None:
@@ -161,7 +201,23 @@ def _refuse_unusable_corpora(config: GptConfig) -> None:
         refuse_other_tokenizer(corpus, corpora[MAIN])
         check_fit(corpus, context=config.model.context, vocab_size=config.model.vocab_size, splits=sorted(splits[name]))
     if config.data.document_mask and corpora[MAIN].eot_id is None:
-        raise DataError(
-            f"data.document_mask=true, and {corpora[MAIN].path} has no <|endoftext|> between documents: prepare a text "
-            "of several documents, or leave data.document_mask out"
-        )
+        raise _no_ends(corpora[MAIN].path)
+
+
+def _no_ends(corpus: Path) -> DataError:
+    return DataError(
+        f"data.document_mask=true, and {corpus} has no <|endoftext|> between documents: prepare a text of several "
+        "documents, or leave data.document_mask out"
+    )
+
+
+def _refuse_masks_without_ends(configs: Sequence[GptConfig]) -> None:
+    """Refuse to mask documents of a single text, whose tokeniser may have an end that the text has nowhere."""
+    from grok.text.corpus import open_corpus
+
+    masked = [config.data for config in configs if config.data.document_mask and config.data.path is not None]
+    for data in {canonical_json([data.folders(), data.mixture]): data for data in masked}.values():
+        folders = data.folders()
+        for name in [name for name, weight in data.mixture.items() if weight > 0] or [MAIN]:
+            if (corpus := open_corpus(folders[name])).document_end is None:
+                raise _no_ends(corpus.path)

@@ -17,6 +17,7 @@ from typing import Any
 from grok.config import MODES, GptConfig, RunConfig, flatten
 from grok.config.fields import settings_of
 from grok.errors import CheckpointError, CheckpointUnreadable
+from grok.execute.kept_weights import is_measured_at_kept_weights
 from grok.execute.planned import PlannedRun
 from grok.files import is_unfinished
 from grok.plugins import target_of
@@ -219,13 +220,14 @@ def _is_measured_alike(run: PlannedRun, row: Mapping[str, Any]) -> bool:
 
 
 def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:
-    """Return whether a language model's run that went on from ``end`` keeps what it would have kept without it.
+    """Return whether a run that went on from ``end`` keeps and measures what it would have without it.
 
-    Its best weights and its early stop know of every evaluation, the shorter run's last one
+    Measurements of kept weights need those up to ``end``, which are in the shorter run's folder. A language
+    model's best weights and early stop know of every evaluation, the shorter run's last one
     too; its average begins after ``end``, or the shorter run has averaged other steps.
     """
     if not isinstance(config, GptConfig):
-        return True
+        return not is_measured_at_kept_weights(config)
     if config.coupled_schedule():  # the shorter run's checkpoints, which a rollback may return to, are not its own
         return False
     if not ("final" in config.save or config.train.early_stop):

@@ -149,6 +149,9 @@ class GroupRunner:
         if report.fatal is not None:
             self.totals.fatal, self.totals.trace = report.fatal, report.trace
             self.totals.to_correct, self.totals.workers_go_on = report.to_correct, report.workers_go_on
+            if self._flying and not (report.workers_go_on or self.live.stop_requested()):
+                self.tell(f"stopping the other workers: {report.fatal}")
+                self.live.request_stop()
         elif report.error is not None:
             self._retry(left, report.error, alone=True, into=self._waiting)
         elif left is not None and not self.stop():

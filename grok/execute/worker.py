@@ -109,12 +109,15 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
     IDLE.clear()
     try:
         with StoreWriter(settings.store_path, thorough=False, create=False) as writer:
-            claim = writer.claim([run.run_id for run in group.runs], retry_failed=settings.retry_failed)
-            report.held, report.stored = sorted(claim.held), claim.done
-            granted = set(claim.granted)
-            runs = [run for run in group.runs if run.run_id in granted]
-            if runs:
-                _train(runs, writer, live, settings, slot, report, group.name)
+            try:
+                claim = writer.claim([run.run_id for run in group.runs], retry_failed=settings.retry_failed)
+                report.held, report.stored = sorted(claim.held), claim.done
+                granted = set(claim.granted)
+                runs = [run for run in group.runs if run.run_id in granted]
+                if runs:
+                    _train(runs, writer, live, settings, slot, report, group.name)
+            finally:
+                report.notes += [f"Repaired: {repair}" for repair in writer.recovered]
     except (GrokError, OSError) as error:
         gone = not (Path(settings.store_path) / "store.json").is_file()
         report.fatal = one_line(StoreGone(Path(settings.store_path)) if gone else error)

@@ -19,6 +19,7 @@ from grok.errors import DataError
 from grok.gpt.head import score
 from grok.gpt.model import GPT, longest_context
 from grok.text.corpus import Corpus, check_vocabulary
+from grok.text.own_tokenizer import OwnTokenizer
 from grok.text.sources import form_of
 from grok.text.windows import EvaluationWindows, fixed_windows, sliding_windows
 
@@ -96,11 +97,12 @@ def score_split(
     """Return the score of ``model`` on a split, in windows of ``context`` tokens (default: the model's).
 
     Windows do not overlap, or are ``stride`` apart, so that each token is predicted from at least
-    ``context - stride`` tokens before it. If the tokeniser has an ``<|endoftext|>``, one is put before the text.
-    ``limit``: score only the first tokens, this many.
+    ``context - stride`` tokens before it. If the corpus's documents end with ``<|endoftext|>``, one is put before the
+    text. ``limit``: score only the first tokens, this many.
 
     Raises:
-        DataError: the split is empty, the model lacks ids, or ``context`` is longer than its positions.
+        DataError: the split is empty, the model lacks ids, ``context`` is longer than its positions, or ``limit`` is
+            given and the command does not name the code of the tokeniser.
     """
     check_vocabulary(corpus, model.vocab_size)
     context = context or model.config.context
@@ -114,16 +116,19 @@ def score_split(
         tokens, words, n_bytes = tokens[:limit], *_measure(corpus, tokens[:limit])
     else:
         words, n_bytes = corpus.split(split)["words"], corpus.split(split)["bytes"]
-    length = len(tokens) + (corpus.eot_id is not None)
+    first = corpus.document_end
+    length = len(tokens) + (first is not None)
     windows = fixed_windows(length, context) if stride is None else sliding_windows(length, context, stride)
     nats, correct, scored = 0.0, 0, 0
-    for losses, hits in _scored(model, tokens, corpus.eot_id, windows, batch_size, autocast):
+    for losses, hits in _scored(model, tokens, first, windows, batch_size, autocast):
         nats, correct, scored = nats + float(losses.sum()), correct + int(hits.sum()), scored + len(losses)
     return Score(nats=nats, scored=scored, correct=correct, bytes=n_bytes, words=words)
 
 
 def _measure(corpus: Corpus, tokens: NDArray[np.unsignedinteger[Any]]) -> tuple[int | None, int]:
     """Return words and bytes of the source text behind some tokens, counted in each document as `grok prepare` does."""
+    if isinstance(corpus.tokenizer, OwnTokenizer):
+        corpus.tokenizer.refuse_unnamed()  # without its code it writes ids as text
     parts = [tokens] if corpus.eot_id is None else np.split(tokens, np.flatnonzero(tokens == corpus.eot_id))
     texts = [corpus.tokenizer.decode(int(i) for i in part if i != corpus.eot_id) for part in parts]
     n_bytes = sum(len(text.encode()) for text in texts)

@@ -46,6 +46,9 @@ MACHINES: Final[dict[str, Machine]] = {
 _SLOWER_FORMS: Final = {"V100": {"PCIE"}, "RTX4090": {"LAPTOP", "D"}, "H100": {"PCIE", "NVL"}, "H200": {"NVL"}}
 """Words in a driver's name that mean a form with a lower peak than the table's; the A100's forms have the same peak."""
 
+_DRIVER_NAMES: Final = {"RTX4090": "RTX ?4090", "H200": "G?H200"}
+"""Patterns of a driver's name where it is not the table's; the GPU of a GH200 has the H200's peak."""
+
 
 def peak_of_device(name: str, precision: str) -> float | None:
     """Return the peak FLOP/s of a GPU by the name that its driver gives, or None where it is not in the table.
@@ -55,11 +58,14 @@ def peak_of_device(name: str, precision: str) -> float | None:
     >>> peak_of_device("NVIDIA GeForce RTX 4090", "bf16"), peak_of_device("NVIDIA T4", "float32")
     (165200000000000.0, None)
     """
-    plain, words = name.replace(" ", ""), set(re.split(r"\W+", name.upper()))
+    words = set(re.split(r"\W+", name.upper()))
     known = (
         m
         for m in MACHINES.values()
-        if m.name != CPU_CORE and m.name in plain and not words & (_SLOWER_FORMS.get(m.name, set()) | {"MIG"})
+        # a whole word, as an RTX A1000 is no A100 and a GV100 no V100; some write GeForceRTX4090
+        if re.search(rf"(?<![A-Z0-9]){_DRIVER_NAMES.get(m.name, m.name)}(?![A-Za-z0-9])", name)
+        and m.name != CPU_CORE
+        and not words & (_SLOWER_FORMS.get(m.name, set()) | {"MIG"})
     )
     return next((m.peak_of(precision) for m in known), None)
 

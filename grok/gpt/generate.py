@@ -42,8 +42,14 @@ class Sampler:
             raise DataError(f"--top-p {self.top_p}: expected a number above 0, at most 1")
 
     def choose(self, logits: NDArray[np.floating], chance: float) -> int:
-        """Return the token at quantile ``chance`` in (0, 1) of the distribution of ``logits`` ``[V]``."""
+        """Return the token at quantile ``chance`` in (0, 1) of the distribution of ``logits`` ``[V]``.
+
+        Raises:
+            DataError: a logit is not a number, or the largest is infinite.
+        """
         scores = logits.astype(np.float64)
+        if not np.isfinite(scores.max()):
+            raise DataError("the model's logits are not finite, so no token can be drawn: use weights of another step")
         if self.temperature == 0:
             return int(scores.argmax())
         scores = (scores - scores.max()) / self.temperature
@@ -106,7 +112,7 @@ def generate(
     (default: the model's vocabulary, which may be larger than its tokeniser's).
 
     Raises:
-        DataError: a prompt is empty or has an id that the model lacks.
+        DataError: a prompt is empty or has an id that the model lacks, or the logits are not finite.
     """
     for i, prompt in enumerate(prompts):
         if not prompt:

@@ -30,6 +30,8 @@ YAML: Final = (".yaml", ".yml")
 TOKENS_AT_ONCE: Final = 8192
 BOOTSTRAP: Final = 100
 """Resamples for the standard error of a metric without a formula."""
+DEFAULT_TOKENS: Final = 256
+"""Tokens of a continuation where a task does not say how many, as in the harness."""
 FEWSHOT_SEED: Final = 1234
 """The harness's own seed for the choice of solved examples."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DISABLE_MULTIPROC": "1",
@@ -98,11 +100,22 @@ class Predictions:
 
     @torch.no_grad()
     def go_on(self, prompt: str, until: Sequence[str], most: int) -> str:
-        """Return the greedy continuation of ``prompt``: up to ``most`` tokens, up to the first of ``until``."""
-        ids, text = self.encode(prompt) or [self.prefix()], ""
+        """Return the greedy continuation of ``prompt``: up to ``most`` tokens, up to the first of ``until``.
+
+        The beginning of the prompt is cut off, so that all ``most`` tokens fit into the context.
+
+        Raises:
+            DataError: ``most`` leaves no room for a prompt.
+        """
+        if most >= self.context:
+            raise DataError(
+                f"a task asks for {most} tokens (max_gen_toks, {DEFAULT_TOKENS} where it says nothing), and the "
+                f"context has {self.context}: expected fewer than {self.context}, so that a prompt fits, too"
+            )
+        ids, text = (self.encode(prompt) or [self.prefix()])[most - self.context :], ""
         new: list[int] = []
         for _ in range(most):
-            window = torch.tensor([(ids + new)[-self.context :]], device=self.device)
+            window = torch.tensor([ids + new], device=self.device)
             token = int(self.model(window)[0, -1, : self.model.vocab_size].argmax())
             if token == self.tokenizer.eot_id:
                 break
@@ -293,6 +306,7 @@ def _harness(words: str) -> Iterator[None]:
 def _adapter(predictions: Predictions) -> Any:
     """Return ``predictions`` as a model of the harness."""
     from lm_eval.api.model import TemplateLM
+    from lm_eval.models.utils import normalize_gen_kwargs
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
     class Adapter(TemplateLM):  # type: ignore[misc]
@@ -320,11 +334,10 @@ def _adapter(predictions: Predictions) -> Any:
         def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
             answers = []
             for prompt, how in (request.args for request in requests):
-                if how.get("do_sample") and how.get("temperature", 0):
+                known = normalize_gen_kwargs(how, DEFAULT_TOKENS)
+                if known["do_sample"]:  # the harness also samples where a task has a temperature and no do_sample
                     raise DataError("a task that samples is not scored: expected greedy generation (do_sample: false)")
-                until = how.get("until", [])
-                stops = [until] if isinstance(until, str) else until
-                answers.append(predictions.go_on(prompt, stops, how.get("max_gen_toks", 256)))
+                answers.append(predictions.go_on(prompt, known["until"], known["max_gen_toks"]))
             return answers
 
     return Adapter()

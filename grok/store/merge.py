@@ -15,7 +15,17 @@ from typing import Final
 import pyarrow as pa
 
 from grok.errors import StoreError
-from grok.files import clear_unfinished, disk_errors, is_unfinished, locked, move, share_file, unique, write_folder
+from grok.files import (
+    clear_unfinished,
+    disk_errors,
+    flush_file,
+    is_unfinished,
+    locked,
+    move,
+    share_file,
+    unique,
+    write_folder,
+)
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
 from grok.store.conflicts import origin, record_conflict
 from grok.store.layout import Layout, check_path
@@ -271,6 +281,7 @@ def _copy_file(path: Path, folder: Path) -> None:
     copy = folder / f".{path.name}.{unique()}"
     try:
         shutil.copy(path, copy, follow_symlinks=False)
+        flush_file(copy)
         move(copy, folder / path.name)
     finally:
         copy.unlink(missing_ok=True)

@@ -29,6 +29,9 @@ _ABOUT_THE_COMMAND: Final = frozenset(
 _ONLY_BY_THE_USER: Final = frozenset({"log.plugin", "data.tokenizer"})
 """Settings that name code and are in no run's identity: a store must not choose what is imported."""
 
+_LENGTHS: Final = ("train.epochs", "train.tokens")
+"""Settings that the plan made `train.steps` of, which the command has: two lengths are refused."""
+
 _ABOUT_THE_PLACE: Final = ("store.", "checkpoint.", "log.")
 """Prefixes of settings of one command, which do not change the run."""
 
@@ -52,7 +55,7 @@ def overrides(config: RunConfig) -> list[str]:
     for name, value, rule in walk(config):
         if name in {"mode", "experiment", "seed"} or name.startswith("seeds."):
             continue
-        if name in _ABOUT_THE_COMMAND or name.startswith(_ABOUT_THE_PLACE):
+        if name in _ABOUT_THE_COMMAND or name in _LENGTHS or name.startswith(_ABOUT_THE_PLACE):
             continue
         if value != defaults[name] or (preset is not None and rule.role != "none"):
             words.append(f"{name}={literal(value)}")
@@ -138,9 +141,8 @@ def literal(value: Any) -> str:
     text = str(value)
     if _BARE.fullmatch(text) and text.lower() not in _WORDS:
         return text
-    text = text.replace("${", r"\${")  # a literal dollar, no interpolation
-    # Inside quotes a backslash escapes only a quote, or a backslash before one.
+    # Inside quotes a backslash escapes only a quote, a dollar of a reference, or a backslash before one of these.
     # Double quotes, because the shell's quotes are single.
-    escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
+    escaped = re.sub(r'(\\*)("|\$\{)', r"\1\1\\\2", text)
     escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
     return f'"{escaped}"'

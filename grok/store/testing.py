@@ -5,6 +5,7 @@ Tests of other packages may import it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -82,11 +83,12 @@ def failed(row: Row, error: str = "made up") -> Row:
     return replace(row, result=result)
 
 
-def with_other_bits(row: Row, step: int) -> Row:
-    """Return the same run with the validation loss at ``step`` larger by one unit in the last place."""
-    import math
+def with_other_bits(row: Row, step: int, column: str = "val_loss") -> Row:
+    """Return the same run with the measurement ``column`` at ``step`` larger by one unit in the last place."""
 
-    curve = [
-        replace(p, val_loss=math.nextafter(p.val_loss, math.inf)) if p.step == step else p for p in row.result.curve
-    ]
+    def moved(point: CurvePoint) -> CurvePoint:
+        larger: dict[str, Any] = {column: math.nextafter(getattr(point, column), math.inf)}
+        return replace(point, **larger)
+
+    curve = [moved(point) if point.step == step else point for point in row.result.curve]
     return replace(row, result=replace(row.result, curve=curve))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,11 +15,17 @@ import pyarrow.compute as pc
 from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
 from grok.store.conflicts import conflict_files
 from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, one_line, refuse_without_threads
-from grok.store.layout import EMPTY, Layout, is_current, missing_tables, read_marker, shard_names, strangers
+from grok.store.layout import Layout, is_current, missing_tables, read_marker, shard_names, strangers
 from grok.store.schema import KINDS, schema
 from grok.store.shards import check_shard, partners, read_shard
 from grok.store.unfinished import unfinished_compaction
 from grok.untrusted import read_json_object
+
+MOMENT: Final = 0.3
+"""Seconds that a writer may take between two renames: what is as odd after it was left by a kill."""
+
+LOOKS: Final = 3
+"""Times that a store is read where a sweep removes shards while they are read."""
 
 
 def verify(path: str | Path) -> list[str]:
@@ -30,6 +38,8 @@ def verify(path: str | Path) -> list[str]:
     conflict is recorded. Not checked: checkpoints and kept weights, which are compared
     with their own fingerprints when they are loaded (`grok store verify` checks the checkpoints, too).
 
+    A sweep may write to the store meanwhile: what it commits is not looked at.
+
     Raises:
         StoreError: no store, or a newer schema.
     """
@@ -40,12 +50,25 @@ def verify(path: str | Path) -> list[str]:
     refuse_without_threads(layout.root)
     if missing := missing_tables(layout):
         return [f"{path}: its folders {', '.join(missing)} are missing, and all rows in them"]
-    unfinished = unfinished_compaction(layout) is not None
-    problems = [] if not unfinished else ["a compaction was interrupted: the next command that writes finishes it"]
+    for _ in range(LOOKS):
+        names = layout.names("runs")  # listed once: a sweep may commit while this goes on
+        problems = _problems(layout, names)
+        if not problems or names <= layout.names("runs"):  # else a sweep merged or replaced shards meanwhile
+            break
+    return problems
+
+
+def _problems(layout: Layout, names: set[str]) -> list[str]:
+    """Return the problems of the runs in the shards ``names`` and of all files."""
+    unfinished = unfinished_compaction(layout)
+    if unfinished is not None:
+        time.sleep(MOMENT)
+        unfinished = unfinished_compaction(layout)
+    problems = [] if unfinished is None else ["a compaction was interrupted: the next command that writes finishes it"]
     problems += _damage(layout)
-    if not unfinished:
-        problems += _partners(layout)
-    tables = {kind: _read_raw(layout, kind) for kind in KINDS}
+    if unfinished is None:
+        problems += _partners(layout, names)
+    tables = {kind: _read_raw(layout, kind, names) for kind in KINDS}
     problems += _uniqueness(tables)
     problems += _belonging(tables)
     points = traces(tables["runs"].select(list(FACTS)), tables["curves"])
@@ -73,18 +96,25 @@ def _damage(layout: Layout) -> Iterator[str]:
                 yield f"{path}: removed while verifying; verify again when no sweep is writing"
 
 
-def _partners(layout: Layout) -> Iterator[str]:
-    runs = layout.names("runs")
-    for kind in ("curves", "steps"):
-        for name in sorted(layout.names(kind) - runs):
-            reason = "an orphan: its runs were never committed; the next writer moves it to quarantine"
-            if os.path.lexists(layout.shard("runs", name)):
-                reason = f"its runs cannot be read: {layout.shard('runs', name)} is not a file"
-            yield f"{layout.shard(kind, name)}: {reason}"
-    for name in sorted(runs):
+def _orphans(layout: Layout) -> list[tuple[str, str]]:
+    """Return table and name of every shard of points without a shard of runs, which a commit writes last."""
+    kinds = ("curves", "steps")
+    return [(kind, name) for kind in kinds for name in sorted(layout.names(kind) - layout.names("runs"))]
+
+
+def _partners(layout: Layout, names: set[str]) -> Iterator[str]:
+    if orphans := _orphans(layout):
+        time.sleep(MOMENT)
+        orphans = [orphan for orphan in _orphans(layout) if orphan in orphans]
+    for kind, name in orphans:
+        reason = "an orphan: its runs were never committed; the next writer moves it to quarantine"
+        if os.path.lexists(layout.shard("runs", name)):
+            reason = f"its runs cannot be read: {layout.shard('runs', name)} is not a file"
+        yield f"{layout.shard(kind, name)}: {reason}"
+    for name in sorted(names):
         try:
             missing = [kind for kind in partners(layout.shard("runs", name)) if not layout.shard(kind, name).exists()]
-        except NotAShard:
+        except (NotAShard, FileNotFoundError):
             continue  # reported by _damage
         for kind in missing:
             yield f"{layout.shard(kind, name)}: missing, but its runs are in {layout.shard('runs', name)}"
@@ -102,15 +132,15 @@ def unreadable_records(layout: Layout) -> list[tuple[Path, str]]:
     return problems
 
 
-def _read_raw(layout: Layout, kind: str) -> pa.Table:
-    """Return all rows of a table, orphans and copies included, with the columns that the checks need."""
+def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
+    """Return all rows of a table's shards ``names``, copies included, with the columns that the checks need."""
     needed = {
         "runs": [*dict.fromkeys([*FACTS, *MEASUREMENTS[:-1]])],
         "curves": ["run_id", "step", *MEASUREMENTS],
         "steps": ["run_id", "step"],
     }[kind]
     tables = [pa.table({name: pa.array([], schema(kind).field(name).type) for name in needed})]
-    for name in sorted(shard_names(layout.table(kind)) - {EMPTY}):
+    for name in sorted(names & layout.names(kind)):
         try:
             table = read_shard(layout.shard(kind, name), kind, needed)
         except (NotAShard, FileNotFoundError):

@@ -51,8 +51,9 @@ class StoreWriter:
     """A store that is open for writing; created when missing.
 
     Opening repairs the store: orphans of killed commits and damaged shards go to quarantine
-    (:attr:`recovered` lists the repairs). Several threads and processes may write to one
-    store, also several machines if the file system's locks hold between them.
+    (:attr:`recovered` lists the repairs, also later ones outside a commit). Several threads and
+    processes may write to one store, also several machines if the file system's locks hold
+    between them.
 
     Args:
         path: the store's folder.
@@ -164,6 +165,13 @@ class StoreWriter:
                 return statuses
             report.recovered += drop_copies(self.layout, self._index.by_shard())
 
+    def _statuses(self) -> dict[str, str]:
+        """As :meth:`_stored`, outside a commit: the repairs are in :attr:`recovered`."""
+        report = CommitReport()
+        stored = self._stored(report)
+        self.recovered += report.recovered
+        return stored
+
     def _compare(self, incoming: Shard, run_ids: set[str]) -> dict[str, Conflict]:
         """Return the conflicts of incoming runs with the stored ones of the same name; record each."""
         conflicts: dict[str, Conflict] = {}
@@ -222,14 +230,14 @@ class StoreWriter:
         self._refuse_gone()
         with self._leases.locked():
             with self._writing("reading the store"):
-                stored = self._stored(CommitReport())
+                stored = self._statuses()
             done = {r for r in run_ids if r in stored and not (retry_failed and stored[r] == "failed")}
             return self._leases.claim([r for r in run_ids if r not in done], done)
 
     def holds(self, run_id: str) -> bool:
         """Return whether the store has a row of the run that stays, so that a commit would drop another one."""
         with self._writing("reading the store"):
-            return self._stored(CommitReport()).get(run_id, "failed") != "failed"
+            return self._statuses().get(run_id, "failed") != "failed"
 
     def leased_by_others(self) -> set[str]:
         """Return the runs that other living sweeps have leased; remove the leases of dead ones.

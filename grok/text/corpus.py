@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from grok.errors import DataError
 from grok.text.open_file import OpenFile
+from grok.text.own_tokenizer import OwnTokenizer
 from grok.text.saved_tokenizer import load_tokenizer
 from grok.text.tokenizers import END_OF_TEXT, Tokenizer
 from grok.text.windows import check_length
@@ -79,9 +80,14 @@ class Corpus:
 
     @property
     def eot_id(self) -> int | None:
-        """Id that ends documents, or None."""
+        """The tokeniser's id for the end of a document, or None."""
         value = self.manifest["tokenizer"]["eot_id"]
         return None if value is None else int(value)
+
+    @property
+    def document_end(self) -> int | None:
+        """Id that ends the documents of train and val; None if they are one text, whatever ids the tokeniser has."""
+        return None if self.manifest.get("continuous") else self.eot_id
 
     @property
     def splits(self) -> list[str]:
@@ -328,7 +334,8 @@ def tokenizer_entry(tokenizer: Tokenizer) -> dict[str, Any]:
 def data_hash(tokenizer: Mapping[str, Any], splits: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the identifier of the data: a hash of ids, documents and tokeniser.
 
-    The split ``test`` is left out, because no run reads it: adding it changes no ``run_id``.
+    The split ``test`` is left out, because no run trains on it: adding it changes no ``run_id``. A run that is
+    validated on it is named after :func:`grok.text.mixture.set_hash`, too.
     """
     content = {
         "version": MANIFEST_VERSION,
@@ -357,13 +364,22 @@ def refuse_other_tokenizer(corpus: Corpus, main: Corpus) -> None:
     """Refuse a corpus with another tokeniser than ``main``'s.
 
     Raises:
-        DataError: its tokeniser is another one.
+        DataError: its tokeniser is another one, or another of its tokens ends documents.
     """
-    if corpus.manifest["tokenizer"]["hash"] != main.manifest["tokenizer"]["hash"]:
+    ours, theirs = corpus.manifest["tokenizer"], main.manifest["tokenizer"]
+    if (ours["hash"], ours["eot_id"]) != (theirs["hash"], theirs["eot_id"]):
         raise DataError(
-            f"{corpus.path} was made with another tokeniser than {main.path}: prepare it with"
-            f" --tokenizer {main.path / main.manifest['tokenizer']['file']}"
+            f"{corpus.path} was made with another tokeniser than {main.path}: prepare it with {tokenizer_words(main)}"
         )
+
+
+def tokenizer_words(corpus: Corpus) -> str:
+    """Return the options of ``grok prepare`` that use this corpus's tokeniser for another corpus."""
+    entry = corpus.manifest["tokenizer"]
+    more = "" if entry["eot"] == END_OF_TEXT else f" --eot '{entry['eot']}'"
+    if isinstance(corpus.tokenizer, OwnTokenizer):
+        more = f" --tokenizer-code {corpus.tokenizer.target}"
+    return f"--tokenizer {corpus.path / entry['file']}{more}"
 
 
 def check_fit(

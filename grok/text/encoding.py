@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grok.errors import DataError
 from grok.plugins import Code, activate, active
 from grok.text.corpus import SplitWriter, tokenizer_entry
 from grok.text.parallel import Say, Throughput, in_order, pooled
@@ -123,9 +124,15 @@ def _encode_chunk(
                 parts.append(np.array([tokenizer.eot_id], dtype=tokenizer.dtype))
                 length += 1
             ends.append(length)
+    together = np.concatenate(parts)
+    if tokenizer.eot_id is not None and np.count_nonzero(together == tokenizer.eot_id) != len(ends):
+        raise DataError(
+            f"{job.split}: the tokeniser makes its end token {eot!r} (id {tokenizer.eot_id}) out of text inside a "
+            "document: take that text out of the input, or name a token with --eot that no text becomes"
+        )
     return Encoded(
         split=job.split,
-        ids=np.concatenate(parts),
+        ids=together,
         ends=np.array(ends, dtype=np.int64),
         bytes=sum(len(text.encode()) for text in job.texts),
         words=sum(form_of(form).words(text) for text in job.texts),

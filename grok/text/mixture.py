@@ -6,10 +6,11 @@ of a corpus is the k-th of that corpus's own order. Both are functions of (order
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +34,28 @@ def shares_by_hash(weights: Mapping[str, float], hashes: Mapping[str, str]) -> d
     {'e1': 0.75, 'f0': 0.25}
     """
     total = math.fsum(weights.values())
-    shares: dict[str, float] = {}
+    by_hash: dict[str, list[float]] = {}
     for name in sorted(weights, key=lambda name: hashes[name]):
         if weights[name] > 0:
-            short = hashes[name][:HASH_DIGITS]
-            shares[short] = round(shares.get(short, 0.0) + weights[name] / total, 12)
-    return shares
+            by_hash.setdefault(hashes[name][:HASH_DIGITS], []).append(weights[name])
+    return {short: round(math.fsum(parts) / total, 12) for short, parts in by_hash.items()}
+
+
+def set_hash(manifest: Mapping[str, Any], split: str) -> str:
+    """Return the short hash of a corpus as a validation set: another set, another hash.
+
+    The hash of a corpus covers ``train`` and ``val``. That of the set ``test`` covers its own tokens, too.
+    """
+    whole = str(manifest["hash"])
+    if split == "test" and split in manifest["splits"]:
+        entry = manifest["splits"][split]
+        whole = hashlib.sha256("\n".join([whole, entry["sha256"], entry["documents_sha256"]]).encode()).hexdigest()
+    return whole[:HASH_DIGITS]
+
+
+def is_earlier_share(before: Mapping[str, float], shares: Mapping[str, float]) -> bool:
+    """Return whether stored shares are ``shares`` as they were rounded until 2026-11-22, one by one."""
+    return before.keys() == shares.keys() and all(abs(before[name] - shares[name]) < 1e-10 for name in shares)
 
 
 @dataclass(slots=True)

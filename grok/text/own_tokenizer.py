@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from grok.errors import DataError
+from grok.errors import DataError, GrokError
 from grok.plugins import active, load
 from grok.plugins.spec import TARGET
 from grok.text.tokenizers import END_OF_TEXT, OWN_FORMAT, Tokenizer, Tokens
@@ -61,7 +62,8 @@ class OwnTokenizer(Tokenizer):
                 f"the tokeniser {self.target} has changed since these tokens were made with it (its code was "
                 f"{content['code']} and is {place.fingerprint}): run `grok prepare` again"
             )
-        self._made = load({TARGET: self.target})(content["state"])
+        with self._errors_of("its constructor"):
+            self._made = load({TARGET: self.target})(content["state"])
 
     @classmethod
     def fit(cls, target: str, texts: Iterable[str]) -> OwnTokenizer:
@@ -87,17 +89,37 @@ class OwnTokenizer(Tokenizer):
         }
         return cls(json.dumps(content))
 
-    def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
+    def refuse_unnamed(self) -> None:
+        """Refuse to make ids or text without the code.
+
+        Raises:
+            DataError: the command does not name it.
+        """
         if self._made is None:
             raise DataError(
                 f"the tokeniser {self.target} is code outside this package, and a corpus may not choose what is "
-                f"imported: if you trust that code, name it again, data.tokenizer={self.target} for a run, --tokenizer "
-                f"{self.target} for another command"
+                f"imported: if you trust that code, name it again, data.tokenizer={self.target} for a run, "
+                f"--tokenizer-code {self.target} for `grok prepare`, --tokenizer {self.target} for another command"
             )
+
+    @contextmanager
+    def _errors_of(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except GrokError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"the tokeniser {self.target} fails in {method} ({type(error).__name__}: {error})"
+            ) from error
+
+    def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
+        self.refuse_unnamed()
         return [self._encode_one(text) for text in texts]
 
     def _encode_one(self, text: str) -> Tokens:
-        ids = np.array(list(self._made.encode(text)), dtype=np.int64)
+        with self._errors_of("encode()"):
+            ids = np.array(list(self._made.encode(text)), dtype=np.int64)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._end):
             raise DataError(
                 f"{self.target} returned ids from {ids.min()} to {ids.max()}: expected 0 to {self._end - 1}, below its "
@@ -112,7 +134,8 @@ class OwnTokenizer(Tokenizer):
             if i != self._end:
                 run.append(int(i))
                 continue
-            shown = self._made.decode(run) if self._made is not None else "".join(f"<{n}>" for n in run)
+            with self._errors_of("decode()"):
+                shown = self._made.decode(run) if self._made is not None else "".join(f"<{n}>" for n in run)
             parts.append(str(shown))
             run = []
         return END_OF_TEXT.join(parts)

@@ -39,12 +39,18 @@ from grok.text.tokenizers import (
     gpt2_tokenizer,
     train_bpe,
 )
+from grok.untrusted import read_json
 
 PREPARATION_VERSION: Final = 1
 """Raised when a change of the code gives other tokens for the same text and options: older corpora are rebuilt."""
 
 LARGEST_VOCABULARY: Final = 1_000_000
 """Largest number of ids of a new BPE: several times the largest published vocabulary."""
+
+_OWN_FILES: Final = {"manifest.json", "tokenizer.json", "corpus.md", "corpus.json"} | {
+    f"{split}.{kind}" for split in ("train", "val", "test") for kind in ("bin", "docs")
+}
+"""All files of a corpus."""
 
 BPE_CHARACTERS: Final = 2**31
 """Number of characters of the train split, from its beginning, to which a new BPE is fitted."""
@@ -83,9 +89,11 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
     }
     given_tokenizer = _given_tokenizer(request)
     digests = {name: source.digests(request.workers) for name, source in sources.items()}
-    key = _key(request, digests, given_tokenizer)
+    key = _key(request, digests, given_tokenizer, {name: source.reading() for name, source in sources.items()})
     if (existing := _existing(request.out, key, _own_code(request).get("own_code", {}), say)) is not None:
         return existing, True
+    if request.out.exists():
+        _refuse_foreign(request.out)
 
     sizes = {name: sum(d.bytes for d in ds) for name, ds in digests.items()}
     with _workplace(request.out) as folder:
@@ -129,10 +137,31 @@ def _check(request: Request) -> None:
             "--detokenize needs byte, bpe, gpt2 or a tokenizer.json: a char vocabulary is taken from the text before it"
         )
     if request.out.exists() and not (request.out / "manifest.json").is_file():
-        if not request.out.is_dir():
-            raise DataError(f"--out {request.out} is a file: expected a folder")
-        if any(request.out.iterdir()):
-            raise DataError(f"--out {request.out} has other files: name a new or empty folder")
+        _refuse_foreign(request.out)  # at once; a folder with a corpus may be up to date, so that nothing is lost
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Refuse a folder with anything but a corpus in it: the new corpus replaces the whole folder."""
+    if not out.is_dir():
+        raise DataError(f"--out {out} is a file: expected a folder")
+    names = {path.name for path in out.iterdir()}
+    foreign = sorted(names if "manifest.json" not in names else names - _OWN_FILES)
+    if "manifest.json" in names and not _may_be_manifest(out / "manifest.json"):
+        foreign.append("manifest.json")
+    if foreign:
+        shown = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
+        raise DataError(
+            f"--out {out} has other files, which would be lost ({shown}): move them away, or name a new or empty folder"
+        )
+
+
+def _may_be_manifest(file: Path) -> bool:
+    """Return whether the file is the manifest of a corpus, or a damaged one; other programs have such a file, too."""
+    try:
+        content = read_json(file, follow=True)
+    except (OSError, ValueError):
+        return True
+    return isinstance(content, dict) and "splits" in content
 
 
 def _given_tokenizer(request: Request) -> Tokenizer | None:
@@ -148,11 +177,20 @@ def _given_tokenizer(request: Request) -> Tokenizer | None:
             f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, a tokenizer.json that exists, or "
             "MODULE.NAME of your own"
         )
-    return load_tokenizer(Path(request.tokenizer), eot=request.eot)
+    tokenizer = load_tokenizer(Path(request.tokenizer), eot=request.eot)
+    if isinstance(tokenizer, OwnTokenizer):
+        tokenizer.refuse_unnamed()
+    return tokenizer
 
 
-def _key(request: Request, digests: dict[str, list[InputDigest]], tokenizer: Tokenizer | None) -> str:
+def _key(
+    request: Request,
+    digests: dict[str, list[InputDigest]],
+    tokenizer: Tokenizer | None,
+    readings: Mapping[str, Mapping[str, Any]],
+) -> str:
     """Return the hash of everything that decides the tokens: source bytes, tokeniser and options, no path."""
+    eot = tokenizer_entry(tokenizer)["eot"] if tokenizer else END_OF_TEXT
     made = f"bpe:{request.vocab_size}" if request.tokenizer == "bpe" else request.tokenizer
     content = {
         "version": PREPARATION_VERSION,
@@ -162,6 +200,9 @@ def _key(request: Request, digests: dict[str, list[InputDigest]], tokenizer: Tok
         "tokenizer": tokenizer.hash if tokenizer else made,
         "val_fraction": request.val_fraction,
         "detokenize": request.detokenize,
+        # only where they are not the usual ones, so that corpora from before these fields stay
+        **({"eot": eot} if eot != END_OF_TEXT else {}),
+        **({"reading": readings} if any(readings.values()) else {}),
         **_own_code(request),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

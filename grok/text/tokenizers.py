@@ -173,6 +173,9 @@ class SubwordTokenizer(Tokenizer):
         self._tokenizer = tokenizers_library().Tokenizer.from_str(definition)
         # text that looks like a special token must not become that token
         self._tokenizer.encode_special_tokens = True
+        # many published files cut and pad each text, for a model's batches
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values()) + 1
         self.eot_text = eot

@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
@@ -55,6 +56,30 @@ def _callbacks_of_jobs(callbacks: Callbacks) -> list[str]:
     return [name for name in methods if any(getattr(c, name, None) is not getattr(Callback, name) for c in own)]
 
 
+def refuse_what_jobs_have(config: DictConfig) -> None:
+    """Refuse settings of Hydra's jobs: a plan has none, so it would ignore them.
+
+    Raises:
+        HydraException: one of them is set.
+    """
+    batch, job = config.hydra.sweeper.get("max_batch_size"), config.hydra.job
+    if batch is not None:
+        raise HydraException(
+            f"hydra.sweeper.max_batch_size={batch}: the runs of a sweep are one plan, not batches; "
+            "workers=N and lanes=N bound how many train at once"
+        )
+    if job.get("env_set"):  # what env_copy names is in it, too
+        raise HydraException(
+            f"hydra.job.{'env_copy' if job.get('env_copy') else 'env_set'}: the runs of a sweep are trained together "
+            "and have no variables of their own; set the variables of the whole command: FOO=1 grok sweep ..."
+        )
+    if job.get("chdir"):
+        raise HydraException(
+            "hydra.job.chdir=true: the runs of a sweep are trained together and have no folders of their own; "
+            "all results go to store.path"
+        )
+
+
 class GrokLanesLauncher(BasicLauncher):
     """Hydra's BasicLauncher for any task function but those that take plans (:class:`PlanTask`)."""
 
@@ -63,13 +88,18 @@ class GrokLanesLauncher(BasicLauncher):
         return isinstance(self.task_function, PlanTask)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Return one JobReturn per job, in order."""
+        """Return one JobReturn per job, in order.
+
+        Raises:
+            HydraException: Hydra's settings ask of each job what a plan cannot do.
+        """
         if not self.takes_plans():
             return super().launch(job_overrides, initial_job_idx)
         setup_globals()
         assert self.hydra_context is not None
         assert self.config is not None
-        if initial_job_idx == 0 and (names := _callbacks_of_jobs(self.hydra_context.callbacks)):
+        refuse_what_jobs_have(self.config)
+        if names := _callbacks_of_jobs(self.hydra_context.callbacks):
             print(
                 f"Note: a sweep trains its runs together, so {' and '.join(names)} of your "
                 "hydra.callbacks will not be called; log.plugin is called for each run",

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType, RangeSweep, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType, RangeSweep, Sweep, ValueType
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
 
+from grok.cli.refusals import no_launcher
 from grok.config.common import refuse_too_many_runs
 from hydra_plugins.grok_lanes._compose import ParsedOverride
 from hydra_plugins.grok_lanes._nodes import register
-from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher
+from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher, PlanTask
 
 register()
 
@@ -27,19 +30,26 @@ class GrokLanesSweeper(BasicSweeper):
     """Hydra's BasicSweeper, but for a launcher that takes whole plans it neither composes each job
     beforehand nor makes folders."""
 
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Take what Hydra made ready.
+
+        Raises:
+            HydraException: another launcher would call a task that takes plans once per run.
+        """
+        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        takes_plans = isinstance(cast(Any, task_function), PlanTask)
+        if takes_plans and not isinstance(self.launcher, GrokLanesLauncher):
+            raise HydraException(no_launcher(config.hydra.runtime.choices["hydra/launcher"]))
+
     def sweep(self, arguments: list[str]) -> Any:
-        """Return one list of JobReturn per batch, in the order of the product of the sweep overrides."""
+        """Return the JobReturns in the order of the product of the sweep overrides: a plan is one batch."""
         if not (isinstance(self.launcher, GrokLanesLauncher) and self.launcher.takes_plans()):
             return super().sweep(arguments)
         assert self.hydra_context is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         jobs: list[Any] = expand(parser.parse_overrides([*self._parse_config(), *arguments]), parser)
         self._save_sweep_config()
-        returns, first = [], 0
-        for batch in self.split_overrides_to_chunks(jobs, self.max_batch_size):
-            returns.append(self.launcher.launch(batch, initial_job_idx=first))
-            first += len(batch)
-        return returns
+        return [self.launcher.launch(jobs, initial_job_idx=0)]
 
     def _save_sweep_config(self) -> None:
         """Write Hydra's ``multirun.yaml`` where the user asked for a sweep folder, and only there."""
@@ -75,15 +85,40 @@ def _swept(overrides: Sequence[Override]) -> Iterator[str]:
 
 
 def count(override: Override) -> int:
-    """Return how many values an override has, without making them."""
+    """Return how many values an override has, without making them.
+
+    Raises:
+        HydraException: a range without end, or one among other values.
+    """
     value = override.value()
     if isinstance(value, RangeSweep):
         try:
-            start, stop, step = (Fraction(number) for number in (value.start or 0, value.stop or 0, value.step))
-        except (ValueError, OverflowError) as error:
+            start, stop, step = (_exact(number or 0) for number in (value.start, value.stop, value.step))
+        except ValueError as error:
             raise HydraException(f"{override.input_line}: expected finite numbers") from error
         return max(0, math.ceil((stop - start) / step)) if step else 0
-    return len(value.list) if isinstance(value, ChoiceSweep) else 1
+    if not isinstance(value, ChoiceSweep):
+        return 1
+    if any(isinstance(one, Sweep) for one in value.list):
+        raise HydraException(f"{override.input_line}: a range among other values, expected one range, or all values")
+    return len(value.list)
+
+
+def number_of(sweep: RangeSweep, index: int) -> float:
+    """Return a number of a range: START + index * STEP, computed with the decimals that were typed.
+
+    Hydra adds in binary, where 0.8 is more than 0.3 + 5 * 0.1: range(0.3,0.8,0.1) would reach its end.
+    """
+    exact = _exact(sweep.start or 0) + index * _exact(sweep.step)
+    return int(exact) if _is_whole(sweep) else float(exact)
+
+
+def _exact(number: float) -> Fraction:
+    return Fraction(repr(number))
+
+
+def _is_whole(sweep: RangeSweep) -> bool:
+    return all(isinstance(number, int) for number in (sweep.start, sweep.stop, sweep.step))
 
 
 def _values(key: str, override: Override, parser: OverridesParser) -> Iterator[ParsedOverride]:
@@ -95,8 +130,14 @@ def _values(key: str, override: Override, parser: OverridesParser) -> Iterator[P
         raise HydraException(
             f"{override.input_line}: an interval cannot be swept over, expected values, range() or choice()"
         )
+    sweep = override.value()
     try:
-        values = list(override.sweep_iterator())
+        if isinstance(sweep, RangeSweep) and not _is_whole(sweep):
+            values: list[Any] = [number_of(sweep, index) for index in range(count(override))]
+            if sweep.shuffle:
+                random.shuffle(values)
+        else:
+            values = list(override.sweep_iterator())
     except ValueError as error:  # range(0,5,0)
         raise HydraException(f"{override.input_line}: {error}") from error
     for value in values:

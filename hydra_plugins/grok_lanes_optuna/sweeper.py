@@ -21,8 +21,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from hydra_plugins.grok_lanes._compose import Composer
-from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher, PlanTask
-from hydra_plugins.grok_lanes.sweeper import count
+from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher, PlanTask, refuse_what_jobs_have
+from hydra_plugins.grok_lanes.sweeper import count, number_of
 
 ConfigStore.instance().store(
     group="hydra/sweeper",
@@ -55,6 +55,7 @@ class LanesOptunaSweeper(Sweeper):
             raise HydraException("hydra/sweeper=lanes_optuna searches the settings of grok.run: expected its launcher")
         assert self.hydra_context is not None
         assert self.config is not None
+        refuse_what_jobs_have(self.config)
         loader = cast(Any, self.hydra_context.config_loader)
         if self.config.get("study") is None and not any(word.startswith(("study=", "+study=")) for word in arguments):
             raise HydraException(NO_STUDY)
@@ -70,7 +71,7 @@ def split(arguments: Sequence[str], parser: OverridesParser) -> tuple[list[str],
     """Return the overrides that hold for all trials, and the space of those that are swept.
 
     Raises:
-        HydraException: a sweep that is no space (``glob``, ``shuffle`` ...).
+        HydraException: a sweep that is no space (``glob`` ...), or one with a tag that has no meaning for it.
     """
     fixed: list[str] = []
     swept: dict[str, Any] = {}
@@ -85,11 +86,17 @@ def split(arguments: Sequence[str], parser: OverridesParser) -> tuple[list[str],
 
 def _dimension(override: Override) -> Mapping[str, Any]:
     value = override.value()
+    known: set[str] = {"log"} if isinstance(value, IntervalSweep) else set()
+    unknown: set[str] = getattr(value, "tags", known) - known
+    if unknown:
+        raise HydraException(
+            f"{override.input_line}: tag {', '.join(sorted(unknown))} has no meaning here, "
+            "expected tag(log,interval(LOW,HIGH)) or no tag"
+        )
     if isinstance(value, IntervalSweep):
         return {"low": value.start, "high": value.end, "log": "log" in value.tags}
     if isinstance(value, RangeSweep) and value.start is not None and value.stop is not None:
-        last = value.start + (count(override) - 1) * value.step
-        return {"low": value.start, "high": last, "step": value.step}
+        return {"low": value.start, "high": number_of(value, count(override) - 1), "step": value.step}
     if isinstance(value, ChoiceSweep):
         return {"choices": list(override.sweep_iterator())}
     raise HydraException(f"{override.input_line}: expected choice(...), range(...) or interval(...) to search over")

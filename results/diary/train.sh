@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # Trains the evidence of results/diary, in the order of its page. Give it again and it goes on where it was.
-#   results/diary/train.sh STORE [FIRST] [LAST]      stretches of 50 seeds from FIRST up to LAST (0 and 1000)
-# PLAN=1 results/diary/train.sh STORE ... plans and trains nothing.
+#   results/diary/train.sh STORE                     everything: the census has seeds 0 to 999
+#   results/diary/train.sh STORE FIRST LAST          only stretches of 50 seeds from FIRST up to LAST, with branching
+# PLAN=1 results/diary/train.sh STORE ... plans and trains nothing; what needs runs that are not there says so.
 set -euo pipefail
 store=${1:?usage: results/diary/train.sh STORE [FIRST] [LAST]} first=${2:-0} last=${3:-1000}
 how=(eval.every=250 dry_run="${PLAN:+true}")
 [ -n "${PLAN:-}" ] || how=(eval.every=250)
-grok() { python -m grok "$@"; }  # the checkout that this script stands in, not what is installed
+grok() { # of the checkout that this script stands in, not what is installed; a plan goes on after an error
+  local status=0
+  python -m grok "$@" || status=$?
+  [ -n "${PLAN:-}" ] || return "$status"
+}
 
 # 2, first because it is short: a parent that another census found fast (seed 100012, the fastest of 40 in
 # results/seed-studies/long-census). Its streams are typed one by one, so it is no random seed of this census.
@@ -15,14 +20,18 @@ print(*(derive_seed(100012, stream) for stream in ("split", "init", "order")))')
 grok sweep seed=0 "seeds.split=$split" "seeds.init=$init" "seeds.order=$order" "${how[@]}" store.path="$store"
 parent=$(python - "$store" "$split" "$init" "$order" <<'PYTHON'
 import sys
+from pathlib import Path
 from grok.store import open_store
+if not Path(sys.argv[1], "store.json").exists():  # a plan makes no store
+    sys.exit()
 runs = open_store(sys.argv[1]).runs()
 for stream, seed in zip(("split", "init", "order"), sys.argv[2:]):
     runs = runs[runs[f"seed_{stream}"] == int(seed)]
 runs = runs[(runs["config.perturb.ulps"] == 0) & (runs["layers"] == "{}") & (runs["config.train.steps"] == 3000)]
-print(runs[runs["config.optim.weight_decay"] == 0.1]["run_id"].iloc[0])
+print(*runs[runs["config.optim.weight_decay"] == 0.1]["run_id"].head(1))
 PYTHON
 )
+[ -n "$parent" ] || { echo "The other stages need this run, which is not there yet." && exit; }
 grok branch --store "$store" --parents "$parent" --redraw split,init,order --times 8 "${how[@]}"
 grok branch --store "$store" --parents "$parent" --redraw split+init,split+order,init+order --times 4 "${how[@]}"
 
@@ -64,6 +73,9 @@ for ((seed = first; seed < last; seed += 50)); do
   grok branch "${parents[@]}" --redraw split+init,split+order,init+order --times 2 "${how[@]}"
 done
 
+# The stages below choose among the whole census: with a part of it they would choose others, and train these, too.
+[ "$first-$last" = 0-1000 ] || exit 0
+
 # 3: every super run, those of the census too, beside two normal seeds
 super_again 2
 
@@ -78,17 +90,16 @@ grok sweep optim.weight_decay=0.0 'seed=range(0,8)' train.steps=100000 lanes=1 "
 # 4: layers. Two of the best seeds and two random ones; embedding, second block and head against the rest, four donors
 # each. Then every combination of five parts, for the best one and a random one. Whole blocks, because attention and MLP
 # apart would be four times as many runs.
-recipients=$(python - "$store" "$first" "$last" <<'PYTHON'
+recipients=$(python - "$store" <<'PYTHON'
 import sys
 from grok.store import open_store
 from grok.streams import Stream
 runs = open_store(sys.argv[1]).runs()
-first, last = map(int, sys.argv[2:])
 plain = (runs["config.perturb.ulps"] == 0) & (runs["replicate"] == 0) & (runs["layers"] == "{}")
 plain &= (runs["config.optim.weight_decay"] == 0.1) & (runs["config.train.steps"] == 3000)
 plain &= runs["config.seeds.split"].isna() & runs["config.seeds.init"].isna() & runs["config.seeds.order"].isna()
 plain &= runs["config.precision"].eq("float32") & runs["config.numerics.path"].eq("auto")  # no repeats of super seeds
-seeds = runs[plain & runs["seed"].between(first, last - 1)].sort_values("val_loss")["seed"].tolist()
+seeds = runs[plain & runs["seed"].between(0, 999)].sort_values("val_loss")["seed"].tolist()
 others = sorted(seeds[2:])
 drawn = Stream("sweep", 0).at("diary", "layers").permutation(len(others))[:2]
 print(*seeds[:2], *(others[i] for i in drawn))

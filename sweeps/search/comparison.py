@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from grok.config import load_config
 from grok.errors import ConfigError, StoreError, TrainingError
-from grok.files import write_json
 from sweeps.search.driver import Search, Stage
 from sweeps.search.record import StudyRecord, now
+from sweeps.search.summary import write_locked
 
 TEST: Final = "two-sided Wilcoxon signed-rank test of the seeds' paired differences, alpha 0.05"
 SIDES: Final = ("default", "best")
@@ -65,7 +65,7 @@ class Comparison:
             "seeds": [fresh.first_seed, fresh.first_seed + fresh.seeds],
             "steps": search.budget,
         }
-        write_json(path, pinned, search.store_path / "tmp")
+        write_locked(search.store_path, path, pinned)
         return cls(pinned)
 
     def run(self, search: Search) -> bool:
@@ -103,10 +103,10 @@ class Comparison:
             ]
             for side in SIDES
         }
-        write_json(
+        write_locked(
+            search.store_path,
             search.folder / f"{search.study.name}.compared.json",
             {"version": 1, "pinned": self.pinned, "runs": runs},
-            search.store_path / "tmp",
         )
         sign = 1 if objective.direction == "minimize" else -1
         gaps = [sign * (a[2] - b[2]) for a, b in zip(runs["default"], runs["best"], strict=True)]

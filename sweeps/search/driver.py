@@ -199,7 +199,7 @@ class Search:
             "planned": self.limit,
             "default": {name: self.flat.get(name) for name in self.space.describe()},
         }
-        write_summary(self.folder / f"{self.study.name}.json", study, record, self.store_path / "tmp")
+        write_summary(self.store_path, self.folder / f"{self.study.name}.json", study, record)
 
     def _fill(self, record: StudyRecord, round_number: int) -> None:
         trials = record.trials()

@@ -7,19 +7,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from grok.files import write_json
+from grok.files import locked, write_json
+from grok.store.layout import Layout
 from sweeps.search.record import ASKED, ENDED, StudyRecord
 
 VERSION: Final = 1
 
 
-def write_summary(path: Path, study: Mapping[str, Any], record: StudyRecord, temporary: Path) -> None:
-    """Write a study's summary to ``path``: the facts in ``study``, and every trial with its runs.
+def write_locked(store: Path, path: Path, value: Any) -> None:
+    """Write ``value`` as JSON to ``path`` in the store: under its lock, else a sweep that opens it empties ``tmp/``.
 
-    ``temporary`` is a folder of the same file system.
+    Raises:
+        StoreError: another process has been writing to the store for too long.
     """
+    layout = Layout(store)
+    with locked(layout.lock):
+        layout.tmp.mkdir(exist_ok=True)
+        write_json(path, value, layout.tmp)
+
+
+def write_summary(store: Path, path: Path, study: Mapping[str, Any], record: StudyRecord) -> None:
+    """Write a study's summary to ``path`` in the store: the facts in ``study``, and every trial with its runs."""
     best = {trial.number for trial in record.best()}
-    write_json(
+    write_locked(
+        store,
         path,
         {
             "version": VERSION,
@@ -41,7 +52,6 @@ def write_summary(path: Path, study: Mapping[str, Any], record: StudyRecord, tem
                 for trial in record.trials()
             ],
         },
-        temporary,
     )
 
 

@@ -13,7 +13,7 @@ from analysis.statistics.offspring import likeness, related_share, slope
 from analysis.studies import ask
 from analysis.studies.branching import first_ancestors, pairs
 from analysis.studies.repeats import kinds
-from grok.streams import derive_seed, redrawn_seeds
+from grok.streams import derive_seed, drawn_parents, redrawn_seeds
 from tests.analysis.simulate import Truth, row, simulate
 
 STREAMS = ("split", "init", "order")
@@ -194,6 +194,38 @@ def test_a_best_parent_that_is_named_later_keeps_its_first_children_apart() -> N
     ]
     shares = ask("branching", observations).tables[0].frame.set_index("parents")["super"]
     assert shares.to_dict() == {"1 best": "0 of 4", "1 picked": "5 of 5"}
+
+
+@pytest.mark.parametrize("whose", ["best", "random"])
+def test_a_parent_that_is_super_stays_in_its_class_whoever_trained_its_children(whose: str) -> None:
+    """Before the census command went on, `--parents` had planned the super parent's children, who then were picked."""
+    shared = {"train.steps": 3000, "eval.every": 500}
+    place = drawn_parents(0, 29, 1)[0]
+    drawn = place + (place >= 7)  # a random parent is drawn among the others
+    own = 7 if whose == "best" else drawn
+    census = [Truth({"seed": s, **shared}, 2500 if s == 7 else 2600 if s == own else 9000 + s) for s in range(30)]
+    related = {
+        parent: [
+            Truth({"seed": parent, f"seeds.{stream}": seed, **shared}, 8000 + 10 * n + count)
+            for n, stream in enumerate(STREAMS)
+            for count in range(4)
+            for seed in redrawn_seeds(row(census[parent]).identity.trajectory_id, stream, count).values()
+        ]
+        for parent in (7, drawn)
+    }
+    single = ["--redraw", "split,init,order", "--times", "4"]
+    (other,) = {7, drawn} - {own}
+    choice = ["--best", "1", "--random", "1", "--at", "1500", *single]
+    # without --seeds nobody knows among which seeds that command chose: the best of today may not have been there
+    for among, classes in ((["--seeds", "0:30"], {"1 best", "1 random"}), ([], {"1 picked"})):
+        observations = simulate([*census, *related[7], *related[drawn]])
+        observations.sweeps = [
+            branch_record(["--parents", ids([census[own]])[0], *single], related[own]),
+            branch_record([*among, *choice], related[other]),
+        ]
+        shares = ask("branching", observations).tables[0].frame
+        assert classes <= set(shares["parents"]) and len(set(shares["parents"])) == 2
+        assert shares["super"].str.endswith(" of 4").all()
 
 
 @pytest.mark.parametrize("later", [{"replicate": 7}, {"train.steps": 6000}], ids=["repeated", "longer"])

@@ -161,6 +161,7 @@ def test_no_text_of_a_figure_is_cut_off(driver: Any, page: Path) -> None:
 
 def test_a_term_explains_itself_on_focus(driver: Any, page: Path) -> None:
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})  # else no page has the focus
     shown(driver, page)
     seen = driver.execute_script(
         "const t = document.querySelector('.term'); t.focus(); const tip = t.querySelector('.tip');"

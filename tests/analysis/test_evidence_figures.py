@@ -72,7 +72,7 @@ def outside(times: np.ndarray, budget: float | np.ndarray) -> float:
     return float(((data["step"] < data["low"]) | (data["step"] > data["high"])).mean())
 
 
-@pytest.mark.parametrize("budget", [np.inf, 12_000.0])
+@pytest.mark.parametrize("budget", [np.inf, pytest.param(12_000.0, marks=pytest.mark.slow)])
 def test_one_log_normal_stays_in_its_band_and_two_do_not(budget: float) -> None:
     rng = np.random.default_rng(3)
     one = [outside(np.exp(rng.normal(9.2, 0.4, 150)), budget) for _ in range(20)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.figures.causes import _factor_ticks, intervals
 from analysis.figures.curves import seed_curves
-from analysis.figures.style import BLUE, LIGHT, PALETTE, canvas
+from analysis.figures.style import BLUE, LIGHT, PALETTE, canvas, log_axis
 from tests.analysis.questions import ask
 from tests.analysis.simulate import Truth, simulate
 
@@ -68,6 +68,21 @@ def test_wide_ratios_are_labelled_in_decades() -> None:
     labels = [tick.get_text() for tick in axes.get_xticklabels()]
     assert labels == ["0.001", "1", "1,000", "1,000,000"]
     assert np.exp(axes.get_xticks()) == pytest.approx([1e-3, 1, 1e3, 1e6])
+
+
+@pytest.mark.parametrize(
+    ("ends", "least"),
+    [((1_750, 3_750), [2_000, 3_000]), ((100, 50_000), [100, 1_000, 5_000]), ((2_100, 2_900), [2_400])],
+)
+def test_a_logarithmic_axis_has_two_labels_or_more(ends: tuple[int, int], least: list[int]) -> None:
+    """From 1,750 to 3,750 steps it had one: 2,000."""
+    _, axes = canvas()
+    axes.plot(ends, ends)
+    log_axis(axes.xaxis)
+    axes.set_xlim(*ends)
+    inside = [t for t in axes.get_xticks() if ends[0] <= t <= ends[1]]
+    assert 2 <= len(inside) <= 9
+    assert set(least) <= {round(t) for t in inside}
 
 
 def test_names_of_several_lines_do_not_overlap() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import special
 
+from analysis.criteria import DIARY
 from analysis.statistics.resampling import generator
 from analysis.statistics.variance_shares import variance_shares
-from analysis.studies.outcomes import FEW_CUT_OFF, outcome
+from analysis.studies.outcomes import FEW_CUT_OFF, outcome, wrong_log_odds
 from tests.analysis.simulate import Truth, simulate
 
 INIT, ORDER, CHAOS = 0.7, 0.2, 0.1
@@ -57,3 +60,11 @@ def test_which_scale_is_taken() -> None:
     order = np.argsort(times[cut.arithmetic["seed"].to_numpy(dtype=int)])
     assert (np.diff(seen.values[order]) >= 0).all()  # later is worse
     assert np.corrcoef(seen.values[order], np.log(np.sort(times)))[0, 1] > 0.97
+
+
+def test_accuracy_is_read_at_the_step_of_the_classes_also_in_longer_runs() -> None:
+    truths = [Truth({"seed": s, "train.steps": 20_000, "eval.every": 500}, 2500.0 + 200 * s) for s in range(10)]
+    observations = simulate(truths)
+    assert wrong_log_odds(observations, observations.arithmetic).horizon == DIARY.horizon == 3000
+    guide = (Path(__file__).parents[2] / "docs/reading-the-report.md").read_text(encoding="utf-8")
+    assert "log odds of a wrong answer at the step of the classes (3,000, or earlier" in guide

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.answers import compile_report
 from analysis.pages import NOT_DRAWN, Page, main, markdown
 from grok.store import open_store
 from tests.analysis.simulate import Truth, write
+from tests.execute.kills import Kill, Outcome
+from tests.execute.kills import page as kills_page
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGES = sorted(path.parent for path in RESULTS.glob("*/page.md.j2") if (path.parent / "store").is_dir())
@@ -32,6 +36,16 @@ def test_a_committed_page_is_what_its_store_gives(folder: Path) -> None:
 def test_the_readme_opens_with_what_the_store_gives(folder: Path) -> None:
     readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     assert page_of(folder).opening(readme) == readme, "make results renews it"
+
+
+def test_the_example_report_is_what_its_store_gives() -> None:
+    def read(text: str) -> object:
+        """Return the report without the digits that differ from processor to processor."""
+        return json.loads(text, parse_float=lambda digits: float(f"{float(digits):.6g}"))
+
+    made = json.dumps(compile_report(page_of(RESULTS / "quickstart-census").observations).as_json())
+    committed = (RESULTS / "example-report" / "report.json").read_text(encoding="utf-8")
+    assert read(made.replace(f"{RESULTS.parent}/", "")) == read(committed), "make results renews it"
 
 
 @pytest.mark.parametrize("folder", [f for f in PAGES if f.name != "diary"], ids=lambda p: p.name)
@@ -86,6 +100,40 @@ def test_both_runs_of_a_cell_are_perturbed_and_the_tokens_are_those_of_the_store
     assert "each perturbed" in text and "153,600 tokens of training" in text
 
 
+def test_the_papers_page_counts_the_runs_and_seeds_of_its_table() -> None:
+    arms = pd.read_csv(RESULTS / "papers" / "tables" / "arms.csv", dtype=str)
+    seeds = arms["seeds"].str.count(",") + 1
+    text = words("papers")
+    assert f"count {seeds.sum()} runs, {arms['minutes'].astype(int).sum()} minutes" in text
+    assert f"seeds are few: {seeds.min()} to {seeds.max()} for each setting" in text
+    assert arms["paper"].nunique() == 5 and "train.sh`: five papers" in (RESULTS / "README.md").read_text("utf-8")
+
+
+def test_the_page_of_the_seed_studies_counts_its_references_and_sweeps() -> None:
+    values = pd.read_csv(RESULTS / "seed-studies" / "tables" / "interventions_values.csv")
+    setting = values["setting"].ffill()
+    assert set(values.loc[setting.isin(["optim.orthogonal_gradient", "train.loss"]), "generalised"]) == {"0 of 8"}
+    text = words("seed-studies")
+    assert "0 of 8 runs generalised, but also 0 of 8 of each reference" in text
+    commands = text.partition("## Commands")[2].partition("grok.store merge")[0]
+    looped = sum(len(re.findall(r"'[^']*'|\S+", loop)) - 1 for loop in re.findall(r"for q in (.*?); do", commands))
+    sweeps = len(re.findall(r"python -m (?:grok\.run|sweeps\.layers)", commands)) + looped
+    assert f"over {sweeps - 1} sweeps of the toy task and one of" in (RESULTS / "README.md").read_text("utf-8")
+
+
+def test_the_page_of_kills_counts_sweeps_that_were_killed() -> None:
+    results = json.loads((RESULTS / "faults" / "kills.json").read_text("utf-8"))["results"]
+    kinds = {"kill": Kill, "outcome": Outcome}
+    done = [kinds[r["what"]](**{k: v for k, v in r.items() if k != "what"}) for r in results]
+    made = kills_page(done, {"date": "", "git_commit": "", "git_dirty": False, "torch_version": ""}, "", 0.0)
+    rows = [line for line in made.splitlines() if line.startswith("|")]
+    assert "| sweeps that were killed | 81 |" in rows
+    assert rows == [
+        line for line in (RESULTS / "faults" / "kills.md").read_text("utf-8").splitlines() if line[:1] == "|"
+    ]
+    assert "201 kills of 81 sweeps, and 8 sweeps that ended before their first kill" in words("faults")
+
+
 def test_no_result_names_a_folder_of_the_machine_that_made_it() -> None:
     """``run --again`` on a committed store would write, or look, where nobody else has anything."""
     folder = re.compile(rb"[\"'=\s](/(?:root|home|tmp|Users|mnt|work)/[\w./-]+)")
@@ -114,6 +162,23 @@ def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path, capsys: pytest.
     assert page.startswith("88% (47 to 100)|not trained yet\n") and "| super | 7 | 8 |" in page
     assert list((tmp_path / "figures").glob("*.csv")) and (tmp_path / "tables" / "shares.csv").is_file()
     assert not (tmp_path / "tables" / "of_another_day.csv").exists()
+
+
+def test_a_page_tells_what_is_not_trained_and_what_limits_an_answer(tmp_path: Path) -> None:
+    """Half of a design read as the whole of it: neither the missing runs nor the study's notes stood on the page."""
+    truths = [Truth({"seed": seed, "train.steps": 3000, "eval.every": 500}, 9000) for seed in range(8)]
+    write(truths, tmp_path / "store")
+    stored = open_store(tmp_path / "store").runs()["run_id"].tolist()
+    planned = [{"run_id": run} for run in [*stored[:2], "not trained"]]
+    record = {"argv": ["python", "-m", "sweeps.layers", "--recipient", "1"], "config": {"runs": planned}}
+    (tmp_path / "store" / "sweeps").mkdir(exist_ok=True)
+    (tmp_path / "store" / "sweeps" / "one.json").write_text(json.dumps(record))
+    text = '{{ pending("sweeps.layers") }}|{{ pending("train.steps=5") }}|{{ notes("census") }}|{{ notes("layers") }}|'
+    (tmp_path / "page.md.j2").write_text(text + '{{ table("census", "no such") }}|{{ table("layers", "transplants") }}')
+    unfinished, other, limits, *rest = Page(tmp_path).text().split("|")
+    assert unfinished == "**Not finished:** 1 of 3 planned runs of this section are not in the store yet."
+    assert (other, rest) == ("", ["", "", "Not trained yet."])
+    assert limits.startswith("- ")
 
 
 def test_what_is_no_page_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
+from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from scipy import stats
 
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.proportions import (
+    RARE,
     clopper_pearson,
     clustered_ratio,
     confirmed_ratio,
@@ -23,13 +27,23 @@ from analysis.statistics.resampling import generator
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (18, 2073), (2073, 2073), (1, 1)])
-def test_intervals_equal_scipys(hits: int, n: int) -> None:
-    test = stats.binomtest(hits, n)
-    for ours, method in ((wilson, "wilson"), (clopper_pearson, "exact")):
-        theirs = test.proportion_ci(0.95, method)
-        mine = ours(hits, n)
-        assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), abs=1e-10)
-        assert mine.low <= mine.value <= mine.high
+def test_intervals_are_those_of_their_definitions(hits: int, n: int) -> None:
+    """Wilson (1927): the shares that lie z standard errors from hits / n. Clopper and Pearson (1934): tails of 2.5%."""
+    score, exact = wilson(hits, n), clopper_pearson(hits, n)
+    z = NormalDist().inv_cdf(0.975)
+    middle, half = (hits + z * z / 2) / (n + z * z), z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
+    assert (score.low, score.high) == pytest.approx((middle - half, middle + half), abs=1e-10)
+    assert exact.low == 0 if hits == 0 else stats.binom.sf(hits - 1, n, exact.low) == pytest.approx(0.025)
+    assert exact.high == 1 if hits == n else stats.binom.cdf(hits, n, exact.high) == pytest.approx(0.025)
+    for interval in (score, exact):
+        assert interval.low <= interval.value == hits / n <= interval.high
+
+
+def test_few_misses_have_the_exact_interval_too_as_the_guide_says() -> None:
+    methods = [share(hits, 150).method for hits in (RARE - 1, RARE, 150 - RARE, 151 - RARE)]
+    assert methods == ["Clopper-Pearson", "Wilson", "Wilson", "Clopper-Pearson"]
+    guide = (Path(__file__).parents[2] / "docs/reading-the-report.md").read_text(encoding="utf-8")
+    assert RARE == 5 and "fewer than five hits or fewer than five misses, and all shares of repeats" in guide
 
 
 def test_the_diarys_super_share_has_the_interval_of_18_in_2073() -> None:

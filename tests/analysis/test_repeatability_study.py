@@ -134,14 +134,17 @@ def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it(kind
     assert (test.name, study.about) == (kinds.split(",")[-1], "optim.weight_decay=0.1")
 
 
-def test_equal_bits_are_no_repeat_and_another_processor_is_one() -> None:
+@pytest.mark.parametrize(("path", "kind"), [("auto", "processor"), ("onednn", "path")])
+def test_equal_bits_are_no_repeat_and_another_processor_is_one(path: str, kind: str) -> None:
+    """A repeat on the other path is one of that kind, also if another machine computed it."""
     rng = np.random.default_rng(13)
     seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
     winner = seeds[-1]
-    other = [Truth({**winner.overrides, "replicate": 1}, winner.time, True, numerics="device=cpu;model=other")]
+    again = {**winner.overrides, "replicate": 1, "numerics.path": path}
+    other = [Truth(again, winner.time, True, numerics=f"device=cpu;model=other;products={path}")]
     shard = simulate([*seeds, *other])
     (found,) = ask("repeatability", shard).tests
-    assert (found.name, found.result.pooled.n) == ("processor", 1)
+    assert (found.name, found.result.pooled.n) == (kind, 1)
     runs = shard.all_runs.assign(weights_hash="equal")
     assert "the store has none" in needs("repeatability", Observations(runs, shard.curves))
 
@@ -186,6 +189,35 @@ def test_cells_of_a_cross_beside_a_census_are_no_candidates_by_name() -> None:
     assert len(test.kind.controls) == 48 and test.controls is not None
     assert test.controls.n == 3, "three init seeds"
     assert verdict(test).endswith("together most of their repeats are super")
+
+
+def test_a_seed_that_grok_repeat_trained_longer_stays_in_the_census() -> None:
+    """A store may have records of `--kinds train.steps=N`: the best seeds left the census, 0 of 96 for 4 of 100."""
+    short = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **short}, 2000.0 if s < 4 else 9000.0) for s in range(50)]
+    longer = [Truth({"seed": s, "train.steps": 20_000, "eval.every": 500}, 2000.0) for s in range(4)]
+    store = simulate(seeds + longer)
+    runs = [{"run_id": row(truth).result.run_id} for truth in longer]
+    words = ["python", "-m", "sweeps.repeat", "--best", "4", "--kinds", "train.steps=20000"]
+    store.sweeps = [{"argv": words, "config": {"runs": runs}}]
+    shares = ask("census", store).shares
+    assert (shares["super"].n, shares["super"].value) == (50, 4 / 50)
+
+
+def test_cells_of_a_cross_beside_repeated_seeds_are_neither_candidates_nor_controls() -> None:
+    """They were pooled with the seeds that `grok repeat` chose, and made its controls 47 seeds that nobody drew."""
+    length = {"train.steps": 3000, "eval.every": 100}
+    truths = [Truth({"seed": i, **length}, 2000.0 if i < 3 else 9000.0) for i in range(30)]
+    again = [{"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length} for s in (0, 1, 20, 21) for k in range(4)]
+    truths += [Truth(words, 2000.0 if words["seed"] < 2 else 9000.0) for words in again]
+    for split, init, order in itertools.product(range(4), repeat=3):
+        for replicate in range(2):
+            seeds = {"seeds.split": 70 + split, "seeds.init": 80 + init, "seeds.order": 90 + order}
+            kicked = {"perturb.ulps": 1, "seeds.perturb": replicate}
+            truths.append(Truth({**seeds, **kicked, **length}, 2000.0 if init == 0 else 9000.0))
+    (test,) = ask("repeatability", simulate(truths)).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 0", "seed 1"]
+    assert sorted(unit.name for unit in test.kind.controls) == ["seed 20", "seed 21"]
 
 
 def test_the_first_cells_of_a_cross_that_still_trains_are_no_candidates_by_name() -> None:

@@ -15,7 +15,10 @@ from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.paired import paired
 from analysis.statistics.resampling import generator
 from analysis.studies import ask
+from analysis.studies.search import _ends, _paired, result_of
 from grok.store import DamagedShardWarning, StoreWriter
+
+SEARCH = Path(__file__).parents[2] / "results/search"
 
 
 def trials(n: int, second: bool = False) -> dict[str, Any]:
@@ -145,6 +148,37 @@ def test_shares_are_compared_as_shares(tmp_path: Path) -> None:
     assert "better than the default" in finding.text
     assert finding.estimate.value == 0.25
     assert 0.05 < finding.estimate.low < 0.25 < finding.estimate.high < 0.5
+
+
+def test_what_late_seeds_leave_open_has_no_end(tmp_path: Path) -> None:
+    """A seed that did not generalise is later than the budget, by nobody knows how much: 2 x budget is no time."""
+    data, against = trials(20), json.loads((SEARCH / "quickstart.compared.json").read_text())
+    data["trials"][5]["number"], data["trials"][5]["params"] = 58, against["pinned"]["best"]
+    for trial in data["trials"]:
+        trial["params"].setdefault("model.init_scale", 1.0)
+    study = ask("search", store_of(tmp_path / "store", data, against))
+    (finding,) = [f for f in study.findings if f.label.endswith("against default")]
+    e = finding.estimate
+    assert e is not None and (e.value, e.low, e.high) == (-18.75, -325, np.inf)
+    assert finding.shown == "-18.75 (-325 and above)"
+    assert "Hodges-Lehmann" in finding.text and "7 seeds of the default and 10 of the best" in finding.text
+    sides = {t.name: t.frame for t in study.tables}["comparison_quickstart"].set_index("setting")
+    assert list(sides["high"]) == [850.0, np.inf]
+    page = (SEARCH / "README.md").read_text()
+    assert "Hodges-Lehmann estimate) is -18.75 steps (95%: -325 and above" in page
+    assert all(drawing.png() for drawing in drawings(study))
+
+
+def test_a_default_that_is_always_late_is_a_bound_and_no_unknown_shift() -> None:
+    """All 12 seeds of the default are late: the shift is at least the distance from the budget."""
+    result = result_of(trials(20))
+    result.budget = 1000.0
+    best = np.linspace(300, 800, 12)
+    tested, shown = _paired(result, np.full(12, 2000.0), best)
+    assert shown == "-450 and below"
+    assert (tested.shift.low, tested.shift.value) == (-np.inf, -np.inf)
+    assert -450 < tested.shift.high < -300
+    assert _ends(tested.shift) == f"{tested.shift.high:+.4g} and below"
 
 
 def test_a_best_that_is_the_default_needs_no_comparison(tmp_path: Path) -> None:

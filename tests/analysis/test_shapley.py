@@ -83,7 +83,8 @@ def test_what_layers_explain_one_by_one_covers() -> None:
         additive_share(cells, y, rng)
 
 
-def test_a_table_without_structure_is_told_from_one_with_it() -> None:
+@pytest.mark.slow
+def test_a_table_without_structure_is_told() -> None:
     """Outcomes that differ from combination to combination without a pattern: intervals alone call them clear."""
     rng = generator("shuffled tables")
     x, names = grid(5, 2), list("abcde")
@@ -98,6 +99,11 @@ def test_a_table_without_structure_is_told_from_one_with_it() -> None:
         additive += null.additive_p < 0.05
     assert clear / 60 > 4  # of five layers
     assert max(alarms, additive) <= 8  # 3 expected
+
+
+def test_a_table_with_structure_is_told() -> None:
+    rng = generator("a table with structure")
+    x, names = grid(5, 2), list("abcde")
     y = -x[:, 0] + 0.3 * x[:, 1] * x[:, 2] + rng.normal(0, 0.1, 64)
     null = shuffled(x, y, names, rng)
     assert [n for n in names if null.p[n] < 0.05] == ["a"]

@@ -29,6 +29,17 @@ FEW = [pytest.param(variant, marks=[pytest.mark.slow] * (variant not in FAST)) f
 """All variants, all but a few of them slow."""
 
 
+STOPS_AT_40: dict[str, Any] = {
+    "seed": 1,
+    "precision": "float64",
+    "task": {"operation": "x*y", "modulus": 3, "train_fraction": 0.9, "sequence": "a b ="},
+    "optim": {"lr": 5e-3},
+    "train": {"steps": 90, "batch_size": 3, "stop_when_generalised": True, "stop_horizon": 40, "stop_every": 20},
+    "eval": {"every": 90},
+}
+"""The early stop ends it at step 40, with one layer or two: the validation accuracy is high at steps 20 and 40."""
+
+
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``over`` laid over it, group by group."""
     merged = dict(base)

@@ -21,7 +21,7 @@ from grok.config import ArithmeticConfig
 from grok.errors import CheckpointError
 from grok.records import Checkpoint, Job, Progress, RunResult
 from grok.runs import weights_hash
-from tests.arithmetic.cases import checkpoints, curve, jobs, results, tiny
+from tests.arithmetic.cases import STOPS_AT_40, checkpoints, curve, jobs, results, tiny
 
 
 def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -159,6 +159,16 @@ def test_resuming_equals_never_having_stopped(over: dict[str, Any], at: int) -> 
     assert event.weights_hash == whole.weights_hash
     assert event.curve == whole.curve
     assert event.stop_reason == whole.stop_reason
+
+
+def test_a_resumed_run_keeps_its_early_stop_and_its_clock() -> None:
+    config = tiny(**STOPS_AT_40, checkpoint={"every": 30})
+    checkpoint = checkpoints(config)[0]
+    assert checkpoint.step == 30
+    checkpoint.state["seconds"] = 5000.0
+    (event,) = [e for e in train([Job(run_id="run0", config=config, resume=checkpoint)]) if isinstance(e, RunResult)]
+    assert (event.stop_reason, event.steps) == ("generalised", 40)
+    assert 5000 < event.seconds < 6000
 
 
 def test_a_finished_run_is_extended_from_its_checkpoint() -> None:

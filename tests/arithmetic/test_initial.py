@@ -103,6 +103,9 @@ def test_perturbation_is_ulp_sized() -> None:
         one_ulp = (torch.nextafter(tensor, tensor * 2) - tensor).abs().double()
         assert (gap <= one_ulp * 1.0001).all()
         assert bool((gap > 0).any()) == (name in drawn(tiny()))
+        if name in drawn(tiny()):  # each tensor by draws of its own
+            stream = Stream("perturb", tiny().stream_seeds().perturb).at(name)
+            assert torch.equal(moved[name], move_by_ulps(tensor, 1, stream))
 
 
 def test_moving_by_ulps_keeps_signs_and_zero() -> None:

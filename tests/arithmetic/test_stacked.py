@@ -18,7 +18,7 @@ from grok.config import ArithmeticConfig, identify
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult
 from tests.arithmetic import cases
-from tests.arithmetic.cases import checkpoints, curve, jobs, merge, results
+from tests.arithmetic.cases import STOPS_AT_40, checkpoints, curve, jobs, merge, results
 
 
 def tiny(**over: Any) -> ArithmeticConfig:
@@ -94,6 +94,14 @@ def test_a_stack_keeps_and_resumes_checkpoints_as_the_loop_does() -> None:
         assert resumed.curve == whole.curve
 
 
+def test_a_stack_makes_every_checkpoint_that_is_kept_for_good() -> None:
+    config = tiny(checkpoint={"keep_every": 5})
+    stacked = [
+        e.step for e in train_stacked(jobs(config), lanes=2, stop=never, device="cpu") if isinstance(e, Checkpoint)
+    ]
+    assert stacked == [c.step for c in checkpoints(config)] == [5, 10, 15, 20]
+
+
 def test_only_lanes_that_are_due_are_evaluated() -> None:
     often, seldom = tiny(seed=1, eval={"every": 2}), [tiny(seed=s, eval={"every": 24}) for s in range(2, 9)]
     stack = Stack(jobs(often, *seldom), lanes=8, device=torch.device("cpu"))
@@ -150,14 +158,7 @@ def test_a_stop_leaves_a_checkpoint_of_every_lane_from_which_it_goes_on() -> Non
 
 
 def test_early_stop_in_stacked_lanes_is_that_of_looped_ones() -> None:
-    config = tiny(
-        seed=1,
-        precision="float64",
-        task={"operation": "x*y", "modulus": 3, "train_fraction": 0.9, "sequence": "a b ="},
-        optim={"lr": 5e-3},
-        train={"steps": 90, "batch_size": 3, "stop_when_generalised": True, "stop_horizon": 40, "stop_every": 20},
-        eval={"every": 90},
-    )
+    config = tiny(**STOPS_AT_40)
     (looped,), (stacked,) = results(config), run_stacked(config, lanes=2)
     assert (stacked.stop_reason, stacked.steps) == (looped.stop_reason, looped.steps) == ("generalised", 40)
 

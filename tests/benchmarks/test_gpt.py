@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import gpt
+from benchmarks import device_stages, gpt
+from benchmarks.our_gpt import OurLoop, our_config
 from benchmarks.plain_gpt import SHAPES, PlainGPT, PlainLoop
 from grok.gpt.model import parameter_count
 from grok.text.corpus import Corpus
@@ -25,18 +26,20 @@ def test_both_loops_train_the_same_model(name: str, fables: Corpus) -> None:
     shape = SHAPES[name]
     with torch.device("meta"):
         plain = PlainGPT(shape, 50_257, torch.Generator())
-    config = gpt.our_config(shape, fables, 1, 20, "float32", False)
+    config = our_config(shape, fables, 1, 20, "float32", False)
     ours = parameter_count(config.model, vocab_size=50_257)
     assert sum(p.numel() for p in plain.parameters()) == ours
     if name == "gpt2":
         assert ours == 124_439_808 - (12 * (3 + 1 + 4 + 1 + 2) + 1) * 768  # GPT-2 without its biases
+        bytewise = parameter_count(config.model, vocab_size=257)  # the device's day has no other tokeniser
+        assert f"({bytewise / 1e6:.0f} million parameters" in (device_stages.gpt.__doc__ or "")
 
 
 @pytest.mark.parametrize("precision", ["bf16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_both_loops_learn_alike(fables: Corpus, precision: str) -> None:
     shape = replace(SHAPES["gpt2"], layers=2, heads=2, width=32, tokens=24, batch=4, lr=1e-2, warmup=5)
     plain = PlainLoop(shape, fables, "cpu", 60, precision, compiled=False)
-    ours = gpt.OurLoop(shape, fables, "cpu", 1, 60, precision, compiled=False)
+    ours = OurLoop(shape, fables, "cpu", 1, 60, precision, compiled=False)
     losses = []
     for loop in (plain, ours):
         before = gpt.validation_loss(loop.model, fables, shape, "cpu")
@@ -45,3 +48,57 @@ def test_both_loops_learn_alike(fables: Corpus, precision: str) -> None:
         losses.append(gpt.validation_loss(loop.model, fables, shape, "cpu"))
         assert losses[-1] < before - 0.5
     assert losses[0] == pytest.approx(losses[1], abs=0.2)
+
+
+def measured(name: str, ms: float) -> gpt.Contender:
+    ours = {"data_wait": 0.004, "checkpoint_seconds": 0.05} if name.startswith("ours") else {}
+    return gpt.Contender(name, [], [9 * ms, ms, ms], [1.0] * 3, {"val_loss": 1.7, "memory": 400.0, **ours})
+
+
+def page(corpus: Corpus, names: dict[str, float], *words: str) -> str:
+    arguments = gpt.arguments_of(["--data", str(corpus.path), *words])
+    return gpt.page([measured(name, ms) for name, ms in names.items()], arguments)
+
+
+def test_the_page_says_what_was_measured_on_which_data(fables: Corpus) -> None:
+    text = page(fables, {"plain loop": 60.0, "ours, float32": 40.0})
+    assert f"Data: fables, {fables.vocab_size} ids, corpus {fables.hash}." in text
+    shape = SHAPES["char"]
+    parameters = parameter_count(our_config(shape, fables, 1, 20, "float32", False).model, vocab_size=fables.vocab_size)
+    assert f"{parameters:,} parameters" in text
+    assert "| ours, float32 | 40.0 | 19,200 |" in text and "| 1.50 (1.50 to 1.50) |" in text
+
+
+def test_processor_time_gives_no_rates(fables: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    text = page(fables, {"plain loop": 60.0, "ours, float32": 40.0}, "--clock", "cpu")
+    assert "tokens/s" not in text and "GFLOP/s" not in text
+    assert "| ours, float32 | 40.0 | 1.700 | 1.50 (1.50 to 1.50) | 1 | 400 |" in text
+    for more in (["--processes", "2"], ["--threads", "2"], ["--device", "cuda"]):
+        with pytest.raises(SystemExit):
+            gpt.arguments_of(["--data", "DIR", "--clock", "cpu", *more])
+        assert "processor time leaves out waiting" in capsys.readouterr().err
+
+
+def test_only_known_names_with_one_of_ours_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    for names, message in (("ours, flaot32", "'ours, flaot32': expected"), ("plain loop", "needs one of ours")):
+        with pytest.raises(SystemExit):
+            gpt.arguments_of(["--data", "DIR", "--only", names])
+        assert message in capsys.readouterr().err
+
+
+def test_a_ratio_needs_the_plain_loop_of_the_same_form(fables: Corpus) -> None:
+    text = page(fables, {"ours, float32": 60.0, "ours, bf16, compiled": 40.0})
+    assert [line.split(" | ")[5] for line in text.splitlines() if line.startswith("| ours")] == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [("NVIDIA H100 80GB HBM3", "989"), ("NVIDIA H100 PCIe", None), ("NVIDIA GeForce RTX 4090", "165")],
+)
+def test_a_share_of_the_peak_is_that_of_this_form(
+    device: str, peak: str | None, fables: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpt, "device_model", lambda _: device)
+    text = page(fables, {"plain loop, bf16, compiled": 60.0, "ours, bf16, compiled": 40.0}, "--device", "cuda")
+    assert ("MFU" in text) is (peak is not None)
+    assert peak is None or f"% of {peak} TFLOP/s" in text

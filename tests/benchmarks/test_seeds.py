@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.seeds import contender, flops_of, main, phases_of_a_step, product_rates
+from benchmarks.seeds_page import operations, page
 from benchmarks.seeds_profile import described, rows_of_a_step
 from benchmarks.settings import default_config
 
@@ -19,6 +20,7 @@ REGIME: dict[str, Any] = {
     "train": {"batch_size": 24},
     "numerics": {"compile": False},
 }
+SECTIONS = ("Targets", "The floor", "Where a step's time goes", "Profile of a step", "Cost against size")
 
 
 def test_every_contender_steps() -> None:
@@ -49,6 +51,29 @@ def test_the_profile_names_the_parts_of_a_step() -> None:
     assert described(kernel.format("cat"), []) == "other fused kernels"
 
 
+def test_a_product_by_onednn_counts_once_with_its_operations() -> None:
+    rows = {row["what"]: row for row in rows_of_a_step(1, {**REGIME, "numerics": {"compile": False, "path": "onednn"}})}
+    assert rows["product (71, 16) x (16, 24)"]["calls"] == 2
+    assert operations(described("mkldnn::_linear_pointwise", [[1471, 512], [128, 512], []])) == 2 * 1471 * 512 * 128
+
+
+def test_a_stored_measurement_has_a_page_that_names_each_plain_loop() -> None:
+    (stored,) = (Path(__file__).parents[2] / "results/benchmarks").glob("*-seeds.json")
+    text = page(json.loads(stored.read_text()), {}, "0a03c84")
+    for section in SECTIONS:
+        assert f"\n## {section}\n" in text
+    for row in (
+        "| times the plain loop, one process, 2 threads | 10 | 4.71 | **missed** |",
+        "| times the plain loop, 2 processes | 10 | 4.04 | **missed** |",
+        "| times the plain loop, 2 processes, memory as ours | 10 | 3.95 | **missed** |",
+    ):
+        assert row in text and row in stored.with_suffix(".md").read_text()
+    assert "7.5 times as fast as the plain loop, 2 processes;" in text
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "4.7 times [4.5, 4.9] that of one process with two threads" in readme
+    assert "4.0 times [3.9, 4.3] that of two processes" in readme
+
+
 def test_rates_and_operations_of_the_floor_are_positive() -> None:
     config = default_config(**REGIME)
     assert flops_of(config) > 0
@@ -61,7 +86,7 @@ def test_the_whole_page(tmp_path: Path) -> None:
     main([*tiny, "--regime", json.dumps(REGIME), "--out", str(tmp_path)])
     (written,) = tmp_path.glob("*-seeds.md")
     text = written.read_text()
-    for section in ("Targets", "The floor", "Where a step's time goes", "What eats the rest", "Cost against size"):
+    for section in SECTIONS:
         assert f"\n## {section}\n" in text
     for row in (
         "plain loop, one process",

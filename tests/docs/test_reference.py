@@ -8,6 +8,7 @@ import pytest
 
 from docs.generate import FOLDER, PAGES
 from grok.arithmetic import outcome
+from grok.cli.reference import run_help
 from grok.config.fields import takes_null
 from grok.config.load import config_columns
 from grok.store.dictionary import RUNS, TABLES, describe
@@ -19,6 +20,22 @@ from tests.docs.pages import ROOT
 def test_a_generated_page_is_fresh(page: str) -> None:
     kept = (FOLDER / page).read_text(encoding="utf-8")
     assert kept == PAGES[page](), f"docs/reference/{page} is stale: make docs (or python -m docs.generate) writes it"
+
+
+def test_settings_have_the_default_that_is_declared() -> None:
+    """A config works out what a null leaves open: the page must not call that the default."""
+    page = PAGES["settings.md"]()
+    for name in ("dropout_embedding", "dropout_residual", "dropout_attention"):
+        assert f"| `model.{name}` | `null` |" in page
+        assert f"  model.{name}=null" in run_help(["mode=gpt", name])
+    (gpt,) = re.findall(r"\| `model.d_ff` \| `null` \|", page)
+    assert page.index(gpt) > page.index("mode=gpt")
+
+
+def test_settings_that_choose_the_numerics_are_said_to() -> None:
+    page = PAGES["settings.md"]()
+    for name in ("train.parallel", "train.recompute"):  # fsdp, and masks of fused dropout, are in the tag
+        assert re.search(rf"^\| `{name}` .* \| numerics tag \|", page, re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -110,6 +110,8 @@ def test_an_extended_and_an_early_stopped_run_are_trained_from_their_first_step(
         (("--again", "{run}", "--store", "S", "data.path=D"), "data.path=D cannot be given with --again"),
         (("--again", "{run}", "--store", "S", "device=tpu"), "device='tpu' is not known"),
         (("--again", "{run}", "--store", "S", "numerics.compile=7"), "numerics.compile=7: int given"),
+        (("--again", "{run}", "--store", "S", "device=cpu,cuda"), "device=cpu,cuda: expected one value"),
+        (("--again", "{run}", "--store", "S", "numerics.compile=²"), "'numerics.compile=²' cannot be read"),
         (("--again", "{run}"), "--store"),
         (("-m", "--again", "{run}", "--store", "S"), "-m"),
     ],
@@ -155,6 +157,20 @@ def test_a_language_model_needs_its_corpus(
     ended = door(*words, f"data.path={dirty.path}")
     assert ended.status == 2 and "is not the one that run" in ended.err
     assert verdict(door(*words, f"data.path={corpus.path}").out) == "same bits"
+
+
+def test_corpora_that_moved_are_given_as_text(
+    door: Door, corpus: Corpus, settings: Callable[..., GptConfig], tmp_path: Path
+) -> None:
+    for folder in ("0123", "1e3"):
+        shutil.copytree(corpus.path, folder)
+    language_model(settings(train__steps=7, data__path="0123", data__corpora={"b": "1e3"}), corpus)
+    Path("0123").rename("2024_11")
+    Path("1e3").rename("moved")
+    words = ("--again", only_run()[:6], "--store", "S", "data.path=2024_11")
+    for corpora in ("data.corpora={b:moved}", "data.corpora.b=moved"):
+        ended = door(*words, corpora)
+        assert (ended.status, verdict(ended.out)) == (0, "same bits"), ended
 
 
 def test_both_branches_of_a_rollback_have_the_same_bits(

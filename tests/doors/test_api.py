@@ -7,11 +7,13 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import grok
 from grok.api import _as_words
+from grok.cli.compose import values_of
 from grok.store import StoreWriter
 from tests.analysis.simulate import census, write
 from tests.doors.conftest import TINY, Door, environment
@@ -100,6 +102,23 @@ def test_values_are_typed_as_people_type_them() -> None:
         "experiment=gpt/shakespeare_char", "data.path='my data'", "seeds.layers={head:1}", "resume.run=null",
         "eval.metrics=['fourier'],[]".replace("'", ""), "precision=float32,float64",
     ]  # fmt: skip
+
+
+def test_text_stays_text_and_numbers_may_be_given_as_text() -> None:
+    given = {"store": "2024_11", "eval__prompt": ["1e3", "true", "x\\d+"], "optim__lr": "1e-3", "seed": "7"}
+    words = _as_words({**given, "resume__run": "12345e67", "task__plugin": {"_target_": "a.b", "size": "1e3"}})
+    assert values_of([word for word in words if "eval.prompt" not in word]) == {
+        "store.path": "2024_11", "optim.lr": 1e-3, "seed": 7, "resume.run": "12345e67",
+        "task.plugin": {"_target_": "a.b", "size": "1e3"},
+    }  # fmt: skip
+    assert words[1] == "eval.prompt='1e3','true','x\\d+'"
+
+
+def test_arrays_are_values_to_sweep_over() -> None:
+    settings = {"optim__lr": np.geomspace(1e-4, 1e-2, 3), "seed": np.arange(3), "replicate": pd.Series([1, 2])}
+    assert _as_words(settings) == ["optim.lr=0.0001,0.001,0.01", "seed=0,1,2", "replicate=1,2"]
+    with pytest.raises(grok.GrokError, match=r"seed=\[\] is empty"):
+        _as_words({"seed": np.arange(0)})
 
 
 class TestStudies:

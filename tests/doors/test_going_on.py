@@ -103,6 +103,18 @@ def test_weights_asked_for_too_late_are_not_promised(door: Door) -> None:
     assert "1 stored run kept no weights" in late.out and "force=true" in late.out
 
 
+def test_measurements_asked_for_too_late_are_not_promised(door: Door) -> None:
+    assert door(*TINY, "store.path=S", "eval.metrics=[logits]", "checkpoint.keep_every=2").status == 0
+    same = door(*TINY, "store.path=S", "eval.metrics=[logits]", "checkpoint.keep_every=4", "dry_run=true")
+    assert "did without" not in same.out + door(*TINY, "store.path=S", "dry_run=true").out
+    words = ("eval.metrics=[logits,gradient]", "checkpoint.keep=true", "checkpoint.keep_every=3")
+    for how in (("dry_run=true",), ()):
+        late = door(*TINY, "store.path=S", *words, *how)
+        assert late.status == 0
+        assert f"Note: 1 stored run did without {', '.join(words)}; add force=true" in late.out
+    assert "did without" not in door(*TINY, "store.path=S", *words, "force=true", "dry_run=true").out
+
+
 def test_kept_weights_are_no_checkpoint_to_go_on_from(door: Door) -> None:
     assert door(*TINY, "store.path=S", "save=final").status == 0
     longer = door(*TINY, "store.path=S", "save=final", "train.steps=9")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
-from tests.doors.conftest import TINY, Door
+from tests.doors.conftest import TINY, Door, Ended
 
 MINE = """# @package _global_
 defaults:
@@ -33,8 +34,25 @@ def test_the_settings_of_a_sweep_are_printed_with_what_it_sweeps(door: Door) -> 
     assert "  lr: 0.02" in lines
 
 
+def axes(ended: Ended) -> list[str]:
+    return [line.removeprefix("#   ") for line in ended.out.splitlines() if line.startswith("#   ")]
+
+
+def test_a_word_replaces_the_axis_of_the_named_sweep(door: Door, tmp_path: Path) -> None:
+    assert axes(door("-m", "--cfg", "job", "sweep=census", "seed=range(0,5)")) == ["seed=range(0,5)"]
+    assert axes(door("-m", "--cfg", "job", "sweep=census", "seed=5", "optim.lr=1,2")) == ["optim.lr=1,2"]
+    (tmp_path / "mine/sweep").mkdir(parents=True)
+    (tmp_path / "mine/sweep/wide.yaml").write_text(
+        "# @package _global_\nhydra:\n  sweeper:\n    params:\n      seed: 1,2\n"
+    )
+    assert axes(door("-m", "--cfg", "job", "--config-dir", "mine", "sweep=wide")) == ["seed=1,2"]
+    (tmp_path / "mine/sweep/none.yaml").write_text("# @package _global_\nseed: 3\n")
+    ended = door("-m", "--cfg", "job", "--config-dir", "mine", "sweep=none")
+    assert axes(ended) == [] and "\nseed: 3\n" in ended.out
+
+
 def test_a_launcher_is_answered_with_the_executor_to_use(door: Door) -> None:
-    for launcher, executor in (("submitit_slurm", "slurm"), ("joblib", "loky"), ("ray", "ray")):
+    for launcher, executor in (("submitit_slurm", "slurm"), ("joblib", "loky"), ("ray", "ray"), ("basic", "loky")):
         ended = door(*TINY, "-m", "seed=1,2", f"hydra/launcher={launcher}")
         assert ended.status == 2 and f"executor={executor} " in ended.err and ended.err.count("\n") == 1
 
@@ -116,3 +134,36 @@ def test_settings_are_composed_no_more_often_than_needed(
     ended = door(*words, *TINY, "dry_run=true")
     assert ended.status == 0 and f"{1 + (len(words) > 1)} planned" in ended.out
     assert len(composed) == times
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        # a batch or job would replace the outcome of the one before: a failure, Ctrl-C and rows were lost
+        (["-m", "seed=1,2", "hydra.sweeper.max_batch_size=1"], "hydra.sweeper.max_batch_size=1: .* one plan"),
+        (["-m", "seed=1,2", "hydra/launcher=basic", "hydra/sweeper=basic"], "hydra/launcher=basic: .*executor="),
+        # what jobs have, and a plan has not
+        (["-m", "seed=1,2", "+hydra.job.env_set.FOO=1"], "hydra.job.env_set: .*FOO=1 grok sweep"),
+        (["-m", "hydra/sweeper=lanes_optuna", "+study=base", "+hydra.job.env_set.FOO=1"], "hydra.job.env_set: "),
+        (["-m", "seed=1,2", "+hydra.job.env_copy=[PATH]"], "hydra.job.env_copy: "),
+        (["-m", "seed=1,2", "hydra.job.chdir=true"], "hydra.job.chdir=true: .*store.path"),
+        (["--experimental-rerun", "x"], "--experimental-rerun .*expected --again RUN"),
+        (["-m", "model.layers=range(1,3),5"], "model.layers=range\\(1,3\\),5: a range among other values"),
+    ],
+)
+def test_what_a_plan_cannot_do_is_refused(door: Door, tmp_path: Path, words: list[str], says: str) -> None:
+    ended = door(*TINY, *words)
+    assert ended.status == 2 and re.search(says, ended.err) and ended.err.count("\n") == 1, ended
+    assert not (tmp_path / "results").exists(), "a store was made"
+
+
+def test_settings_of_a_filter_that_runs_have_not_are_named(door: Door) -> None:
+    words = (*TINY, "-m", "optim.grokfast_alpha=0.9,0.98", "dry_run=true")
+    assert "optim.grokfast=none do not use optim.grokfast_alpha: " in door(*words).out
+    assert "do not use" not in door(*words, "optim.grokfast=ema").out
+
+
+def test_a_search_takes_no_tag_that_it_would_ignore(door: Door) -> None:
+    search = ["-m", "hydra/sweeper=lanes_optuna", "+study=base", *TINY, "dry_run=true"]
+    ended = door(*search, "optim.lr=tag(log,range(1e-3,1e-1,1e-3))")
+    assert ended.status == 2 and "tag log has no meaning here, expected tag(log,interval(LOW,HIGH))" in ended.err, ended

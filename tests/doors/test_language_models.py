@@ -14,6 +14,7 @@ import torch
 
 from analysis import report
 from grok.checkpoint import checkpoint_steps, load_weights, run_folder, save_checkpoint
+from grok.cli.presets import gpt_settings
 from grok.execute import worker
 from grok.gpt.training.stability import abandoned_id
 from grok.records import Checkpoint
@@ -55,6 +56,29 @@ def test_an_override_that_changes_nothing_is_named(door: Door, fables: Path) -> 
     assert "the preset has optim.betas=[0.9,0.99], train.batch_size=12 already: nothing is changed by that" in said
     assert "already" not in door(*planned, "optim.lr=2e-3").out
     assert "already" not in door(*planned, "-m", "seed=0,1").out  # one of two values is not idle
+
+
+def test_the_length_that_is_said_is_the_one_that_is_trained(door: Door, fables: Path, tmp_path: Path) -> None:
+    planned = (*PRESET, "dry_run=true", f"data.path={fables}")
+    said = door(*planned, "train.tokens=7680").out.splitlines()[0]
+    assert "train.steps=10 (preset " in said and "train.tokens=7680" in said
+    for length in ("train.tokens=7680", "train.epochs=0.01"):
+        refused(door(*planned, "train.steps=7", length), says=["train.steps=7 and " + length], folder=tmp_path)
+
+
+def test_a_word_that_replaces_what_a_sweep_has_is_not_called_idle(door: Door, fables: Path) -> None:
+    words = ("-m", "sweep=spikes_warmup", "mode=gpt", "experiment=gpt/tinystories_sample", f"data.path={fables}")
+    rate = gpt_settings(["mode=gpt", "experiment=gpt/tinystories_sample"]).optim.lr
+    ended = door(*words, f"optim.lr={rate}", "dry_run=true")  # the sweep's file has another rate
+    assert ended.status == 0 and "nothing is changed by that" not in ended.out, ended
+
+
+def test_a_compiled_run_needs_batches_of_one_shape_before_any_store_is_made(
+    door: Door, fables: Path, tmp_path: Path
+) -> None:
+    words = (*PRESET, f"data.path={fables}", "train.batch_size=6", "train.micro_batch=4", "dry_run=true")
+    refused(door(*words, "numerics.compile=true"), says=["train.micro_batch=4 does not divide [6]"], folder=tmp_path)
+    assert door(*words, "numerics.compile=false").status == 0
 
 
 def test_where_things_are_is_no_part_of_a_preset(door: Door, fables: Path) -> None:

@@ -9,7 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from grok.cli.compose import values_of
 from grok.cli.store import main as store_main
 from grok.cli.words import quoted
 from grok.cli.words import store_as_setting as store_words
@@ -106,6 +109,29 @@ def test_a_dollar_in_the_name_of_a_store(door: Door, tmp_path: Path) -> None:
     assert store_words(["--store", "a/${x}"]) == [r"store.path='a/\${x}'"]
     ended = door("--store", "a/${x}/b", "dry_run=true")
     assert (ended.status, ended.last) == (0, "Nothing was trained (dry_run=true). The store would be a/${x}/b.")
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        *(("store.path", name) for name in ("2024_11_21", "1.10", "inf", ".5", "-1", "é")),
+        *(("--store", name) for name in ("2024_11_21", "1e3", "null", "true", "a\\b", "a\\", "é")),
+    ],
+)
+def test_a_store_has_the_name_that_was_typed(door: Door, option: str, name: str) -> None:
+    """To Hydra 2024_11_21 is the number 20241121, and 1.10 is 1.1."""
+    ended = door(*([option, name] if option == "--store" else [f"{option}={name}"]), "dry_run=true")
+    assert ended.last.endswith(f" The store would be {name}."), ended
+
+
+@given(text=st.text("ab1.'\"\\${}x,= ", max_size=12) | st.text(st.characters(exclude_categories=["Cs", "Cc"])))
+def test_quoted_text_comes_back(text: str) -> None:
+    words = [f"data.path={quoted(text)}"]
+    assert values_of(words) == {"data.path": text}
+
+
+def test_a_map_of_folders_keeps_their_names() -> None:
+    assert values_of(["data.corpora.b=2024_11_21"]) == {"data.corpora.b": "2024_11_21"}
 
 
 def test_what_may_be_meant_is_a_setting_of_this_mode(door: Door) -> None:

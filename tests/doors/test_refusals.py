@@ -28,6 +28,8 @@ CASES = {
         ["experiment=../x is a path", "below conf/experiment/"],
     ),
     "a sweep without -m": (["sweep=census"], ["sweep=census", "many runs", "-m"]),
+    "two named sweeps": (["-m", "sweep=census,init_alone"], ["sweep=census,init_alone", "one named sweep per command"]),
+    "a choice of named sweeps": (["-m", "sweep=choice(census)"], ["sweep=choice(census)", "one named sweep"]),
     "section as value": (["task=3"], ["task=3", "group of settings", "modulus"]),
     # wrong types
     "text for number": (["train.steps=many"], ["train.steps='many'", "expected a whole number"]),
@@ -107,6 +109,11 @@ CASES = {
     ),
     "set-up of the other mode": (["mode=gpt", "experiment=nanda"], ["experiment=nanda is no preset of mode=gpt"]),
     "preset of the other mode": (["mode=arithmetic", "experiment=gpt/gpt2_117m"], ["is a preset of mode=gpt"]),
+    "threads": (
+        ["experiment=gpt/shakespeare_char", "train.threads=1099511627776"],
+        ["train.threads=1099511627776", "at most 4096"],
+    ),
+    "epochs": (["experiment=gpt/shakespeare_char", "train.epochs=1e30"], ["train.epochs=1e+30", "at most 1000000"]),
     "gpt without its data": (
         ["mode=gpt", "experiment=gpt/shakespeare_char", "data.path=nowhere"],
         ["nowhere has no prepared corpus", "grok prepare"],

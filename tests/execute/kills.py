@@ -230,14 +230,15 @@ def page(results: list[Kill | Outcome], machine: dict[str, Any], words: str, sec
         f"torch {machine['torch_version']}, {seconds / 60:.0f} minutes.",
         "",
         f"Sweeps of {RUNS} runs of 200 steps on two workers, checkpointed every 40 steps, flushed every half second. "
-        f"Each was killed at a random moment of its first {LONGEST:.0f} seconds and given again until it was through; "
-        "then its store was compared with that of an undisturbed sweep, row by row and bit by bit, times and hosts "
-        "aside.",
+        f"Each was killed at a random moment of its first {LONGEST:.0f} seconds and given again until it was through "
+        "(a few were through before the first one); then its store was compared with that of an undisturbed sweep, row "
+        "by row and bit by bit, times and hosts aside.",
         "",
         "| what | how many |",
         "|---|---|",
         f"| kills | {len(kills)} |",
-        f"| sweeps they were spread over | {len(outcomes)} |",
+        f"| sweeps that were killed | {len({k.sweep for k in kills})} |",
+        f"| sweeps that ended before their first kill | {sum(not o.kills for o in outcomes)} |",
         f"| finished runs lost | {sum(k.lost for k in kills) + sum(o.missing for o in outcomes)} |",
         f"| runs counted twice | {sum(k.doubled for k in kills) + sum(o.doubled for o in outcomes)} |",
         f"| stores that differ from the undisturbed one | {sum(not o.equal for o in outcomes)} |",

@@ -53,6 +53,7 @@ print(agreed, " hg" in found)
 """
 
 
+@pytest.mark.slow
 def test_tensors_lie_where_large_pages_were_asked_for() -> None:
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[never]" in setting.read_text():

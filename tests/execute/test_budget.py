@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grok import plan
 from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
 from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
 from grok.execute.planned import name_runs
+from grok.gpt.initial import build_model
+from grok.gpt.logging.log import Log
+from grok.gpt.training.optimizer import batch_ramp
 from grok.gpt.training.schedules import Ramp
 from grok.text.corpus import Corpus, open_corpus
 from grok.text.preparation import Request, prepare
@@ -73,3 +78,25 @@ def test_the_steps_of_a_ramp_are_the_first_that_consume_enough(
     ramp = Ramp(first, increment, samples, first + increments * increment)
     steps = ramp.steps(wanted)
     assert ramp.consumed(steps) >= wanted > ramp.consumed(steps - 1)
+
+
+def test_a_ramp_is_in_the_tokens_of_the_plan_and_of_the_first_lines(
+    corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """10 steps of 12 sequences are 7,680 tokens; with the ramp they are fewer, and more steps take as many."""
+    preset = ["experiment=gpt/shakespeare_char", f"data.path={corpus.path}"]
+    assert plan.main([*preset, "train.steps=10"]) == 0
+    assert "7,680 = 10 steps of 768\n" in capsys.readouterr().out
+    assert plan.main([*preset, "train.steps=10", "train.batch_ramp=[4,4,40]"]) == 0
+    # 5 steps of 4 sequences, 3 of 8 (44 sequences), then 12
+    assert f"{64 * (5 * 4 + 3 * 8 + 2 * 12):,} in 10 steps of up to 768\n" in capsys.readouterr().out
+    assert plan.main([*preset, "train.steps=10", "train.context_ramp=[16,16,40]"]) == 0
+    assert "at most 7,680 in 10 steps of up to 768\n" in capsys.readouterr().out
+
+    words = ["train.steps=10", "train.batch_ramp=[4,4,40]", "numerics.compile=false"]
+    config = gpt_settings(["mode=gpt", *preset, *words])
+    model = build_model(config, vocab_size=corpus.vocab_size, device=torch.device("cpu"), dtype=torch.float32)
+    log = Log("a" * 20, config, corpus, model, torch.device("cpu"), from_step=0)
+    log.start("", [], batch_ramp(config).consumed(10))
+    tokens = corpus.split("train")["tokens"]
+    assert f"10 steps of up to 768 tokens are {4352 / tokens:.2f} epochs of {tokens:,}" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from grok.execute.planned import PlannedRun
 from grok.plugins import activate, code_of
 from grok.store import StoreWriter, open_store
 from grok.store.rerun import rerun_command
-from grok.store.testing import example_rows
+from grok.store.testing import example_rows, failed
 from tests.arithmetic.cases import tiny
 from tests.doors.conftest import TINY, Door
 from tests.doors.conftest import door as door
@@ -95,6 +95,20 @@ def test_runs_are_written_while_others_train() -> None:
         logs._write()
         logs._write()
         assert set(names("lines")) == {row.identity.run_id for row in rows[:2]}
+
+
+def test_a_run_that_failed_before_is_written_when_it_is_trained_again() -> None:
+    activate(code_of(".", ["mine.Lines"]))
+    (row,) = example_rows([0])
+    runs = [PlannedRun(tiny(log={"plugin": {"_target_": "mine.Lines"}}), row.identity)]
+    with StoreWriter("S") as writer:
+        writer.commit([failed(row)])
+        logs = RunLogs(open_store("S"), runs, lambda line: None)
+        logs._write()
+        assert not Path("lines").exists()
+        writer.commit([row])
+        logs._write()
+    assert lines(row.identity.run_id)[-1] == {"status": "completed"}
 
 
 def test_a_log_that_fails_is_said_once_and_costs_no_run(door: Door) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from grok.arithmetic.program import EVALUATION_ROWS
 from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.errors import ConfigError
+from grok.execute import refusals
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
 from grok.execute.plan import make_plan, shared_settings
@@ -62,6 +63,25 @@ def test_force_takes_the_next_free_replicate(tmp_path: Path) -> None:
     (run,) = make_plan(name_runs([tiny(0, force=True)]), store).to_train
     assert run.config.replicate == 2
     assert run.identity.trajectory_id == twice[0].identity.trajectory_id
+
+
+@pytest.mark.parametrize(
+    ("keep_every", "metrics", "extends"), [(3, ["circuit"], False), (3, [], True), (0, ["circuit"], True)]
+)
+def test_no_run_goes_on_from_another_one_without_the_weights_that_it_must_measure(
+    tmp_path: Path, keep_every: int, metrics: list[str], extends: bool
+) -> None:
+    """Those up to the shorter run's end are in that one's folder."""
+    settings_of_both: dict[str, Any] = {
+        "save": "final",
+        "checkpoint": {"keep": True, "keep_every": keep_every},
+        "eval": {"metrics": metrics},
+    }
+    short, long = name_runs([tiny(0, train={"steps": steps}, **settings_of_both) for steps in (6, 12)])
+    store = stored(tmp_path / "S", [short])
+    (tmp_path / "S" / "checkpoints" / short.run_id / "00000001-step-6").mkdir(parents=True)
+    (planned,) = make_plan([long], store).to_train
+    assert planned.extends == (short.run_id if extends else None)
 
 
 def test_runs_are_labelled_by_what_tells_them_apart() -> None:
@@ -119,6 +139,24 @@ def test_a_damaged_record_of_a_sweep_is_no_condition(tmp_path: Path) -> None:
 def test_settings_of_the_command_have_one_value(name: str, values: tuple[object, object]) -> None:
     with pytest.raises(ConfigError, match=f"{name} differs"):
         shared_settings([tiny(i, **{name: value}) for i, value in enumerate(values)])
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "second", "said"),
+    [
+        ("cpu", 1, {"precision": "tf32"}, "precision=tf32 needs a GPU"),
+        ("auto", 0, {"precision": "tf32"}, "precision=tf32 needs a GPU"),
+        ("cuda", 1, {"eval": {"metrics": ["fourier"]}}, "stacked lanes do not carry eval.metrics"),
+    ],
+)
+def test_what_a_device_lacks_is_refused_for_every_run(
+    monkeypatch: pytest.MonkeyPatch, device: str, gpus: int, second: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr(refusals, "visible_gpus", lambda: gpus)
+    runs = name_runs([tiny(0, device=device), tiny(0, device=device, **second)])
+    with pytest.raises(ConfigError, match=said):
+        refusals.refuse_impossible(runs[0].config, runs, None)
+    refusals.refuse_impossible(runs[0].config, runs[:1], None)
 
 
 def test_no_run_is_refused() -> None:

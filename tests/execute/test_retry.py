@@ -151,6 +151,34 @@ def test_a_stop_leaves_the_rest(tmp_path: Path) -> None:
     assert len(executor.started) == 2
 
 
+class Fatal(LossyExecutor):
+    """The first group meets an error that no run is at fault for."""
+
+    def __init__(self, workers_go_on: bool) -> None:
+        super().__init__(2, set(), set())
+        self.workers_go_on = workers_go_on
+
+    def wait(self, tickets: Sequence[str], seconds: float) -> Sequence[str]:
+        return tickets[:1]
+
+    def result(self, ticket: str) -> GroupReport:
+        if ticket != self.started[0].name:
+            return super().result(ticket)
+        self._flying.remove(self.started[0])
+        return GroupReport(fatal="the disk is full", workers_go_on=self.workers_go_on)
+
+
+@pytest.mark.parametrize("workers_go_on", [False, True])
+def test_a_fatal_error_of_one_worker_stops_the_others(tmp_path: Path, workers_go_on: bool) -> None:
+    executor, said = Fatal(workers_go_on), list[str]()
+    runner = runner_of(executor, tmp_path / "live" / "sweep", tell=said.append)
+    totals = runner.run(lane_groups(RUNS, workers=2))
+    assert totals.fatal == "the disk is full"
+    assert len(executor.started) == 2
+    assert runner.live.stop_requested() is not workers_go_on
+    assert said == ([] if workers_go_on else ["stopping the other workers: the disk is full"])
+
+
 class Leased(LossyExecutor):
     """Another sweep holds every run at first, and has stored it when it is asked for again."""
 

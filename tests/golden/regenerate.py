@@ -38,6 +38,8 @@ CASES: dict[str, dict[str, Any]] = {
     "float64": {"precision": "float64"},
     "dropout": {"model": {"dropout": 0.2}},
     "grokfast": {"optim": {"grokfast": "ema"}},
+    "perturbation": {"perturb": {"ulps": 1}},
+    "label noise": {"task": {"label_noise": 0.3}},
     "compiled": {"numerics": {"compile": True}},
     "onednn": {"numerics": {"path": "onednn"}},
 }

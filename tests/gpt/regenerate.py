@@ -23,15 +23,24 @@ CASES: dict[str, dict[str, Any]] = {
     "dropout": {"model": {"dropout": 0.2}, "train": {"micro_batch": 4}},
     "rotary": {"model": {"positions": "rotary", "norm_type": "rmsnorm", "qk_norm": True, "tied": False}},
     "alibi_bf16": {"model": {"positions": "alibi", "bias": False, "softmax": "float32"}, "precision": "bf16"},
+    "mixture": {"data": {"mixture": {"main": 1, "other": 3}}},
 }
 
 
-def run(case: str, data: str) -> RunResult:
-    """Return the result of one golden case on the corpus in folder ``data``."""
+def two_corpora(folder: Path) -> tuple[str, str]:
+    """Prepare the main corpus and the other one of a mixture; return their folders."""
+    for name in ("main", "other"):
+        (folder / name).mkdir()
+    main, other = prepare_text(folder / "main", text_of(4000)), prepare_text(folder / "other", text_of(1600, seed=2))
+    return str(main.path), str(other.path)
+
+
+def run(case: str, data: str, other: str) -> RunResult:
+    """Return the result of one golden case on the corpus in folder ``data``, or its mixture with that in ``other``."""
     settings: dict[str, Any] = {
         "mode": "gpt",
         "experiment": "gpt/golden",
-        "data": {"path": data},
+        "data": {"path": data, "corpora": {"other": other}},
         "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16},
         "optim": {"lr": 3e-3, "warmup_steps": 4},
         "train": {"steps": 12, "batch_size": 6, "threads": 1},
@@ -49,8 +58,8 @@ def main() -> None:
     known = json.loads(FILE.read_text()) if FILE.exists() else {"version": None, "cases": {}}
     kept = known["cases"] if known["version"] == NUMERICS_VERSION else {}
     with tempfile.TemporaryDirectory() as folder:
-        data = str(prepare_text(Path(folder), text_of(4000)).path)
-        results = {case: run(case, data) for case in CASES}
+        data, other = two_corpora(Path(folder))
+        results = {case: run(case, data, other) for case in CASES}
     cases = {
         case: {
             "hashes": {**kept.get(case, {}).get("hashes", {}), r.numerics: r.weights_hash},

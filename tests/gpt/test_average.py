@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,25 @@ def test_going_back_to_any_kept_checkpoint_repeats_the_run(settings: Build, stor
         again = result_of(run(config, load_checkpoint(run_folder(store, RUN), step)))
         assert again.weights_hash == whole.weights_hash
         assert (again.parent_run_id, again.branch_step) == (RUN, step)
+
+
+def test_checkpoints_of_an_abandoned_branch_are_left_out(
+    settings: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rollback from a later step to step 4; the branch has come to step 6, so steps 6 and 9 are of two branches."""
+    config = settings(checkpoint__keep_every=3, checkpoint__minutes=0, stability__policy="cut_lr",
+                      stability__snapshot_every=2)  # fmt: skip
+    StoreWriter(tmp_path).close()
+    folder = run_folder(tmp_path, RUN)
+    made = {event.step: event for event in run(config) if isinstance(event, Checkpoint)}
+    for step in (3, 6, 9):
+        save_checkpoint(folder, made[step], keep=1, keep_every=3)
+    branch = json.loads(json.dumps(made[6].state)) | {"tries": 1, "left": [4]}
+    branch["moments"][0]["state"]["branch"] |= {"number": 1, "step": 4}
+    save_checkpoint(folder, replace(made[6], state=branch), keep=1, keep_every=3)
+    assert average.main([RUN, "--store", str(tmp_path), "--last", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "the mean of run" in told and "at 2 steps, 3, 6; those at steps 9 are of a branch that a rollback" in told
+    assert average.main([RUN, "--store", str(tmp_path), "--steps", "6,9"]) == 2
+    assert "no checkpoint of step 9; checkpoints of run" in (told := capsys.readouterr().err)
+    assert "kept at steps 3, 6; those at steps 9 are of a branch" in told

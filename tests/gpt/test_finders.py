@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from grok.gpt.planning.lr_finder import range_test, steepest
 from grok.gpt.training.checkpoint import capture
 from grok.gpt.training.history import History
 from grok.gpt.training.numerics import Numerics
+from grok.gpt.training.pieces import refuse_changing_shapes
 from grok.gpt.training.trainer import Trainer
 from grok.text.corpus import Corpus
 from tests.gpt.conftest import differences, result_of, run
@@ -98,6 +100,26 @@ def test_batch_sizes_are_measured(settings: Build, corpus: Corpus) -> None:
     assert all(p.grad is None for p in trainer.parameters)
 
 
+def test_batch_sizes_are_measured_at_the_whole_context(settings: Build, corpus: Corpus) -> None:
+    """A context ramp begins with short sequences; the micro-batch has to fit at its end."""
+    plain, ramped = (
+        next(measure(trainer_of(settings(model__context=64, **ramp), corpus), largest=1, repeats=1)).memory
+        for ramp in ({}, {"train__context_ramp": [8, 8, 100]})
+    )
+    assert ramped == pytest.approx(plain, rel=0.02)
+
+
+def test_the_limit_of_a_container_ends_the_sizes(
+    settings: Build, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(settings(), corpus)
+    (size,) = measure(trainer, largest=1, repeats=1)
+    for factor, sizes in ((1.5, 1), (4, 2)):
+        limit = int(factor * size.process)
+        monkeypatch.setattr("grok.gpt.planning.batch_finder.memory_limit", lambda limit=limit: limit)
+        assert len(list(measure(trainer, largest=2, repeats=1))) == sizes
+
+
 def test_best_size_is_the_smallest_that_nothing_larger_beats() -> None:
     sizes = [Size(n, speed, 0) for n, speed in ((1, 100.0), (2, 190.0), (4, 300.0), (8, 305.0), (16, 290.0))]
     assert best(sizes).sequences == 4
@@ -127,6 +149,31 @@ def test_the_door_of_the_batch_finder(corpus: Corpus, capsys: pytest.CaptureFixt
     assert find.main(["batch_size", *TINY, f"data.path={corpus.path}", "--largest", "4"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in said[1:4]] == ["1", "2", "4"] and said[-1].startswith("train.micro_batch=")
+
+
+@pytest.mark.parametrize(
+    ("train", "fastest", "largest", "says"),
+    [
+        (
+            {"batch_size": 6},
+            4,
+            4,
+            "train.micro_batch=3: of sizes up to 4, the largest that divides 6; larger",
+        ),
+        ({"batch_size": 64}, 8, 8, "train.micro_batch=8: larger ones were not tried (--largest 8)"),
+        ({"batch_size": 64}, 8, 512, "train.micro_batch=8: larger ones are less than 3% faster, or do not fit"),
+        ({"batch_size": 12}, 64, 512, "train.micro_batch=12: the whole batch at once"),
+        ({"batch_size": 12, "batch_ramp": [4, 4, 64]}, 8, 512, "train.micro_batch=4: of sizes up to 8"),
+    ],
+)
+def test_the_recommended_size_can_be_compiled(
+    settings: Build, train: dict[str, Any], fastest: int, largest: int, says: str
+) -> None:
+    config = settings(**{f"train__{name}": value for name, value in train.items()})
+    said = find._advice(config, fastest, largest)
+    assert said.startswith(says), said
+    config.train.micro_batch, config.numerics.compile = int(said.partition("=")[2].partition(":")[0]), True
+    refuse_changing_shapes(config, 1)
 
 
 def test_the_profiler_writes_a_trace_and_a_table(settings: Build, tmp_path: Path) -> None:

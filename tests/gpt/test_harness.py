@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from grok.config.gpt import GptConfig  # noqa: E402
 from grok.errors import ConfigError, DataError  # noqa: E402
 from grok.execute.refusals import refuse_unusable_tasks  # noqa: E402
 from grok.gpt.evaluate import score_split  # noqa: E402
-from grok.gpt.harness import OFFLINE, TaskScore, load_tasks, score_tasks  # noqa: E402
+from grok.gpt.generate import Sampler, generate  # noqa: E402
+from grok.gpt.harness import OFFLINE, Predictions, TaskScore, _adapter, load_tasks, score_tasks  # noqa: E402
 from grok.gpt.hf import save_hf_folder  # noqa: E402
 from grok.gpt.model import GPT  # noqa: E402
 from grok.records import Checkpoint  # noqa: E402
@@ -66,7 +68,9 @@ def task_file(folder: Path, text: str, documents: list[dict[str, Any]]) -> str:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return prepare_text(tmp_path_factory.mktemp("words"), text_of(1500), tokenizer="byte")
+    """Two documents, the second one for validation: both sides put the end of a document before a page."""
+    text = text_of(1500) + "<|endoftext|>" + text_of(300, 2)
+    return prepare_text(tmp_path_factory.mktemp("words"), text, tokenizer="byte")
 
 
 @pytest.fixture
@@ -224,8 +228,12 @@ def test_an_exported_model_gets_the_same_figures_from_the_harness_itself(
     ours = {(s.task, s.metric): s.value for s in score_tasks(model, corpus.tokenizer, load_tasks(files))}
     save_hf_folder(tmp_path / "hf", model, corpus.tokenizer)
     with torch.random.fork_rng():
+        exported = HFLM(pretrained=str(tmp_path / "hf"), device="cpu", dtype="float32", batch_size=1)
+        for prompt, how in ((text_of(40), {"max_new_tokens": 12, "until": ["\n"]}), ("the", {"max_gen_toks": 20})):
+            (answer,) = exported.generate_until([SimpleNamespace(args=(prompt, how))])
+            assert continued(model, corpus, prompt, how) == answer
         theirs = simple_evaluate(
-            HFLM(pretrained=str(tmp_path / "hf"), device="cpu", dtype="float32", batch_size=1),
+            exported,
             tasks=["wikitext_sample", "choices"], bootstrap_iters=0, log_samples=False, random_seed=None,
             numpy_random_seed=None, torch_random_seed=None,
             task_manager=TaskManager(include_path=[str(Path(f).parent) for f in files], include_defaults=False),
@@ -233,6 +241,42 @@ def test_an_exported_model_gets_the_same_figures_from_the_harness_itself(
     assert {m for _, m in ours} == {"word_perplexity", "byte_perplexity", "bits_per_byte", "acc", "acc_norm"}
     for (task, metric), value in ours.items():
         assert value == pytest.approx(theirs[task][f"{metric},none"], rel=1e-5), (task, metric)
+
+
+def continued(model: GPT, corpus: Corpus, prompt: str, how: dict[str, Any]) -> str:
+    """Return what the harness gets for a prompt of a task with the generation settings ``how``."""
+    (answer,) = _adapter(Predictions(model, corpus.tokenizer)).generate_until([SimpleNamespace(args=(prompt, how))])
+    return str(answer)
+
+
+@pytest.mark.parametrize("name", ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"])
+def test_a_prompt_is_cut_so_that_its_continuation_fits(model: GPT, corpus: Corpus, name: str) -> None:
+    """Once, as in the harness's own models: not again at each token. Each of its names for the length counts."""
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # weights that give another token at each position
+        for p in model.parameters():
+            p.normal_(generator=draws)
+    prompt = text_of(40)
+    ids = corpus.tokenizer.encode(prompt)[-(CONTEXT - 12) :]
+    (expected,) = generate(model, [[int(i) for i in ids]], tokens=12, sampler=Sampler(temperature=0), seed=0)
+    got = continued(model, corpus, prompt, {name: 12, "until": ["#"], "temperature": 0.7, "do_sample": False})
+    assert got == corpus.tokenizer.decode(expected.ids) and len(expected.ids) == 12
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"temperature": 0.7, "max_gen_toks": 4}, "a task that samples is not scored"),
+        ({"do_sample": True, "max_gen_toks": 4}, "a task that samples is not scored"),
+        ({"max_gen_toks": 32}, "a task asks for 32 tokens .* context has 32: expected fewer than 32"),
+        ({}, "a task asks for 256 tokens"),
+    ],
+)
+def test_a_continuation_that_the_harness_would_not_give_is_refused(
+    model: GPT, corpus: Corpus, how: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        continued(model, corpus, "the cat", how)
 
 
 def test_what_cannot_be_scored_is_refused_in_one_line(model: GPT, corpus: Corpus, tmp_path: Path) -> None:

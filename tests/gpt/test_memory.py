@@ -13,7 +13,7 @@ from grok.gpt import head
 from grok.gpt.flops import count_parameters
 from grok.gpt.planning import memory
 from grok.gpt.planning.batch_finder import measure
-from grok.gpt.planning.planner import layout
+from grok.gpt.planning.planner import layout, layouts
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
 from grok.numerics.memory import peak_on_cpu
@@ -111,6 +111,12 @@ def test_the_batch_finder_measures_what_the_planner_says(settings: Build, corpus
 
 def test_the_planner_knows_how_many_logits_exist_at_once() -> None:
     assert head.CHUNK_ELEMENTS == {"cpu": memory.LOGITS_ON_CPU, "cuda": memory.LOGITS_ON_GPU}
+
+
+def test_no_layout_shards_moments_of_8_bits(settings: Build) -> None:
+    """`grok run` refuses it, as bitsandbytes cannot."""
+    config = settings(optim__kind="adamw8bit")
+    assert {one.parallel for one in layouts(config, count_parameters(config.model, 64), 8, 1)} == {"ddp"}
 
 
 def test_a_peak_is_what_was_there_at_once() -> None:

@@ -21,7 +21,8 @@ from grok.gpt.training.texts import open_data
 from grok.records import Checkpoint
 from grok.store.rerun import overrides
 from grok.text.corpus import Corpus
-from grok.text.mixture import MixtureOrder, shares_by_hash
+from grok.text.mixture import _DRAWN_AT_ONCE, MixtureOrder, shares_by_hash
+from grok.text.preparation import Request, prepare
 from grok.text.windows import BlockOrder
 from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
 
@@ -85,6 +86,12 @@ def test_the_order_is_a_function_of_the_number_of_the_sequence(
         assert abs(np.mean(corpora == i) - shares[i]) <= 6 * spread + 1e-9
 
 
+def test_the_choice_of_corpora_does_not_recur() -> None:
+    order = MixtureOrder([BlockOrder(5000, 8, 1, seed) for seed in (1, 2)], [0.5, 0.5], 3)
+    drawn = order.samples(0, 2 * _DRAWN_AT_ONCE)[0].reshape(2, -1)
+    assert not np.array_equal(*drawn)
+
+
 WEIGHTS = st.floats(0, 1e6, allow_subnormal=False)  # the smallest times a factor would be 0: another mixture
 
 
@@ -98,6 +105,13 @@ def test_shares_add_up_to_one_whatever_the_unit(weights: dict[str, float], facto
     scaled = shares_by_hash({name: w * factor for name, w in weights.items()}, hashes)
     assert scaled == pytest.approx(shares, abs=1e-11)
     assert list(shares) == sorted(shares)
+
+
+def test_equal_corpora_are_one_to_the_last_digit() -> None:
+    same = {"a": "11", "b": "11", "c": "11", "d": "22"}
+    assert shares_by_hash({"a": 1, "b": 1, "c": 1}, same) == {"11": 1.0}
+    assert shares_by_hash({"a": 1, "b": 1, "d": 1}, same) == shares_by_hash({"a": 2, "d": 1}, same)
+    assert shares_by_hash({"a": 1, "d": 2}, same) == {"11": round(1 / 3, 12), "22": round(2 / 3, 12)}
 
 
 def test_one_corpus_is_no_mixture(settings: Build, mixed: Build, corpora: dict[str, Corpus]) -> None:
@@ -169,6 +183,42 @@ def test_further_validation_sets_have_losses_of_their_own(
     assert with_sets.identity.config_id == without.identity.config_id
 
 
+def test_another_test_split_is_another_run(settings: Build, tmp_path: Path) -> None:
+    """The corpus keeps its hash, so runs that are validated on other splits keep their names."""
+    (tmp_path / "a.txt").write_text(text_of(800))
+    out = tmp_path / "corpus"
+
+    def ids(seed: int) -> dict[str, str]:
+        (tmp_path / "t.txt").write_text(text_of(300, seed))
+        files: dict[str, tuple[str, ...]] = {"test": (str(tmp_path / "t.txt"),)}
+        prepare(Request(form="text", inputs=(str(tmp_path / "a.txt"),), out=out, tokenizer="byte", split_files=files))
+        sets = ("", "main", "main@train", "main@test")
+        return {name: run_id(settings(data__path=str(out), data__validation=[name] if name else [])) for name in sets}
+
+    first, second = ids(1), ids(2)
+    assert {name for name in first if first[name] != second[name]} == {"main@test"}
+    config = named(settings(data__path=str(out), data__validation=["main@test"]))
+    assert config.data.validation_hashes["main@test"] != open_data(config).corpus.hash[:20]
+    assert ids(1) == first
+    with pytest.raises(DataError, match="main@test is not the corpus that this run was named after"):
+        open_data(config)
+    corpus = {"main@test": open_data(settings(data__path=str(out))).corpus.hash[:20]}
+    stored = settings(data__path=str(out), data__validation=["main@test"], data__validation_hashes=corpus)
+    assert named(stored).data.validation_hashes == corpus, "a run of before that rule keeps its name"
+    open_data(named(stored))
+
+
+def test_a_stored_mixture_of_equal_corpora_keeps_its_name(settings: Build, corpora: dict[str, Corpus]) -> None:
+    """Until 2026-11-22 shares were rounded before they were added up."""
+    same = str(corpora["1"].path)
+    words = {"data__path": same, "data__corpora": {"b": same, "c": same}, "data__mixture": {"main": 1, "b": 1, "c": 1}}
+    earlier = {corpora["1"].hash[:20]: 0.999999999999}
+    assert named(settings(**words)).data.mixture_hashes == {}
+    stored = named(settings(**words, data__mixture_hashes=earlier))
+    assert stored.data.mixture_hashes == earlier
+    assert [source.share for source in open_data(stored).sources] == [0.999999999999]
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -179,6 +229,7 @@ def test_further_validation_sets_have_losses_of_their_own(
         ({"mixture": {"main": -1}}, "out of range"),
         ({"corpora": {"main": "x"}}, "main is the corpus of data.path"),
         ({"corpora": {"a/b": "x"}}, "'a/b' is no name"),
+        ({"validation": ["other@test"]}, "has no split 'test': it has train, val"),
         ({"validation": ["other@dev"]}, "has no split 'dev': it has train, val"),
         ({"mixture": {"main": 1, "other": 1}, "mixture_hashes": {"00": 1.0}}, "the corpora of data.mixture give"),
     ],

@@ -21,6 +21,7 @@ from grok.gpt import head
 from grok.gpt.attention import alibi_slopes, attend, rounded_softmax
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT, parameter_count
+from grok.numerics.ulps import move_by_ulps
 from grok.streams import Stream
 
 CPU = torch.device("cpu")
@@ -159,6 +160,9 @@ def test_a_moved_initial_weight_is_a_neighbouring_float_and_no_norm_or_bias_move
         steps = (a.view(torch.int32) - b.view(torch.int32)).abs()
         assert steps.max() == (1 if a.ndim > 1 else 0), name
         assert torch.equal(b, c) and torch.equal(b, d) == (a.ndim == 1)
+        if a.ndim > 1:  # each tensor by draws of its own
+            stream = Stream("perturb", settings(perturb__ulps=1).stream_seeds().perturb).at(name)
+            assert torch.equal(b, move_by_ulps(a.detach(), 1, stream))
 
 
 def test_a_perturbation_is_another_trajectory_of_one_condition_only_where_it_is_on(settings: Build) -> None:

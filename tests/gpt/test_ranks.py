@@ -23,8 +23,8 @@ from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
 from grok.execute.ranks import refuse_unsharable
 from grok.gpt.dropout import draw_masks
-from grok.gpt.training.batches import pieces
 from grok.gpt.training.checkpoint import from_checkpoint
+from grok.gpt.training.pieces import pieces
 from grok.processes import Rank
 from grok.records import Checkpoint, RunResult
 from grok.streams import Stream
@@ -172,7 +172,8 @@ def documents(build: Build, folder: Path, **changes: Any) -> GptConfig:
     return build(**{f"data__{name}": value for name, value in data.items()}, train__micro_batch=3, **changes)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_mixture_of_documents_is_that_of_one_process(
     build: Build, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:

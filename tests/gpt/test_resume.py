@@ -26,7 +26,7 @@ from grok.gpt.training.engine import train
 from grok.gpt.training.history import point_from_json
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, CurvePoint, Job
+from grok.records import Checkpoint, CurvePoint, Job, RunResult
 from tests.gpt.conftest import RUN, differences, result_of, run
 
 Build = Callable[..., GptConfig]
@@ -133,6 +133,33 @@ def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: 
         assert all(torch.equal(w, resumed.tensors[moment][n]) for n, w in weights.items()), moment
 
 
+def test_a_resumed_run_keeps_its_early_stop_and_its_clock(settings: Build) -> None:
+    """A checkpoint between the evaluations at 10 and 15, the first two of three without improvement."""
+    config = settings(train__steps=40, train__early_stop=3)
+    perfect = last_checkpoint(config, 6)
+    perfect.state["moments"][0]["history"]["best_loss"] = 0.0  # no later evaluation is better
+    checkpoint = last_checkpoint(config, 12, perfect)
+    checkpoint.state["seconds"] = 5000.0
+    result = result_of(run(config, checkpoint))
+    assert (result.stop_reason, result.steps) == ("early_stop", 20)
+    assert 5000 < result.seconds < 6000
+
+
+def test_a_run_killed_between_its_early_stop_and_its_row_ends_there(settings: Build, tmp_path: Path) -> None:
+    """Its last checkpoint is that of its end; a new run from it under other settings trains on."""
+    config = settings(train__steps=40, train__early_stop=2, checkpoint__keep=True, eval__every=2)
+    start = last_checkpoint(config, 3)
+    start.state["moments"][0]["history"]["best_loss"] = 0.0  # no later evaluation is better
+    *_, checkpoint, whole = (e for e in run(config, start) if isinstance(e, Checkpoint | RunResult))
+    assert isinstance(checkpoint, Checkpoint) and isinstance(whole, RunResult)
+    assert (checkpoint.step, whole.stop_reason, whole.steps) == (6, "early_stop", 6)
+    resumed = result_of(run(config, through_the_disk(checkpoint, tmp_path)))
+    assert differences(whole, resumed) == []
+    branch = {"run": RUN, "step": 6, "changes": ["optim.lr"]}
+    lower = settings(train__steps=40, train__early_stop=2, eval__every=2, optim__lr=1e-3, resume=branch)
+    assert result_of(run(lower, checkpoint)).steps == 8
+
+
 def branch_job(config: GptConfig) -> Job:
     """Return the job of a new run that goes on from the checkpoint which ``resume.run`` names, as a worker does."""
     return Job(run_id="b" * 20, config=config, resume=named_checkpoint(config, config.store.path))
@@ -214,6 +241,7 @@ for event in train([Job(run_id="0123456789abcdef0123", config=config, resume=res
 """
 
 
+@pytest.mark.slow
 def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, tmp_path: Path) -> None:
     """SIGKILL in the middle of a step; a fresh process goes on. The command's own test kills it eight times."""
     import json
@@ -329,3 +357,16 @@ def test_a_loss_scale_starts_anew_with_half_precision(settings: Build) -> None:
     half = settings(train__steps=8, precision="fp16", resume={"run": RUN, "step": 4, "changes": ["precision"]})
     log = result_of(run(half, resume=checkpoint)).step_log
     assert [p.loss_scale for p in log[:4]] == [1.0] * 4 and log[4].loss_scale == 2.0**16
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize(("before", "now"), [("float32", "float64"), ("float64", "bf16")])
+def test_the_moments_change_their_precision_with_the_weights(settings: Build, before: str, now: str, kind: str) -> None:
+    """They kept their dtype, and the optimiser refused them with a traceback."""
+    same: dict[str, Any] = {"train__steps": 8, "optim__kind": kind}
+    checkpoint = last_checkpoint(settings(precision=before, **same), 4)
+    resume = {"run": RUN, "step": 4, "changes": ["precision"]}
+    result = result_of(run(settings(precision=now, resume=resume, **same), checkpoint))
+    whole = result_of(run(settings(precision=before, **same)))
+    assert result.step_log[4].train_loss == pytest.approx(whole.step_log[4].train_loss, rel=1e-2)
+    assert result.steps == 8

@@ -131,6 +131,50 @@ def test_tensorboard_keeps_both_branches(settings: Build, dirty: Corpus, tmp_pat
     assert survivor[0][0] < abandoned[-1][0] and survivor[-1][0] == 80
 
 
+def test_tensorboard_of_a_run_killed_before_its_first_checkpoint_has_every_step_once(
+    settings: Build, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
+    config = settings(log__tensorboard=str(tmp_path), eval__every=4)
+    events = train([Job(run_id=RUN, config=config)])
+    next(events)  # the evaluation of step 4
+    events.close()  # type: ignore[attr-defined]  # as if killed
+    run(config)
+    assert [step for step, _ in scalars(folder(tmp_path))["train/loss"]] == list(range(1, 13))
+
+
+def test_a_run_resumed_on_a_branch_goes_on_in_the_logs_of_that_branch(
+    settings: Build, dirty: Corpus, tmp_path: Path
+) -> None:
+    """Also the abandoned branch keeps its last step, and a branch that a killed process began has no step twice."""
+    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
+    (tmp_path / "kept.py").write_text(OWN)
+    activate(code_of(tmp_path, ["kept.Kept"]))
+    try:
+        own = {"_target_": "kept.Kept"}
+        logs: dict[str, Any] = {"log__tensorboard": str(tmp_path / "logs"), "log__plugin": own}
+        config = settings(**of(dirty, stability__policy="skip_data", checkpoint__every=5, **logs))
+        events, passed = train([Job(run_id=RUN, config=config)]), []
+        for event in events:
+            passed += [event] if isinstance(event, Checkpoint) else []
+            if passed and passed[-1].state["tries"] and passed[-1].step >= passed[-2].step:
+                break  # the second checkpoint of the branch
+        events.close()  # type: ignore[attr-defined]  # as if killed
+        seen = load(own).numbers
+        on_branch, before = passed[-1], next(c for c in reversed(passed) if not c.state["tries"])
+        abandoned = scalars(folder(tmp_path / "logs"))["train/loss"]
+        for checkpoint in (on_branch, before):
+            seen.clear()
+            run(config, checkpoint)
+            assert scalars(folder(tmp_path / "logs"))["train/loss"] == abandoned
+            survivor = scalars(folder(tmp_path / "logs") / "branch-1")["train/loss"]
+            assert [step for step, _ in survivor] == list(range(on_branch.state["left"][0] + 1, 81))
+            last = [names for _, step, names in seen[:-1] if step == 80]
+            assert all(name.startswith("branch-1/") for names in last for name in names)
+    finally:
+        activate(Code())
+
+
 @pytest.mark.slow
 def test_wandb_offline(settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra `sinks` is not installed")
@@ -200,6 +244,20 @@ def test_a_place_that_cannot_be_written_is_named(settings: Build, tmp_path: Path
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=rf"log\.tensorboard={tmp_path}/file/log cannot be written"):
         run(settings(log__tensorboard=f"{tmp_path}/file/log"))
+
+
+def test_a_profile_that_cannot_be_written_costs_no_run(
+    settings: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that cannot be made is refused before the run; one that is lost under way is named once."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=rf"log\.profile={tmp_path}/file/trace cannot be written \(Not a directory\)"):
+        run(settings(log__profile=f"{tmp_path}/file/trace"))
+    folder = tmp_path / "profile"
+    (folder / "table.txt").mkdir(parents=True)
+    result = result_of(run(settings(log__profile=str(folder), log__profile_steps=2)))
+    assert differences(result_of(run(settings())), result) == []
+    assert capsys.readouterr().err.count(f"warning: log.profile={folder} cannot be written") == 1
 
 
 def test_an_address_that_mlflow_does_not_know_is_refused(settings: Build) -> None:

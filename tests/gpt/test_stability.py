@@ -139,7 +139,8 @@ def test_data_moves_and_model_seed_stays(settings: Build, dirty: Corpus) -> None
     first = Branch()
     second = first.next(stability, back_to=8, skip=40)
     assert (second.number, second.order, second.skipped_samples, second.lr_factor, second.step) == (1, 1, 0, 1.0, 8)
-    assert starts(9, second) != starts(9, first)
+    third = second.next(stability, back_to=8, skip=40)
+    assert starts(9, first) != starts(9, second) != starts(9, third)
     skipped = first.next(StabilityConfig(policy="skip_data"), back_to=8, skip=40)
     assert starts(9, skipped) == starts(29, first)
     cut = first.next(StabilityConfig(policy="cut_lr"), back_to=8, skip=40)
@@ -185,3 +186,13 @@ def test_the_chronicles_spike() -> None:
     watch = Watch(StabilityConfig())
     assert all(watch.see(6.5 - 0.001 * k, 1.0) is None for k in range(60))
     assert watch.see(14.0, 98_000.0) == "spike"
+
+
+def test_weights_that_are_not_finite_at_an_evaluation_end_the_run(settings: Build) -> None:
+    """No token can be drawn from them: it was an IndexError, and a failed run that never rolled back."""
+    broken: dict[str, Any] = {"precision": "bf16", "optim__lr": 1e20, "eval__every": 1}
+    result = result_of(run(settings(**broken)))
+    assert (result.status, result.stop_reason) == ("diverged", "not_finite")
+    assert math.isnan(result.curve[-1].val_loss) and result.curve[-1].sample is None
+    back = settings(**broken, stability__policy="cut_lr", stability__tries=1, stability__snapshot_every=1)
+    assert [e.status for e in run(back) if isinstance(e, RunResult)] == ["rolled_back", "diverged"]

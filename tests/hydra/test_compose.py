@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from analysis.records import typed
 from grok.cli.compose import compose as settings_of_a_run
 from hydra_plugins.grok_lanes._compose import Composer
-from hydra_plugins.grok_lanes.sweeper import expand
+from hydra_plugins.grok_lanes.sweeper import count, expand
 
 CONF = Path(__file__).parents[2] / "conf"
 ERRORS = (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError)
@@ -107,9 +108,12 @@ KEYS = st.sampled_from(
         "added",
     ]
 )
-SCALARS = st.one_of(
+PLAIN = st.one_of(
     st.integers(-5, 10**12).map(str),
     st.sampled_from(["1e-3", "0.5", "-2.0", "true", "False", "null", "abc", "'a b'", '"1"', "'null'", "x+y", "''"]),
+)
+SCALARS = st.one_of(
+    PLAIN,
     st.sampled_from(["${seed}", "'${nested.a} apples'", "???", r"a\,b", "small", "large", "more"]),
 )
 FLAT = st.lists(SCALARS, max_size=3)
@@ -127,18 +131,39 @@ OVERRIDES = st.one_of(
     KEYS.map(lambda key: f"~{key}"),
     st.tuples(KEYS, SCALARS).map(lambda t: f"~{t[0]}={t[1]}"),
 )
+SETTABLE = st.sampled_from(["seed", "name", "nothing", "nested.a", "nested.b.c", "model.width", "model.keys.one"])
+ADDED = st.sampled_from(["new", "nested.new", "nested.empty.blocks.0", "model.ratio", "model.keys.two"])
+MAPS = st.sampled_from(["nested.empty", "model.keys"])
+ACCEPTED = st.one_of(
+    st.tuples(SETTABLE, PLAIN).map("=".join),
+    st.tuples(ADDED, PLAIN).map(lambda t: f"++{t[0]}={t[1]}"),
+    st.tuples(MAPS, PLAIN).map(lambda t: f"++{t[0]}={{k:{t[1]}}}"),
+)
+"""Hydra refuses most lists of :data:`OVERRIDES`, so few of their settings are compared; it takes all of these."""
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(2000, marks=pytest.mark.slow)])
-def test_equals_hydra_for_anything(conf: Path, examples: int) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "examples"),
+    [
+        pytest.param(OVERRIDES, 10, id="10"),
+        pytest.param(ACCEPTED, 15, id="15 accepted"),
+        pytest.param(OVERRIDES, 2000, id="2000", marks=pytest.mark.slow),
+    ],
+)
+def test_equals_hydra_for_anything(conf: Path, kinds: st.SearchStrategy[str], examples: int) -> None:
+    compared = 0
     with both_ways(conf) as both:
 
         @settings(max_examples=examples, deadline=None, derandomize=True)
-        @given(overrides=st.lists(OVERRIDES, max_size=3))
+        @given(overrides=st.lists(kinds, max_size=3))
         def check(overrides: list[str]) -> None:
-            assert both.by_composer(overrides) == both.by_hydra(overrides), overrides
+            nonlocal compared
+            theirs = both.by_hydra(overrides)
+            assert both.by_composer(overrides) == theirs, overrides
+            compared += bool(overrides) and theirs != "refused"
 
         check()
+    assert kinds is OVERRIDES or compared >= 10
 
 
 SETTINGS = st.one_of(
@@ -227,6 +252,22 @@ def test_sweeps_expand_as_hydras_own_sweeper() -> None:
     assert expanded(*sweeps) == BasicSweeper.split_arguments(parser.parse_overrides(sweeps), None)[0]
 
 
+@pytest.mark.parametrize(
+    ("sweep", "values"),
+    [
+        ("range(0.3,0.8,0.1)", ["0.3", "0.4", "0.5", "0.6", "0.7"]),  # in binary 0.3 + 5 * 0.1 is less than 0.8
+        ("range(0.1,0.4,0.1)", ["0.1", "0.2", "0.3"]),
+        ("range(1e-3,5e-3,2e-3)", ["0.001", "0.003"]),
+        ("range(0,-0.3,-0.1)", ["0.0", "-0.1", "-0.2"]),
+        ("range(0,2.5)", ["0.0", "1.0", "2.0"]),
+    ],
+)
+def test_a_range_of_fractions_has_the_numbers_that_its_text_says(sweep: str, values: list[str]) -> None:
+    (override,) = OverridesParser.create().parse_overrides([f"a={sweep}"])
+    assert [job for (job,) in expanded(f"a={sweep}")] == [f"a={value}" for value in values]
+    assert count(override) == len(values)
+
+
 def test_values_of_a_sweep_keep_what_they_were_parsed_to() -> None:
     parser = OverridesParser.create()
     sweeps = ["a=range(0,3)", "b=1,2.5,true,null,'x y',abc", "+c=[1],{k:1}", "++d=1e-7,1e22,inf"]
@@ -254,3 +295,13 @@ def test_an_interruption_while_settings_are_read_stays_one(monkeypatch: pytest.M
     monkeypatch.setattr("hydra.compose", interrupted)
     with pytest.raises(KeyboardInterrupt):
         settings_of_a_run([])
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text("0123456789._eE+-infatrul", min_size=1, max_size=6) | st.sampled_from(["True", "null", "[1,2]"]))
+def test_recorded_settings_are_read_as_hydra_reads_them(text: str) -> None:
+    try:
+        value = OverridesParser.create().parse_override(f"a={text}").value()
+    except HydraException:
+        return
+    assert repr(typed(text)) == repr(value)

@@ -102,6 +102,24 @@ def test_changed_code_trains_anew_and_says_why(door: Door, write: Write) -> None
     )
 
 
+def test_other_own_code_in_the_same_store_is_no_change(door: Door, write: Write) -> None:
+    """The names of stored code are looked up in that of the new runs: a second class ended with a KeyError."""
+    assert door(*RUN, "executor=inline").status == 0
+    mask = "optim.intervention._target_=other.Keep"
+    write(
+        other="""
+        class Keep:
+            def __init__(self, parameters):
+                self.state = {}
+
+            def gradients(self, step, parameters, gradients):
+                return gradients
+        """
+    )
+    ended = door(*RUN, mask, "executor=inline", "dry_run=true")
+    assert ended.status == 0 and "1 planned, 0 stored" in ended.out and "other code" not in ended.out
+
+
 def test_a_longer_run_takes_no_curve_of_other_metrics(door: Door, write: Write) -> None:
     """Its weights would be the same, but its curve would have two measures under one name, or one from the joint on."""
     write(measure="def norm(moment): return {'two': 2.0}")

@@ -11,126 +11,25 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from grok.arithmetic.engine import seat
 from grok.arithmetic.own_faults import own_code_of
 from grok.arithmetic.own_lane import numbers_of
 from grok.arithmetic.own_model import initial_of_module, tokens_of
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import examples_of, split_examples
 from grok.arithmetic.vocabulary import FIRST_NUMBER
-from grok.config import ArithmeticConfig
 from grok.errors import ConfigError, GrokError
-from grok.execute.planned import name_runs
 from grok.records import Checkpoint, Job, RunResult
 from grok.streams import Stream
 from tests.arithmetic.cases import curve, events, results, tiny
 from tests.plugins.conftest import Write
-
-MINE = """
-import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
-from grok.arithmetic.model import Transformer
-from grok.config.arithmetic import ModelConfig
-from grok.plugins import Examples, Operation
-
-def addition(n=11):
-    x = np.arange(n)
-    return Operation((x[:, None] + x) % n)
-
-def parity(bits=6, floats=True):
-    table = (np.arange(2**bits)[:, None] >> np.arange(bits)) & 1
-    return Examples(1.0 - 2 * table if floats else table, table[:, :2].sum(1) % 2)
-
-class Perceptron(nn.Module):
-    def __init__(self, length, classes, width=16, dropout=0.0):
-        super().__init__()
-        self.hidden, self.head = nn.Linear(length, width), nn.Linear(width, classes)
-        self.dropout = nn.Dropout(dropout)
-    def forward(self, x):
-        return self.head(self.dropout(self.hidden(x).relu()))
-
-class Same(Transformer):
-    "The built-in transformer as a module of one's own."
-    def __init__(self, vocab_size, length):
-        super().__init__(ModelConfig(layers=2, d_model=16, heads=2, d_ff=24), vocab_size=vocab_size, length=length)
-
-class Batchnorm(nn.Module):
-    def __init__(self, length, classes):
-        super().__init__()
-        self.norm, self.head = nn.BatchNorm1d(length), nn.Linear(length, classes)
-    def forward(self, x):
-        return self.head(self.norm(x))
-
-def mean_loss(logits, answer, power=1.0):
-    return F.cross_entropy(logits, answer, reduction="none") * power
-
-def scalar_loss(logits, answer):
-    return F.cross_entropy(logits, answer)
-
-class Counting(torch.optim.Optimizer):
-    "Counts in its groups, in its state, and in a tensor of a group."
-    def __init__(self, params, lr):
-        super().__init__(params, {"lr": lr})
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            group["step"] = group.get("step", 0) + 1
-            group["warm"] = group["step"] > 5
-            group["total"] = group.get("total", torch.zeros(())) + 0.5
-            for p in group["params"]:
-                state = self.state[p]
-                state["count"] = state.get("count", 0) + 1
-                assert len(range(state["count"])) == group["step"]
-                p -= group["lr"] * p.grad / float(group["total"]) / (1 + group["warm"])
-
-class Remembering(Counting):
-    def step(self):
-        super().step()
-        self.param_groups[0]["history"] = [1.0]
-
-class Doubled:
-    "Adds what the gradient was before: state that a checkpoint must hold."
-    def __init__(self, parameters):
-        self.state = {n: torch.zeros_like(p) for n, p in parameters.items()}
-    def gradients(self, step, parameters, gradients):
-        changed = {n: g + 0.5 * self.state[n] for n, g in gradients.items()}
-        self.state.update({n: g.clone() for n, g in gradients.items()})
-        return changed
-
-def norm(moment, scale=1.0):
-    torch.rand(3)
-    return {"two": scale * sum(float(p.square().sum()) for p in moment.parameters.values()) ** 0.5,
-            "hits": float((moment.logits(moment.val_set).argmax(-1) == moment.classes(moment.val_set)).float().mean())}
-
-def spread(moment):
-    both = (moment.train_set, moment.val_set)
-    assert all(isinstance(numbers, np.ndarray) for one in both for numbers in (one.answers, one.answer))
-    shifts = [moment.classes(one) - torch.from_numpy(one.answers) for one in both]
-    return {"shift": int(shifts[0][0]), "one": float(len(torch.cat(shifts).unique())),
-            "kinds": len(np.unique(moment.val_set.answer))}
-
-def rude(moment):
-    next(iter(moment.parameters.values())).zero_()
-    return 0.0
-
-def vector(moment):
-    return torch.zeros(3)
-"""
-PLAIN = {"task": {"plugin": {"_target_": "mine.parity"}}, "model": {"plugin": {"_target_": "mine.Perceptron"}}}
+from tests.plugins.mine import MINE, PLAIN, own
 
 
 @pytest.fixture(autouse=True)
 def _mine(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(mine=MINE)
     monkeypatch.chdir(tmp_path)
-
-
-def own(**over: Any) -> ArithmeticConfig:
-    """Return the tiny config with code of one's own in it, ready to be imported."""
-    config = tiny(**over)
-    name_runs([config])
-    return config
 
 
 def test_an_operation_of_ones_own_has_the_bits_of_the_built_in_one() -> None:
@@ -192,8 +91,13 @@ CASES: dict[str, dict[str, Any]] = {
     "optimiser that counts in its groups": {"optim": {"plugin": {"_target_": "mine.Counting"}}},
     "optimiser with counters": {"optim": {"plugin": {"_target_": "torch.optim.NAdam"}}},
     "intervention": {"optim": {"intervention": {"_target_": "mine.Doubled"}}},
+    "intervention that counts": {"optim": {"intervention": {"_target_": "mine.InPlace"}}},
     "loss and metric": {"train": {"loss_plugin": {"_target_": "mine.mean_loss", "power": 2.0}},
                         "eval": {"metric_plugins": {"norm": {"_target_": "mine.norm"}}}},
+    "intervention that draws": {"optim": {"intervention": {"_target_": "mine.Noise"}}},
+    "optimiser that draws": {"optim": {"plugin": {"_target_": "mine.NoisySgd"}}},
+    "loss that draws": {"train": {"loss_plugin": {"_target_": "mine.noisy_loss"}}},
+    "module that draws in evaluation": {"model": {"plugin": {"_target_": "mine.Always"}}},
 }  # fmt: skip
 
 
@@ -207,6 +111,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_bits(case: str) -> No
 
     again = [e for e in train([Job(run_id="run0", config=config, resume=middle)]) if isinstance(e, RunResult)]
     assert (again[0].weights_hash, curve(again[0])) == (result.weights_hash, curve(result))
+
+
+def test_dropout_is_drawn_anew_at_each_step() -> None:
+    lane = seat(ArithmeticRun(Job(run_id="run0", config=own(**CASES["module on equations, dropout"]))), {})
+    assert len({lane.batch(step).seed for step in (1, 2, 3)}) == 3
 
 
 def test_an_optimiser_whose_state_no_checkpoint_can_keep_is_refused() -> None:
@@ -223,10 +132,11 @@ def test_an_optimiser_whose_state_no_checkpoint_can_keep_is_refused() -> None:
 def test_a_run_does_not_depend_on_its_neighbours(case: str) -> None:
     torch.manual_seed(1)
     first, second = (own(**CASES[case], seed=seed) for seed in (1, 2))
-    alone = results(second)[0].weights_hash
+    (alone,) = results(second)
     torch.manual_seed(2)
     before = torch.get_rng_state()
-    assert results(first, second, lanes=2)[1].weights_hash == alone
+    beside = results(first, second, lanes=2)[1]
+    assert (beside.weights_hash, curve(beside)) == (alone.weights_hash, curve(alone))
     assert torch.equal(torch.get_rng_state(), before), "the global generator is left as it was"
 
 
@@ -243,6 +153,15 @@ def test_a_metric_changes_nothing_and_is_right() -> None:
     last = found.curve[-1]
     assert last.metrics["norm_two"] == pytest.approx(2 * last.weight_norm_all, rel=1e-5)
     assert last.metrics["norm_hits"] == pytest.approx(last.val_acc)
+
+
+def test_gradients_are_measured_as_they_were_before_an_intervention_in_place() -> None:
+    measured = {"train": {"steps": 3}, "eval": {"every": 3, "metrics": ["gradient"]}}
+    (without,), (changed,) = (
+        results(own(**measured | over))
+        for over in ({"optim": {"lr": 1e-30}}, {"optim": {"lr": 1e-30, "intervention": {"_target_": "mine.InPlace"}}})
+    )
+    assert changed.curve[0].metrics["gradient_norm"] == without.curve[0].metrics["gradient_norm"] > 0
 
 
 @pytest.mark.parametrize("task", [{}, PLAIN], ids=["operation", "examples"])
@@ -267,10 +186,14 @@ def test_layers_of_a_module_are_drawn_by_their_own_seeds() -> None:
         ({"task": {"plugin": {"_target_": "mine.parity"}}}, "has float inputs"),
         ({"model": {"plugin": {"_target_": "mine.parity"}}}, "expected a torch.nn.Module"),
         ({**PLAIN, "model": {"plugin": {"_target_": "mine.Batchnorm"}}}, "changes its buffer"),
+        ({**PLAIN, "model": {"plugin": {"_target_": "mine.RandomBuffer"}}}, "'features' is drawn at random"),
+        ({**PLAIN, "model": {"plugin": {"_target_": "mine.Frozen"}}}, "'head.bias' .* register it as a buffer"),
         ({**PLAIN, "model": {"plugin": {"_target_": "mine.Perceptron", "depth": 3}}}, "refuses its arguments"),
         ({"train": {"loss_plugin": {"_target_": "mine.scalar_loss"}}}, "expected one loss for each"),
         ({"optim": {"plugin": {"_target_": "mine.norm"}}}, "refuses its arguments|a trial step fails|expected a"),
         ({"optim": {"intervention": {"_target_": "mine.norm"}}}, "a trial step fails|neither"),
+        ({"optim": {"intervention": {"_target_": "mine.InPlace", "state": "past"}}},
+         "the intervention's state 'past' is a list: expected a tensor or a number"),
         ({**PLAIN, "train": {"batch_size": 60}}, "the 32 training examples of 'mine.parity' at"),
         ({"task": {"plugin": {"_target_": "os.getcwd"}}}, "expected a grok.plugins.Operation"),
     ],
@@ -280,6 +203,19 @@ def test_code_that_does_not_fit_is_refused_before_anything_is_trained(settings: 
 
     with pytest.raises(GrokError, match=said):
         refuse_unusable_code([own(**settings)])
+
+
+def test_a_buffer_of_a_fixed_seed_is_accepted() -> None:
+    lane = seat(
+        ArithmeticRun(
+            Job(
+                run_id="run0",
+                config=own(**PLAIN | {"model": {"plugin": {"_target_": "mine.RandomBuffer", "fixed": True}}}),
+            )
+        ),
+        {},
+    )
+    assert "features" not in lane.parameters
 
 
 def test_a_metric_that_changes_weights_is_refused() -> None:
@@ -376,4 +312,8 @@ def test_a_loss_that_cannot_be_compiled_is_told_the_setting_that_helps(write: Wr
 def test_a_metric_that_is_no_number_is_named_with_its_shape_and_key(measured: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         numbers_of("m", {"_target_": "mine.f"}, measured)
-    assert numbers_of("m", {"_target_": "mine.f"}, {"a": torch.ones(1), "b": 2}) == {"m_a": 1.0, "m_b": 2.0}
+
+
+def test_a_metric_has_a_name_for_each_key() -> None:
+    assert numbers_of("m", {"_target_": "mine.f"}, {0: torch.ones(1), "b": 2}) == {"m_0": 1.0, "m_b": 2.0}
+    assert numbers_of("m", {"_target_": "mine.f"}, 3) == {"m": 3.0}

@@ -11,7 +11,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from grok.errors import ConfigError, TrainingError
+from grok.errors import ConfigError, StoreError, TrainingError
+from grok.files import locked
 from grok.plugins import Code, activate
 from grok.store import open_store
 from sweeps.search.comparison import Comparison
@@ -38,6 +39,25 @@ def test_it_finds_the_optimum_and_says_so(tmp_path: Path) -> None:
     said = json.loads((tmp_path / "search" / "test.json").read_text())
     assert [t["number"] for t in said["trials"] if t["best"]] == [best.number]
     assert all(len(t["runs"]) == 5 for t in said["trials"])
+
+
+def test_its_files_are_written_under_the_lock_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a sweep that opens the store would empty the folder in which they are made."""
+    world, written = World(tmp_path), list[str]()
+
+    def write(staged: Path, target: Path) -> None:
+        if target.parent.name == "search":
+            with pytest.raises(StoreError, match="another process has been writing"), locked(tmp_path / "lock", 0.0):
+                pass
+            written.append(target.name)
+        staged.replace(target)
+
+    monkeypatch.setattr("grok.files.move", write)
+    search = world.search({"trials": 1, "seeds": 1, "compare": True, "comparison": {"first_seed": 50, "seeds": 5}})
+    record = search.record()
+    assert search.run(record)
+    Comparison.pin(search, record).run(search)
+    assert set(written) >= {"test.json", "test.comparison.json"}
 
 
 def test_seeds_are_instances(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ TINY = (
 
 @pytest.mark.slow
 def test_a_killed_process(tmp_path: Path) -> None:
-    """SIGKILL, twice, at moments that nobody chose; real training."""
+    """SIGKILL, while the first trials train and while results are noted; real training."""
 
     def start(store: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -192,11 +192,17 @@ def test_a_killed_process(tmp_path: Path) -> None:
             text=True,
         )
 
-    for pause in (6.0, 9.0):
+    journal, size = tmp_path / "killed" / "search" / "quickstart.journal", 0
+    for pause in (0.2, 0.0):
         killed = start("killed")
+        while not (journal.exists() and journal.stat().st_size > size):
+            assert killed.poll() is None, killed.communicate()[0]
+            time.sleep(0.02)
         time.sleep(pause)
-        os.kill(killed.pid, signal.SIGKILL)
-        killed.communicate()
+        killed.kill()
+        said, _ = killed.communicate()
+        assert killed.returncode == -signal.SIGKILL, said
+        size = journal.stat().st_size
     results = []
     for store in ("killed", "whole"):
         process = start(store)

@@ -1,7 +1,10 @@
-"""A small store."""
+"""A small store, and what a power cut would take from one."""
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,3 +20,28 @@ def store(tmp_path: Path) -> Path:
         for start in (0, 3):
             writer.commit(example_rows(range(start, start + 3)))
     return tmp_path / "S"
+
+
+@pytest.fixture
+def lost_in_a_power_cut(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What got its name in this test and may be empty, or without that name, after a power cut."""
+    flushed: set[tuple[int, int]] = set()
+    lost: set[str] = set()
+
+    def fsync(handle: int) -> None:
+        about = os.fstat(handle)
+        flushed.add((about.st_ino, about.st_mtime_ns))
+        lost.difference_update([name for name in lost if name.startswith(f"name in {about.st_ino}: ")])
+
+    def renamed(rename: Callable[..., None], source: Path, target: Path) -> None:
+        for file in filter(Path.is_file, (Path(source), *Path(source).rglob("*"))):
+            about = file.stat()
+            if (about.st_ino, about.st_mtime_ns) not in flushed:
+                lost.add(f"content: {target} {file.name}")
+        rename(source, target)
+        lost.add(f"name in {Path(target).parent.stat().st_ino}: {target}")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, functools.partial(renamed, getattr(os, name)))
+    return lost

@@ -15,11 +15,11 @@ from grok.store import DamagedShardWarning, ForeignFileWarning, StoreGone, Store
 from grok.store.compact import compact
 from grok.store.contract import assert_contract, contents
 from grok.store.layout import Layout
-from grok.store.rows import Shard
+from grok.store.rows import Shard, to_shard
 from grok.store.schema import KINDS
 from grok.store.seal import SEAL_KEY
 from grok.store.shards import concat, read_whole, write_shard
-from grok.store.testing import example_row, example_rows, with_other_bits
+from grok.store.testing import example_row, example_rows, failed, with_other_bits
 from grok.store.verify import verify
 
 
@@ -158,6 +158,17 @@ def test_shards_that_overlap_keep_what_only_one_of_them_has(store: Path) -> None
         assert all(one.copy for one in writer.recovered) and len(writer.recovered) == 3
     assert_contract(store)
     assert open_store(store).run_ids() == set(merged.runs["run_id"].to_pylist())
+
+
+def test_of_two_rows_of_a_run_the_one_that_did_not_fail_stays(tmp_path: Path) -> None:
+    row = example_row(0)
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.commit([row])
+    write_shard(Layout(tmp_path / "S"), "0000000000000000", to_shard([failed(row)]))  # the first name
+    with StoreWriter(tmp_path / "S") as writer:
+        assert [put.name for put in writer.recovered] == ["0000000000000000"]
+    assert open_store(tmp_path / "S").run_ids("completed") == {row.result.run_id}
+    assert_contract(tmp_path / "S")
 
 
 def test_copies_of_other_bits_are_a_conflict_and_both_are_kept(store: Path, tmp_path: Path) -> None:

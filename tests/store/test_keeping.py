@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from grok.errors import StoreError
 from grok.records import StepPoint
 from grok.store import DamagedShardWarning, StoreWriter, open_store, versions
 from grok.store import schema as schema_module
+from grok.store import verify as verify_module
 from grok.store.compact import compact
 from grok.store.contract import assert_contract, contents, read_raw
 from grok.store.layout import Layout
@@ -158,6 +160,32 @@ class TestVerify:
             writer.commit([short])
         (problem,) = verify(tmp_path / "S")
         assert problem.endswith("completed at step 200, its curve's last step is 150")
+
+    @pytest.mark.parametrize("moment", KINDS)
+    def test_a_store_in_use_is_intact(self, store: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+        """A sweep commits, then merges shards, between two readings of tables."""
+        read = verify_module._read_raw
+        writes: list[Callable[[], object]] = [
+            lambda: StoreWriter(store).commit([example_row(9)]),
+            lambda: compact(store),
+        ]
+
+        def disturbed(layout: Layout, kind: str, names: set[str]) -> pa.Table:
+            table = read(layout, kind, names)
+            if kind == moment and writes:
+                writes.pop(0)()
+            return table
+
+        monkeypatch.setattr(verify_module, "_read_raw", disturbed)
+        assert verify(store) == []
+        assert verify(store) == []
+        assert not writes
+
+    def test_a_commit_between_two_renames_is_no_orphan(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        last, later = sorted((store / "runs").iterdir())[0], store / "runs.later"
+        last.rename(later)
+        monkeypatch.setattr("grok.store.verify.time.sleep", lambda seconds: later.rename(last))
+        assert not [problem for problem in verify(store) if "orphan" in problem]
 
     def test_rows_that_were_copied_in_by_hand(self, store: Path) -> None:
         for kind in ("runs", "curves"):

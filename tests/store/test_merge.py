@@ -13,8 +13,9 @@ from grok.cli.store import main
 from grok.errors import StoreError
 from grok.records import Checkpoint
 from grok.store import StoreWriter, open_store
-from grok.store.contract import assert_contract
+from grok.store.contract import assert_contract, contents
 from grok.store.merge import merge
+from grok.store.schema import KINDS
 from grok.store.testing import example_row, example_rows, failed, with_other_bits
 from grok.store.verify import verify
 
@@ -48,7 +49,20 @@ class TestMerge:
         again = merge(a, [b])
         assert (again.added, again.replaced, again.conflicts, again.checkpoints) == (0, 0, [], 0)
 
-    def test_searches_come_along_unless_their_name_is_taken(self, tmp_path: Path) -> None:
+    def test_a_large_source_is_written_as_several_shards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("grok.store.merge.MERGED_ROWS", 9)
+        with StoreWriter(tmp_path / "A") as writer:
+            for start in (0, 2, 4):
+                writer.commit(example_rows(range(start, start + 2)))  # five evaluations each
+        assert merge(tmp_path / "A", [], into=tmp_path / "B").added == 6
+        for kind in KINDS:
+            assert contents(tmp_path / "B", kind).equals(contents(tmp_path / "A", kind))
+        assert len(open_store(tmp_path / "B").layout.names("runs")) == 3
+        assert_contract(tmp_path / "B")
+
+    def test_searches_come_along_unless_their_name_is_taken(
+        self, tmp_path: Path, lost_in_a_power_cut: set[str]
+    ) -> None:
         for store, names in (("A", ["both", "same"]), ("B", ["both", "same", "mine"])):
             with StoreWriter(tmp_path / store):
                 pass
@@ -60,10 +74,14 @@ class TestMerge:
         assert (report.studies, report.studies_left) == (["mine"], ["both"])
         found = {p.name: p.read_text() for p in (tmp_path / "A" / "search").glob("*.journal")}
         assert found == {"both.journal": "A", "same.journal": "same", "mine.journal": "B"}
+        assert lost_in_a_power_cut == set()
         assert merge(tmp_path / "A", [tmp_path / "B"]).studies == []
         assert_contract(tmp_path / "A")
 
-    def test_one_trajectory_seen_at_other_steps_must_have_the_same_bits(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "column", ["train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all", "lr"]
+    )
+    def test_one_trajectory_seen_at_other_steps_must_have_the_same_bits(self, tmp_path: Path, column: str) -> None:
         a, b = tmp_path / "A", tmp_path / "B"
         short, long = example_row(0, steps=200), example_row(0, steps=400, every=100)
         assert short.identity.trajectory_id == long.identity.trajectory_id
@@ -71,14 +89,14 @@ class TestMerge:
         with StoreWriter(a) as writer:
             writer.commit([short])
         with StoreWriter(b) as writer:
-            writer.commit([with_other_bits(long, 100)])
+            writer.commit([with_other_bits(long, 100, column)])
         report = merge(a, [b])
         (conflict,) = report.conflicts
         assert (conflict.run_id, conflict.other_run_id) == (short.identity.run_id, long.identity.run_id)
-        assert (conflict.step, conflict.what) == (100, "val_loss")
+        assert (conflict.step, conflict.what) == (100, column)
         (record,) = (a / "conflicts").iterdir()
         content = json.loads(record.read_text())
-        assert float.fromhex(content["value"]["hex"]) == short.result.curve[2].val_loss
+        assert float.fromhex(content["value"]["hex"]) == getattr(short.result.curve[2], column)
         assert {side["host"] for side in content["sides"].values()} == {"somewhere"}
         assert open_store(a).run_ids() == {short.identity.run_id}
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from grok.config import RunConfig, identify, load_config
 from grok.config.arithmetic import OPERATIONS
-from grok.store.rerun import literal, rerun_command
+from grok.store.rerun import literal, overrides, rerun_command
 from grok.streams import STREAMS
 
 
@@ -66,6 +66,13 @@ def test_a_gpt_run_names_its_preset_and_every_setting_that_counts() -> None:
     assert "model.layers=" in rerun_command(config)  # a default, which the preset may move
 
 
+def test_a_command_has_one_length() -> None:
+    """The plan makes steps of a length in epochs; a command with both is refused."""
+    train = {"epochs": 2, "steps": 7}
+    words = overrides(load_config({"mode": "gpt", "experiment": "gpt/shakespeare_char", "train": train}))
+    assert "train.steps=7" in words and not any(word.startswith("train.epochs") for word in words)
+
+
 @given(
     fraction=st.floats(0.1, 0.9),
     lr=st.floats(1e-12, 1e3),
@@ -85,7 +92,7 @@ def test_any_settings_come_back(fraction: float, lr: float, sequence: str, bias:
     assert rerun(config) == config or identify(rerun(config)) == identify(config)
 
 
-printable = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=30)
+printable = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=30) | st.text("a\\${}'\"", max_size=8)
 values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), printable)
 
 

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from grok.checkpoint import run_folder, save_weights
 from grok.errors import StoreError
 from grok.records import StepPoint
 from grok.store import DamagedShardWarning, Row, StoreWriter, check_path, open_store
@@ -123,6 +125,15 @@ with StoreWriter(sys.argv[1]) as writer:
     assert len(open_store(tmp_path / "S").runs()) == 60
 
 
+def test_what_is_stored_is_on_the_disk(tmp_path: Path, lost_in_a_power_cut: set[str]) -> None:
+    row = example_row(0)
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.record_sweep("s1", ["x"], {})
+        save_weights(run_folder(tmp_path / "S", row.result.run_id), "final", {"w": torch.ones(2)})
+        writer.commit([row])
+    assert lost_in_a_power_cut == set()
+
+
 class TestDamage:
     """Damaged shards go to quarantine with a reason; the rest stays readable; their runs count as not stored."""
 
@@ -177,6 +188,29 @@ class TestDamage:
             assert [r.name for r in report.recovered] == [victim.stem]
         assert_contract(store)
         assert len(open_store(store).run_ids()) == 7
+
+    @pytest.mark.parametrize("ask", ["claim", "holds"])
+    def test_damage_that_a_question_meets_is_said(self, store: Path, ask: str) -> None:
+        with StoreWriter(store) as writer:
+            victim = sorted((store / "runs").iterdir())[0]
+            victim.write_bytes(victim.read_bytes()[:-100])
+            run_id = example_row(20).result.run_id
+            if ask == "claim":
+                writer.claim([run_id])
+            else:
+                writer.holds(run_id)
+            assert [r.name for r in writer.recovered] == [victim.stem]
+
+    def test_an_orphan_that_appears_while_in_use(self, store: Path, tmp_path: Path) -> None:
+        """A commit that was killed after its curves: the same run's points would be in the table twice."""
+        with StoreWriter(tmp_path / "killed") as killed:
+            killed.commit([example_row(20)])
+        with StoreWriter(store) as writer:
+            (orphan,) = (tmp_path / "killed" / "curves").iterdir()
+            shutil.copy(orphan, store / "curves")
+            report = writer.commit([example_row(20)])
+            assert [r.name for r in report.recovered] == [orphan.stem]
+        assert_contract(store)
 
     def test_reading_never_writes(self, store: Path) -> None:
         victim = sorted((store / "curves").iterdir())[0]

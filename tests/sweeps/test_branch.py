@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from grok.cli.compose import compose
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS
+from sweeps.branch import candidates
 from sweeps.branch import main as branch
+from sweeps.settings import arithmetic
 
 TINY = [
     "task.operation=x+y", "task.modulus=7", "model.d_model=8", "model.heads=2", "model.d_ff=8", "model.layers=1",
@@ -49,6 +52,14 @@ def test_children_keep_all_streams_but_the_redrawn_ones(store: Path, capfd: pyte
         branch(["--store", str(store), "--parents", str(new.index[0]), "--redraw", "init", "--times", "1", *TINY]) == 0
     )
     assert len(open_store(store).runs()) == len(after) + 1
+
+
+def test_the_first_run_of_a_seed_stands_for_it_and_no_repeat(tmp_path: Path) -> None:
+    """Repeats have ids of their own: the first by id stood for a seed, so a repeat could make it the best."""
+    path = tmp_path / "S"
+    assert main(["-m", "seed=range(0,6)", "replicate=0,1,2", *TINY, f"store.path={path}"]) == 0
+    config = arithmetic(compose([*TINY, f"store.path={path}"]))
+    assert (candidates(open_store(path), config, range(6))["replicate"] == 0).all()
 
 
 def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -47,12 +47,34 @@ def test_best_and_controls_are_repeated_in_each_way(store: Path, capfd: pytest.C
     assert "12 stored, 0 duplicates, 0 to train" in capfd.readouterr().out
 
 
+def test_a_repeat_on_the_other_path_is_not_trained_again_on_another_machine(
+    store: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--seeds", "5", "--controls", "0", "--kinds", "path", *HOW, f"store.path={store}"]
+    assert repeat(words) == 0
+    monkeypatch.setattr("platform.node", lambda: "another")
+    assert repeat(words) == 0
+    assert "1 planned, 1 stored, 0 duplicates, 0 to train" in capfd.readouterr().out
+
+
+def test_one_named_seed_is_a_kind(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--seeds", "2", "--controls", "0", "--kinds", "seeds.order=5,replicate=3", *HOW, f"store.path={store}"]
+    assert repeat([*words, "dry_run=true"]) == 0
+    assert "2 planned, 0 stored, 0 duplicates, 2 to train" in capfd.readouterr().out
+
+
 def test_candidates_by_name(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = str(open_store(store).runs().query("seed == 4")["run_id"].iloc[0])
     words = ["--seeds", f"2,{run[:9]}", "--controls", "1", *HOW, f"store.path={store}", "dry_run=true"]
     assert repeat(words) == 0
     said = capfd.readouterr().out
     assert "2 candidates (seeds 2, 4) of " in said and "1 ordinary controls; ulp: 24 repeats" in said
+
+
+def test_a_changed_setting_is_read_as_every_command_reads_it(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """To YAML 5e-4 is text."""
+    words = ["--seeds", "2", "--controls", "0", "--kinds", "optim.lr=5e-4", *HOW, f"store.path={store}", "dry_run=true"]
+    assert repeat(words) == 0 and "optim.lr=5e-4: 1 repeats" in capfd.readouterr().out
 
 
 @pytest.mark.slow
@@ -76,6 +98,8 @@ def test_all_runs_above_an_accuracy_and_a_changed_setting(store: Path, capfd: py
         (["--best", "9"], "ask for fewer"),
         (["--kinds", "dropout"], "'dropout' is not one of"),
         (["--kinds", "precision"], "needs the precision"),
+        (["--kinds", "train.steps=20000"], "expected grok sweep train.steps=... for all seeds"),
+        (["--kinds", "numerics.path=plain"], "or --kinds path or again"),
         (["--times", "0"], "at least 1"),
         (["seed=3"], "--seeds names candidates"),
         (["optim.weight_decay=7"], "no finished run to choose from with optim.weight_decay=7"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from grok.checkpoint import run_folder, save_checkpoint
 from grok.cli.trained import find_run
 from grok.config.gpt import EvalConfig, GptConfig, TrainConfig
 from grok.config.gpt_model import ModelConfig
+from grok.errors import DataError
 from grok.gpt.training.engine import train as engine
 from grok.records import Checkpoint, Job
 from grok.store import open_store
@@ -192,6 +194,7 @@ def test_impossible_evaluations_are_refused(
     ("argv", "message"),
     [
         (["--prompt", "日本"], "characters of the text are not among"),
+        (["--prompt", "caf\udce9"], "has a character that is no Unicode text"),
         (["--temperature", "-1"], "--temperature -1"),
         (["--top-p", "2"], "--top-p 2"),
         (["--seed", "-1"], "--seed -1: expected a whole number"),
@@ -208,6 +211,24 @@ def test_impossible_generations_are_refused(
     assert message in said and said.count("\n") == 1
 
 
+def test_only_line_ends_end_a_prompt(trained: Trained, tmp_path: Path) -> None:
+    """JSON may hold U+2028 as it is, and `--out-file` writes it so."""
+    prompts = ["one\u2028two", "three\x0bfour"]
+    for name, content in (
+        ("p.jsonl", "\n".join(json.dumps({"prompt": text}, ensure_ascii=False) for text in prompts)),
+        ("p.txt", "\r\n".join(prompts) + "\r\n"),
+    ):
+        (tmp_path / name).write_text(content, encoding="utf-8-sig", newline="")
+        assert generate._prompts_of_file(tmp_path / name) == prompts
+
+
+def test_a_text_of_one_document_begins_with_a_line_end(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a text\n" * 30)
+    text = ["text", "--input", str(tmp_path / "t.txt"), "--out", str(tmp_path / "o"), "--tokenizer", "byte"]
+    assert prepare.main(text) == 0
+    assert generate._beginning(open_corpus(tmp_path / "o")) == [ord("\n")]
+
+
 def test_data_of_another_tokeniser_is_refused(
     trained: Trained, tmp_path: Path, fables: Corpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +241,25 @@ def test_data_of_another_tokeniser_is_refused(
     argv = ["fables", "--input", "20:5", "--tokenizer", str(trained.data / "tokenizer.json"), "--out", same]
     assert prepare.main(argv) == 0
     assert evaluate.main([trained.run_id, "--store", str(trained.store), "--data", same]) == 0
+
+
+def test_a_corpus_that_was_prepared_anew_is_not_scored_as_the_runs_own(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its ids can mean other characters, which the number of ids does not show."""
+    data = tmp_path / "fables"
+    shutil.copytree(trained.data, data)
+    run = dataclasses.replace(find_run(trained.run_id, str(trained.store)), data_path=str(data))
+    assert run.corpus().hash == run.data_hash
+    argv = ["fables", "--input", "200", "--tokenizer", "char", "--out", str(data), "--workers", "1"]
+    assert prepare.main([*argv, "--val-fraction", "0.3"]) == 0
+    capsys.readouterr()
+    with pytest.raises(DataError, match=r"is not the corpus that run \w+ was trained on .*--data DIR"):
+        run.corpus()
+    assert run.corpus(str(data)).hash != run.data_hash
+    assert capsys.readouterr().err.startswith(f"note: {data} is not the corpus that run {run.run_id} was trained on")
+    assert run.corpus(str(trained.data)).hash == run.data_hash
+    assert capsys.readouterr().err == ""
 
 
 def test_preparing_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

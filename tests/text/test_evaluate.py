@@ -85,6 +85,10 @@ def test_without_an_end_token_the_first_token_is_not_scored(tmp_path: Path) -> N
     corpus, _ = prepare(Request(form="text", inputs=(str(tmp_path / "t.txt"),), out=tmp_path / "o", tokenizer="char"))
     score = score_split(small_model(4), corpus, "val", batch_size=4)
     assert score.scored == corpus.split("val")["tokens"] - 1
+    # bytes have an id for the end of a document, but no model of this text was trained on it
+    corpus, _ = prepare(Request(form="text", inputs=(str(tmp_path / "t.txt"),), out=tmp_path / "b", tokenizer="byte"))
+    score = score_split(small_model(257), corpus, "val", batch_size=4)
+    assert score.scored == corpus.split("val")["tokens"] - 1
 
 
 def test_an_alibi_model_looks_further_than_it_was_trained(articles: Corpus) -> None:

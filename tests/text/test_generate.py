@@ -128,3 +128,10 @@ def test_impossible_prompts_are_refused() -> None:
         text_of(prompts=[[1], []])
     with pytest.raises(DataError, match="has id 20, the model's vocabulary has 20"):
         text_of(prompts=[[20]])
+
+
+@pytest.mark.parametrize("logits", [[0.0, np.nan], [0.0, np.inf], [-np.inf, -np.inf]])
+def test_nothing_is_drawn_from_logits_that_are_not_finite(logits: list[float]) -> None:
+    for temperature in (0.0, 1.0):
+        with pytest.raises(DataError, match="the model's logits are not finite"):
+            Sampler(temperature=temperature).choose(np.array(logits), 0.5)

@@ -12,8 +12,10 @@ import pytest
 
 from grok.__main__ import main
 from grok.errors import DataError
+from grok.gpt.evaluate import score_split
 from grok.plugins import Code, activate, code_of
-from grok.text.corpus import Corpus, open_corpus
+from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer
+from tests.text.test_evaluate import small_model
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "words.py"
 POEMS = "\n\n".join(f"The moss grows, day {i}.\nSo does the owl's nest." for i in range(40))
@@ -105,6 +107,60 @@ def test_ids_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
     Path("words.py").write_text(EXAMPLE.read_text().replace("self.ids.get(piece, 0)", "-1"))
     assert main(PREPARE) == 2
     assert "words.Words returned ids from -1 to -1: expected 0 to" in capsys.readouterr().err
+
+
+def test_a_second_corpus_has_the_same_tokeniser(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its file and its code are both named by the command: a file alone chooses no import."""
+    assert main(PREPARE) == 0
+    again = [
+        *PREPARE[: PREPARE.index("--tokenizer")],
+        "--workers",
+        "1",
+        "--out",
+        "D",
+        "--tokenizer",
+        "C/tokenizer.json",
+    ]
+    assert main(again) == 2
+    assert "--tokenizer-code words.Words for `grok prepare`" in capsys.readouterr().err
+    Path("poems.txt").write_text(POEMS[: len(POEMS) // 2])
+    assert main([*again, "--tokenizer-code", "words.Words"]) == 0
+    first, second = named(), open_corpus("D")
+    assert first.hash != second.hash and first.tokenizer.hash == second.tokenizer.hash
+    refuse_other_tokenizer(second, first)
+    fitted = [word if word != "C" else "E" for word in PREPARE]
+    assert main(fitted) == 0
+    assert main([*fitted, "--tokenizer-code", "words.Words"]) == 2
+    named()
+    with pytest.raises(DataError, match=r"--tokenizer C/tokenizer\.json --tokenizer-code words\.Words"):
+        refuse_other_tokenizer(open_corpus("E"), first)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("self.ids.get(piece, 0)", "self.ids[piece]", "the tokeniser words.Words fails in encode() (KeyError: '36')"),
+        ('"".join(self.words', '"".joined(self.words', "the tokeniser words.Words fails in decode() (AttributeError"),
+        ("return self.words", "return 5", "the tokeniser words.Words fails in its constructor (TypeError"),
+    ],
+)
+def test_code_that_fails_is_said_in_one_line(old: str, new: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words.py").write_text(EXAMPLE.read_text().replace(old, new))
+    assert main(PREPARE) == 2
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error
+
+
+def test_a_part_is_not_measured_in_ids_written_as_text() -> None:
+    assert main(PREPARE) == 0
+    activate(Code())
+    corpus = open_corpus("C")
+    model = small_model(corpus.vocab_size)
+    assert score_split(model, corpus, "train").words == corpus.split("train")["words"]
+    with pytest.raises(DataError, match="name it again"):
+        score_split(model, corpus, "train", limit=30)
+    part = score_split(model, named(), "train", limit=len(corpus.tokens("train")) - 1)
+    assert part.words == corpus.split("train")["words"]
 
 
 def test_a_model_trains_on_it_and_writes_text(capfd: pytest.CaptureFixture[str]) -> None:

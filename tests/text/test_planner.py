@@ -175,6 +175,7 @@ def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
         (["experiment=gpt/gpt2_117m", "task.modulus=7"], "a setting of mode=arithmetic"),
         (["experiment=gpt/gpt2_117m", "--price", "-1"], "--price -1.0"),
         (["experiment=gpt/gpt2_117m", "--vocab-size", "0"], "--vocab-size 0"),
+        (["experiment=gpt/gpt2_117m", "train.tokens=1e30"], "train.tokens=1e+30 is out of range"),
         (["experiment=gpt/gpt2_117m", "train.epochs=2"], "train.epochs=2 is a length in passes over the data"),
     ):
         assert door.main(argv) == 2, argv

@@ -21,7 +21,7 @@ from grok.text.sources import open_source, pieces
 from grok.text.sources.fables import write
 from grok.text.sources.files import json_values, natural_key
 from grok.text.sources.pieces import documents_of, without_blank_documents
-from grok.text.sources.wikitext import articles, detokenize, lines_of, word_count
+from grok.text.sources.wikitext import articles, detokenize, lines_of, lines_of_rows, word_count
 from grok.text.tokenizers import END_OF_TEXT
 from tests.text.conftest import ARTICLES
 
@@ -106,7 +106,8 @@ def test_a_folder_is_one_document_per_file_in_natural_order(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     assert read("openwebtext", tmp_path) == ["a.txt", "b/file9.txt", "b/file10.txt"]
-    assert sorted(["x10", "x9", "9", "x"], key=natural_key) == ["9", "x", "x9", "x10"]
+    names = ["x10", "x9", "9", "x", "x1²2"]
+    assert sorted(names, key=natural_key) == ["9", "x", "x1²2", "x9", "x10"]
 
 
 def test_text_is_kept_to_the_letter(tmp_path: Path) -> None:
@@ -134,6 +135,41 @@ def test_wikitext_from_parquet_is_the_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": rows}), tmp_path / "w.parquet")
     (tmp_path / "w.tokens").write_text(ARTICLES)
     assert read("wikitext", tmp_path / "w.parquet") == read("wikitext", tmp_path / "w.tokens")
+
+
+def test_an_article_goes_on_in_the_next_part_of_a_table(tmp_path: Path) -> None:
+    """WikiText-103 is published as two parquet files, cut by rows. Text files are whole."""
+    lines = ARTICLES.splitlines(keepends=True)
+    rows = ["" if line == " \n" else line for line in lines]
+    whole = [p.text for p in articles(lines_of([ARTICLES]))]
+    for cut in range(1, len(rows)):
+        assert [p.text for p in articles(lines_of_rows(rows[:cut]), lines_of_rows(rows[cut:]))] == whole
+    (folder := tmp_path / "w").mkdir()
+    for name, part in (("a", rows[:5]), ("b", rows[5:])):
+        pq.write_table(pa.table({"text": part}), folder / f"{name}.parquet")
+    assert read("wikitext", folder) == read("wikitext", folder / "a.parquet", folder / "b.parquet") == whole
+    untitled = "".join(lines[3:])
+    (tmp_path / "1.txt").write_text(ARTICLES)
+    (tmp_path / "2.txt").write_text(untitled)
+    texts = read("wikitext", tmp_path / "1.txt", tmp_path / "2.txt")
+    assert texts == [*whole, untitled.removesuffix(whole[1]), whole[1]]
+
+
+def test_a_title_at_the_beginning_of_a_file_begins_an_article() -> None:
+    moss, owl = [" = Moss = \n", " \n", " It grows . \n"], [" = Owl = \n", " \n", " It calls . \n"]
+    assert [p.text for p in articles(moss, owl)] == ["".join(moss), "".join(owl)]
+
+
+def test_suffixes_in_capitals_are_read_alike(tmp_path: Path) -> None:
+    (tmp_path / "U.JSONL").write_text('{"text": "a"}\n{"text": "b"}')
+    (tmp_path / "U.txt.GZ").write_bytes(gzip.compress(b"packed"))
+    (tmp_path / "U.Jsonl.XZ").write_bytes(lzma.compress(b'{"text": "c"}'))
+    assert read("text", *(tmp_path / name for name in ("U.JSONL", "U.txt.GZ", "U.Jsonl.XZ"))) == [
+        "a",
+        "b",
+        "packed",
+        "c",
+    ]
 
 
 def test_wikitext_detokenised() -> None:
@@ -182,6 +218,10 @@ def test_damaged_inputs_are_named(tmp_path: Path) -> None:
     assert read("tinystories", tmp_path / "y.parquet", field="body") == ["a"]
     with pytest.raises(DataError, match="has no text: 1"):
         read("text", tmp_path / "y.parquet", field="id")
+    for value, reason in (('{"text": "a", "n": ' + "9" * 5000 + "}", "digits"), ('{"a":' * 100_000, "recursion")):
+        (tmp_path / "odd.json").write_text(value)
+        with pytest.raises(DataError, match=rf"odd\.json: a value of this JSON cannot be read \(.*{reason}"):
+            read("text", tmp_path / "odd.json")
     with pytest.raises(DataError, match="no such file or folder"):
         open_source("text", [str(tmp_path / "none.txt")])
     for name in ("all.tar.gz", "all.tgz", "ALL.ZIP", "text.txt.zst"):  # taken for text it would be trained on

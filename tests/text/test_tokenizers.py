@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok.errors import DataError
+from grok.text.preparation import Request, prepare
 from grok.text.saved_tokenizer import load_tokenizer
 from grok.text.sources.fables import write
 from grok.text.sources.pieces import _SAFE_CUT
@@ -28,6 +29,7 @@ from grok.text.tokenizers import (
     Tokenizer,
     gpt2_tokenizer,
     token_dtype,
+    tokenizers_library,
     train_bpe,
 )
 
@@ -115,6 +117,36 @@ def test_a_text_that_looks_special_stays_text() -> None:
     tokenizer = SubwordTokenizer(json.dumps(definition))
     assert 400 not in tokenizer.encode("a <|pad|> b").tolist()
     assert tokenizer.decode(tokenizer.encode("a <|pad|> b").tolist()) == "a <|pad|> b"
+
+
+def test_a_saved_tokeniser_neither_cuts_nor_pads_texts() -> None:
+    """A tokenizer.json may be set up for a model's batches; here each document is kept whole."""
+    definition = json.loads(bpe.to_json())
+    definition["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    definition["padding"] = {
+        "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": END_OF_TEXT,
+    }  # fmt: skip
+    tokenizer = SubwordTokenizer(json.dumps(definition))
+    for text in ("a", "There was once a cheerful mouse called Edda."):
+        assert tokenizer.encode(text).tolist() == bpe.encode(text).tolist()
+
+
+def test_an_end_token_inside_a_document_is_refused(tmp_path: Path) -> None:
+    """A Unigram vocabulary has its end token among its pieces, so that text can become it."""
+    characters = dict.fromkeys("abc </s>", -2.0)
+    library = tokenizers_library()
+    unigram = library.Tokenizer(library.models.Unigram([("<unk>", 0.0), ("</s>", 0.0), *characters.items()], 0))
+    (tmp_path / "u.json").write_text(unigram.to_str())
+    text = tmp_path / "t.txt"
+    text.write_text(END_OF_TEXT.join(["abc cab"] * 10))
+    request = Request(
+        form="text", inputs=(str(text),), out=tmp_path / "o", tokenizer=str(tmp_path / "u.json"), eot="</s>"
+    )
+    assert prepare(request)[0].split("train")["documents"] == 9
+    text.write_text(END_OF_TEXT.join(["abc cab", "abc </s> cab"] * 10))
+    with pytest.raises(DataError, match=r"makes its end token '</s>' \(id 1\) out of text inside a document"):
+        prepare(request)
 
 
 def in_the_form_of_gpt_neox() -> dict[str, Any]:

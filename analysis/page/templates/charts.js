@@ -1,14 +1,17 @@
 // One chart: uPlot's axes, scales and zoom, our layers, and the highlighted run in front.
 
-function ticks(low, high, log) {
-  if (!log) return null;
-  const out = [];
-  for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
-    for (const k of [1, 2, 5]) {
-      const value = k * 10 ** decade;
-      if (value >= low * 0.999 && value <= high * 1.001) out.push(value);
-    }
-  return out.length > 7 ? out.filter(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6) : out;
+// Ticks of a logarithmic axis: 1, 2 and 5 of each decade, every digit or even steps if less than two fit.
+function ticks(low, high) {
+  const decades = [];
+  for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++) decades.push(decade);
+  const of = digits => decades.flatMap(e => digits.map(k => k * 10 ** e)).filter(v => v >= low * 0.999 && v <= high * 1.001);
+  let out = of([1, 2, 5]);
+  if (out.length > 7) return of([1]);
+  if (out.length < 3) out = of([1, 2, 3, 4, 5, 6, 7, 8, 9]);
+  if (out.length > 1) return out;
+  const step = 10 ** Math.floor(Math.log10((high - low) / 2));
+  const width = step * ([5, 2, 1].find(k => k * step <= (high - low) / 2));
+  return [...Array(Math.floor(high / width) - Math.ceil(low / width) + 1).keys()].map(i => (Math.ceil(low / width) + i) * width);
 }
 
 // Return the function from values to positions on an axis, up to scale.
@@ -32,7 +35,7 @@ function axisOf(spec, side) {
   };
   if (spec.whole) axis.incrs = [1, 2, 5].flatMap(k => [...Array(8).keys()].map(e => k * 10 ** e)).sort((a, b) => a - b);
   if (spec.log) {
-    axis.splits = (_u, _i, low, high) => ticks(low, high, true);
+    axis.splits = (_u, _i, low, high) => ticks(low, high);
     axis.filter = (_u, splits) => splits;
   }
   if (spec.linear_until) {

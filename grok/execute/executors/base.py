@@ -82,7 +82,13 @@ class InlineExecutor:
         self._done: GroupReport | None = None
 
     def submit(self, group: Group, slot: int) -> str:
-        self._done = run_group(group, self._settings, slot)
+        import torch
+
+        threads = torch.get_num_threads()
+        try:
+            self._done = run_group(group, self._settings, slot)
+        finally:
+            torch.set_num_threads(threads)  # the caller's: what it computes afterwards may depend on them
         if self._done.device_lost:
             self._done.fatal = f"this process can no longer use its GPU ({self._done.error})"
         return group.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -57,6 +58,12 @@ def with_source(config: GptConfig, source: Source) -> GptConfig:
             continue
         if config.experiment is None and own == getattr(usual, name):
             taken[name] = theirs
+            if name == "context" and own < theirs:
+                warnings.warn(
+                    f"init_from={config.init_from}: model.context={theirs} is the folder's; {own} is the default and "
+                    "counts as not given, so a shorter context must be another number",
+                    stacklevel=2,
+                )
         else:
             wrong.append(f"model.{name}={_text(own)} (the folder's: {_text(theirs)})")
     if wrong:

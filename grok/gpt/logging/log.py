@@ -55,32 +55,37 @@ class Log:
         *,
         shares: Sequence[Share] = (),
         from_step: int,
+        branch: int = 0,
         mute: bool = False,
     ) -> None:
-        """``shares``: the corpora of the training set; empty: ``corpus`` alone. ``mute``: print nothing whatever
-        happens, as another process of this run prints it.
+        """``shares``: the corpora of the training set; empty: ``corpus`` alone. ``branch``: number of the branch at
+        ``from_step``. ``mute``: print nothing whatever happens, as another process of this run prints it.
         """
         self.mute = mute
         self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
         self.shares = shares
         self.from_step, self.began = from_step, 0.0
         self.profile = Profiler(config.log, device, from_step)
-        self.sinks: list[Sink] = open_sinks(run_id, config, from_step)
+        self.sinks: list[Sink] = open_sinks(run_id, config, from_step, branch)
         self._untold: list[StepPoint] = []
 
     def say(self, line: str, *, always: bool = False) -> None:
         if not self.mute and (always or not self.config.log.quiet):
             print(f"{self.run_id[:8]} {line}", file=sys.stderr, flush=True)
 
-    def start(self, numerics: str, changes: list[str]) -> None:
-        """Print the preset, the model's size beside the preset's, the data, and a sample of the data."""
+    def start(self, numerics: str, changes: list[str], sequences: int) -> None:
+        """Print the preset, the model's size beside the preset's, the data, and a sample of the data.
+
+        ``sequences``: their number in all steps of the run.
+        """
         config, model, tokens = self.config, self.model, self.corpus.tokens("train")
         n = sum(p.numel() for p in model.parameters())
-        per_step = config.train.batch_size * config.model.context
-        epochs = config.train.steps * per_step / len(tokens)
-        of_data = "" if self.shares else f" are {epochs:.2f} epochs of {len(tokens):,} tokens"
+        train, context = config.train, config.model.context
+        epochs = sequences * context / len(tokens)
+        most, up_to = "at most " * bool(train.context_ramp), "up to " * bool(train.batch_ramp or train.context_ramp)
+        of_data = "" if self.shares else f" are {most}{epochs:.2f} epochs of {len(tokens):,} tokens"
         self.say(f"{config.experiment}: {n:,} parameters, vocabulary {model.vocab_size:,}{against_target(config, n)}")
-        self.say(f"{config.train.steps:,} steps of {per_step:,} tokens{of_data}; {numerics}")
+        self.say(f"{train.steps:,} steps of {up_to}{train.batch_size * context:,} tokens{of_data}; {numerics}")
         for share in self.shares:
             self.say(
                 f"{share.share:.1%} of the sequences from {share.corpus.path}: {share.epochs:.2f} epochs of its "

@@ -74,8 +74,8 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
-    """Return the sinks of ``config.log``.
+def open_sinks(run_id: str, config: GptConfig, from_step: int, branch: int) -> list[Sink]:
+    """Return the sinks of ``config.log``, for a run that goes on from ``from_step`` on branch number ``branch``.
 
     Raises:
         ConfigError: one needs a package that is not installed, or cannot be written where it is asked for.
@@ -88,7 +88,7 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
         return run_folder(root, run_id, config.seed)
 
     requested: list[tuple[str, str | None, Callable[[str], Sink]]] = [
-        ("tensorboard", log.tensorboard, lambda x: TensorBoard(folder(x), from_step, settings)),
+        ("tensorboard", log.tensorboard, lambda x: TensorBoard(folder(x), from_step, settings, branch)),
         ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, log.wandb_mode, settings)),
         ("mlflow", log.mlflow, lambda address: MLflow(run_id, address, experiment, settings, from_step)),
     ]
@@ -103,6 +103,9 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int) -> list[Sink]:
                 raise ConfigError(
                     f"log.{name}={value} cannot be written ({error.strerror or error}): give another place, or null"
                 ) from error
+    for sink in sinks:
+        if isinstance(sink, PrefixedSink):
+            sink.branch(branch)
     return sinks
 
 
@@ -143,17 +146,18 @@ class TensorBoard:
     Settings and outcome stand under Text, settings also under HParams. The last record says that the run has ended.
     """
 
-    def __init__(self, folder: Path, from_step: int, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, from_step: int, settings: Mapping[str, Any], branch: int = 0) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise missing("log.tensorboard", "tensorboard") from error
         self.folder, self.open = folder, SummaryWriter
+        where = folder / f"branch-{branch}" if branch else folder
         # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
-        self.writer = self.open(str(folder), purge_step=from_step + 1 if from_step else None)
+        self.writer = self.open(str(where), purge_step=from_step + 1 if from_step else 0)
         known = {name: value for name, value in without_secrets(dict(settings)).items() if value is not None}
         self.outcome = {name: value for name, value in known.items() if name.startswith("outcome.")}
-        if not from_step:
+        if not from_step and not branch:
             self._describe({name: value for name, value in known.items() if name not in self.outcome})
 
     def _describe(self, settings: Mapping[str, Any]) -> None:
@@ -179,7 +183,8 @@ class TensorBoard:
 
     def branch(self, number: int) -> None:
         self.writer.close()
-        self.writer = self.open(str(self.folder / f"branch-{number}"))
+        # a killed process that went on from an earlier step may have made this branch, too
+        self.writer = self.open(str(self.folder / f"branch-{number}"), purge_step=0)
 
     def flush(self) -> None:
         self.writer.flush()

@@ -6,17 +6,19 @@ the peak so far decides whether the next size fits. The state of the run does no
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import psutil
+import numpy as np
 import torch
 
 from grok.gpt.planning.memory import moment_bytes
+from grok.gpt.training.batches import validation_starts
 from grok.gpt.training.trainer import Trainer
+from grok.numerics.machine import memory_limit, peak_of_process, usable_memory
 from grok.numerics.memory import peak_on_cpu
+from grok.text.windows import gather
 
 PAYS = 1.03
 """Least speed-up for which a larger size is chosen."""
@@ -60,9 +62,10 @@ def best(sizes: list[Size]) -> Size:
 
 def _measured(trainer: Trainer, sequences: int, context: int, repeats: int) -> Size | None:
     device = trainer.numerics.device
-    x, y = trainer.batch(1)
-    rows = torch.arange(sequences, device=x.device) % len(x)
-    x, y = x[rows, :context], y[rows, :context]
+    # blocks of the whole context: the first batch of a context ramp has shorter ones
+    tokens = trainer.batches.tokens[0]
+    starts = np.resize(validation_starts(len(tokens), context, sequences), sequences)
+    x, y = (torch.from_numpy(ids).to(device) for ids in gather(tokens, starts, context))
     seconds = []
     try:
         if device.type == "cuda":
@@ -80,8 +83,7 @@ def _measured(trainer: Trainer, sequences: int, context: int, repeats: int) -> S
         trainer.optimizer.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Size(sequences, x.numel() / min(seconds[1:]), memory, process)
+    return Size(sequences, x.numel() / min(seconds[1:]), memory, peak_of_process())
 
 
 def _peak(trainer: Trainer, again: Callable[[], None]) -> int:
@@ -99,7 +101,11 @@ def _peak(trainer: Trainer, again: Callable[[], None]) -> int:
 
 
 def _next_fits(device: torch.device, size: Size) -> bool:
-    """Return whether twice the memory is free; always true for a GPU, where the attempt decides."""
+    """Return whether twice the process fits into the memory of the machine and of its container or job.
+
+    Always true for a GPU, where the attempt decides.
+    """
     if device.type == "cuda":
         return True
-    return 2 * size.process < FULL * (psutil.virtual_memory().available + size.process)
+    limit, room = memory_limit(), usable_memory() + size.process
+    return 2 * size.process < FULL * (room if limit is None else min(limit, room))

@@ -32,6 +32,7 @@ from grok.gpt.planning.memory import (
     peak_bytes,
     weight_bytes,
 )
+from grok.gpt.training.schedules import Ramp
 
 CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
 FITTED_FROM: Final = 44e6
@@ -53,8 +54,9 @@ class Plan:
     formula: int
     """The count by the formula, which is exact for GPT-2's architecture."""
     tokens: int
-    """Tokens of all steps."""
+    """Tokens of all steps; with a context ramp at most these."""
     tokens_per_step: int
+    """Of a step after the ramps."""
     flops_per_token: float
     machine: Machine
     devices: int
@@ -178,8 +180,11 @@ def layout(
 def layouts(
     config: GptConfig, parameters: Parameters, devices: int, micro_batch: int, *, on_cpu: bool = False
 ) -> list[Layout]:
-    """Return the possible layouts on ``devices``, those with the least work and traffic first."""
-    kinds = ("ddp", "fsdp") if devices > 1 else ("ddp",)
+    """Return the possible layouts on ``devices``, those with the least work and traffic first.
+
+    8-bit moments cannot be sharded.
+    """
+    kinds = ("ddp", "fsdp") if devices > 1 and config.optim.kind != "adamw8bit" else ("ddp",)
     sizes = [micro_batch] if micro_batch == 1 else [micro_batch, 1]
     return [
         layout(config, parameters, devices, kind, recompute, size, on_cpu=on_cpu)
@@ -200,7 +205,7 @@ def plan(
 ) -> Plan:
     """Return the plan of ``config`` on ``devices`` of kind ``device`` with MFU ``mfu``.
 
-    Batch and context ramps count at their full size.
+    A step counts at its full size, the tokens of the run by the batch ramp. With a context ramp they are the most.
 
     Raises:
         ConfigError: the device is unknown, or ``mfu`` or ``devices`` is out of range.
@@ -211,12 +216,13 @@ def plan(
         raise ConfigError(f"--devices {devices}: expected a whole number, at least 1")
     parameters = count_parameters(config.model, vocab_size)
     tokens_per_step = config.train.batch_size * config.model.context
+    ramp = Ramp.of(config.train.batch_ramp, config.train.batch_size)
     on_cpu = device == CPU_CORE
     at_once = min(config.train.micro_batch or config.train.batch_size, -(-config.train.batch_size // devices))
     return Plan(
         parameters=parameters,
         formula=gpt2_parameters(config.model.layers, config.model.d_model, vocab_size, config.model.context),
-        tokens=config.train.steps * tokens_per_step,
+        tokens=ramp.consumed(config.train.steps) * config.model.context,
         tokens_per_step=tokens_per_step,
         flops_per_token=train_flops_per_token(config.model, parameters),
         machine=machine(device),

@@ -7,10 +7,26 @@ from pathlib import Path
 
 import torch
 
-from grok.checkpoint import load_checkpoint
-from grok.gpt.training.checkpoint import from_checkpoint
+from grok.checkpoint import load_checkpoint, read_state
+from grok.gpt.training.checkpoint import from_checkpoint, is_kept
 from grok.gpt.training.history import History
 from grok.records import Checkpoint
+
+
+def abandoned_steps(folder: str | Path, steps: Sequence[int]) -> list[int]:
+    """Return those of ``steps`` whose checkpoint in ``folder`` is of a branch that a rollback of the run left.
+
+    Such a checkpoint stays until the new branch has passed its step.
+
+    Raises:
+        CheckpointError: none is intact, or one after the step of a rollback is damaged.
+    """
+    if not steps:
+        return []
+    newest = load_checkpoint(folder).state
+    left = newest.get("left", [0] * newest.get("tries", 0))
+    doubtful = [step for step in steps if left and step > min(left)]  # the others need no check of their files
+    return [step for step in doubtful if not is_kept(read_state(folder, step), left)]
 
 
 def average(folder: str | Path, run_id: str, steps: Sequence[int]) -> Checkpoint:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,40 +19,6 @@ from grok.streams import Stream
 from grok.text.corpus import Corpus
 from grok.text.mixture import HASH_DIGITS, MixtureOrder
 from grok.text.windows import BlockOrder, Sampling, check_length, gather
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows ``start .. stop`` of a batch, computed at once: a micro-batch, or the part of it for one process."""
-
-    number: int
-    """Number of the micro-batch, which selects its dropout masks."""
-    micro: slice
-    """All rows of that micro-batch."""
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> int:
-        return self.stop - self.start
-
-
-def pieces(rows: int, micro: int, ranks: int = 1) -> list[Piece]:
-    """Return the pieces of a batch of ``rows``.
-
-    Each piece is a micro-batch. If there are fewer micro-batches than processes (``ranks``), each micro-batch is
-    divided into the least number of equal parts that gives every process a piece.
-    """
-    parts = 1
-    while True:
-        cut = []
-        for number, start in enumerate(range(0, rows, micro)):
-            stop = min(start + micro, rows)
-            bounds = [start + (stop - start) * part // parts for part in range(parts + 1)]
-            cut += [Piece(number, slice(start, stop), a, b) for a, b in pairwise(bounds) if a < b]
-        if len(cut) >= min(ranks, rows):
-            return cut
-        parts += 1
 
 
 class Batches:

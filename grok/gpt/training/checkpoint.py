@@ -6,6 +6,7 @@ result. To continue with other settings, each of them must be named.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import GptConfig
-from grok.errors import CheckpointError
+from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.gpt.training.counters import Counters
 from grok.gpt.training.history import History
 from grok.gpt.training.optimizer import state_of, state_tensors
@@ -26,7 +27,7 @@ from grok.gpt.training.ranks import Ranks, one_line
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Trainer
 from grok.parts import SPARE, EarlierParts, Entry, entry_of, folder_of, split
-from grok.records import Checkpoint
+from grok.records import Checkpoint, KeptCheckpoints
 from grok.tensors import content_hash
 
 VERSION: Final = 1
@@ -74,13 +75,19 @@ def put_back(trainer: Trainer, moment: Moment) -> History:
         p.copy_(like(moment.tensors[f"model.{name}"], p))
         p.grad = None
         saved = {key: moment.tensors.get(f"optim.{key}.{name}") for key in keys}
-        state = {key: like(t, p) for key, t in saved.items() if t is not None}
+        state = {key: like(_in_dtype_of(p, t), p) for key, t in saved.items() if t is not None}
         if state:
             trainer.optimizer.state[p] = state_of(trainer.optimizer, state)
     trainer.counters = Counters(**moment.state["counters"])
     trainer.watch.load(moment.state["watch"])
     trainer.branch = Branch(**moment.state["branch"])
     return moment.history.fork()
+
+
+def _in_dtype_of(parameter: Tensor, saved: Tensor) -> Tensor:
+    """Return a moment in the dtype of its parameter, which ``resume.changes=[precision]`` may have changed."""
+    is_moment = saved.is_floating_point() and saved.shape == parameter.shape  # not a step count, not codes of 8 bits
+    return saved.to(parameter.dtype) if is_moment else saved
 
 
 def deciding_settings(config: GptConfig) -> dict[str, Any]:
@@ -239,6 +246,41 @@ def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:
         tensors = {n: t for n, t in own.items() if n.startswith(("model.", "optim."))}
         moments.append(Moment(entry["step"], tensors, entry["state"], History.load(own, entry["history"])))
     return moments[0], moments[1:]
+
+
+def is_kept(checkpoint: Checkpoint, left: Sequence[int]) -> bool:
+    """Return whether a run that left its branches at the steps ``left`` is still on the checkpoint's branch there.
+
+    A checkpoint that a rollback abandoned stays on the disk until the run has passed its step again.
+    """
+    branch = checkpoint.state["moments"][0]["state"]["branch"]["number"]
+    return all(checkpoint.step <= step for step in left[branch:])
+
+
+def kept_before(
+    kept: KeptCheckpoints | None, every: int, wanted: int, left: Sequence[int], say: Callable[[str], None]
+) -> Checkpoint | None:
+    """Return the newest intact checkpoint of this branch or its ancestors, at most at step ``wanted``, or None.
+
+    ``every``: ``checkpoint.keep_every``. ``left``: for each rollback, the step at which the new branch begins.
+
+    Raises:
+        CheckpointUnreadable: one that may be intact cannot be read.
+    """
+    if kept is None or not every:
+        return None
+    # only permanent checkpoints: which of the others exist depends on the clock
+    for step in sorted((s for s in kept.steps() if 0 < s <= wanted and s % every == 0), reverse=True):
+        try:
+            checkpoint = kept.load(step)
+        except CheckpointUnreadable:
+            raise
+        except CheckpointError as error:
+            say(f"the rollback skips the checkpoint of step {step}: {error}")
+            continue
+        if is_kept(checkpoint, left):
+            return checkpoint
+    return None
 
 
 def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) -> list[str]:

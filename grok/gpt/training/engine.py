@@ -6,6 +6,7 @@ decides when each of them is due. Evaluations and logs cannot change a run.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from functools import partial
 import torch
 
 from grok.config.gpt import GptConfig, LogConfig
-from grok.errors import CheckpointError, CheckpointUnreadable
+from grok.errors import CheckpointError
 from grok.gpt.initial import build_model
 from grok.gpt.logging.log import Log, Share
 from grok.gpt.logging.samples import sample_text
@@ -23,6 +24,7 @@ from grok.gpt.training.checkpoint import (
     capture,
     check_settings,
     from_checkpoint,
+    kept_before,
     put_back,
     read_checkpoint_shares,
     to_checkpoint,
@@ -122,6 +124,7 @@ class GptRun(TrainingRun):
             numerics.device,
             shares=self._shares(),
             from_step=self.step,
+            branch=self.trainer.branch.number,
             mute=ranks.index > 0,
         )
 
@@ -137,9 +140,10 @@ class GptRun(TrainingRun):
 
     def train(self, stop: StopRequested) -> Iterator[Event]:
         """Train until the run ends or is stopped, and yield the run's events."""
-        self.log.start(self.numerics.tag(), self.changes)
+        self.log.start(self.numerics.tag(), self.changes, self.trainer.batches.batch.consumed(self.steps))
         try:
-            reason = None
+            # the last checkpoint of a run that was killed before its result may be that of its end
+            reason = None if self.config.resume.run else self._early_stop()
             while reason is None and self.step < self.steps:
                 if self.ranks.any(stop()):
                     yield self.checkpoint()
@@ -196,23 +200,29 @@ class GptRun(TrainingRun):
         self.log.tell_steps()
 
     def _evaluate(self, point: StepPoint, train_acc: float) -> str | None:
-        """Evaluate after an update; return ``early_stop`` after too many evaluations without improvement."""
+        """Evaluate after an update; return the reason to end the run, or None."""
         curve_point = self.trainer.evaluate()
         curve_point.train_loss, curve_point.train_acc, curve_point.lr = point.train_loss, train_acc, point.lr
-        if self.config.eval.sample_tokens and (self.ranks.index == 0 or self.numerics.sharded):
+        model, tokenizer = self.trainer.model, self.corpus.tokenizer
+        finite = math.isfinite(curve_point.val_loss)  # else no token can be drawn; the next step ends the run
+        if finite and self.config.eval.sample_tokens and (self.ranks.index == 0 or self.numerics.sharded):
             stream = Stream("sample", self.trainer.seeds.sample).at(point.step)
             with self.ranks.watched(), self.numerics.autocast():
-                curve_point.sample = sample_text(
-                    self.trainer.model, self.corpus.tokenizer, self.config.eval, stream=stream
-                )
-        with self.numerics.autocast():
-            say = partial(self.log.say, always=True)
-            curve_point.metrics |= self.tasks.at(point.step, self.trainer.model, self.corpus.tokenizer, say)
+                curve_point.sample = sample_text(model, tokenizer, self.config.eval, stream=stream)
+        if finite:
+            with self.numerics.autocast():
+                say = partial(self.log.say, always=True)
+                curve_point.metrics |= self.tasks.at(point.step, model, tokenizer, say)
         self.history.observe(curve_point, self.trainer.model, keep=self.keeps_weights)
         best = self.history.best_step == point.step
         self.log.evaluation(curve_point, best=best, tokens_per_second=point.tokens_per_second)
-        patience = self.config.train.early_stop
-        return "early_stop" if patience and self.history.worse >= patience else None
+        return self._early_stop()
+
+    def _early_stop(self) -> str | None:
+        """Return ``early_stop`` if this step's evaluation is one too many without improvement."""
+        patience, curve = self.config.train.early_stop, self.history.curve
+        due = patience and self.history.worse >= patience and curve and curve[-1].step == self.step
+        return "early_stop" if due else None
 
     def _went_wrong(self, k: int, event: str) -> Generator[Event, None, str | None]:
         """Roll back and return None, or return the event as the reason to end."""
@@ -247,8 +257,9 @@ class GptRun(TrainingRun):
         in_memory = [m.step for m in self.moments]
         wanted = onset - stability.margin * 2 ** (self.tries - 1)
         if min(in_memory) > wanted and stability.signals == "all":
-            kept = self._kept_before(wanted) if self.ranks.index == 0 else None
-            checkpoint = self.ranks.share_checkpoint(kept)
+            here, every = self.job.kept if self.ranks.index == 0 else None, self.config.checkpoint.keep_every
+            say = partial(self.log.say, always=True)
+            checkpoint = self.ranks.share_checkpoint(kept_before(here, every, wanted, self.left, say))
             if checkpoint is not None:
                 moment, older = from_checkpoint(checkpoint)
                 moment.history.keep_steps(self.due, self.averaged)
@@ -256,25 +267,6 @@ class GptRun(TrainingRun):
                 return moment
         back_to = return_step(in_memory, onset, stability.margin, self.tries)
         return next(m for m in self.moments if m.step == back_to)
-
-    def _kept_before(self, wanted: int) -> Checkpoint | None:
-        """Return the newest intact checkpoint of this branch or its ancestors, at most at step ``wanted``, or None."""
-        kept, every = self.job.kept, self.config.checkpoint.keep_every
-        if kept is None or not every:
-            return None
-        # only permanent checkpoints: which of the others exist depends on the clock
-        for step in sorted((s for s in kept.steps() if 0 < s <= wanted and s % every == 0), reverse=True):
-            try:
-                checkpoint = kept.load(step)
-            except CheckpointUnreadable:
-                raise
-            except CheckpointError as error:
-                self.log.say(f"the rollback skips the checkpoint of step {step}: {error}", always=True)
-                continue
-            branch = checkpoint.state["moments"][0]["state"]["branch"]["number"]
-            if all(step <= left for left in self.left[branch:]):
-                return checkpoint
-        return None
 
     def _finish(self, reason: str) -> Iterator[Event]:
         self._settle()

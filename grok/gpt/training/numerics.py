@@ -17,7 +17,7 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
-from grok.gpt.training.batches import pieces
+from grok.gpt.training.pieces import refuse_changing_shapes
 from grok.numerics.compiled import allow_uncompiled, compiler
 from grok.numerics.machine import cores_of_a_rank
 from grok.numerics.precision import product_precision
@@ -56,21 +56,13 @@ class Numerics:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device={device}: no CUDA device is visible, use device=cpu")
         micro = config.train.micro_batch or config.train.batch_size
-        sizes = [config.train.batch_size, *config.train.batch_ramp[:2]]
         ranks = Rank.of_this_process().size
-        compiled = config.numerics.compile
-        shapes = {piece.rows for size in sizes for piece in pieces(size, micro, ranks)}
-        if compiled and (config.train.context_ramp or len(shapes) > 1):
-            raise ConfigError(
-                f"numerics.compile=true needs batches of one shape, and train.micro_batch={micro} does not divide "
-                f"{sizes}{f' among {ranks} processes' if ranks > 1 else ''}, or train.context_ramp changes the length: "
-                "give a train.micro_batch that divides them, or numerics.compile=false"
-            )
+        refuse_changing_shapes(config, ranks)
         return cls(
             device=torch.device(device),
             precision=config.precision,
             threads=config.train.threads or cores_of_a_rank(),
-            compile=compiled,
+            compile=config.numerics.compile,
             auto_fallback=config.numerics.auto_fallback,
             micro_batch=micro,
             devices=ranks,

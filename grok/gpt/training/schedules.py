@@ -34,9 +34,9 @@ def cosine(k: int, start: int, end: int, floor: float) -> float:
 def wsd(k: int, start: int, end: int, decay: float, floor: float) -> float:
     """Return 1 until the last share ``decay`` of the steps, then the linear fall to ``floor`` at ``end``.
 
-    The fall never begins before ``start``, where the warm-up ends.
+    The fall never begins before ``start``, where the warm-up ends, and takes one step at least.
     """
-    return linear(k, max(start, end - round(decay * end)), end, floor)
+    return linear(k, max(start, end - max(1, round(decay * end))), end, floor)
 
 
 def one_cycle(k: int, end: int, rise: float, first: float, last: float) -> float:

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
-from grok.config.stability import StabilityConfig
+from grok.config.stability import SKIP_WINDOW, StabilityConfig
 from grok.gpt.training.signals import ONSET_WINDOWS, Signal, onset, spread
 from grok.records import StepPoint
 
 SMOOTHING: Final = 0.98
-SKIP_WINDOW: Final = 50
-"""Number of last steps among which skipped updates are counted."""
 SIGNALS: Final = ("grad_norm", "param_norm", "adam_v_l1", "adam_v_max")
 OUTLIERS: Final = {
     "grad_norm": ("grad_norm",),

@@ -18,7 +18,7 @@ from grok.config.stability import EVENTS, PASSING
 from grok.gpt.dropout import draw_masks, kernels_seeded
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
-from grok.gpt.training.batches import Batches, Piece, pieces, validation_starts
+from grok.gpt.training.batches import Batches, validation_starts
 from grok.gpt.training.counters import Counters, start_scale
 from grok.gpt.training.gradient import Gradient
 from grok.gpt.training.numerics import Numerics
@@ -31,6 +31,7 @@ from grok.gpt.training.optimizer import (
     total_norm,
 )
 from grok.gpt.training.parallel import local, shard
+from grok.gpt.training.pieces import Piece, pieces
 from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch, Watch
 from grok.gpt.training.texts import Texts

@@ -69,7 +69,7 @@ def _unpacked(file: Path) -> Path:
 
 def natural_key(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts ``data2`` before ``data10``."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def digest(path: Path, workers: int) -> InputDigest:
@@ -105,14 +105,20 @@ def text_chunks(path: Path) -> Iterator[str]:
 
 
 def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
-    return cast(BinaryIO, lzma.open(path, "rb")) if path.suffix == ".xz" else path.open("rb")
+    return cast(BinaryIO, lzma.open(path, "rb")) if suffix == ".xz" else path.open("rb")
 
 
 def is_table(path: Path) -> bool:
     """Return whether the file has rows (parquet, JSON, JSON lines), by its suffix."""
-    return _plain_suffix(path) in (".parquet", ".json", ".jsonl", ".ndjson")
+    return _plain_suffix(path) == ".parquet" or is_json(path)
+
+
+def is_json(path: Path) -> bool:
+    """Return whether the file is read as JSON or JSON lines, by its suffix."""
+    return _plain_suffix(path) in (".json", ".jsonl", ".ndjson")
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
@@ -128,7 +134,8 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
 
 
 def _plain_suffix(path: Path) -> str:
-    return Path(path.stem).suffix if path.suffix in _UNPACKED else path.suffix
+    name = Path(path.name.lower())
+    return Path(name.stem).suffix if name.suffix in _UNPACKED else name.suffix
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
@@ -199,6 +206,8 @@ def json_values(chunks: Iterable[str], path: Path) -> Iterator[Any]:
                 value, end = decoder.raw_decode(buffer, position)
             except json.JSONDecodeError:
                 break  # the rest of the value is in the next chunk, or the file is damaged
+            except (ValueError, RecursionError) as error:  # a number of thousands of digits, deep nesting
+                raise DataError(f"{path}: a value of this JSON cannot be read ({error})") from error
             if end == len(buffer) and not isinstance(value, (dict, str)):
                 break  # the next chunk may have more digits of this number
             yield value

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grok.errors import DataError, GrokError, nearest
 from grok.plugins import load
 from grok.plugins.spec import TARGET
 from grok.text.sources import fables, hub, wikitext
-from grok.text.sources.files import InputDigest, digest, files_below, is_table, rows, text_chunks
+from grok.text.sources.files import InputDigest, digest, files_below, is_json, is_table, rows, text_chunks
 from grok.text.sources.pieces import Piece, documents_of
 
 
@@ -111,6 +113,9 @@ class Source:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield every document, long ones in pieces (see :mod:`grok.text.sources.pieces`)."""
+        if self.form == "wikitext":
+            yield from self._articles()
+            return
         for name in self.inputs:
             if self.form == "fables":
                 yield from (Piece(text, True) for text in fables.write(*fables.parse(name)))
@@ -121,6 +126,18 @@ class Source:
             else:
                 for file in files_below(Path(name)):
                     yield from self._pieces_of_file(file)
+
+    def reading(self) -> dict[str, Any]:
+        """Return what decides the documents besides the bytes of the files: empty for most sources."""
+        if self.form == "fables" or self.form not in FORMS:
+            return {}
+        inputs = [files_below(Path(name)) for name in self.inputs if not hub.is_hub(name)]
+        json_files = [[number for number, file in enumerate(files) if is_json(file)] for files in inputs]
+        tables = sum(is_table(file) for files in inputs for file in files)
+        return {
+            **({"json": json_files} if any(json_files) else {}),
+            **({"continued": True} if self.form == "wikitext" and tables > 1 else {}),
+        }
 
     def digests(self, workers: int) -> list[InputDigest]:
         """Return the digest of each input, with the hash of all its bytes.
@@ -140,17 +157,33 @@ class Source:
     def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
         if is_table(file):
             yield from self._pieces_of_rows(rows(file, self.columns))
-        elif self.form == "wikitext":
-            yield from wikitext.articles(wikitext.lines_of(text_chunks(file)))
         else:
             yield from documents_of(text_chunks(file), strip=form_of(self.form).strip)
 
     def _pieces_of_rows(self, texts: Iterator[str]) -> Iterator[Piece]:
-        if self.form == "wikitext":
-            yield from wikitext.articles(wikitext.lines_of_rows(texts))
-        else:
-            for text in texts:
-                yield from documents_of([text], strip=form_of(self.form).strip)
+        for text in texts:
+            yield from documents_of([text], strip=form_of(self.form).strip)
+
+    def _articles(self) -> Iterator[Piece]:
+        """Yield WikiText's articles. Tables are published in parts that end anywhere, text files are whole."""
+        for in_rows, files in groupby(self._files_of_lines(), key=itemgetter(0)):
+            if in_rows:
+                yield from wikitext.articles(*(lines for _, lines in files))
+            else:
+                for _, lines in files:
+                    yield from wikitext.articles(lines)
+
+    def _files_of_lines(self) -> Iterator[tuple[bool, Iterator[str]]]:
+        """Yield for each file whether it is a table, and its lines."""
+        for name in self.inputs:
+            if hub.is_hub(name):
+                yield True, wikitext.lines_of_rows(hub.rows(name, self.columns))
+                continue
+            for file in files_below(Path(name)):
+                if is_table(file):
+                    yield True, wikitext.lines_of_rows(rows(file, self.columns))
+                else:
+                    yield False, wikitext.lines_of(text_chunks(file))
 
 
 def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> Source:

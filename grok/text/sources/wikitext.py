@@ -17,18 +17,19 @@ from grok.text.sources.pieces import Piece
 _TITLE: Final = re.compile(r"^ ?= [^=].* = $|^ ?= [^=] = $")
 
 
-def articles(lines: Iterable[str]) -> Iterator[Piece]:
-    """Yield the articles in ``lines``, which have their line ends.
+def articles(*files: Iterable[str]) -> Iterator[Piece]:
+    """Yield the articles in the lines of ``files``, which have their line ends; an article may go on in the next file.
 
     A title `` = Name = `` begins an article if the lines before and after it are blank (a formula
-    may look like a title). The blank line before belongs to the article. Joined, the articles are
-    the input.
+    may look like a title), or if it begins a file and the line after it is blank. The blank line
+    before belongs to the article. Joined, the articles are the input.
     """
     article: list[str] = []
-    for line, following in pairwise(chain(lines, [""])):
-        previous = article[-1] if article else ""
+    numbered = chain.from_iterable(map(enumerate, files))
+    for (number, line), (_, following) in pairwise(chain(numbered, [(0, "")])):
+        previous = article[-1] if article and number else ""
         if _TITLE.match(line.rstrip("\r\n")) and not previous.strip() and not following.strip():
-            blank = [article.pop()] if article else []
+            blank = [article.pop()] if article and not article[-1].strip() else []
             if article:
                 yield Piece("".join(article), True)
             article = blank
