@@ -172,9 +172,12 @@ def parser() -> Parser:
     return parser
 
 
-@command(interrupted=GO_ON)
-def main(argv: list[str]) -> int:
-    """Choose parents and train their children."""
+def planned(argv: Sequence[str]) -> list[ArithmeticConfig]:
+    """Choose parents, print the plan and return their children.
+
+    Raises:
+        ConfigError, StoreError: the arguments are wrong, or the store has no such parents.
+    """
     arguments = parser().parse_intermixed_args(argv)
     for name, least in {"best": 0, "random": 0, "at": 1, "times": 1}.items():
         if getattr(arguments, name) < least:
@@ -201,7 +204,13 @@ def main(argv: list[str]) -> int:
         f"parents: {len(parents)} (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
         f"redraws: {len(redraws)}, times: {arguments.times}, children: {len(runs_planned)}"
     )
-    return execute(runs_planned, argv=["python", "-m", "sweeps.branch", *argv]).exit_status
+    return runs_planned
+
+
+@command(interrupted=GO_ON)
+def main(argv: list[str]) -> int:
+    """Choose parents and train their children."""
+    return execute(planned(argv), argv=["python", "-m", "sweeps.branch", *argv]).exit_status
 
 
 if __name__ == "__main__":

@@ -153,14 +153,22 @@ def parser() -> Parser:
     return parser
 
 
-@command(interrupted=GO_ON)
-def main(argv: list[str]) -> int:
-    """Train the combinations."""
+def planned(argv: Sequence[str]) -> list[ArithmeticConfig]:
+    """Print the plan and return the runs of all combinations.
+
+    Raises:
+        ConfigError: the arguments are wrong.
+    """
     design = parser().parse_intermixed_args(store_as_setting(argv))
     _refuse_impossible(design)
     here = _direction(design, design.recipient, design.donor)
-    runs = [*here, *(_direction(design, design.donor, design.recipient) if design.both else ())]
-    return execute(runs, argv=["python", "-m", "sweeps.layers", *argv]).exit_status
+    return [*here, *(_direction(design, design.donor, design.recipient) if design.both else ())]
+
+
+@command(interrupted=GO_ON)
+def main(argv: list[str]) -> int:
+    """Train the combinations."""
+    return execute(planned(argv), argv=["python", "-m", "sweeps.layers", *argv]).exit_status
 
 
 def _direction(design: argparse.Namespace, recipient: int, donor: int | None) -> list[ArithmeticConfig]:

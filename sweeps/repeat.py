@@ -290,9 +290,12 @@ def in_words(runs: pd.DataFrame, scan: str | None = None) -> str:
     return f"{'×'.join(streams)} seeds {', '.join(named)}"
 
 
-@command(interrupted=GO_ON)
-def main(argv: list[str]) -> int:
-    """Choose candidates and controls, and repeat them."""
+def planned(argv: Sequence[str]) -> list[RunConfig]:
+    """Choose candidates and controls, print the plan and return their repeats; none if no run is above ``--above``.
+
+    Raises:
+        ConfigError, StoreError: the arguments are wrong, or the store has no such runs.
+    """
     arguments = parser().parse_intermixed_args(argv)
     for name, least in {"best": 1, "times": 1, "controls": 0}.items():
         if (value := getattr(arguments, name)) is not None and value < least:
@@ -333,17 +336,26 @@ def main(argv: list[str]) -> int:
     choice = choose(store, runs, best=arguments.best, names=wanted, controls=arguments.controls, above=arguments.above)
     if choice.candidates.empty:
         print(f"no run of {len(runs)} ended above {arguments.above}: nothing to repeat")
-        return 0
+        return []
     rows = store.table("runs", list(choice.rows.index), None).to_pylist()
     refuse_too_many_runs(len(rows) * len(kinds) * arguments.times, f"--times {arguments.times}")
     known = other_paths(store) if "path" in kinds else {}
-    planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times, known)]
+    runs_planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times, known)]
     chosen = in_words(choice.candidates, arguments.scan)
     print(
         f"{len(choice.candidates)} candidates ({chosen}) of {len(runs)} runs, {len(choice.controls)} ordinary "
-        f"controls; {', '.join(kinds)}: {len(planned)} repeats"
+        f"controls; {', '.join(kinds)}: {len(runs_planned)} repeats"
     )
-    return execute(planned, argv=["python", "-m", "sweeps.repeat", *argv]).exit_status
+    return runs_planned
+
+
+@command(interrupted=GO_ON)
+def main(argv: list[str]) -> int:
+    """Choose candidates and controls, and repeat them."""
+    repeats_planned = planned(argv)
+    if not repeats_planned:
+        return 0
+    return execute(repeats_planned, argv=["python", "-m", "sweeps.repeat", *argv]).exit_status
 
 
 if __name__ == "__main__":

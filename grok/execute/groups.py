@@ -16,7 +16,7 @@ from typing import Any, Final
 from grok.config.fields import canonical_json, walk
 from grok.execute.planned import PlannedRun
 
-VARYING: Final = frozenset({"optim.lr", "optim.weight_decay", "optim.warmup_steps"})
+VARYING: Final = frozenset({"optim.lr", "optim.weight_decay", "optim.warmup_steps", "perturb.ulps"})
 """Result settings that may differ between the lanes of one program."""
 
 LARGEST: Final = 64

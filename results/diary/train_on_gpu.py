@@ -1,0 +1,96 @@
+"""Trains on a GPU what train.sh trains: ``python results/diary/train_on_gpu.py STORE STAGE [FIRST LAST] [SETTING ...]``
+
+A GPU trains hundreds of runs in the time of one, and most commands of train.sh have few. So a stage here trains the
+runs of many commands together. Give train.sh afterwards: it finds these runs, trains what is missing, and each of its
+commands records how its parents were chosen.
+
+Stages: ``census`` (random seeds FIRST to LAST), ``families`` (branching of each stretch of 50 seeds from FIRST to
+LAST), ``answers`` (super seeds again, layers, order seeds), ``float64`` (super seeds), ``decay`` and ``no-decay`` (long
+runs), ``again-here`` (the stored seeds FIRST to LAST, repeated on this device).
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+
+from chosen import recipients, supers
+
+from grok.cli.compose import compose
+from grok.config import RunConfig
+from grok.execute import execute
+from sweeps import branch, layers, repeat
+from sweeps.settings import arithmetic
+
+HALVES = "kept=token_embedding,blocks.1,head;rest=position_embedding,blocks.0"
+PARTS = "embedding=token_embedding;positions=position_embedding;first block=blocks.0;second block=blocks.1;head=head"
+SINGLES, PAIRS = "split,init,order", "split+init,split+order,init+order"
+
+
+class Diary:
+    """The plans of train.sh for one store, with the settings ``how``."""
+
+    def __init__(self, store: str, how: list[str], seeds: range) -> None:
+        self.store, self.seeds = ["--store", store], seeds
+        self.how = ["eval.every=250", *how]
+
+    def sweep(self, *settings: str, **values: range | list[float]) -> Iterator[RunConfig]:
+        base = compose([*self.how, f"store.path={self.store[1]}", *settings])
+        for point in itertools.product(*values.values()):
+            yield arithmetic(base, **dict(zip(values, point, strict=True)))
+
+    def census(self) -> Iterator[RunConfig]:
+        yield from self.sweep(seed=self.seeds)
+
+    def families(self) -> Iterator[RunConfig]:
+        for redraw, times in ((SINGLES, 4), (PAIRS, 2)):
+            for first in self.seeds[::50]:
+                parents = ["--seeds", f"{first}:{first + 50}", "--best", "1", "--random", "1", "--at", "1500"]
+                yield from branch.planned([*self.store, *parents, "--redraw", redraw, "--times", str(times), *self.how])
+
+    def again(self, controls: int, kinds: str, times: int = 4) -> Iterator[RunConfig]:
+        if found := ",".join(supers(self.store[1])):
+            chosen = ["--seeds", found, "--controls", str(controls), "--kinds", kinds, "--times", str(times)]
+            yield from repeat.planned([*self.store, *chosen, *self.how])
+
+    def answers(self) -> Iterator[RunConfig]:
+        yield from self.again(2, "ulp")
+        if found := ",".join(supers(self.store[1])):
+            yield from branch.planned([*self.store, "--parents", found, "--redraw", SINGLES, "--times", "4", *self.how])
+        yield from self.again(2, "optim.weight_decay=0.0", 1)
+        crossed = {"seeds__split": range(3), "seeds__init": range(4), "seeds__order": range(4)}
+        yield from self.sweep("perturb.ulps=1", **crossed, seeds__perturb=range(2))
+        of_layers = recipients(self.store[1])
+        designs = [(recipient, donor, HALVES) for recipient in of_layers for donor in range(900001, 900005)]
+        designs += [(recipient, 900005, PARTS) for recipient in of_layers[::2]]
+        for recipient, donor, factors in designs:
+            exchange = ["--recipient", str(recipient), "--donor", str(donor), "--factors", factors]
+            yield from layers.planned([*self.store, *exchange, "--replicates", "2", *self.how])
+
+    def float64(self) -> Iterator[RunConfig]:
+        yield from self.again(2, "float64")
+
+    def decay(self) -> Iterator[RunConfig]:
+        long = ["train.stop_when_generalised=true", "train.steps=20000"]
+        yield from self.sweep(*long, optim__weight_decay=[0.01, 0.1, 1.0], seed=range(8))
+
+    def no_decay(self) -> Iterator[RunConfig]:
+        long = ["train.stop_when_generalised=true", "train.steps=100000"]
+        yield from self.sweep(*long, optim__weight_decay=[0.0], seed=range(8))
+
+    def again_here(self) -> Iterator[RunConfig]:
+        named = ["--seeds", ",".join(map(str, self.seeds)), "--controls", "0", "--kinds", "again"]
+        yield from repeat.planned([*self.store, *named, *self.how])
+
+
+def main(words: list[str]) -> int:
+    how = [word for word in words if "=" in word]
+    store, stage, *numbers = [word for word in words if "=" not in word]
+    diary = Diary(store, how, range(*map(int, numbers)) if numbers else range(0))
+    plan: Callable[[], Iterator[RunConfig]] = getattr(diary, stage.replace("-", "_"))
+    return execute(list(plan()), argv=["python", *sys.argv]).exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
