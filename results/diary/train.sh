@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Trains the evidence of results/diary, in the order of its page. Give it again and it goes on where it was.
-#   results/diary/train.sh STORE                     everything: the census has seeds 0 to 999
-#   results/diary/train.sh STORE FIRST LAST          only stretches of 50 seeds from FIRST up to LAST, with branching
+#   results/diary/train.sh STORE                     everything: the census has seeds 0 to 1983
+#   results/diary/train.sh STORE FIRST LAST          only stretches of 50 seeds from FIRST up to LAST (at most 950)
+# On a GPU give train_on_gpu.py first: most commands below have few runs, and a GPU trains hundreds at a time.
 # PLAN=1 results/diary/train.sh STORE ... plans and trains nothing; what needs runs that are not there says so.
 set -euo pipefail
-store=${1:?usage: results/diary/train.sh STORE [FIRST] [LAST]} first=${2:-0} last=${3:-1000}
+store=${1:?usage: results/diary/train.sh STORE [FIRST] [LAST]} first=${2:-0} last=${3:-950}
 how=(eval.every=250 dry_run="${PLAN:+true}")
 [ -n "${PLAN:-}" ] || how=(eval.every=250)
 grok() { # of the checkout that this script stands in, not what is installed; a plan goes on after an error
@@ -34,19 +35,19 @@ super_again() { # 3: is it the seed? Four ulps, the other product path, float64.
 }
 super_again 0
 
-# 1 and 2: the census, and branching from the best and a random seed of each stretch up to seed 749, in turns: these are
-# more than 400 runs in which exactly one stream was redrawn
+# 1 and 2: the census, and branching from the best and a random seed of each stretch of 50 up to seed 949, in turns:
+# these are more than 400 runs in which exactly one stream was redrawn
 for ((seed = first; seed < last; seed += 50)); do
   range="$seed:$((seed + 50))"
   grok sweep "seed=range(${range/:/,})" "${how[@]}" store.path="$store"
-  ((seed < 750)) || continue
   parents=(--store "$store" --seeds "$range" --best 1 --random 1 --at 1500)
   grok branch "${parents[@]}" --redraw split,init,order --times 4 "${how[@]}"
   grok branch "${parents[@]}" --redraw split+init,split+order,init+order --times 2 "${how[@]}"
 done
 
 # The stages below choose among the whole census: with a part of it they would choose others, and train these, too.
-[ "$first-$last" = 0-1000 ] || exit 0
+[ "$first-$last" = 0-950 ] || exit 0
+grok sweep 'seed=range(950,1984)' "${how[@]}" store.path="$store"
 
 # 3: every super run, those of the census too, beside two normal seeds
 super_again 2
