@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 import pandas as pd
 
+from analysis.decimals import write_csv
 from analysis.observations import Observations
 from analysis.provenance import BIASED, unfinished
 from analysis.studies import QUESTIONS, Missing, Study
@@ -173,7 +174,7 @@ class Page:
                     drawing.write(figures)
                     current[figures].add(drawing.name)
                 for made in [] if isinstance(study, Missing) else study.tables:
-                    made.frame.to_csv(tables / f"{made.name}.csv", index=False)
+                    write_csv(made.frame, tables / f"{made.name}.csv")
                     current[tables].add(made.name)
             for folder, names in current.items():
                 for former in sorted(folder.iterdir()):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.decimals import rounded, write_csv
 from analysis.studies import QUESTIONS
 from analysis.studies.base import Study
 from grok.errors import ConfigError, StoreError
@@ -41,9 +42,9 @@ def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing
             drawing.write(out / FIGURES)
         for study in studies:
             for table in study.tables:
-                table.frame.to_csv(unlinked(out / TABLES / f"{study.name}_{table.name}.csv"), index=False)
+                write_csv(table.frame, unlinked(out / TABLES / f"{study.name}_{table.name}.csv"))
             for name, frame in study.files.items():
-                frame.to_csv(unlinked(out / name), index=False)
+                write_csv(frame, unlinked(out / name))
     return drawn
 
 
@@ -83,7 +84,7 @@ def write_answers(report: Report, out: Path) -> dict[str, list[Drawing]]:
     """
     drawn = write_studies(report.studies, out)
     with writing_below(out):
-        text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
+        text = json.dumps(rounded(report.as_json()), indent=1, ensure_ascii=False)
         unlinked(out / "report.json").write_text(text + "\n", encoding="utf-8")
     return drawn
 

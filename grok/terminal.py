@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -32,6 +33,10 @@ CONTROL: Final = re.compile(
 
 Colours pass, because argparse and log handlers write them. Characters that change the direction of text are escaped.
 """
+
+
+LONGEST_WORD: Final = 200
+LONGEST_LINE: Final = 1200
 
 
 class Output:
@@ -109,3 +114,29 @@ def readable(text: str, encoding: str) -> str:
     '2 x 3 - \\\\u0436'
     """
     return text.translate(PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def one_line(message: object) -> str:
+    """Return a message as one line that a person can read: long words in it are cut, and so is the line.
+
+    >>> one_line("two\\nlines"), len(one_line("x" * 10_000)), len(one_line("word " * 10_000)) <= LONGEST_LINE
+    ('two lines', 122, True)
+    """
+    words = [
+        word if len(word) <= LONGEST_WORD else f"{word[:100]}...({len(word):,} characters)"
+        for word in str(message).split()
+    ]
+    line = " ".join(words)
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 4]} ..."
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print warnings as one line each, without the place in the code."""
+
+    def show(message: Warning | str, *where: object, **more: object) -> None:
+        print(f"warning: {one_line(message)}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

@@ -28,6 +28,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from analysis.decimals import write_csv
 from analysis.figures.chart import Chart
 from grok.errors import ConfigError
 from grok.untrusted import unlinked
@@ -162,7 +163,7 @@ class Drawing:
         """Write NAME.png, NAME.svg and NAME.csv into ``folder``."""
         unlinked(folder / f"{self.name}.png").write_bytes(self.png())
         unlinked(folder / f"{self.name}.svg").write_text(self.standalone_svg(), encoding="utf-8")
-        self.data.to_csv(unlinked(folder / f"{self.name}.csv"), index=False)
+        write_csv(self.data, unlinked(folder / f"{self.name}.csv"))
 
     @cached_property
     def svg(self) -> str:
@@ -171,7 +172,7 @@ class Drawing:
         with mpl.rc_context(RC):
             FigureCanvasSVG(self.figure).print_svg(out, metadata={"Date": None})  # type: ignore[no-untyped-call]
         text = out.getvalue()
-        text = text[text.index("<svg") :]
+        text = numbered(text[text.index("<svg") :])
         for name, (light, _) in PALETTE.items():
             text = text.replace(light, f"var(--f-{name}, {light})")
         text = re.sub(r'\bid="', f'id="{self.name}-', text)
@@ -185,6 +186,17 @@ class Drawing:
         style = f"<style>@media (prefers-color-scheme: dark){{svg{{{dark}}}}}</style>"
         head, body = self.svg.split(">", 1)
         return f'<?xml version="1.0" encoding="utf-8"?>\n{head}>{style}{body}\n'
+
+
+def numbered(svg: str) -> str:
+    """Return an SVG with its shapes' ids numbered: matplotlib makes them from all digits of their coordinates.
+
+    >>> numbered('<clipPath id="p1cfb13ea98"/><path clip-path="url(#p1cfb13ea98)"/>')
+    '<clipPath id="p1"/><path clip-path="url(#p1)"/>'
+    """
+    names = dict.fromkeys(re.findall(r'\bid="([a-zA-Z]+[0-9a-f]{10})"', svg))
+    short = {name: f"{name[:-10]}{number}" for number, name in enumerate(names, 1)}
+    return re.sub(r'(?<=["#])([a-zA-Z]+[0-9a-f]{10})(?=[")])', lambda found: short.get(found[0], found[0]), svg)
 
 
 def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns: int = 1, **options: Any) -> Any:

@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,15 +21,12 @@ from typing import Final, NoReturn, Protocol
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError, GrokError
 from grok.processes import Rank
-from grok.terminal import readable_output
+from grok.terminal import one_line, readable_output, warnings_in_one_line
 
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
 """Environment variable: ``1`` shows tracebacks."""
 
-LONGEST_WORD: Final = 200
 """Characters of one word of a message; a longer one was typed by nobody who wants it back."""
-LONGEST_LINE: Final = 1200
-
 AGAIN: Final = "the same command starts again"
 GO_ON: Final = "what was finished is stored. The same command goes on where it stopped."
 
@@ -55,7 +51,7 @@ def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]
         @functools.wraps(body)
         def main(argv: Sequence[str] | None = None) -> int:
             words = list(sys.argv[1:] if argv is None else argv)
-            with readable_output(), _warnings_in_one_line():
+            with readable_output(), warnings_in_one_line():
                 try:
                     with _interruptible():
                         return body(words)
@@ -120,20 +116,6 @@ def _outside_reason(error: OSError | MemoryError) -> str:
     return f"{where}{error.strerror or error}"
 
 
-def one_line(message: object) -> str:
-    """Return a message as one line that a person can read: long words in it are cut, and so is the line.
-
-    >>> one_line("two\\nlines"), len(one_line("x" * 10_000)), len(one_line("word " * 10_000)) <= LONGEST_LINE
-    ('two lines', 122, True)
-    """
-    words = [
-        word if len(word) <= LONGEST_WORD else f"{word[:100]}...({len(word):,} characters)"
-        for word in str(message).split()
-    ]
-    line = " ".join(words)
-    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 4]} ..."
-
-
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end a command like Ctrl-C; training handles signals itself."""
@@ -150,13 +132,3 @@ def _interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    def show(message: Warning | str, *where: object, **more: object) -> None:
-        print(f"warning: {one_line(message)}", file=sys.stderr)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield

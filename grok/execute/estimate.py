@@ -28,20 +28,24 @@ EVALUATED_AT_ONCE: Final = 4096
 """Most examples of one of an evaluation's passes, as the engine cuts them."""
 
 
-def seconds_to_train(runs: Sequence[PlannedRun], store: Store | None, workers: int) -> float | None:
+def seconds_to_train(
+    runs: Sequence[PlannedRun], store: Store | None, workers: int, *, gpu: bool = False
+) -> float | None:
     """Return the estimated wall time of ``runs``, or None where nothing is known.
 
-    Runs like those that the store holds take the median stored run's time (the
-    first of a worker also compiled); for others the arithmetic of their steps is counted.
+    Runs like those that the store holds take the median time of those that such a device trained (the first of a
+    worker also compiled). For others a processor's time is counted from the arithmetic of their steps; a GPU's is not
+    known. A GPU needs the time of a full stack of lanes for a part of one, too.
     """
-    measured = _seconds_per_run(store) if store is not None else {}
-    total = 0.0
+    measured = _seconds_per_run(store, "cuda" if gpu else "cpu") if store is not None else {}
+    total = stack = 0.0
     for run in runs:
-        seconds = measured.get(run.identity.config_id, _counted_seconds(run))
+        seconds, lanes = measured.get(run.identity.config_id, (None if gpu else _counted_seconds(run), 1))
         if seconds is None:
             return None
         total += seconds
-    return total / min(workers, len(runs)) if runs else 0.0
+        stack = max(stack, lanes * seconds)
+    return max(total / min(workers, len(runs)), stack if gpu else 0.0) if runs else 0.0
 
 
 def bytes_per_worker(runs: Sequence[PlannedRun], lanes: int) -> float:
@@ -102,11 +106,12 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _seconds_per_run(store: Store) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {}
-    for row in store.table("runs", None, ["config_id", "status", "seconds"]).to_pylist():
-        if row["status"] == "completed" and row["seconds"] is not None:
-            seconds.setdefault(row["config_id"], []).append(row["seconds"])
+def _seconds_per_run(store: Store, device: str) -> dict[str, tuple[float, int]]:
+    """Return the median seconds of a run on ``device`` and its lane width, by ``config_id``."""
+    seconds: dict[str, list[tuple[float, int]]] = {}
+    for row in store.table("runs", None, ["config_id", "status", "seconds", "device", "lane_width"]).to_pylist():
+        if row["status"] == "completed" and row["seconds"] is not None and row["device"] == device:
+            seconds.setdefault(row["config_id"], []).append((row["seconds"], row["lane_width"] or 1))
     return {config_id: median_low(values) for config_id, values in seconds.items()}
 
 

@@ -60,8 +60,7 @@ class Plan:
 
     def varying(self) -> list[str]:
         """Return the names of the settings in which the runs to train differ."""
-        configs = [flatten(run.config) for run in self.to_train]
-        return [name for name in configs[0] if any(other[name] != configs[0][name] for other in configs)]
+        return varying([flatten(run.config) for run in self.to_train])
 
     def labels(self) -> dict[str, str]:
         """Return for each run_id to train what tells it apart: ``seed 17``, ``init 3 lr 0.002``."""
@@ -81,6 +80,11 @@ class Plan:
             f"{len(self.requested)} planned, {len(self.stored)} stored{unusual}, {self.duplicates} duplicates, "
             f"{len(self.to_train)} to train{further}"
         )
+
+
+def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the settings in which flat ``configs`` differ."""
+    return [name for name in configs[0] if any(other[name] != configs[0][name] for other in configs)]
 
 
 def shared_settings(configs: Sequence[RunConfig]) -> RunConfig:

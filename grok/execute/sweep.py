@@ -9,13 +9,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from grok.config import ArithmeticConfig, GptConfig, RunConfig, flatten
-from grok.errors import GrokError
+from grok.config import ArithmeticConfig, GptConfig, RunConfig
+from grok.errors import GrokError, StoreError
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.executors.base import make_executor
 from grok.execute.interrupt import Interrupt
@@ -26,8 +26,8 @@ from grok.execute.plan import Plan, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.progress import ProgressView, say
 from grok.execute.ranks import let_go, refuse_unsharable, take_part
+from grok.execute.record import content, runs_to_record
 from grok.execute.refusals import refuse_impossible
-from grok.execute.replicates import RECORD_KEY
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
 from grok.plugins import active
@@ -117,6 +117,7 @@ def _carry_out(shared: RunConfig, configs: Sequence[RunConfig], argv: Sequence[s
         if plan.to_train and provenance.git_dirty:
             print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
+        sweep.record(requested)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())
 
 
@@ -131,7 +132,7 @@ def _announced(plan: Plan, store: Store | None, *, details: bool = False) -> Pla
     """Return ``plan`` once its line is printed."""
     line = plan.summary()
     if plan.to_train:
-        seconds = seconds_to_train(plan.to_train, store, plan.pool.workers)
+        seconds = seconds_to_train(plan.to_train, store, plan.pool.workers, gpu=plan.pool.gpu)
         line += f"; {plan.pool}" + (f"; about {duration(seconds)}" if seconds is not None else "")
     say(line)
     for about in own_code_lines(plan, store):
@@ -212,7 +213,6 @@ class Sweep:
         """Run the plan's groups; return what they came to."""
         assert self.provenance.sweep_id is not None
         live = LiveFolder.create(self.shared.store.path, self.provenance.sweep_id)
-        self.writer.record_sweep(self.provenance.sweep_id, self.argv, self._record())
         totals = Totals()
         view = ProgressView(
             live,
@@ -270,18 +270,14 @@ class Sweep:
         live.request_stop()
         tell(f"{name}: finished runs are written, runs in flight leave a checkpoint; Ctrl-C again ends at once")
 
-    def _record(self) -> dict[str, Any]:
-        """Return the effective settings: what all runs share, and what differs between them."""
-        flat = [flatten(run.config) for run in self.plan.to_train]
-        varying = sorted(self.plan.varying())
-        return {
-            "settings": {name: value for name, value in flat[0].items() if name not in varying},
-            **({} if self.plan.replicates is None else {RECORD_KEY: self.plan.replicates}),
-            "runs": [
-                {"run_id": run.run_id, **{name: settings[name] for name in varying}}
-                for run, settings in zip(self.plan.to_train, flat, strict=True)
-            ],
-        }
+    def record(self, requested: Sequence[PlannedRun]) -> None:
+        """Record the command beside the store, unless it trains nothing and is recorded."""
+        runs = runs_to_record(self.plan, requested, self.store, self.argv)
+        if not runs:
+            return
+        assert self.provenance.sweep_id is not None
+        with nullcontext() if self.plan.to_train else suppress(StoreError):  # nothing else depends on the disk
+            self.writer.record_sweep(self.provenance.sweep_id, self.argv, content(runs, self.plan.replicates))
 
     def _record_failure(self, run: PlannedRun, error: str) -> None:
         result = RunResult(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from grok.arithmetic.program import EVALUATION_ROWS
 from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.errors import ConfigError
-from grok.execute import refusals
+from grok.execute import execute, refusals
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
 from grok.execute.plan import make_plan, shared_settings
@@ -29,13 +30,21 @@ from tests.execute.conftest import tiny
 PLANNED = name_runs([tiny(seed) for seed in range(300)])
 
 
-def stored(path: Path, runs: list[PlannedRun], status: str = "completed", seconds: float = 2.0) -> Store:
+def stored(
+    path: Path,
+    runs: list[PlannedRun],
+    status: str = "completed",
+    seconds: float = 2.0,
+    device: str = "cpu",
+    lanes: int | None = None,
+) -> Store:
     """Return a store that holds ``runs``."""
     rows = []
     for run in runs:
         result = RunResult(
-            run_id=run.run_id, status=status, stop_reason="steps", steps=6, seconds=seconds, curve=[CurvePoint(step=6)]
-        )
+            run_id=run.run_id, status=status, stop_reason="steps", steps=6, seconds=seconds, curve=[CurvePoint(step=6)],
+            device=device, lane_width=lanes,
+        )  # fmt: skip
         rows.append(Row(result, run.config, run.identity, Provenance.collect()))
     with StoreWriter(path) as writer:
         writer.commit(rows)
@@ -192,6 +201,16 @@ def test_time_is_measured_where_the_store_knows_such_runs(tmp_path: Path) -> Non
     assert seconds_to_train(PLANNED[3:4], store, workers=2) == pytest.approx(10.0)
 
 
+def test_time_on_a_gpu_is_not_that_on_a_processor(tmp_path: Path) -> None:
+    mixed = stored(tmp_path / "S", PLANNED[:3], seconds=10.0)
+    assert seconds_to_train(PLANNED[3:9], mixed, workers=1, gpu=True) is None, "no processor says it"
+    mixed = stored(tmp_path / "S", PLANNED[3:9], seconds=0.5, device="cuda", lanes=8)
+    assert seconds_to_train(PLANNED[9:12], mixed, workers=1) == pytest.approx(30.0)
+    twenty = name_runs([tiny(seed) for seed in range(100, 120)])
+    assert seconds_to_train(twenty, mixed, workers=1, gpu=True) == pytest.approx(10.0)
+    assert seconds_to_train(twenty[:3], mixed, workers=1, gpu=True) == pytest.approx(4.0), "eight lanes, most idle"
+
+
 def test_time_is_counted_where_it_does_not() -> None:
     small, large = (
         seconds_to_train(name_runs([ArithmeticConfig(seed=s) for s in range(n)]), None, workers=1) for n in (1, 10)
@@ -278,3 +297,26 @@ def test_this_machine_lends_what_it_has() -> None:
 )
 def test_durations_are_said_as_people_do(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_a_command_whose_runs_another_one_trained_is_recorded_once(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+
+    def records() -> list[tuple[list[str], int]]:
+        found = [json.loads(path.read_text()) for path in sorted((store / "sweeps").glob("*.json"))]
+        return sorted((record["argv"], len(record["config"]["runs"])) for record in found)
+
+    def asked(argv: list[str], *seeds: int) -> None:
+        configs = [tiny(seed, executor="inline", store={"path": str(store)}) for seed in seeds]
+        assert execute(configs, argv=argv).exit_status == 0
+
+    asked(["first"], 1, 2)
+    asked(["first"], 1, 2)
+    assert records() == [(["first"], 2)]
+    asked(["second"], 1, 2)
+    asked(["second"], 2, 1)
+    assert records() == [(["first"], 2), (["second"], 2)]
+    asked(["second"], 1, 2, 3)
+    assert records() == [(["first"], 2), (["second"], 1), (["second"], 2)], "only what is new"
+    asked([], 1, 2)
+    assert len(records()) == 3, "no words, nothing to record"

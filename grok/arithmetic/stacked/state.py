@@ -23,6 +23,8 @@ from grok.config.arithmetic import ArithmeticConfig, OptimConfig
 from grok.streams import Stream
 
 MOMENTS = ("first_moment", "second_moment")
+ROW = 32
+"""Numbers of float64 in 256 bytes."""
 SORTED_AT_ONCE = 2**23
 """Largest number of random words in one sort, which needs about 40 bytes of device memory for each."""
 _TOP_BIT = -(2**63)
@@ -139,7 +141,7 @@ class LaneState:
     @torch.no_grad()
     def squared_norms(self) -> dict[str, list[float]]:
         """Return each parameter's sum of squares in every lane, in float64."""
-        squares = [p.double().square().flatten(1).sum(1) for p in self.parameters.values()]
+        squares = [_whole_rows(p.double().square().flatten(1)).sum(1) for p in self.parameters.values()]
         return dict(zip(self.names, torch.stack(squares).tolist(), strict=True))
 
     @torch.no_grad()
@@ -155,3 +157,12 @@ class LaneState:
                 for one, values in zip(result, tensor.index_select(0, index).cpu().unbind(), strict=True):
                     one[f"{group}.{name}"] = values.clone()
         return result
+
+
+def _whole_rows(rows: Tensor) -> Tensor:
+    """Return ``rows`` with zeros at their ends, so that each row begins at a multiple of 256 bytes.
+
+    A device adds the first elements of a row separately up to an even address, so the order of the sum, and its last
+    bits, would depend on the row's place.
+    """
+    return torch.nn.functional.pad(rows, (0, -rows.shape[1] % ROW))
