@@ -240,7 +240,9 @@ def logit_histogram(accuracy: pd.Series, examples: int, step: int = DIARY.horizo
     axes.set_ylabel("seeds (log above 10)" if top > 50 else "seeds")
     _logit_axis(axes, examples, x)
     axes.set_xlabel(f"validation accuracy at step {step:,} (logit axis)")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.22), ncols=3, borderaxespad=0)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(0, -0.22), ncols=3, borderaxespad=0, columnspacing=1, handlelength=1.2
+    )
     caption = (
         f"Validation accuracy of {len(values):,} seeds at step {step:,} on a logit axis. Dashed: the diary's "
         f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
@@ -279,7 +281,7 @@ def _logit_axis(axes: Axes, examples: int, x: Floats) -> None:
     shown = [(place, value) for place, value in zip(at, LOGIT_TICKS, strict=True) if low <= place <= high]
     kept: list[tuple[float, float]] = []
     for place, value in sorted(shown, key=lambda pair: pair[1] not in (DIARY.normal_accuracy, DIARY.super_accuracy)):
-        if all(abs(place - other) > 0.09 * (high - low) for other, _ in kept):
+        if all(abs(place - other) > 0.11 * (high - low) for other, _ in kept):
             kept.append((place, value))
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator([place for place, _ in kept]))

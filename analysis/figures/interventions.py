@@ -38,7 +38,7 @@ def slowdowns(study: Comparison) -> Drawing | None:
         ]
     )
     n = len(frame)
-    figure, axes = canvas(height=max(1.8, 0.9 + 0.27 * n))
+    figure, axes = canvas(height=max(2.0, 1.1 + 0.27 * n))
     y = np.arange(n)[::-1]
     clear = (frame["p"] < 0.05).to_numpy()
     colours = np.where(~clear, GREY, np.where(frame["value"] > 1, AMBER, TEAL)).tolist()
@@ -63,7 +63,7 @@ def slowdowns(study: Comparison) -> Drawing | None:
     axes.set_yticks(y, frame["name"].tolist())
     axes.tick_params(axis="y", labelcolor=INK, labelsize=8)
     axes.set_ylim(-0.7, n - 0.3)
-    axes.set_xlabel("time to generalise, relative to the reference")
+    axes.set_xlabel("time to generalise,\nrelative to the reference")
     caption = (
         "Geometric mean of the time to generalise divided by that of the reference, with 95% intervals. Arrow: some "
         "runs had not generalised by the budget, so the value is a bound. Grey: not significant at 5% (Holm)."
