@@ -22,7 +22,7 @@ class Choice:
     """How one recorded sweep chose its parents."""
 
     planned: set[str]
-    """The runs that it planned and that were not stored then; empty if the record does not say."""
+    """The runs that it planned, as far as the record names them: see :mod:`grok.execute.record`."""
     kinds: dict[str, str]
     """``best`` or ``named``, by parent. Parents that are missing were drawn."""
     drawn: set[str] = field(default_factory=set)

@@ -12,6 +12,10 @@ FORMAT: Final = "%.12g"
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write ``frame`` with its column names as a header."""
+    frame = frame.copy(deep=False)
+    for name, kind in frame.dtypes.items():
+        if str(kind) in ("object", "Float64"):  # pandas formats plain float columns alone
+            frame[name] = frame[name].astype(object).map(rounded)
     frame.to_csv(path, index=False, float_format=FORMAT)
 
 

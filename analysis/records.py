@@ -15,6 +15,8 @@ BRANCH: Final = "sweeps.branch"
 """The module of ``grok branch`` in a recorded command."""
 REPEAT: Final = "sweeps.repeat"
 """That of ``grok repeat``."""
+RUN: Final = "grok.run"
+"""That of ``grok run`` and ``grok sweep``."""
 LAYERS: Final = "sweeps.layers"
 """That of ``grok layers``."""
 
@@ -79,12 +81,14 @@ def planned(sweep: Mapping[str, Any]) -> set[str]:
 def repeats_elsewhere(observations: Observations) -> dict[str, str]:
     """Return the runs that `grok repeat` planned under another setting or precision, with that setting as typed.
 
-    Their seeds were chosen by results under the first setting, so they are no sample of seeds under the other one.
+    Their seeds were chosen by results under the first setting, so they are no sample of seeds under the other one. Runs
+    that a plain sweep planned, too, are not returned: that sweep did not choose.
     """
     settings = observations.all_runs.set_index("run_id")
+    commands = [([str(word) for word in sweep.get("argv", [])], sweep) for sweep in observations.sweeps]
+    of_sweeps = {run for words, sweep in commands if RUN in words for run in planned(sweep)}
     changed: dict[str, str] = {}
-    for sweep in observations.sweeps:
-        words = [str(word) for word in sweep.get("argv", [])]
+    for words, sweep in commands:
         if REPEAT not in words:
             continue
         kinds = options_of(words).get("--kinds", "").split(",")
@@ -94,7 +98,7 @@ def repeats_elsewhere(observations: Observations) -> dict[str, str]:
             name, separator, value = change.partition("=")
             if not separator or f"config.{name}" not in settings or name not in CONDITION_SETTINGS:
                 continue  # a longer run of a seed is no other setting
-            runs = settings.index.intersection(sorted(planned(sweep)))
+            runs = settings.index.intersection(sorted(planned(sweep) - of_sweeps))
             stored = settings.loc[runs, f"config.{name}"].map(as_text)
             changed.update(dict.fromkeys(runs[stored == as_text(typed(value))], f"{name}={value}"))
     return changed

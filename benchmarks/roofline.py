@@ -131,8 +131,10 @@ def page(count: dict[str, Any]) -> str:
         "|---|---|---|",
         *[f"| {lanes} | {precision} | {ms} |" for lanes, precision, ms in MEASURED],
         "",
-        f"So {SEEDS} seeds take {MEASURED[0][2] * STEPS * math.ceil(SEEDS / width) / 60e3:.1f} minutes in float32: a "
-        "third more than the estimate above, as expected of the products. A process needs 50 s before its first step, "
+        "So "
+        f"{SEEDS} seeds take {MEASURED[0][2] * STEPS * math.ceil(SEEDS / width) / 60e3:.1f} minutes in float32: "
+        "about 40% more than the estimate above, which would be 6.4 with so few evaluations. "
+        "A process needs 50 s before its first step, "
         "25 s if the kernels are compiled already. TF32 and bf16 have not been measured.",
         "",
         "To measure more: `python -m benchmarks.device_day`.",

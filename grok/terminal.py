@@ -36,6 +36,7 @@ Colours pass, because argparse and log handlers write them. Characters that chan
 
 
 LONGEST_WORD: Final = 200
+"""Characters of one word of a message; longer ones are cut."""
 LONGEST_LINE: Final = 1200
 
 
@@ -133,10 +134,15 @@ def one_line(message: object) -> str:
 @contextmanager
 def warnings_in_one_line() -> Iterator[None]:
     """Print warnings as one line each, without the place in the code."""
-
-    def show(message: Warning | str, *where: object, **more: object) -> None:
-        print(f"warning: {one_line(message)}", file=sys.stderr)
-
     with warnings.catch_warnings():
-        warnings.showwarning = show
+        print_warnings_in_one_line()
         yield
+
+
+def print_warnings_in_one_line() -> None:
+    """As :func:`warnings_in_one_line`, for the rest of the process."""
+    warnings.showwarning = _print_warning
+
+
+def _print_warning(message: Warning | str, *where: object, **more: object) -> None:
+    print(f"warning: {one_line(message)}", file=sys.stderr)

@@ -208,6 +208,8 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     findings = []
     if headline and c.slowdown is not None:
         text = f"{c.label} takes {_slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
+        if c.slowdown.low <= 1 <= c.slowdown.high:
+            text = f"{text[:-1]}: no clear difference."
         shown = f"{c.bound} {_times(c.slowdown)}".strip()
         findings.append(Finding(_time_at(c), shown, text, c.slowdown, headline=True, listed=False))
     labelled, horizon = judged(observations, pd.concat([c.rows, c.base]))

@@ -168,8 +168,12 @@ def verdict(test: Test) -> str:
     if result.verdict is Verdict.MORE:
         who = f"{called} of {n} candidates {'is' if called == 1 else 'are'}" if n > 1 else "the candidate is"
         who = who if called else "together the candidates are"
+        others = "chance matters, too"
+        if test.free:
+            many = len(test.free) > 1
+            others = f"the {listed(test.free)} seed{'s' * many} matter{'s' * (not many)}, too"
         most = "most repeats are not" if result.pooled.high < MOST else "not proven to be in most repeats"
-        return f"{who} {hit} more often than other seeds, but {most}: chance matters, too"
+        return f"{who} {hit} more often than other seeds, but {most}: {others}"
     if result.verdict is Verdict.NO_SIGN:
         return f"no sign that being {hit} is a property of {streams}: most repeats are not"
     return "too few repeats to distinguish chance from a property of the seed"

@@ -26,7 +26,6 @@ from grok.terminal import one_line, readable_output, warnings_in_one_line
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
 """Environment variable: ``1`` shows tracebacks."""
 
-"""Characters of one word of a message; a longer one was typed by nobody who wants it back."""
 AGAIN: Final = "the same command starts again"
 GO_ON: Final = "what was finished is stored. The same command goes on where it stopped."
 

@@ -9,6 +9,7 @@ from statistics import median_low
 from typing import Final
 
 from grok.config import ArithmeticConfig, GptConfig
+from grok.execute.groups import program_of
 from grok.execute.planned import PlannedRun
 from grok.gpt.flops import count_parameters
 from grok.gpt.planning.planner import layout
@@ -35,17 +36,22 @@ def seconds_to_train(
 
     Runs like those that the store holds take the median time of those that such a device trained (the first of a
     worker also compiled). For others a processor's time is counted from the arithmetic of their steps; a GPU's is not
-    known. A GPU needs the time of a full stack of lanes for a part of one, too.
+    known. On a GPU the runs of a program take the time of a full stack of lanes at least.
     """
     measured = _seconds_per_run(store, "cuda" if gpu else "cpu") if store is not None else {}
-    total = stack = 0.0
+    programs: dict[str, tuple[float, float]] = {}
+    names: dict[str, str] = {}
     for run in runs:
-        seconds, lanes = measured.get(run.identity.config_id, (None if gpu else _counted_seconds(run), 1))
+        config_id = run.identity.config_id
+        seconds, stack = measured.get(config_id, (None if gpu else _counted_seconds(run), 0.0))
         if seconds is None:
             return None
-        total += seconds
-        stack = max(stack, lanes * seconds)
-    return max(total / min(workers, len(runs)), stack if gpu else 0.0) if runs else 0.0
+        if config_id not in names:
+            names[config_id] = program_of(run) if gpu else ""
+        total, longest = programs.get(names[config_id], (0.0, 0.0))
+        programs[names[config_id]] = total + seconds, max(longest, stack)
+    total = sum(max(total, longest) if gpu else total for total, longest in programs.values())
+    return total / min(workers, len(runs)) if runs else 0.0
 
 
 def bytes_per_worker(runs: Sequence[PlannedRun], lanes: int) -> float:
@@ -106,13 +112,25 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _seconds_per_run(store: Store, device: str) -> dict[str, tuple[float, int]]:
-    """Return the median seconds of a run on ``device`` and its lane width, by ``config_id``."""
-    seconds: dict[str, list[tuple[float, int]]] = {}
-    for row in store.table("runs", None, ["config_id", "status", "seconds", "device", "lane_width"]).to_pylist():
+def _seconds_per_run(store: Store, device: str) -> dict[str, tuple[float, float]]:
+    """Return the median seconds of a run on ``device`` and those of a stack of its lanes, by ``config_id``.
+
+    The seconds of a run in a stack are its part of the stack's time: with few runs each has a large part. So a stack
+    takes the sum of a sweep's runs, but not more than the time of the median run in every lane.
+    """
+    seconds: dict[str, list[float]] = {}
+    sweeps: dict[str, dict[str, float]] = {}
+    lanes: dict[str, int] = {}
+    columns = ["config_id", "status", "seconds", "device", "lane_width", "sweep_id"]
+    for row in store.table("runs", None, columns).to_pylist():
         if row["status"] == "completed" and row["seconds"] is not None and row["device"] == device:
-            seconds.setdefault(row["config_id"], []).append((row["seconds"], row["lane_width"] or 1))
-    return {config_id: median_low(values) for config_id, values in seconds.items()}
+            name = row["config_id"]
+            seconds.setdefault(name, []).append(row["seconds"])
+            of = sweeps.setdefault(name, {})
+            of[row["sweep_id"]] = of.get(row["sweep_id"], 0.0) + row["seconds"]
+            lanes[name] = row["lane_width"] or 1
+    medians = {name: median_low(values) for name, values in seconds.items()}
+    return {name: (each, min(max(sweeps[name].values()), lanes[name] * each)) for name, each in medians.items()}
 
 
 def _counted_seconds(run: PlannedRun) -> float | None:

@@ -1,7 +1,7 @@
 """Which runs train together: lane groups. Nothing about grouping may affect a result.
 
 Runs of one group share a program (compiled once a worker), so they differ in seeds,
-learning rate, weight decay and length only. The first groups are large and the last
+their ulps, learning rate, warm-up, weight decay and length only. The first groups are large and the last
 ones small, so that all workers end at about the same time; a group's size also bounds
 what an executor holds in flight.
 """

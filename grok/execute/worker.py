@@ -32,7 +32,7 @@ from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
 from grok.store.in_flight import remove_in_flight, write_in_flight
-from grok.terminal import warnings_in_one_line
+from grok.terminal import print_warnings_in_one_line
 
 PUBLISH: Final = 0.5
 """Seconds between two words about progress."""
@@ -134,8 +134,8 @@ def run_group_in_worker(group: Group, settings: WorkerSettings, slot: int = 0) -
 
     The executor then sees a worker that died: another takes its place, and what was not finished is tried again.
     """
-    with warnings_in_one_line():
-        report = run_group(group, settings, slot)
+    print_warnings_in_one_line()
+    report = run_group(group, settings, slot)
     if report.device_lost:
         print(f"worker {os.getpid()} ends, another takes its place: {report.error}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Trains the evidence of results/diary, in the order of its page. Give it again and it goes on where it was.
 #   results/diary/train.sh STORE                     everything: the census has seeds 0 to 1983
-#   results/diary/train.sh STORE FIRST LAST          only stretches of 50 seeds from FIRST up to LAST (at most 950)
+#   results/diary/train.sh STORE FIRST LAST          only stretches of 50 seeds from FIRST up to LAST, at most 950
 # On a GPU give train_on_gpu.py first: most commands below have few runs, and a GPU trains hundreds at a time.
 # PLAN=1 results/diary/train.sh STORE ... plans and trains nothing; what needs runs that are not there says so.
 set -euo pipefail
 store=${1:?usage: results/diary/train.sh STORE [FIRST] [LAST]} first=${2:-0} last=${3:-950}
+((last <= 950)) || { echo "LAST is $last: expected at most 950, where branching ends" >&2 && exit 2; }
 how=(eval.every=250 dry_run="${PLAN:+true}")
 [ -n "${PLAN:-}" ] || how=(eval.every=250)
 grok() { # of the checkout that this script stands in, not what is installed; a plan goes on after an error
@@ -46,7 +47,7 @@ for ((seed = first; seed < last; seed += 50)); do
 done
 
 # The stages below choose among the whole census: with a part of it they would choose others, and train these, too.
-[ "$first-$last" = 0-950 ] || exit 0
+[ $# = 1 ] || exit 0
 grok sweep 'seed=range(950,1984)' "${how[@]}" store.path="$store"
 
 # 3: every super run, those of the census too, beside two normal seeds
@@ -60,7 +61,7 @@ found=$(chosen supers)
 grok sweep optim.weight_decay=0.01,0.1,1.0 'seed=range(0,8)' train.steps=20000 "${long[@]}"
 grok sweep optim.weight_decay=0.0 'seed=range(0,8)' train.steps=100000 lanes=1 "${long[@]}"
 
-# 4: layers. Two of the best seeds and two random ones; embedding, second block and head against the rest, four donors
+# 4: layers. The two best of seeds 0 to 999 and two random ones of these; embedding, second block and head against the rest, four donors
 # each. Then every combination of five parts, for the best one and a random one. Whole blocks, because attention and MLP
 # apart would be four times as many runs.
 recipients=$(chosen recipients)

@@ -1,12 +1,12 @@
-"""Trains on a GPU what train.sh trains: ``python results/diary/train_on_gpu.py STORE STAGE [FIRST LAST] [SETTING ...]``
+"""Trains on a GPU what train.sh trains: ``python results/diary/train_on_gpu.py STAGE --store STORE [SETTING ...]``
 
 A GPU trains hundreds of runs in the time of one, and most commands of train.sh have few. So a stage here trains the
 runs of many commands together. Give train.sh afterwards: it finds these runs, trains what is missing, and each of its
 commands records how its parents were chosen.
 
-Stages: ``census`` (random seeds FIRST to LAST), ``families`` (branching of each stretch of 50 seeds from FIRST to
-LAST), ``answers`` (super seeds again, layers, order seeds), ``float64`` (super seeds), ``decay`` and ``no-decay`` (long
-runs), ``again-here`` (the stored seeds FIRST to LAST, repeated on this device).
+Stages, in order: ``census`` (random seeds), ``families`` (branching of each stretch of 50 seeds), ``answers`` (super
+seeds again, layers, order seeds), ``float64`` (super seeds), ``decay`` and ``no-decay`` (long runs). ``--seeds
+FIRST:END`` takes a part of the first two. A narrow stack is faster for the last two: ``lanes=24`` and ``lanes=8``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 
 from chosen import recipients, supers
 
+from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose
 from grok.config import RunConfig
 from grok.execute import execute
@@ -72,25 +73,43 @@ class Diary:
         yield from self.again(2, "float64")
 
     def decay(self) -> Iterator[RunConfig]:
-        long = ["train.stop_when_generalised=true", "train.steps=20000"]
+        long = ["train.stop_when_generalised=true", "checkpoint.keep=true", "train.steps=20000"]
         yield from self.sweep(*long, optim__weight_decay=[0.01, 0.1, 1.0], seed=range(8))
 
     def no_decay(self) -> Iterator[RunConfig]:
-        long = ["train.stop_when_generalised=true", "train.steps=100000"]
+        long = ["train.stop_when_generalised=true", "checkpoint.keep=true", "train.steps=100000"]
         yield from self.sweep(*long, optim__weight_decay=[0.0], seed=range(8))
 
-    def again_here(self) -> Iterator[RunConfig]:
-        named = ["--seeds", ",".join(map(str, self.seeds)), "--controls", "0", "--kinds", "again"]
-        yield from repeat.planned([*self.store, *named, *self.how])
+
+STAGES: dict[str, Callable[[Diary], Iterator[RunConfig]]] = {
+    "census": Diary.census,
+    "families": Diary.families,
+    "answers": Diary.answers,
+    "float64": Diary.float64,
+    "decay": Diary.decay,
+    "no-decay": Diary.no_decay,
+}
+LAST = {"census": 1984, "families": 950}
+"""One more than the last seed of a stage."""
 
 
-def main(words: list[str]) -> int:
-    how = [word for word in words if "=" in word]
-    store, stage, *numbers = [word for word in words if "=" not in word]
-    diary = Diary(store, how, range(*map(int, numbers)) if numbers else range(0))
-    plan: Callable[[], Iterator[RunConfig]] = getattr(diary, stage.replace("-", "_"))
-    return execute(list(plan()), argv=["python", *sys.argv]).exit_status
+def parser() -> Parser:
+    parser = Parser(prog="train_on_gpu.py", description=str(__doc__).replace("``", ""))
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--seeds", help="FIRST:END, without END")
+    parser.add_argument("settings", nargs="*", metavar="SETTING")
+    return parser
+
+
+@command(interrupted=GO_ON)
+def main(argv: list[str]) -> int:
+    """Train a stage."""
+    arguments = parser().parse_intermixed_args(argv)
+    seeds = branch.seeds_of(arguments.seeds) or range(LAST.get(arguments.stage, 0))
+    diary = Diary(arguments.store, arguments.settings, seeds)
+    return execute(list(STAGES[arguments.stage](diary)), argv=["python", sys.argv[0], *argv]).exit_status
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

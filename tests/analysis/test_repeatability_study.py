@@ -73,7 +73,8 @@ def test_many_seeds_that_come_back_now_and_then_are_told_from_chance_together() 
         0.15, 40,
     )  # fmt: skip
     assert verdict(test) == (
-        "together the candidates are super more often than other seeds, but most repeats are not: chance matters, too"
+        "together the candidates are super more often than other seeds, but most repeats are not: the order seed "
+        "matters, too"
     )
 
 
@@ -132,6 +133,9 @@ def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it(kind
     assert (test.result.pooled.value, test.result.pooled.n) == (0, 6)
     assert "most of these seeds are not super with this setting" in study.findings[0].text
     assert (test.name, study.about) == (kinds.split(",")[-1], "optim.weight_decay=0.1")
+    plain = {"argv": ["python", "-m", "grok.run", "-m"], "config": {"runs": [*runs, {"run_id": "another"}]}}
+    both = Observations(observations.all_runs, observations.curves, sweeps=[*observations.sweeps, plain])
+    assert sorted(len(p) for p in populations(both).every) == [16, 300], "a sweep of all seeds asked for them, too"
 
 
 @pytest.mark.parametrize(("path", "kind"), [("auto", "processor"), ("onednn", "path")])

@@ -188,11 +188,12 @@ def test_groups_hold_every_run_once_in_order_and_shrink(count: int, workers: int
 def test_runs_of_one_group_share_a_program() -> None:
     varied = [
         tiny(0), tiny(1, optim={"lr": 0.1}), tiny(2, optim={"weight_decay": 0.0}), tiny(3, train={"steps": 9}),
-        tiny(4, model={"d_model": 16}), tiny(5, task={"modulus": 5}), tiny(6, numerics={"path": "plain"}),
+        tiny(8, perturb={"ulps": 1}), tiny(4, model={"d_model": 16}),
+        tiny(5, task={"modulus": 5}), tiny(6, numerics={"path": "plain"}),
         tiny(7, precision="float64"),
     ]  # fmt: skip
     groups = lane_groups(name_runs(varied), workers=1, lanes=8)
-    assert [[run.config.seed for run in group.runs] for group in groups] == [[0, 1, 2, 3], [4], [5], [6], [7]]
+    assert [[run.config.seed for run in group.runs] for group in groups] == [[0, 1, 2, 3, 8], [4], [5], [6], [7]]
 
 
 def test_time_is_measured_where_the_store_knows_such_runs(tmp_path: Path) -> None:
@@ -204,11 +205,16 @@ def test_time_is_measured_where_the_store_knows_such_runs(tmp_path: Path) -> Non
 def test_time_on_a_gpu_is_not_that_on_a_processor(tmp_path: Path) -> None:
     mixed = stored(tmp_path / "S", PLANNED[:3], seconds=10.0)
     assert seconds_to_train(PLANNED[3:9], mixed, workers=1, gpu=True) is None, "no processor says it"
-    mixed = stored(tmp_path / "S", PLANNED[3:9], seconds=0.5, device="cuda", lanes=8)
-    assert seconds_to_train(PLANNED[9:12], mixed, workers=1) == pytest.approx(30.0)
-    twenty = name_runs([tiny(seed) for seed in range(100, 120)])
+    mixed = stored(tmp_path / "S", PLANNED[3:23], seconds=0.5, device="cuda", lanes=8)
+    assert seconds_to_train(PLANNED[40:43], mixed, workers=1) == pytest.approx(30.0)
+    twenty = PLANNED[100:120]
     assert seconds_to_train(twenty, mixed, workers=1, gpu=True) == pytest.approx(10.0)
     assert seconds_to_train(twenty[:3], mixed, workers=1, gpu=True) == pytest.approx(4.0), "eight lanes, most idle"
+    other = [name_runs([tiny(seed, model={"d_model": 16})])[0] for seed in range(5)]
+    wide = stored(tmp_path / "S", other[:3], seconds=2.0, device="cuda", lanes=8)
+    assert seconds_to_train(other[3:], wide, workers=1, gpu=True) == pytest.approx(6.0), "three runs had the stack"
+    both = [*twenty[:3], *other[3:]]
+    assert seconds_to_train(both, wide, workers=1, gpu=True) == pytest.approx(10.0), "two programs, two stacks"
 
 
 def test_time_is_counted_where_it_does_not() -> None:
@@ -320,3 +326,14 @@ def test_a_command_whose_runs_another_one_trained_is_recorded_once(tmp_path: Pat
     assert records() == [(["first"], 2), (["second"], 1), (["second"], 2)], "only what is new"
     asked([], 1, 2)
     assert len(records()) == 3, "no words, nothing to record"
+    for _ in range(2):
+        asked(["third", "storage=postgresql://me:secret@host/db"], 1, 2)
+    assert len(records()) == 4, "a word that is masked in the record is the same word"
+    configs = [tiny(1, executor="inline", store={"path": str(store)}, force=True)]
+    assert execute(configs, argv=["forced"]).exit_status == 0
+    (forced,) = [
+        r for r in (json.loads(p.read_text()) for p in (store / "sweeps").glob("*")) if r["argv"] == ["forced"]
+    ]
+    assert [run["run_id"] for run in forced["config"]["runs"]] == [name_runs([tiny(1, replicate=1)])[0].run_id], (
+        "the new replicate alone"
+    )

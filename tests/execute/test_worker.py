@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -36,3 +38,10 @@ def test_the_inline_executor_leaves_the_threads_of_its_process(tmp_path: Path) -
     torch.set_num_threads(2)  # a worker computes with one
     assert run.main(["-m", *TINY, "executor=inline", f"store.path={tmp_path / 'S'}"]) == 0
     assert torch.get_num_threads() == 2
+
+
+def test_a_worker_prints_a_warning_in_one_line(tmp_path: Path) -> None:
+    program = "import warnings; from grok.execute import worker; worker.run_group = lambda *a: R(); R = type('R', (), {"
+    program += "'device_lost': False}); worker.run_group_in_worker(None, None); warnings.warn('two\\nlines')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stderr == "warning: two lines\n"

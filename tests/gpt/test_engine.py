@@ -37,7 +37,8 @@ def test_a_run_learns_and_says_so(settings: Build) -> None:
     assert [p.step for p in result.curve] == list(range(5, 61, 5))
     assert result.curve[-1].val_loss < result.curve[0].val_loss - 0.5
     assert result.curve[-1].val_acc > 0.2
-    assert "threads=1;engine=gpt;compiled=no;precision=float32;micro=6;torch=" in result.numerics
+    assert ";threads=1;" in result.numerics  # then the path of products, on some processors
+    assert ";engine=gpt;compiled=no;precision=float32;micro=6;torch=" in result.numerics
     assert [e.step for e in events if isinstance(e, Progress)][-1] == 60
     assert all(p.sample for p in result.curve)
     assert set(result.curve[-1].block_norms) == {

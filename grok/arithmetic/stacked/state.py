@@ -24,7 +24,7 @@ from grok.streams import Stream
 
 MOMENTS = ("first_moment", "second_moment")
 ROW = 32
-"""Numbers of float64 in 256 bytes."""
+"""How many float64 values are 256 bytes."""
 SORTED_AT_ONCE = 2**23
 """Largest number of random words in one sort, which needs about 40 bytes of device memory for each."""
 _TOP_BIT = -(2**63)
@@ -165,4 +165,5 @@ def _whole_rows(rows: Tensor) -> Tensor:
     A device adds the first elements of a row separately up to an even address, so the order of the sum, and its last
     bits, would depend on the row's place.
     """
-    return torch.nn.functional.pad(rows, (0, -rows.shape[1] % ROW))
+    missing = -rows.shape[1] % ROW
+    return torch.nn.functional.pad(rows, (0, missing)) if missing else rows  # without copying the usual sizes
