@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
@@ -33,7 +33,7 @@ class Choice:
     times: int = 0
     """Children of each parent and set."""
 
-    def covers(self, child: pd.Series, parent: str, trajectory: str, redrawn: tuple[str, ...]) -> bool:
+    def covers(self, child: Mapping[Any, Any], parent: str, trajectory: str, redrawn: tuple[str, ...]) -> bool:
         """Return whether the command asks for this child of its own parent, also if another command trained it.
 
         ``trajectory``: the parent's ``trajectory_id``.
@@ -44,7 +44,7 @@ class Choice:
         return follows(child, trajectory, words, self.times)
 
 
-def follows(child: pd.Series, trajectory: str, redraws: list[str], times: int) -> bool:
+def follows(child: Mapping[Any, Any] | pd.Series, trajectory: str, redraws: list[str], times: int) -> bool:
     """Return whether the child's new seeds are among those that follow from the parent's ``trajectory``.
 
     ``redraws``: streams joined by ``+``, in the order in which a command may have named them.

@@ -202,9 +202,11 @@ def _kinds(observations: Observations, related: pd.DataFrame, chosen: list[Choic
     kinds = []
     rows = observations.arithmetic
     columns = ["child", "parent", "redrawn", "generation"]
-    for child, parent, redrawn, generation in related[columns].itertuples(index=False, name=None):
+    seeds = rows.loc[related["child"], [f"seed_{s}" for s in STREAMS]]
+    for seed, link in zip(seeds.to_dict("records"), related[columns].itertuples(index=False, name=None), strict=True):
+        child, parent, redrawn, generation = link
         trajectory = str(rows.at[parent, "trajectory_id"])
-        blind = (c for c in chosen if c.covers(rows.loc[child], parent, trajectory, redrawn))
+        blind = (c for c in chosen if c.covers(seed, parent, trajectory, redrawn))
         sweep = next(blind, None) or next((c for c in chosen if child in c.planned), None)
         default = "random" if generation == 1 else "named"
         kind = (sweep.kinds if sweep else anyhow).get(parent, default)
