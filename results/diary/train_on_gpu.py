@@ -19,7 +19,9 @@ from chosen import recipients, supers
 
 from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose
+from grok.cli.words import store_as_setting
 from grok.config import RunConfig
+from grok.errors import ConfigError
 from grok.execute import execute
 from sweeps import branch, layers, repeat
 from sweeps.settings import arithmetic
@@ -96,18 +98,26 @@ LAST = {"census": 1984, "families": 950}
 def parser() -> Parser:
     parser = Parser(prog="train_on_gpu.py", description=str(__doc__).replace("``", ""))
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--store", required=True)
+    parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
     parser.add_argument("--seeds", help="FIRST:END, without END")
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     return parser
 
 
+def is_store(word: str) -> bool:
+    return word.startswith("store.path=")
+
+
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
     """Train a stage."""
-    arguments = parser().parse_intermixed_args(argv)
+    arguments = parser().parse_intermixed_args(sorted(store_as_setting(argv), key=is_store))
+    how = [word for word in arguments.settings if not is_store(word)]
+    stores = [word.partition("=")[2] for word in arguments.settings if is_store(word)]
+    if len(stores) != 1:
+        raise ConfigError(f"{len(stores)} stores are named: expected one, for example --store outputs/diary")
     seeds = branch.seeds_of(arguments.seeds) or range(LAST.get(arguments.stage, 0))
-    diary = Diary(arguments.store, arguments.settings, seeds)
+    diary = Diary(stores[0], how, seeds)
     return execute(list(STAGES[arguments.stage](diary)), argv=["python", sys.argv[0], *argv]).exit_status
 
 
