@@ -28,6 +28,8 @@ from sweeps.settings import arithmetic
 
 HALVES = "kept=token_embedding,blocks.1,head;rest=position_embedding,blocks.0"
 PARTS = "embedding=token_embedding;positions=position_embedding;first block=blocks.0;second block=blocks.1;head=head"
+STRETCH = 50
+"""Seeds among which two parents are chosen."""
 SINGLES, PAIRS = "split,init,order", "split+init,split+order,init+order"
 
 
@@ -48,8 +50,8 @@ class Diary:
 
     def families(self) -> Iterator[RunConfig]:
         for redraw, times in ((SINGLES, 4), (PAIRS, 2)):
-            for first in self.seeds[::50]:
-                parents = ["--seeds", f"{first}:{first + 50}", "--best", "1", "--random", "1", "--at", "1500"]
+            for first in self.seeds[::STRETCH]:
+                parents = ["--seeds", f"{first}:{first + STRETCH}", "--best", "1", "--random", "1", "--at", "1500"]
                 yield from branch.planned([*self.store, *parents, "--redraw", redraw, "--times", str(times), *self.how])
 
     def again(self, controls: int, kinds: str, times: int = 4) -> Iterator[RunConfig]:
@@ -117,6 +119,10 @@ def main(argv: list[str]) -> int:
     if len(stores) != 1:
         raise ConfigError(f"{len(stores)} stores are named: expected one, for example --store outputs/diary")
     seeds = branch.seeds_of(arguments.seeds) or range(LAST.get(arguments.stage, 0))
+    if arguments.seeds and arguments.stage not in LAST:
+        raise ConfigError(f"--seeds {arguments.seeds}: {arguments.stage} chooses its seeds itself, leave it out")
+    if arguments.stage == "families" and (seeds.start % STRETCH or seeds.stop % STRETCH):
+        raise ConfigError(f"--seeds {arguments.seeds}: expected whole stretches of {STRETCH} seeds, such as 400:450")
     diary = Diary(stores[0], how, seeds)
     return execute(list(STAGES[arguments.stage](diary)), argv=["python", sys.argv[0], *argv]).exit_status
 
