@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors
 from grok.store.damage import NotAShard, refuse_without_threads
+from grok.store.designs import KEY
 from grok.store.in_flight import read_in_flight
 from grok.store.layout import Layout, StoreGone, is_current, read_marker, refuse_missing, strangers
 from grok.store.rows import Shard, filter_runs
@@ -82,6 +83,21 @@ class Store:
     def steps(self, run_ids: Iterable[str] | None = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return one row per optimiser step of a language model; arguments and errors as for :meth:`curves`."""
         return to_pandas("steps", self.table("steps", run_ids, columns))
+
+    def designs(self) -> pd.DataFrame:
+        """Return what each run was for: one row per (design_id, run_id, role, unit), in the order of planning."""
+        return to_pandas("designs", self.designs_table())
+
+    def designs_table(self) -> pa.Table:
+        """Return the Arrow table behind :meth:`designs`; a store without the folder has no rows."""
+        if not self.layout.table("designs").is_dir():
+            return schema("designs").empty_table()
+        table = self._consistent(self._read_designs)
+        return table.sort_by([(name, "ascending") for name in ("planned_at", *KEY)])
+
+    def _read_designs(self) -> pa.Table:
+        paths = [str(self.layout.shard("designs", name)) for name in sorted(self.layout.names("designs"))]
+        return _read_one_by_one("designs", paths, None, schema("designs").names)
 
     def in_flight(self, kind: str = "runs") -> pd.DataFrame:
         """Return the language models in flight (``runs``), or their ``curves`` or ``steps`` so far.
