@@ -31,15 +31,15 @@ def record_conflict(layout: Layout, conflict: Conflict, sides: dict[str, Any]) -
 
 def record_design_conflicts(layout: Layout, groups: Iterable[list[dict[str, Any]]]) -> list[Conflict]:
     """Record rows of designs that have one key and other facts; each may say its ``source``, where it is from."""
-    found = []
+    conflicts = []
     for rows in groups:
         one, other, name = next((rows[0], row, fact) for row in rows for fact in FACTS if rows[0][fact] != row[fact])
         what = f"{name} in design {one['design_id']} as {one['role']} {one['unit']}"
         conflict = Conflict(one["run_id"], one["run_id"], None, None, None, what, one[name], other[name])
         said = [{key: str(v) if key == "planned_at" else v for key, v in row.items()} for row in rows]
         record_conflict(layout, conflict, {f"row {at}": row for at, row in enumerate(said, 1)})
-        found.append(conflict)
-    return found
+        conflicts.append(conflict)
+    return conflicts
 
 
 def conflict_files(layout: Layout) -> list[Path]:

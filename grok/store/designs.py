@@ -201,14 +201,14 @@ def with_retired(table: pa.Table, why: Sequence[str | None]) -> pa.Table:
 
 def unsound(table: pa.Table) -> dict[int, str]:
     """Return the rows that no version of this project wrote, or only a later one: what is wrong, by position."""
-    found: dict[int, str] = {}
+    problems: dict[int, str] = {}
     for name, (accepts, expected) in _ACCEPTED.items():
         column = table[name].combine_chunks()
         odd = [value for value in pc.unique(column).to_pylist() if not accepts(value)]
         if odd:
             rows = pc.indices_nonzero(pc.is_in(column, value_set=pa.array(odd, column.type))).to_pylist()
-            found |= {row: f"{name} is {str(column[row].as_py())[:80]!r}, expected {expected}" for row in rows}
-    return dict(sorted(found.items()))
+            problems |= {row: f"{name} is {str(column[row].as_py())[:80]!r}, expected {expected}" for row in rows}
+    return dict(sorted(problems.items()))
 
 
 def _among(known: Sequence[str]) -> tuple[Callable[[Any], bool], str]:

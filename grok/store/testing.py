@@ -76,12 +76,14 @@ def example_rows(seeds: Iterable[int], **keywords: Any) -> list[Row]:
     return [example_row(seed, **keywords) for seed in seeds]
 
 
-def example_design(run_ids: Sequence[str], *, kind: str = "sweep", parent: str | None = None) -> Design:
+def example_design(
+    run_ids: Sequence[str], *, kind: str = "sweep", parent: str | None = None, design_id: str | None = None
+) -> Design:
     """Return a design of these runs: members with the seeds 0, 1, ..., or repeats of ``parent``."""
     role, redrawn = ("member", None) if parent is None else ("child", ())
     units = [{"seed": n} if parent is None else {"repeat": n} for n in range(len(run_ids))]
     each = [Purpose(role=role, unit=unit, parent_run_id=parent, redrawn=redrawn, line=parent) for unit in units]
-    return Purposes(kind, each).named(run_ids)
+    return Purposes(kind, each, design_id=design_id).named(run_ids)
 
 
 def failed(row: Row, error: str = "made up") -> Row:
