@@ -93,8 +93,8 @@ class Store:
         odd = unsound(table)
         if odd:
             row, why = next(iter(odd.items()))
-            said = f"left out {len(odd)} rows of {self.layout.table('designs')}: run {table['run_id'][row]}: {why}"
-            warnings.warn(said, DamagedShardWarning, stacklevel=2)
+            line = f"left out {len(odd)} rows of {self.layout.table('designs')}: run {table['run_id'][row]}: {why}"
+            warnings.warn(line, DamagedShardWarning, stacklevel=2)
             table = table.filter(pa.array([row not in odd for row in range(table.num_rows)], pa.bool_()))
         return to_pandas("designs", table)
 

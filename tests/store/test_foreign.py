@@ -66,7 +66,7 @@ def test_foreign_files_count_for_nothing_and_stay(store: Path) -> None:
         assert writer.recovered == []
         writer.commit([example_row(9)])
     with pytest.warns(ForeignFileWarning):
-        assert str(compact(store)) == "3 shards, now 1"
+        assert str(compact(store)) == "3 shards, now 1, 1 fewer of designs"
     assert {path: path.lstat().st_ino for path in made.values()} == before, "none was touched"
     for path in made.values():
         path.unlink()
