@@ -288,7 +288,7 @@ class StoreWriter:
         """
         table = design.table(seen, origin)
         with self._writing("recording the design"):
-            stored = Store(self.layout).designs_table([])
+            stored = Store(self.layout).table("designs", table["run_id"].unique().to_pylist(), [])
             known = set(keys_of(stored.filter(pc.equal(stored["design_id"], design.design_id))))
             return self._add_designs(_lacking(table, known))
 
