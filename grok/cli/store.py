@@ -202,7 +202,7 @@ MISSING_DESIGNS: Final = 5
 """Designs with missing runs that ``status`` names, the newest first."""
 
 
-def _print_designs(store: Store, stored: Collection[str]) -> None:
+def _print_designs(store: Store, stored: set[str]) -> None:
     """Print how many designs and planned runs there are, and how many planned runs each design lacks."""
     rows = store.designs()
     if rows.empty:
