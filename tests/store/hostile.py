@@ -15,7 +15,7 @@ from grok.store.layout import Layout
 from grok.store.rows import Shard, to_shard
 from grok.store.schema import KINDS
 from grok.store.shards import write_shard
-from grok.store.testing import example_rows
+from grok.store.testing import example_design, example_rows
 
 
 def fill(path: Path, seeds: range = range(4)) -> Path:
@@ -23,7 +23,8 @@ def fill(path: Path, seeds: range = range(4)) -> Path:
     half = len(seeds) // 2
     with StoreWriter(path) as writer:
         for part in (seeds[:half], seeds[half:]):
-            writer.commit(example_rows(part))
+            report = writer.commit(example_rows(part))
+            writer.record_design(example_design(report.written, kind="repeat", parent=report.written[0]))
         writer.record_sweep("sweep-1", ["x"], {"settings": {}, "runs": []})
         lease = writer.claim(["somebody"])
         assert lease.granted
@@ -68,6 +69,7 @@ def read_all(path: Path) -> None:
     store.runs()
     store.curves()
     store.steps()
+    store.designs()
 
 
 COMMANDS: dict[str, Callable[[Path, Path], object]] = {
@@ -75,6 +77,7 @@ COMMANDS: dict[str, Callable[[Path, Path], object]] = {
     "verify": lambda path, room: store_command(["verify", str(path)]),
     "compact": lambda path, room: store_command(["compact", str(path)]),
     "migrate": lambda path, room: store_command(["migrate", str(path)]),
+    "retire": lambda path, room: store_command(["retire", str(path), "", "--why", "a try"]),
     "restore": lambda path, room: store_command(["restore", str(path)]),
     "merge from": lambda path, room: store_command(["merge", str(path), "--into", str(room / "into")]),
     "merge to": lambda path, room: store_command(["merge", str(path), str(fill(room / "other", range(2, 6)))]),

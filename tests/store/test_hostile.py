@@ -23,7 +23,7 @@ from grok.store.layout import Layout
 from grok.store.merge import merge
 from grok.store.restore import restore
 from grok.store.rows import with_partners
-from grok.store.schema import KINDS
+from grok.store.schema import KINDS, TABLES
 from grok.store.shards import concat, read_whole, write_parquet
 from grok.store.testing import example_rows
 from grok.untrusted import is_plain, plain_name, read_json
@@ -219,7 +219,7 @@ def test_what_lies_in_tmp_is_believed_in_nothing(store: Path, outside: Path) -> 
 
 def test_a_compaction_that_was_cut_short_is_finished_without_its_note(store: Path) -> None:
     """Half of the tables exchanged, and what the note says is of no use: the rows tell where they belong."""
-    whole = {kind: contents(store, kind) for kind in KINDS}
+    whole = {kind: contents(store, kind) for kind in TABLES}
     names = sorted(path.stem for path in (store / "runs").iterdir())
     folder = store / "tmp" / "compaction.0123"
     for kind in KINDS:
@@ -237,7 +237,7 @@ def test_a_compaction_that_was_cut_short_is_finished_without_its_note(store: Pat
     with StoreWriter(store) as writer:
         assert writer.recovered == []
     assert_contract(store)
-    assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
 
 
 def test_what_a_compaction_left_that_fits_nowhere_is_kept(store: Path) -> None:
