@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -267,16 +268,24 @@ class StoreWriter:
             write_json(path, content, self.layout.tmp)
         return path
 
-    def record_design(self, design: Design, seen: Collection[str] = (), origin: str = "planned") -> int:
+    def record_design(
+        self,
+        design: Design,
+        seen: Collection[str] = (),
+        origin: str = "planned",
+        planned_at: datetime | None = None,
+    ) -> int:
         """Write the rows of ``design`` that the store lacks, as one shard; return their number.
 
         Args:
             seen: the runs of whose condition and streams a result was stored when the plan was made.
+            origin: ``reconstructed``: from records, after the runs were trained.
+            planned_at: UTC without a zone; None: now.
         """
         with self._writing("recording the design"):
             self.layout.table("designs").mkdir(exist_ok=True)
             known = set(keys_of(Store(self.layout).designs_table()))
-            table = design.table(seen, origin)
+            table = design.table(seen, origin, planned_at)
             fresh = table.filter(pa.array([key not in known for key in keys_of(table)], pa.bool_()))
             if fresh.num_rows:
                 replace_table(self.layout, "designs", unique(), fresh)
