@@ -27,7 +27,7 @@ from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
 from grok.execute.resume import StoredCheckpoints, checkpoint_to_resume
 from grok.numerics.machine import cores_of_a_rank
-from grok.plugins import Code, activate
+from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
@@ -173,7 +173,7 @@ def _train(
         report.finished[row.result.run_id] = row.result.status
         clear_checkpoints(settings.store_path, row)
 
-    with Ledger(writer, settings.flush_seconds, committed) as ledger:
+    with exits_refused(), Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
             for event in engine_events(runs, settings, device, stop, report.notes, lineage):
                 if isinstance(event, RunResult):
