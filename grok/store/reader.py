@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors
-from grok.store.damage import NotAShard, refuse_without_threads
+from grok.store.damage import NotAShard, odd_texts, refuse_without_threads
 from grok.store.in_flight import read_in_flight
 from grok.store.layout import Layout, StoreGone, is_current, read_marker, refuse_missing, strangers
 from grok.store.rows import Shard, filter_runs
@@ -115,6 +115,8 @@ class Store:
                 message = f"no run in {self.layout.root} begins with {prefix!r}{nearest(prefix, self.run_ids())}"
             raise StoreError(message)
         frame = to_pandas("runs", self.table("runs", matching, None))
+        if frame.empty:
+            raise StoreError(f"run {matching[0]} cannot be read: `grok store verify {self.layout.root}` says why")
         return frame.iloc[0]
 
     def table(self, kind: str, run_ids: Iterable[str] | None, columns: Sequence[str] | None) -> pa.Table:
@@ -133,7 +135,7 @@ class Store:
         wanted = None if run_ids is None else pa.array(sorted(set(run_ids)), pa.string())
         table = name_components(self._read(kind, wanted, names))
         order = [("run_id", "ascending")] if kind == "runs" else [("run_id", "ascending"), ("step", "ascending")]
-        table = self._once(kind, table.sort_by(order), [key for key, _ in order])
+        table = self._readable(kind, self._once(kind, table.sort_by(order), [key for key, _ in order]))
         return table if columns is None else table.select(list(dict.fromkeys([*keys, *columns])))
 
     def _once(self, kind: str, table: pa.Table, keys: list[str]) -> pa.Table:
@@ -151,6 +153,23 @@ class Store:
         where = f"{self.layout.table(kind)}: {count} rows are copies of others"
         warnings.warn(f"{where} and are left out; the next writer quarantines the copies", DamagedShardWarning, 2)
         return table.filter(pa.concat_arrays([pa.array([True]), pc.invert(again)]))
+
+    def _readable(self, kind: str, table: pa.Table) -> pa.Table:
+        """Return ``table`` without texts that are not JSON of their column's type: null in curves, else without rows.
+
+        A run is left out whole, because without its settings it would pass for another one.
+        """
+        for name, (texts, reason) in odd_texts(kind, table).items():
+            odd = pc.fill_null(pc.is_in(table[name], value_set=texts), False)
+            where = f"{self.layout.table(kind)}: {name} of {pc.sum(odd).as_py()} rows is not as it was written"
+            left = "the runs are left out" if kind == "runs" else "the values are left out"
+            warnings.warn(f"{where} ({reason}); {left}, `grok store verify` names them", DamagedShardWarning, 3)
+            if kind == "runs":
+                table = table.filter(pc.invert(odd))
+            else:
+                values = pc.if_else(odd, pa.scalar(None, pa.string()), table[name])
+                table = table.set_column(table.column_names.index(name), table.schema.field(name), values)
+        return table
 
     def shards(self) -> Iterator[Shard]:
         """Yield every shard, upgraded to the current columns; damaged shards are left out with a warning."""

@@ -14,7 +14,15 @@ import pyarrow.compute as pc
 
 from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
 from grok.store.conflicts import conflict_files
-from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, one_line, refuse_without_threads
+from grok.store.damage import (
+    ForeignFile,
+    NotAShard,
+    ShardDamaged,
+    json_columns,
+    odd_texts,
+    one_line,
+    refuse_without_threads,
+)
 from grok.store.layout import Layout, is_current, missing_tables, read_marker, shard_names, strangers
 from grok.store.schema import KINDS, schema
 from grok.store.shards import check_shard, partners, read_shard
@@ -33,10 +41,11 @@ def verify(path: str | Path) -> list[str]:
 
     Checked: every shard is whole and has all current columns; no orphans and no missing
     partners; ``run_id`` is unique, and (``run_id``, ``step``); every point belongs to a
-    run; a completed run's row equals its curve's last point; runs of one trajectory and
-    numerics tag have equal bits; the records of sweeps and searches can be read; no
-    conflict is recorded. Not checked: checkpoints and kept weights, which are compared
-    with their own fingerprints when they are loaded (`grok store verify` checks the checkpoints, too).
+    run; every JSON text is of its column's type; a completed run's row equals its curve's
+    last point; runs of one trajectory and numerics tag have equal bits; the records of
+    sweeps and searches can be read; no conflict is recorded. Not checked: checkpoints and
+    kept weights, which are compared with their own fingerprints when they are loaded
+    (`grok store verify` checks the checkpoints, too).
 
     A sweep may write to the store meanwhile: what it commits is not looked at.
 
@@ -69,6 +78,7 @@ def _problems(layout: Layout, names: set[str]) -> list[str]:
     if unfinished is None:
         problems += _partners(layout, names)
     tables = {kind: _read_raw(layout, kind, names) for kind in KINDS}
+    problems += _odd_texts(tables)
     problems += _uniqueness(tables)
     problems += _belonging(tables)
     points = traces(tables["runs"].select(list(FACTS)), tables["curves"])
@@ -138,7 +148,7 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
         "runs": [*dict.fromkeys([*FACTS, *MEASUREMENTS[:-1]])],
         "curves": ["run_id", "step", *MEASUREMENTS],
         "steps": ["run_id", "step"],
-    }[kind]
+    }[kind] + list(json_columns(kind))
     tables = [pa.table({name: pa.array([], schema(kind).field(name).type) for name in needed})]
     for name in sorted(names & layout.names(kind)):
         try:
@@ -147,6 +157,14 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
             continue  # reported by _damage
         tables.append(table.replace_schema_metadata(None).cast(tables[0].schema))
     return pa.concat_tables(tables)
+
+
+def _odd_texts(tables: dict[str, pa.Table]) -> Iterator[str]:
+    """Say which texts are not JSON of their column's type: readers leave them out."""
+    for kind, table in tables.items():
+        for name, (texts, reason) in odd_texts(kind, table).items():
+            for run_id in pc.unique(table.filter(pc.is_in(table[name], value_set=texts))["run_id"]).to_pylist():
+                yield f"{kind}: {name} of run {run_id} is not as it was written ({reason})"
 
 
 def _uniqueness(tables: dict[str, pa.Table]) -> Iterator[str]:

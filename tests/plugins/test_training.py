@@ -146,6 +146,21 @@ def test_adamw_of_torch_is_the_built_in_optimiser() -> None:
     np.testing.assert_allclose(mine.curve[-1].val_loss, lane.curve[-1].val_loss, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ("{chr(0xd800): 1.0}", "mine.odd returned a number under a name that is not valid Unicode ('odd_"),
+        ("{'n' * 10**7: 1.0}", "under a name of 10,000,004 characters, expected at most 200 ('odd_nnn"),
+        ("{i: 1.0 for i in range(400_000)}", "returned 400,000 numbers: expected at most 10,000"),
+        ("{1: 1.0, '1': 2.0}", "returned a number twice ('odd_1')"),
+    ],
+)
+def test_a_metric_whose_names_no_reader_takes_is_refused(measured: str, said: str, write: Write) -> None:
+    write(mine=f"def odd(moment):\n    return {measured}")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        results(own(eval={"metric_plugins": {"odd": {"_target_": "mine.odd"}}}))
+
+
 def test_a_metric_changes_nothing_and_is_right() -> None:
     (without,) = results(tiny())
     (found,) = results(own(eval={"every": 8, "metric_plugins": {"norm": {"_target_": "mine.norm", "scale": 2.0}}}))
