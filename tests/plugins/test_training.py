@@ -233,9 +233,35 @@ def test_a_buffer_of_a_fixed_seed_is_accepted() -> None:
     assert "features" not in lane.parameters
 
 
-def test_a_metric_that_changes_weights_is_refused() -> None:
-    with pytest.raises(GrokError, match="changed the parameters"):
-        results(own(eval={"metric_plugins": {"rude": {"_target_": "mine.rude"}}}))
+RUDE = """
+def rude(moment):
+    for tensors in (moment.parameters, moment.gradients):
+        for tensor in tensors.values():
+            tensor.data.zero_()
+    for one in (moment.train_set, moment.val_set):
+        one.answers[:] = 0
+        moment.classes(one).zero_()
+    return float(moment.logits(moment.val_set).abs().sum())
+
+def polite(moment):
+    return float(sum(p.abs().sum() for p in moment.parameters.values()))
+"""
+
+
+@pytest.mark.parametrize("settings", [{}, PLAIN], ids=["lanes", "module"])
+def test_what_a_metric_does_to_its_argument_changes_neither_training_nor_measurements(
+    settings: dict[str, Any], write: Write
+) -> None:
+    """Of a zeroed ``.data`` torch keeps no count, and an accuracy was measured against zeroed answers."""
+    write(rude=RUDE)
+    measured = {name: {"_target_": f"rude.{name}"} for name in ("polite", "rude", "last")}
+    measured["last"] = {"_target_": "rude.polite"}
+    (without,) = results(own(**settings))
+    (found,) = results(own(**settings, eval={"metric_plugins": measured}))
+    assert found.weights_hash == without.weights_hash
+    for a, b in zip(found.curve, without.curve, strict=True):
+        assert (a.train_acc, a.val_loss, a.val_acc) == (b.train_acc, b.val_loss, b.val_acc)
+        assert a.metrics["polite"] == a.metrics["last"] > 0
 
 
 RAISING = """
