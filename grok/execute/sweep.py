@@ -33,7 +33,7 @@ from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclea
 from grok.plugins import active
 from grok.processes import Rank
 from grok.records import RunResult
-from grok.store import Provenance, Row, Store, StoreWriter, check_path, open_store
+from grok.store import Provenance, Purpose, Purposes, Row, Store, StoreWriter, check_path, open_store
 from grok.store.rerun import literal
 
 GO_ON = "The same command goes on where it stopped."
@@ -69,7 +69,7 @@ class Outcome:
     """0: all runs are stored (or a dry run), 1: some failed or are still to be trained."""
 
 
-def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcome:
+def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = (), design: Purposes | None = None) -> Outcome:
     """Train what the store does not hold yet, and return what became of every config.
 
     Prints the plan first and what happened last. On SIGINT, SIGTERM or SIGUSR1 finished
@@ -78,6 +78,7 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
     Args:
         configs: the runs to be stored; equal ones are trained once.
         argv: the command, kept beside the store.
+        design: what the runs are for; None: nobody says, and analyses count them apart.
 
     Raises:
         ConfigError, StoreError, DataError: refused; nothing was trained or written.
@@ -88,13 +89,15 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = ()) -> Outcom
     if rank.index > 0:
         status = 0 if shared.dry_run else take_part(shared, rank)
         return Outcome(tuple(run.run_id for run in name_runs(configs)), {}, {}, status)
-    outcome = _carry_out(shared, configs, argv)
+    outcome = _carry_out(shared, configs, argv, design)
     if rank.size > 1 and not shared.dry_run:
         let_go()
     return outcome
 
 
-def _carry_out(shared: RunConfig, configs: Sequence[RunConfig], argv: Sequence[str]) -> Outcome:
+def _carry_out(
+    shared: RunConfig, configs: Sequence[RunConfig], argv: Sequence[str], design: Purposes | None
+) -> Outcome:
     """Plan and train ``configs``, whose command's own settings are ``shared``."""
     path = shared.store.path
     store = open_store(path) if check_path(path) else None
@@ -117,6 +120,8 @@ def _carry_out(shared: RunConfig, configs: Sequence[RunConfig], argv: Sequence[s
         if plan.to_train and provenance.git_dirty:
             print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
+        purposes = design or Purposes("sweep", [Purpose(choice="unstated")] * len(configs))
+        writer.record_design(purposes.named(plan.requested))
         sweep.record(requested)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())
 

@@ -25,7 +25,7 @@ from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
-from grok.execute.resume import StoredCheckpoints, checkpoint_to_resume
+from grok.execute.resume import METRICS, StoredCheckpoints, checkpoint_to_resume, metrics_of
 from grok.numerics.machine import cores_of_a_rank
 from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank
@@ -283,6 +283,8 @@ def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) 
     from grok.checkpoint import run_folder, save_checkpoint
 
     folder = run_folder(store_path, checkpoint.run_id)
+    if (metrics := metrics_of(config)) is not None:
+        checkpoint = replace(checkpoint, state={**checkpoint.state, METRICS: metrics})
     save_checkpoint(folder, checkpoint, checkpoints_of(config), config.checkpoint.keep_every)
 
 

@@ -166,6 +166,8 @@ def json_columns(kind: str) -> dict[str, Any]:
     """Return the columns of table ``kind`` that hold JSON text, each with the type of its value."""
     if kind == "curves":
         return dict.fromkeys(("block_norms", "metrics"), dict[str, float | None])
+    if kind == "designs":
+        return {"unit": dict[str, Any], "redrawn": list[str], "choice_detail": dict[str, Any]}
     if kind != "runs":
         return {}
     settings = {f"config.{name}": hint for name, hint in config_columns().items()}
@@ -182,7 +184,7 @@ def odd_texts(kind: str, table: pa.Table) -> dict[str, tuple[pa.Array, str]]:
     for name, hint in json_columns(kind).items():
         if name not in table.column_names:
             continue
-        texts = pc.unique(table[name].drop_null()) if kind == "runs" else table[name].drop_null()
+        texts = pc.unique(table[name].drop_null()) if kind != "curves" else table[name].drop_null()
         if kind == "curves":
             plain = pc.and_(pc.match_substring_regex(texts, _PLAIN_MAP), pc.less(pc.binary_length(texts), _SHORT))
             texts = pc.unique(texts.filter(pc.invert(plain)))

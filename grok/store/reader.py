@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors
 from grok.store.damage import NotAShard, odd_texts, refuse_without_threads
+from grok.store.designs import KEY
 from grok.store.in_flight import read_in_flight
 from grok.store.layout import Layout, StoreGone, is_current, read_marker, refuse_missing, strangers
 from grok.store.rows import Shard, filter_runs
@@ -82,6 +83,21 @@ class Store:
     def steps(self, run_ids: Iterable[str] | None = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return one row per optimiser step of a language model; arguments and errors as for :meth:`curves`."""
         return to_pandas("steps", self.table("steps", run_ids, columns))
+
+    def designs(self) -> pd.DataFrame:
+        """Return what each run was for: one row per (design_id, run_id, role, unit), in the order of planning."""
+        return to_pandas("designs", self._readable("designs", self.designs_table()))
+
+    def designs_table(self) -> pa.Table:
+        """Return the Arrow table behind :meth:`designs`; a store without the folder has no rows."""
+        if not self.layout.table("designs").is_dir():
+            return schema("designs").empty_table()
+        table = self._consistent(self._read_designs)
+        return table.sort_by([(name, "ascending") for name in ("planned_at", *KEY)])
+
+    def _read_designs(self) -> pa.Table:
+        paths = [str(self.layout.shard("designs", name)) for name in sorted(self.layout.names("designs"))]
+        return _read_one_by_one("designs", paths, None, schema("designs").names)
 
     def in_flight(self, kind: str = "runs") -> pd.DataFrame:
         """Return the language models in flight (``runs``), or their ``curves`` or ``steps`` so far.
@@ -157,14 +173,14 @@ class Store:
     def _readable(self, kind: str, table: pa.Table) -> pa.Table:
         """Return ``table`` without texts that are not JSON of their column's type: null in curves, else without rows.
 
-        A run is left out whole, because without its settings it would pass for another one.
+        A row of runs or designs is left out whole, because without its settings it would pass for another one.
         """
         for name, (texts, reason) in odd_texts(kind, table).items():
             odd = pc.fill_null(pc.is_in(table[name], value_set=texts), False)
             where = f"{self.layout.table(kind)}: {name} of {pc.sum(odd).as_py()} rows is not as it was written"
-            left = "the runs are left out" if kind == "runs" else "the values are left out"
+            left = "the values are left out" if kind == "curves" else "they are left out"
             warnings.warn(f"{where} ({reason}); {left}, `grok store verify` names them", DamagedShardWarning, 3)
-            if kind == "runs":
+            if kind != "curves":
                 table = table.filter(pc.invert(odd))
             else:
                 values = pc.if_else(odd, pa.scalar(None, pa.string()), table[name])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import pyarrow as pa
 
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
@@ -16,12 +18,14 @@ from grok.store.compact import SMALL, can_exchange, merge_shards
 from grok.store.compare import Conflict, difference, traces
 from grok.store.conflicts import origin, record_conflict
 from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
+from grok.store.designs import Design, keys_of
 from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.quarantine import Recovered, quarantine
+from grok.store.reader import Store
 from grok.store.recovery import drop_copies, recover, retire_orphans
 from grok.store.rows import Row, Shard, to_shard
-from grok.store.shards import ensure_readable, read_shard, read_whole, remove_runs, write_shard
+from grok.store.shards import ensure_readable, read_shard, read_whole, remove_runs, replace_table, write_shard
 from grok.store.unfinished import LEFT, finish_compaction
 from grok.untrusted import plain_name
 
@@ -262,6 +266,21 @@ class StoreWriter:
             content = without_secrets({"sweep_id": sweep_id, "argv": list(argv), "config": config})
             write_json(path, content, self.layout.tmp)
         return path
+
+    def record_design(self, design: Design, seen: Collection[str] = (), origin: str = "planned") -> int:
+        """Write the rows of ``design`` that the store lacks, as one shard; return their number.
+
+        Args:
+            seen: the runs of whose condition and streams a result was stored when the plan was made.
+        """
+        with self._writing("recording the design"):
+            self.layout.table("designs").mkdir(exist_ok=True)
+            known = set(keys_of(Store(self.layout).designs_table()))
+            table = design.table(seen, origin)
+            fresh = table.filter(pa.array([key not in known for key in keys_of(table)], pa.bool_()))
+            if fresh.num_rows:
+                replace_table(self.layout, "designs", unique(), fresh)
+            return int(fresh.num_rows)
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
