@@ -25,9 +25,9 @@ from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
-from grok.execute.resume import StoredCheckpoints, checkpoint_to_resume, origin_of
+from grok.execute.resume import METRICS, StoredCheckpoints, checkpoint_to_resume, metrics_of, origin_of
 from grok.numerics.machine import cores_of_a_rank
-from grok.plugins import Code, activate
+from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
@@ -173,7 +173,7 @@ def _train(
         report.finished[row.result.run_id] = row.result.status
         clear_checkpoints(settings.store_path, row)
 
-    with Ledger(writer, settings.flush_seconds, committed) as ledger:
+    with exits_refused(), Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
             for event in engine_events(runs, settings, device, stop, report.notes, lineage):
                 if isinstance(event, RunResult):
@@ -284,6 +284,8 @@ def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) 
     from grok.checkpoint import run_folder, save_checkpoint
 
     folder = run_folder(store_path, checkpoint.run_id)
+    if (metrics := metrics_of(config)) is not None:
+        checkpoint = replace(checkpoint, state={**checkpoint.state, METRICS: metrics})
     save_checkpoint(folder, checkpoint, checkpoints_of(config), config.checkpoint.keep_every)
 
 

@@ -186,7 +186,7 @@ class TestDamage:
 
     def test_copies_and_overlaps_count_once(self, store: Path) -> None:
         whole = contents(store, "designs")
-        first, second = sorted((store / "designs").iterdir())
+        first, _ = sorted((store / "designs").iterdir())
         shutil.copy(first, store / "designs" / "fedcba9876543210.parquet")
         put(store, example_design(RUN_IDS), name="00000000000000ff", retired="a try")  # another design
         put(store, example_design(RUN_IDS[3:]), name="00000000000000fe")  # planned earlier, says this copy
@@ -293,7 +293,7 @@ class TestMerge:
 
     def test_a_name_that_is_a_path_is_refused_before_anything_is_written(self, stores: list[Path]) -> None:
         put(stores[1], one(), design_id="../x")
-        with pytest.raises(StoreError, match="designs: design_id='../x': expected a name"):
+        with pytest.raises(StoreError, match=r"designs: design_id='../x': expected a name"):
             merge(stores[0], [stores[1]])
 
 

@@ -22,6 +22,7 @@ from grok.gpt.logging.profiler import Profiler
 from grok.gpt.logging.samples import replaced_prompt
 from grok.gpt.logging.sinks import Sink, open_sinks
 from grok.gpt.model import GPT, parameter_count
+from grok.plugins import exits_refused
 from grok.records import TASK, VAL_LOSS, CurvePoint, RunResult, StepPoint
 from grok.text.corpus import Corpus
 
@@ -201,7 +202,8 @@ class Log:
         """Send a record to every sink; one that fails is named and dropped."""
         for sink in list(self.sinks):
             try:
-                getattr(sink, what)(*record)
+                with exits_refused():
+                    getattr(sink, what)(*record)
             except Exception as error:  # each has errors of its own, and none of them is worth a run
                 self.sinks.remove(sink)
                 reason = (str(error).strip().splitlines() or [""])[0]
