@@ -255,14 +255,20 @@ def _verify(path: str) -> int:
 
 
 def _damaged_checkpoints(layout: Layout) -> list[str]:
-    """Return one line for each damaged checkpoint of the store."""
-    folders = {path.parent for path in layout.checkpoints.glob("*/*-step-*") if is_folder(path)}
+    """Return one line for each checkpoint of the store that is damaged, or of another run than its folder's."""
+    patterns = ("*/*-step-*", "*/weights-*")
+    folders = {path.parent for p in patterns for path in layout.checkpoints.glob(p) if is_folder(path)}
     folders = {folder for folder in folders if is_folder(folder) and not is_unfinished(folder)}
     if not folders:
         return []
-    from grok.checkpoint import damaged_checkpoints  # imports torch
+    from grok.checkpoint import Origin, damaged_checkpoints  # imports torch
 
-    return [problem for folder in sorted(folders) for problem in damaged_checkpoints(folder)]
+    names = [folder.name for folder in folders]
+    rows = open_store(layout.root).table("runs", names, ["run_id", "trajectory_id", "numerics"]).to_pylist()
+    origins = {row["run_id"]: Origin(**row) for row in rows}
+    return [
+        problem for folder in sorted(folders) for problem in damaged_checkpoints(folder, of=origins.get(folder.name))
+    ]
 
 
 def _compact(path: str) -> int:

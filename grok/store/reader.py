@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors
-from grok.store.damage import NotAShard, refuse_without_threads
+from grok.store.damage import NotAShard, odd_texts, refuse_without_threads
 from grok.store.designs import KEY, unsound
 from grok.store.in_flight import read_in_flight
 from grok.store.layout import Layout, StoreGone, is_current, missing_tables, read_marker, refuse_missing, strangers
@@ -136,6 +136,8 @@ class Store:
         """
         name = self.named(prefix, self.run_ids(), "run")
         frame = to_pandas("runs", self.table("runs", [name], None))
+        if frame.empty:
+            raise StoreError(f"run {name} cannot be read: `grok store verify {self.layout.root}` says why")
         return frame.iloc[0]
 
     def named(self, prefix: str, names: Collection[str], what: str) -> str:
@@ -171,7 +173,7 @@ class Store:
         wanted = None if run_ids is None else pa.array(sorted(set(run_ids)), pa.string())
         table = name_components(self._read(kind, wanted, names))
         first = [name for name in (*keys, "planned_at") if name in table.column_names]  # the row that was planned first
-        table = self._once(kind, table.sort_by([(name, "ascending") for name in first]), keys)
+        table = self._readable(kind, self._once(kind, table.sort_by([(name, "ascending") for name in first]), keys))
         return table if columns is None else table.select(list(dict.fromkeys([*keys, *columns])))
 
     def _once(self, kind: str, table: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -185,6 +187,23 @@ class Store:
         where = f"{self.layout.table(kind)}: {count} rows are copies of others"
         warnings.warn(f"{where} and are left out; the next writer quarantines the copies", DamagedShardWarning, 2)
         return table.filter(pa.concat_arrays([pa.array([True]), pc.invert(again)]))
+
+    def _readable(self, kind: str, table: pa.Table) -> pa.Table:
+        """Return ``table`` without texts that are not JSON of their column's type: null in curves, else without rows.
+
+        A row of runs or designs is left out whole, because without its settings it would pass for another one.
+        """
+        for name, (texts, reason) in odd_texts(kind, table).items():
+            odd = pc.fill_null(pc.is_in(table[name], value_set=texts), False)
+            where = f"{self.layout.table(kind)}: {name} of {pc.sum(odd).as_py()} rows is not as it was written"
+            left = "the values are left out" if kind == "curves" else "they are left out"
+            warnings.warn(f"{where} ({reason}); {left}, `grok store verify` names them", DamagedShardWarning, 3)
+            if kind != "curves":
+                table = table.filter(pc.invert(odd))
+            else:
+                values = pc.if_else(odd, pa.scalar(None, pa.string()), table[name])
+                table = table.set_column(table.column_names.index(name), table.schema.field(name), values)
+        return table
 
     def shards(self) -> Iterator[Shard]:
         """Yield every shard, upgraded to the current columns; damaged shards are left out with a warning."""

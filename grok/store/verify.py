@@ -14,7 +14,15 @@ import pyarrow.compute as pc
 
 from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
 from grok.store.conflicts import conflict_files
-from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, one_line, refuse_without_threads
+from grok.store.damage import (
+    ForeignFile,
+    NotAShard,
+    ShardDamaged,
+    json_columns,
+    odd_texts,
+    one_line,
+    refuse_without_threads,
+)
 from grok.store.designs import unsound
 from grok.store.layout import Layout, is_current, missing_tables, read_marker, shard_names, strangers
 from grok.store.schema import KEYS, TABLES, schema
@@ -35,10 +43,11 @@ def verify(path: str | Path) -> list[str]:
     Checked: every shard is whole and has all current columns; no orphans and no missing
     partners; the key of every table is unique; every point belongs to a run; what designs
     say can be understood, and the parents, donors and lines that they name are stored or
-    planned; a completed run's row equals its curve's last point; runs of one trajectory and
-    numerics tag have equal bits; the records of sweeps and searches can be read; no
-    conflict is recorded. Not checked: checkpoints and kept weights, which are compared
-    with their own fingerprints when they are loaded (`grok store verify` checks the checkpoints, too).
+    planned; every JSON text is of its column's type; a completed run's row equals its
+    curve's last point; runs of one trajectory and numerics tag have equal bits; the records
+    of sweeps and searches can be read; no conflict is recorded. Not checked: checkpoints
+    and kept weights, which are compared with their own fingerprints when they are loaded
+    (`grok store verify` checks the checkpoints, too).
 
     A sweep may write to the store meanwhile: what it commits is not looked at.
 
@@ -74,6 +83,7 @@ def _problems(layout: Layout, names: set[str], designs: set[str]) -> list[str]:
     if unfinished is None:
         problems += _partners(layout, names)
     tables = {kind: _read_raw(layout, kind, designs if kind == "designs" else names) for kind in TABLES}
+    problems += _odd_texts(tables)
     problems += _uniqueness(tables)
     problems += _belonging(tables)
     problems += _purposes(tables)
@@ -145,7 +155,7 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
         "curves": ["run_id", "step", *MEASUREMENTS],
         "steps": ["run_id", "step"],
         "designs": schema("designs").names,
-    }[kind]
+    }[kind] + list(json_columns(kind))
     tables = [pa.table({name: pa.array([], schema(kind).field(name).type) for name in needed})]
     for name in sorted(names & layout.names(kind)) if names else ():
         try:
@@ -154,6 +164,14 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
             continue  # reported by _damage
         tables.append(table.replace_schema_metadata(None).cast(tables[0].schema))
     return pa.concat_tables(tables)
+
+
+def _odd_texts(tables: dict[str, pa.Table]) -> Iterator[str]:
+    """Say which texts are not JSON of their column's type: readers leave them out."""
+    for kind, table in tables.items():
+        for name, (texts, reason) in odd_texts(kind, table).items():
+            for run_id in pc.unique(table.filter(pc.is_in(table[name], value_set=texts))["run_id"]).to_pylist():
+                yield f"{kind}: {name} of run {run_id} is not as it was written ({reason})"
 
 
 def _uniqueness(tables: dict[str, pa.Table]) -> Iterator[str]:

@@ -52,6 +52,21 @@ def with_run_ids(path: Path, names: dict[str, str]) -> None:
     write_shard(Layout(path), "00000000000000ff", Shard(*(renamed(shard.table(kind)) for kind in KINDS)))
 
 
+def with_texts(path: Path, kind: str, column: str, texts: list[str]) -> None:
+    """Add a shard of as many runs as ``texts``, in sealed files, in which ``column`` has these texts."""
+    shard = to_shard(example_rows(range(90, 90 + len(texts))))
+    of_run = dict(zip(shard.runs["run_id"].to_pylist(), texts, strict=True))
+
+    def changed(table: pa.Table) -> pa.Table:
+        if column not in table.column_names:
+            return table
+        values = pa.array([of_run[run_id] for run_id in table["run_id"].to_pylist()], pa.string())
+        return table.set_column(table.column_names.index(column), table.schema.field(column), values)
+
+    tables = {k: changed(shard.table(k)) if k == kind else shard.table(k) for k in KINDS}
+    write_shard(Layout(path), "00000000000000fe", Shard(**tables))
+
+
 def outside_state(folder: Path) -> dict[str, tuple[int, bytes | str]]:
     """Return everything below ``folder`` with its content."""
     return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
