@@ -27,6 +27,8 @@ CHOICES: Final = ("given", "drawn", "best", "named", "unstated")
 ORIGINS: Final = ("planned", "reconstructed")
 KEY: Final = ("design_id", "run_id", "role", "unit")
 """What no two rows share."""
+FOUND: Final = ("parent_run_id", "donor_run_id", "line", "choice_detail")
+"""What a plan finds in the store, and another one of the same command may find otherwise: in no ``design_id``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +82,18 @@ class Design:
 
     @property
     def design_id(self) -> str:
-        """The hash of kind and rows: the same plan has the same id, from whichever command and launcher."""
+        """The hash of kind and rows: the same plan has the same id, from whichever command and launcher.
+
+        Whether a sweep only extends stored runs depends on the store, so both kinds have one id.
+        """
         if self.given_id is not None:
             return self.given_id
-        lines = sorted(f"{run_id}:{canonical_json(_facts(purpose))}" for run_id, purpose in self.rows)
-        return hashlib.sha256(canonical_json([self.kind, lines]).encode()).hexdigest()[:20]
+        kind = "sweep" if self.kind == "extend" else self.kind
+        asked = [
+            (run_id, {k: v for k, v in _facts(purpose).items() if k not in FOUND}) for run_id, purpose in self.rows
+        ]
+        lines = sorted(f"{run_id}:{canonical_json(facts)}" for run_id, facts in asked)
+        return hashlib.sha256(canonical_json([kind, lines]).encode()).hexdigest()[:20]
 
     def table(self, seen: Collection[str], origin: str = "planned", planned_at: datetime | None = None) -> pa.Table:
         """Return the rows as a table of ``designs/``.
