@@ -56,10 +56,10 @@ def _average(arguments: argparse.Namespace) -> str:
         raise ConfigError(f"RUN {arguments.run} is a folder: give a run_id, and --store STORE to store the average in")
     run = find_run(arguments.run, store)
     on_disk = sorted(set(checkpoint_steps(run.folder)))
-    abandoned = abandoned_steps(run.folder, on_disk)
+    abandoned = abandoned_steps(run.folder, on_disk, run.origin)
     steps = _chosen(arguments, [step for step in on_disk if step not in abandoned], abandoned)
     run_id = hashlib.sha256(f"{run.run_id}/average/{steps}".encode()).hexdigest()[: len(run.run_id)]
-    save_checkpoint(run_folder(store, run_id), average(run.folder, run_id, steps))
+    save_checkpoint(run_folder(store, run_id), average(run.folder, run_id, steps, run.origin))
     return (
         f"run {run_id} in {store}/checkpoints: the mean of run {run.run_id} at {len(steps)} steps, "
         f"{', '.join(map(str, steps))}{_abandoned_words(abandoned)}"

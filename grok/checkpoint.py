@@ -11,7 +11,8 @@ A folder is written under another name and then renamed, so it exists whole or n
 The manifest has every tensor's dtype and shape and the SHA-256 of the tensor file. Loading
 checks all of it, uses the newest intact checkpoint, and warns of damaged ones. A checkpoint of which
 only the best or averaged weights are damaged is loaded without them. One that cannot be read at the
-moment, or has a newer format, is not damaged: the load stops, and nothing is removed.
+moment, or has a newer format, is not damaged: the load stops, and nothing is removed. So does a load that finds
+the weights of another run (``refuse_other_run``).
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from grok.errors import CheckpointError, CheckpointUnreadable
+from grok.errors import CheckpointError, CheckpointUnreadable, OtherRunsCheckpoint
 from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, write_folder
 from grok.parts import (
     KINDS,
@@ -51,11 +53,56 @@ FORMAT: Final = 1
 FORMAT_WITH_PARTS: Final = 2
 """Without parts a checkpoint has the older format, which older versions read, too."""
 SHARDS: Final = "shards"
+CHECKPOINTS: Final = "checkpoints"
+TAGS: Final = " | "
+"""Between the numerics tags of a run that several processes computed."""
 _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 
 
 class DamagedCheckpointWarning(UserWarning):
     """A checkpoint, or a part of it, was left out because its files differ from its manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that weights are of, as far as it is known."""
+
+    run_id: str | None
+    trajectory_id: str | None = None
+    numerics: str | None = None
+    """The tags of all processes that computed them, in order, as in a run's row."""
+
+    def __str__(self) -> str:
+        parts = {"run_id": self.run_id, "trajectory_id": self.trajectory_id, "numerics": self.numerics}
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+
+
+def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin | None) -> None:
+    """Compare the run that ``manifest`` names with the ``expected`` one; older manifests have only its ``run_id``.
+
+    A checkpoint was made on the way to the expected row, so the numerics tags of the row begin with its own.
+
+    Raises:
+        OtherRunsCheckpoint: they differ; says both.
+    """
+    found = Origin(manifest.get("run_id"), manifest.get("trajectory_id"), manifest.get("numerics"))
+    if expected is None:
+        return
+    same = None in (found.run_id, expected.run_id) or found.run_id == expected.run_id
+    same &= None in (found.trajectory_id, expected.trajectory_id) or found.trajectory_id == expected.trajectory_id
+    if found.numerics and expected.numerics:
+        own = found.numerics.split(TAGS)
+        same &= expected.numerics.split(TAGS)[: len(own)] == own
+    if not same:
+        raise OtherRunsCheckpoint(
+            f"{path} is of another run: expected {expected}; found {found}. Nothing was removed: move it to the folder "
+            "of its own run, or out of the store, and give the command again"
+        )
+
+
+def _expected(folder: Path, of: Origin | None) -> Origin | None:
+    """Return ``of``, or what the name of a store's folder says; None for a folder outside of a store."""
+    return of or (Origin(folder.name) if folder.parent.name == CHECKPOINTS else None)
 
 
 def run_folder(store: str | Path, run_id: str) -> Path:
@@ -64,7 +111,7 @@ def run_folder(store: str | Path, run_id: str) -> Path:
     Raises:
         CheckpointError: ``run_id`` is not a plain name, so the path could leave the store.
     """
-    return Path(store) / "checkpoints" / plain_name(run_id, "run_id", CheckpointError)
+    return Path(store) / CHECKPOINTS / plain_name(run_id, "run_id", CheckpointError)
 
 
 def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None = 1, keep_every: int = 0) -> Path:
@@ -81,13 +128,22 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None
     _check_plain(checkpoint.state, "state")
     serial = max((s for s, _, _ in _saved(folder)), default=0) + 1
     target = folder / f"{serial:08d}-step-{checkpoint.step}"
-    about = {"run_id": checkpoint.run_id, "step": checkpoint.step, "state": checkpoint.state}
+    origin = Origin(
+        checkpoint.run_id, checkpoint.trajectory_id, TAGS.join(checkpoint.state.get("numerics", ())) or None
+    )
+    about = {**_named(origin), "step": checkpoint.step, "state": checkpoint.state}
     _commit(target, split(checkpoint.tensors, checkpoint.parts), about, checkpoint.shards)
     if keep is not None:
         for _, step, old in _saved(folder)[keep:]:
             if not _for_good(step, keep_every):
-                _discard(old)
+                _discard(old, checkpoint.run_id)
     return target
+
+
+def _named(origin: Origin) -> dict[str, str]:
+    """Return what a manifest says of its run."""
+    names = {"run_id": origin.run_id, "trajectory_id": origin.trajectory_id, "numerics": origin.numerics}
+    return {name: value for name, value in names.items() if value is not None}
 
 
 def has_checkpoint(folder: str | Path) -> bool:
@@ -99,14 +155,18 @@ def has_checkpoint(folder: str | Path) -> bool:
     return any(_can_be_loaded(path) for _, _, path in _saved(Path(folder)))
 
 
-def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool = True) -> Checkpoint:
+def load_checkpoint(
+    folder: str | Path, step: int | None = None, *, whole: bool = True, of: Origin | None = None
+) -> Checkpoint:
     """Return the newest intact checkpoint of the run's ``folder`` (or that of ``step``), on the CPU.
 
+    ``of``: the run that it must be of; None: the one that a store's folder is named by.
     Where only best or averaged weights are damaged, they are left out with a warning; ``lost`` has their prefixes.
     Tensors have their saved dtypes and shapes. Sharded tensors are joined; with ``whole=False`` they are not read, and
     ``shards`` is their folder.
 
     Raises:
+        OtherRunsCheckpoint: it is of another run; older ones are not tried.
         CheckpointUnreadable: one that may be intact cannot be read; older ones are not tried.
         CheckpointError: no checkpoint is intact.
     """
@@ -114,7 +174,7 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
     candidates = [path for _, at, path in _saved(folder) if step in (None, at)]
     for path in candidates:
         try:
-            manifest, tensors, lost = _load(path)
+            manifest, tensors, lost = _load(path, _expected(folder, of))
             shards = _shards(path, manifest)
             if whole:
                 for prefix, folder_of_shards in shards.items():
@@ -130,6 +190,7 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
             warnings.warn(words, DamagedCheckpointWarning, stacklevel=2)
         return Checkpoint(
             run_id=manifest["run_id"],
+            trajectory_id=manifest.get("trajectory_id"),
             step=manifest["step"],
             tensors=tensors,
             state=manifest["state"],
@@ -142,17 +203,17 @@ def load_checkpoint(folder: str | Path, step: int | None = None, *, whole: bool 
     raise CheckpointError(f"{missing} that is intact: {len(candidates)} damaged; steps there: {available}")
 
 
-def read_state(folder: str | Path, step: int) -> Checkpoint:
+def read_state(folder: str | Path, step: int, *, of: Origin | None = None) -> Checkpoint:
     """Return the checkpoint of ``step`` without its tensors, after a check that it can be loaded.
 
     Raises:
-        CheckpointError: it is missing or damaged.
+        CheckpointError: it is missing, damaged or of another run than ``of`` (see ``load_checkpoint``).
     """
     folder = Path(folder)
     for _, at, path in _saved(folder):
         if at == step:
             try:
-                manifest, _ = _intact_manifest(path)
+                manifest, _ = _intact_manifest(path, _expected(folder, of))
             except CheckpointUnreadable:
                 raise
             except CheckpointError as error:
@@ -162,12 +223,22 @@ def read_state(folder: str | Path, step: int) -> Checkpoint:
     raise CheckpointError(f"no checkpoint of step {step} in {folder}; steps there: {available}")
 
 
-def damaged_checkpoints(folder: str | Path) -> list[str]:
-    """Return one line for each checkpoint of ``folder`` that is damaged or unreadable, newest first; reads all."""
+def damaged_checkpoints(folder: str | Path, *, of: Origin | None = None) -> list[str]:
+    """Return one line for each checkpoint of ``folder`` that is damaged, unreadable or of another run than ``of``.
+
+    Reads all checkpoints, newest first, and what kept weights say of their run.
+    """
+    folder = Path(folder)
     problems = []
-    for _, _, path in _saved(Path(folder)):
+    for path in sorted(folder.glob("weights-*")):
+        with suppress(OSError, ValueError, AttributeError):  # damage: their load says it
+            try:
+                refuse_other_run(path, read_json_object(path / MANIFEST, follow=True), _expected(folder, of))
+            except OtherRunsCheckpoint as error:
+                problems.append(str(error))
+    for _, _, path in _saved(folder):
         try:
-            _, lost = _intact_manifest(path)
+            _, lost = _intact_manifest(path, _expected(folder, of))
         except CheckpointUnreadable as error:
             problems.append(str(error))
             continue
@@ -196,33 +267,41 @@ def checkpoint_steps(folder: str | Path) -> list[int]:
 
 
 def remove_checkpoints(folder: str | Path, keep_every: int = 0) -> None:
-    """Remove the run's checkpoints except those of every ``keep_every``-th step; kept weights stay."""
+    """Remove the run's checkpoints except those of every ``keep_every``-th step; kept weights stay.
+
+    A checkpoint of another run stays, too.
+    """
     folder = Path(folder)
     if not is_folder(folder):  # a link points outside the store
         return
     for _, step, path in _saved(folder):
         if not _for_good(step, keep_every):
-            _discard(path)
+            _discard(path, folder.name)
     with suppress(OSError):  # missing or not empty: kept weights stay, and files that another process writes
         clear_unfinished(folder, everything=True)
         folder.rmdir()
 
 
-def save_weights(folder: str | Path, moment: str, tensors: Mapping[str, torch.Tensor]) -> Path:
+def save_weights(
+    folder: str | Path, moment: str, tensors: Mapping[str, torch.Tensor], of: Origin | None = None
+) -> Path:
     """Write the weights of a ``moment`` (``init``, ``final``) to the run's ``folder``; existing ones are replaced.
+
+    ``of``: the run that they are of.
 
     Raises:
         CheckpointError: the disk refuses, or ``moment`` is not a plain name.
     """
     target = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
-    _commit(target, {"": tensors}, {"moment": moment})
+    _commit(target, {"": tensors}, {"moment": moment, **({} if of is None else _named(of))})
     return target
 
 
-def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
-    """Return the kept weights of a ``moment``, on the CPU.
+def load_weights(folder: str | Path, moment: str, *, of: Origin | None = None) -> dict[str, torch.Tensor]:
+    """Return the kept weights of a ``moment``, on the CPU; ``of``: see :func:`load_checkpoint`.
 
     Raises:
+        OtherRunsCheckpoint: they are of another run.
         CheckpointError: they were not kept, or are damaged.
     """
     path = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
@@ -233,7 +312,7 @@ def load_weights(folder: str | Path, moment: str) -> dict[str, torch.Tensor]:
             f"train with `save={moment}`"
         )
     try:
-        return _load(path)[1]
+        return _load(path, _expected(Path(folder), of))[1]
     except CheckpointUnreadable:
         raise
     except CheckpointError as error:
@@ -307,9 +386,9 @@ def _make_run_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
 
 
-def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], tuple[str, ...]]:
+def _load(path: Path, expected: Origin | None) -> tuple[dict[str, Any], dict[str, torch.Tensor], tuple[str, ...]]:
     """Return manifest, tensors and lost parts of a committed folder, after its files are compared with the manifest."""
-    manifest, lost = _intact_manifest(path)
+    manifest, lost = _intact_manifest(path, expected)
     tensors = load_tensors(path / TENSORS, manifest["tensors"])
     parts = {prefix: entry for prefix, entry in manifest.get("parts", {}).items() if prefix not in lost}
     return manifest, tensors | read_parts(path, parts), lost
@@ -321,10 +400,11 @@ def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
     return own | {prefix: path / e["folder"] for prefix, e in manifest.get("parts_in_shares", {}).items()}
 
 
-def _intact_manifest(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _intact_manifest(path: Path, expected: Origin | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the manifest of a folder whose files equal it, and the damaged parts that a load can do without.
 
     Raises:
+        OtherRunsCheckpoint: it is intact and of another run than ``expected``.
         CheckpointUnreadable: a file cannot be read at the moment, or a newer version wrote it; the path is said.
         CheckpointError: it is damaged.
     """
@@ -344,6 +424,7 @@ def _intact_manifest(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         lost = tuple(prefix for prefix in damaged if prefix.endswith(SPARE) and prefix not in sharded)
     if not whole or len(lost) < len(damaged):
         raise CheckpointError("its bytes differ from those that were written")
+    refuse_other_run(path, manifest, expected)
     return dict(manifest), lost
 
 
@@ -366,7 +447,11 @@ def _fingerprint(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _discard(path: Path) -> None:
+def _discard(path: Path, run_id: str) -> None:
+    """Remove a checkpoint, unless it is of another run than ``run_id``."""
+    with suppress(OSError, ValueError):  # damaged: it says nothing
+        if read_json_object(path / MANIFEST, follow=True).get("run_id", run_id) != run_id:
+            return
     with _disk_errors(f"removing {path}"):
         discard_folder(path)
 

@@ -40,6 +40,10 @@ class CheckpointUnreadable(CheckpointError):
     """
 
 
+class OtherRunsCheckpoint(CheckpointUnreadable):
+    """A checkpoint in the folder of one run is of another one. Nothing goes on from it, and nothing removes it."""
+
+
 class TrainingError(GrokError):
     """Training could not continue; finished runs are kept."""
 

@@ -132,6 +132,8 @@ class Checkpoint:
     """CPU torch tensors by name."""
     state: dict[str, Any]
     """The other state, JSON-serialisable: the curve so far, events so far, counters."""
+    trajectory_id: str | None = None
+    """That of the run; None: an engine or an older version, which do not say it."""
     parts: tuple[str, ...] = ()
     """Prefixes of names in ``tensors``: each prefix stands for a part, which other checkpoints may have, too."""
     shards: Any = None

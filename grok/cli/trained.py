@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from grok.checkpoint import Origin
     from grok.gpt.model import GPT
 
 MOMENTS: Final = {"last": "final", "best": "best", "average": "average"}
@@ -39,6 +40,8 @@ class TrainedRun:
     """Its settings by dotted name, as far as they are recorded."""
     data_hash: str | None
     data_path: str | None
+    origin: Origin
+    """What its weights say of their run."""
 
     @property
     def model_config(self) -> ModelConfig:
@@ -66,7 +69,7 @@ class TrainedRun:
         kept = {}
         for which in saved if only is None else [only]:
             try:
-                kept[which] = load_weights(self.folder, MOMENTS[which])
+                kept[which] = load_weights(self.folder, MOMENTS[which], of=self.origin)
             except CheckpointUnreadable:
                 raise
             except CheckpointError as error:
@@ -84,7 +87,7 @@ class TrainedRun:
         from grok.gpt.training.checkpoint import from_checkpoint
 
         try:
-            now, _ = from_checkpoint(load_checkpoint(self.folder))
+            now, _ = from_checkpoint(load_checkpoint(self.folder, of=self.origin))
         except CheckpointUnreadable:
             raise
         except CheckpointError as error:
@@ -204,15 +207,17 @@ def find_run(run: str, store: str | None) -> TrainedRun:
 
 
 def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:
+    from grok.checkpoint import Origin, load_checkpoint
+
     rows = open_store(store).table("runs", [run_id], None).to_pylist() if store is not None else []
     if rows:
-        settings = {name.removeprefix("config."): v for name, v in rows[0].items() if name.startswith("config.")}
-        return TrainedRun(run_id, folder, settings, rows[0]["data_hash"], settings["data.path"])
-    from grok.checkpoint import load_checkpoint
-
-    checkpoint = load_checkpoint(folder)
-    state = checkpoint.state
-    return TrainedRun(run_id, folder, state["settings"], state["data"], state.get("data_path"))
+        row = rows[0]
+        settings = {name.removeprefix("config."): v for name, v in row.items() if name.startswith("config.")}
+        origin = Origin(run_id, row["trajectory_id"], row["numerics"])
+        return TrainedRun(run_id, folder, settings, row["data_hash"], settings["data.path"], origin)
+    origin = Origin(run_id if store is not None else None)  # a folder outside of a store has any name
+    state = load_checkpoint(folder, of=origin).state
+    return TrainedRun(run_id, folder, state["settings"], state["data"], state.get("data_path"), origin)
 
 
 def add_tokenizer(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from grok.config import ArithmeticConfig, RunConfig
 from grok.errors import CheckpointError
+from grok.execute.planned import PlannedRun
 from grok.records import RunResult
 
 if TYPE_CHECKING:
@@ -21,23 +22,25 @@ def is_measured_at_kept_weights(config: RunConfig) -> bool:
     return config.checkpoint.keep_every > 0 and "final" in config.save
 
 
-def measure_kept_weights(result: RunResult, config: RunConfig, store_path: str) -> list[str]:
+def measure_kept_weights(result: RunResult, run: PlannedRun, store_path: str) -> list[str]:
     """Add restricted and excluded loss by the final weights' key frequencies to the curve of ``result``.
 
     They are measured where ``eval.metrics`` has ``circuit`` and weights were kept, on the way and at the end. A
     network that has not generalised has no circuit, and so no key frequencies. Returns one line for each step
     whose weights cannot be read.
     """
-    every, final = config.checkpoint.keep_every, result.tensors.get("final")
+    config, final = run.config, result.tensors.get("final")
+    every = config.checkpoint.keep_every
     if not is_measured_at_kept_weights(config) or final is None:
         return []
     if result.status != "completed" or result.grokked_step is None:
         return []
     assert isinstance(config, ArithmeticConfig)
     from grok.arithmetic.final_frequencies import add_final_losses
-    from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder
+    from grok.checkpoint import Origin, checkpoint_steps, load_checkpoint, run_folder
 
     folder, notes = run_folder(store_path, result.run_id), []
+    of = Origin(result.run_id, run.identity.trajectory_id, result.numerics)
 
     def kept() -> Iterator[tuple[int, dict[str, Tensor]]]:
         for step in checkpoint_steps(folder):
@@ -46,7 +49,7 @@ def measure_kept_weights(result: RunResult, config: RunConfig, store_path: str) 
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # the note says it
-                    tensors = load_checkpoint(folder, step).tensors
+                    tensors = load_checkpoint(folder, step, of=of).tensors
             except CheckpointError as error:
                 notes.append(f"Not measured: weights of run {result.run_id} at step {step}: {error}")
                 continue

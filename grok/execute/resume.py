@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from grok.config import MODES, GptConfig, RunConfig, flatten
+from grok.config import MODES, ArithmeticConfig, GptConfig, RunConfig, flatten
 from grok.config.fields import settings_of
 from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.execute.kept_weights import is_measured_at_kept_weights
@@ -23,7 +23,14 @@ from grok.files import is_unfinished
 from grok.plugins import target_of
 from grok.processes import Rank
 from grok.records import Checkpoint
-from grok.store import Store
+from grok.store import Store, open_store
+from grok.store.layout import Layout
+
+if TYPE_CHECKING:
+    from grok.checkpoint import Origin
+
+METRICS: Final = "metrics"
+"""Where a checkpoint's state holds the metrics of its curve."""
 
 
 def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
@@ -44,19 +51,38 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
         return named
     shorter = run_folder(store_path, run.extends)
     if has_checkpoint(shorter):
-        return replace(load_checkpoint(shorter, whole=whole), run_id=run.run_id)
+        of = stored_origin(store_path, run.extends)
+        return replace(load_checkpoint(shorter, whole=whole, of=of), run_id=run.run_id)
     if checkpoint_steps(shorter):  # else it was removed after the plan was made
         notes.append(f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew")
     return None
 
 
+def origin_of(run: PlannedRun) -> Origin:
+    """Return what a checkpoint of ``run`` says of its run. Its numerics may be any: a run may move."""
+    from grok.checkpoint import Origin
+
+    return Origin(run.run_id, run.identity.trajectory_id)
+
+
+def stored_origin(store_path: str, run_id: str) -> Origin:
+    """Return what a checkpoint of the run ``run_id`` says of it, by its row where it has one."""
+    from grok.checkpoint import Origin
+
+    columns = ["run_id", "trajectory_id", "numerics"]
+    if not Layout(Path(store_path)).marker.is_file():
+        return Origin(run_id)
+    rows = open_store(store_path).table("runs", [run_id], columns).to_pylist()
+    return Origin(**rows[0]) if rows else Origin(run_id)
+
+
 class StoredCheckpoints:
     """The checkpoints of one run in the store, for its engine: what a rollback may return to."""
 
-    def __init__(self, store_path: str, run_id: str) -> None:
+    def __init__(self, store_path: str, run_id: str, of: Origin | None = None) -> None:
         from grok.checkpoint import run_folder
 
-        self.folder = run_folder(store_path, run_id)
+        self.folder, self.of = run_folder(store_path, run_id), of
 
     def steps(self) -> list[int]:
         """Return their steps, newest first."""
@@ -74,7 +100,7 @@ class StoredCheckpoints:
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "left out")  # the error says it
-            return load_checkpoint(self.folder, step)
+            return load_checkpoint(self.folder, step, of=self.of)
 
 
 def named_checkpoint(config: RunConfig, store_path: str) -> Checkpoint | None:
@@ -88,7 +114,8 @@ def named_checkpoint(config: RunConfig, store_path: str) -> Checkpoint | None:
     from grok.checkpoint import load_checkpoint
 
     folder = _named_folder(config.resume.run, store_path)
-    return load_checkpoint(folder, config.resume.step, whole=not _in_shares(config))
+    of = stored_origin(store_path, config.resume.run)
+    return load_checkpoint(folder, config.resume.step, whole=not _in_shares(config), of=of)
 
 
 def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None) -> None:
@@ -109,7 +136,8 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None
         if store is not None and run.run_id in store.statuses():
             continue
         if not checkpoint_steps(run_folder(config.store.path, run.run_id)):
-            state = read_state(_named_folder(config.resume.run, config.store.path), config.resume.step)
+            folder = _named_folder(config.resume.run, config.store.path)
+            state = read_state(folder, config.resume.step, of=stored_origin(config.store.path, config.resume.run))
             check_settings(state, config, str(run.data_hash))
 
 
@@ -124,12 +152,18 @@ def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Check
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the note says it where the user looks
         try:
-            checkpoint = load_checkpoint(folder, whole=not _in_shares(run.config))
+            checkpoint = load_checkpoint(folder, whole=not _in_shares(run.config), of=origin_of(run))
         except CheckpointUnreadable:
             raise  # begun at step 0, the run would soon replace a checkpoint that may be intact
         except CheckpointError:
             notes.append(f"{damaged} was trained anew")
             return None
+    if not _measured_alike(run.config, checkpoint):
+        notes.append(
+            f"Note: run {run.run_id} was measured without the eval.metrics of now up to step {checkpoint.step}: it was "
+            "trained anew, so that its curve has them from the start"
+        )
+        return None
     if checkpoint.lost:
         weights = f"{spare_words(checkpoint.lost)} in the checkpoint of run {run.run_id} at step {checkpoint.step}"
         notes.append(f"Damaged: the {weights}; it went on without them")
@@ -217,6 +251,20 @@ def _is_measured_alike(run: PlannedRun, row: Mapping[str, Any]) -> bool:
     before, now = json.loads(row["own_code"] or "{}"), run.code or {}
     same_code = all(before.get(target) == now.get(target) for target in measuring)
     return same_code and row["config.eval.metrics"] == flatten(run.config).get("eval.metrics")
+
+
+def _measured_alike(config: RunConfig, checkpoint: Checkpoint) -> bool:
+    """Return whether the curve in a checkpoint has the metrics that ``config`` asks for, and no others.
+
+    Built-in metrics are in no name of a run; those of the user's own are, with their code.
+    """
+    wanted = metrics_of(config)
+    return wanted is None or checkpoint.state.get(METRICS, wanted) == wanted
+
+
+def metrics_of(config: RunConfig) -> list[str] | None:
+    """Return the built-in metrics of a run's evaluations; None for a language model, whose scores may begin late."""
+    return sorted(set(config.eval.metrics)) if isinstance(config, ArithmeticConfig) else None
 
 
 def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:

@@ -25,9 +25,9 @@ from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
-from grok.execute.resume import StoredCheckpoints, checkpoint_to_resume
+from grok.execute.resume import METRICS, StoredCheckpoints, checkpoint_to_resume, metrics_of, origin_of
 from grok.numerics.machine import cores_of_a_rank
-from grok.plugins import Code, activate
+from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
@@ -173,12 +173,12 @@ def _train(
         report.finished[row.result.run_id] = row.result.status
         clear_checkpoints(settings.store_path, row)
 
-    with Ledger(writer, settings.flush_seconds, committed) as ledger:
+    with exits_refused(), Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
             for event in engine_events(runs, settings, device, stop, report.notes, lineage):
                 if isinstance(event, RunResult):
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
-                    report.notes += measure_kept_weights(event, run.config, settings.store_path)
+                    report.notes += measure_kept_weights(event, run, settings.store_path)
                     if event.tensors and writer.holds(event.run_id):
                         event.tensors = {}  # its row will be dropped; the weights there belong to the one that stays
                     ledger.add(finished_row(event, run, lineage.of(run.run_id), settings.store_path))
@@ -186,8 +186,9 @@ def _train(
                     report.paused[event.run_id] = event.words
                 elif isinstance(event, Checkpoint):
                     ledger.settle_branches(event.run_id)
-                    kept = lineage.marked(event)
-                    keep_checkpoint(settings.store_path, kept, by_id[event.run_id].config)
+                    run = by_id[event.run_id]
+                    kept = replace(lineage.marked(event), trajectory_id=run.identity.trajectory_id)
+                    keep_checkpoint(settings.store_path, kept, run.config)
                 ledger.check()
                 view.show(event)
         except (GrokError, OSError):  # ours, with words of what would do; or the disk: no other run would fare better
@@ -262,7 +263,7 @@ def engine_events(
             run_id=run.run_id,
             config=run.config,
             resume=checkpoint_to_resume(run, settings.store_path, notes),
-            kept=StoredCheckpoints(settings.store_path, run.run_id),
+            kept=StoredCheckpoints(settings.store_path, run.run_id, origin_of(run)),
         )
         for run in runs
     ]
@@ -283,16 +284,19 @@ def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) 
     from grok.checkpoint import run_folder, save_checkpoint
 
     folder = run_folder(store_path, checkpoint.run_id)
+    if (metrics := metrics_of(config)) is not None:
+        checkpoint = replace(checkpoint, state={**checkpoint.state, METRICS: metrics})
     save_checkpoint(folder, checkpoint, checkpoints_of(config), config.checkpoint.keep_every)
 
 
 def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, store_path: str) -> Row:
     """Return the row of ``result``; weights that are to be kept are written first, as the row says that they are."""
     if result.tensors:
-        from grok.checkpoint import run_folder, save_weights
+        from grok.checkpoint import Origin, run_folder, save_weights
 
+        of = Origin(result.run_id, run.identity.trajectory_id, result.numerics)
         for moment, tensors in result.tensors.items():
-            save_weights(run_folder(store_path, result.run_id), moment, tensors)
+            save_weights(run_folder(store_path, result.run_id), moment, tensors, of)
         result.tensors = {}
     identity = run.identity if result.run_id == run.run_id else replace(run.identity, run_id=result.run_id)
     return Row(result, run.config, identity, provenance, run.data_hash, run.code)

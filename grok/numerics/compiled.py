@@ -1,19 +1,33 @@
-"""Compiles a training step: the loss and its gradients as one graph."""
+"""Compiles a training step: the loss and its gradients as one graph.
+
+Compiled kernels are kept in a folder of this project's own, and one that a kill left half written is made anew.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import re
+import struct
 import subprocess
 import warnings
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from grok.errors import TrainingError
+from grok.numerics.products import processor_model
 
+CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""The variable that names the compiler's folder. A user may have set it."""
+ELF: Final = struct.Struct("<4s36xQ10xHH")
+"""Of the first 64 bytes of a library: its mark, and the place, entry size and number of its section headers."""
+
+T = TypeVar("T")
 Function = Callable[..., list[Tensor]]
 Options = dict[str, str | int | bool | Callable[..., Any]]
 
@@ -38,6 +52,7 @@ class OneGraph:
         if key not in self._graphs:
             graph = make_fx(self._traced)(*tensors)
             self._graphs[key] = _compiled(graph, self.options)
+            return with_whole_cache(lambda: self._graphs[key](*tensors))
         return self._graphs[key](*tensors)
 
     @property
@@ -57,6 +72,73 @@ def _compiled(graph: torch.fx.GraphModule, options: Options) -> Function:
     """
     unguarded: Any = {**options, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     return torch.compile(graph, dynamic=False, fullgraph=True, options=unguarded)
+
+
+def with_whole_cache(compile: Callable[[], T]) -> T:
+    """Return what ``compile`` returns, which compiles or loads kernels.
+
+    A compiler that was killed leaves a library that begins and does not end. The next process could not load it, would
+    die of it, or would take the processor for an older one and compute other bits.
+    """
+    first_look()
+    try:
+        return compile()
+    except Exception:
+        if not remove_unfinished_kernels(Path(os.environ[CACHE])):
+            raise
+    return compile()  # another process was killed since the first look
+
+
+@functools.cache
+def first_look() -> None:
+    """Choose the folder of kernels, and remove what is unfinished there."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    if os.environ.get(CACHE) in (None, default_cache_dir()):  # torch writes its own choice into the variable
+        kind = re.sub(r"\W+", "-", processor_model())  # several machines may share a home folder
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grok-lab" / "kernels" / kind
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:  # a home that nobody may write to
+            folder = Path(default_cache_dir())
+        os.environ[CACHE] = str(folder)
+    remove_unfinished_kernels(Path(os.environ[CACHE]))
+
+
+def remove_unfinished_kernels(cache: Path) -> list[Path]:
+    """Remove the libraries and objects in the compiler's folder that are not whole; return them.
+
+    What a process compiles at the moment is under its lock, and stays.
+    """
+    from torch.utils._filelock import FileLock
+
+    removed = []
+    for path in [path for pattern in ("*/*.so", "*/*.o") for path in cache.glob(pattern)]:
+        if is_whole_library(path):
+            continue
+        lock = cache / "locks" / f"{path.name.partition('.')[0]}.lock"
+        try:
+            lock.parent.mkdir(exist_ok=True)
+            with FileLock(str(lock), timeout=0):
+                if not is_whole_library(path):
+                    path.unlink()
+                    removed.append(path)
+        except (TimeoutError, OSError):  # it is being compiled, or it is not ours to remove
+            continue
+    return removed
+
+
+def is_whole_library(path: Path) -> bool:
+    """Return whether a library of Linux has its last part, the section headers; of other systems nothing is known."""
+    try:
+        with path.open("rb") as file:
+            head, size = file.read(ELF.size), os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return True  # removed meanwhile
+    if len(head) < ELF.size or not any(head):
+        return False
+    mark, place, width, count = ELF.unpack(head)
+    return mark != b"\x7fELF" or (place > 0 and place + width * count <= size)
 
 
 def is_compile_error(error: Exception) -> bool:

@@ -35,6 +35,16 @@ KINDS: Final = ("runs", "curves", "steps")
 """The tables of a shard of runs."""
 TABLES: Final = (*KINDS, "designs")
 """All tables: ``designs`` has shards of its own, which are written when a plan is made."""
+SHARDS: Final = {"runs": KINDS, "designs": ("designs",)}
+"""The tables of a shard, by the table that a shard is counted by."""
+POINTS: Final = ("run_id", "step")
+KEYS: Final = {
+    "runs": ("run_id",),
+    "curves": POINTS,
+    "steps": POINTS,
+    "designs": ("design_id", "run_id", "role", "unit"),
+}
+"""The columns that no two rows of a table share."""
 VERSION_KEY: Final = b"grok.schema_version"
 KIND_KEY: Final = b"grok.table"
 PARTNERS_KEY: Final = b"grok.partners"

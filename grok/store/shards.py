@@ -18,7 +18,7 @@ from grok.files import flush_folder, move, remove_quietly, write_flushed
 from grok.store.damage import ForeignFile, ShardDamaged, one_line, reading
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
-from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, schema, schema_version
+from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, TABLES, schema, schema_version
 from grok.store.seal import BLANK, SEAL_KEY, check_open, check_seal, seal
 from grok.store.versions import upgrade
 
@@ -101,7 +101,7 @@ def remove_runs(layout: Layout, name: str, whole: Shard, gone: Collection[str]) 
 
 def ensure_readable(layout: Layout) -> None:
     """Keep every table's folder readable as a whole: a table without shards gets one without rows."""
-    for kind in KINDS:
+    for kind in TABLES:
         empty = layout.shard(kind, EMPTY)
         if layout.names(kind):
             empty.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,22 +10,32 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
-from grok.masking import without_secrets
-from grok.store.compact import SMALL, can_exchange, merge_shards
+from grok.masking import without_passwords, without_secrets
+from grok.store.compact import SMALL, can_exchange, merge_shards, own_shards, rows_of
 from grok.store.compare import Conflict, difference, traces
-from grok.store.conflicts import origin, record_conflict
+from grok.store.conflicts import origin, record_conflict, record_design_conflicts
 from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
-from grok.store.designs import Design, keys_of
+from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_retired
 from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.quarantine import Recovered, quarantine
 from grok.store.reader import Store
-from grok.store.recovery import drop_copies, recover, retire_orphans
+from grok.store.recovery import drop_copies, place_designs, read_designs, recover, retire_orphans
 from grok.store.rows import Row, Shard, to_shard
-from grok.store.shards import ensure_readable, read_shard, read_whole, remove_runs, replace_table, write_shard
+from grok.store.schema import schema
+from grok.store.shards import (
+    FEW_ROWS,
+    ensure_readable,
+    read_shard,
+    read_whole,
+    remove_runs,
+    replace_table,
+    write_shard,
+)
 from grok.store.unfinished import LEFT, finish_compaction
 from grok.untrusted import plain_name
 
@@ -268,19 +278,80 @@ class StoreWriter:
         return path
 
     def record_design(self, design: Design, seen: Collection[str] = (), origin: str = "planned") -> int:
-        """Write the rows of ``design`` that the store lacks, as one shard; return their number.
+        """Write the rows of ``design`` that the store lacks, as one shard; return their number. Stored rows stay.
 
         Args:
             seen: the runs of whose condition and streams a result was stored when the plan was made.
+
+        Raises:
+            StoreError: the disk refuses, or a row is not sound.
         """
+        table = design.table(seen, origin)
         with self._writing("recording the design"):
-            self.layout.table("designs").mkdir(exist_ok=True)
-            known = set(keys_of(Store(self.layout).designs_table()))
-            table = design.table(seen, origin)
-            fresh = table.filter(pa.array([key not in known for key in keys_of(table)], pa.bool_()))
-            if fresh.num_rows:
-                replace_table(self.layout, "designs", unique(), fresh)
-            return int(fresh.num_rows)
+            stored = Store(self.layout).designs_table([])
+            known = set(keys_of(stored.filter(pc.equal(stored["design_id"], design.design_id))))
+            return self._add_designs(_lacking(table, known))
+
+    def merge_designs(self, tables: Mapping[str, pa.Table]) -> tuple[int, list[Conflict]]:
+        """Add the rows of ``tables`` (by where they are from); return the number of new rows, and the conflicts.
+
+        Of equal rows the one that was planned first stays, and it is retired if one of them is. Where their facts
+        differ, the stored row stays; if none is stored, none is added; ``conflicts/`` keeps all of them.
+        """
+        arriving = [_from(source, table) for source, table in tables.items() if table.num_rows]
+        if not arriving:
+            return 0, []
+        with self._writing("merging designs"):
+            held = read_designs(self.layout)
+            stored = pa.concat_tables([schema("designs").empty_table(), *held.values()])
+            keys = {key for table in arriving for key in keys_of(table)}
+            mine = stored.filter(pa.array([key in keys for key in keys_of(stored)], pa.bool_()))
+            rows, unequal = settled(pa.concat_tables([_from(str(self.layout.root), mine), *arriving]))
+            conflicts = record_design_conflicts(self.layout, unequal)
+            rows = _lacking(rows.drop_columns(["source"]), {tuple(one[0][name] for name in KEY) for one in unequal})
+            rows = rows.replace_schema_metadata(schema("designs").metadata)
+            fresh = _lacking(rows, set(keys_of(mine)))
+            self.recovered += place_designs(self.layout, held, rows)
+            return self._add_designs(fresh), conflicts
+
+    def retire_design(self, prefix: str, why: str) -> tuple[str, int]:
+        """Mark the one design whose ``design_id`` begins with ``prefix`` as abandoned; return its id and its new marks.
+
+        Its rows keep everything else they say, and rows that are marked already keep their text. Each shard with rows
+        of the design is replaced by one rename; after a kill in between the same call marks the others.
+
+        Raises:
+            StoreError: no design, or several, begin so, or ``why`` says nothing.
+        """
+        words = " ".join(without_passwords(why).split())
+        if not words or len(words) > LONGEST:
+            raise StoreError("retire: --why is empty or too long: say in a sentence why the design was abandoned")
+        with self._writing("retiring the design"):
+            store = Store(self.layout)
+            design_id = store.named(prefix, set(store.designs_table([])["design_id"].to_pylist()), "design")
+            marks = 0
+            for name, table in read_designs(self.layout).items():
+                mine = pc.and_(pc.equal(table["design_id"], design_id), table["retired"].is_null())
+                if count := pc.sum(mine).as_py():
+                    texts = pc.if_else(mine, words, table["retired"]).to_pylist()
+                    replace_table(self.layout, "designs", name, with_retired(table, texts))
+                    marks += count
+            return design_id, marks
+
+    def _add_designs(self, table: pa.Table) -> int:
+        """Write these rows as one shard; merge small shards if there are many. The caller holds the lock."""
+        if not table.num_rows:
+            return 0
+        replace_table(self.layout, "designs", unique(), table)
+        ensure_readable(self.layout)
+        if len(self.layout.names("designs")) >= SMALL and self._may_compact:
+            with suppress(NotAShard, OSError):  # the rows are on the disk: nothing undoes it
+                own = own_shards(self.layout, "designs")
+                small = [name for name in own if rows_of(self.layout, name, "designs") < FEW_ROWS]
+                self._may_compact = can_exchange(self.layout)
+                if self._may_compact and len(small) >= SMALL:
+                    merge_shards(self.layout, small, of="designs")
+        return int(table.num_rows)
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
@@ -297,6 +368,17 @@ class StoreWriter:
     def _refuse_gone(self) -> None:
         if not self.layout.marker.is_file():
             raise StoreGone(self.layout.root)
+
+
+def _lacking(table: pa.Table, known: Collection[tuple[str, ...]]) -> pa.Table:
+    """Return the rows of designs whose keys are not known."""
+    return table.filter(pa.array([key not in known for key in keys_of(table)], pa.bool_())) if known else table
+
+
+def _from(source: str, table: pa.Table) -> pa.Table:
+    """Return rows of designs with a further column that says where they are from."""
+    column = pa.array([source] * table.num_rows, pa.string())
+    return table.replace_schema_metadata(None).append_column("source", column)
 
 
 class DamagedShard(Exception):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +17,17 @@ from typing import Any
 import pytest
 import torch
 
-from grok.checkpoint import checkpoint_steps, load_weights, run_folder, save_checkpoint
+from grok.checkpoint import (
+    Origin,
+    checkpoint_steps,
+    load_checkpoint,
+    load_weights,
+    read_state,
+    run_folder,
+    save_checkpoint,
+)
+from grok.cli.store import main
+from grok.errors import OtherRunsCheckpoint
 from grok.execute import worker
 from grok.execute.planned import PlannedRun
 from grok.execute.resume import checkpoint_to_resume
@@ -82,6 +97,66 @@ def test_a_checkpoint_of_a_newer_version_stops_the_command_and_stays(door: Door)
     assert manifest.read_text() == newer and checkpoint_steps(manifest.parent.parent) == [6]
 
 
+def test_a_checkpoint_of_another_run_is_neither_continued_nor_removed(door: Door) -> None:
+    """A wrong restore: seed 1's folder under seed 0's name."""
+    assert door(*KEEP, "seed=1").status == 0
+    assert door(*TINY, "seed=0", "store.path=T").status == 0
+    (other,), (run_id,) = hashes("S"), hashes("T")
+    shutil.copytree(f"S/checkpoints/{other}", f"S/checkpoints/{run_id}")
+    kept = {path: path.read_bytes() for path in Path("S/checkpoints").rglob("*") if path.is_file()}
+    ended = door(*KEEP, "seed=0", "checkpoint.every=2")
+    assert ended.status == 1 and list(hashes("S")) == [other]
+    said = ended.out + ended.err
+    assert f"checkpoints/{run_id}/00000001-step-6 is of another run: expected run_id {run_id}" in said
+    assert f"found run_id {other}" in said
+    (problem,) = [line for line in _verified("S") if "every guarantee" not in line and "1 problems" not in line]
+    assert f"found run_id {other}" in problem
+    assert {path: path.read_bytes() for path in Path("S/checkpoints").rglob("*") if path.is_file()} == kept
+    shutil.copytree(f"S/checkpoints/{other}", f"T/checkpoints/{run_id}")
+    assert door(*TINY, "seed=0", "store.path=T").status == 0, "stored already"
+    assert checkpoint_steps(f"T/checkpoints/{run_id}") == [6], "what a finished run no longer needs is its own"
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("run_id", "0" * 20), ("trajectory_id", "1" * 20), ("numerics", "device=cpu;model=another")]
+)
+def test_each_name_in_a_manifest_is_compared(door: Door, name: str, wrong: str) -> None:
+    assert door(*KEEP, "save=final").status == 0
+    (row,) = open_store("S").runs().to_dict("records")
+    folder = run_folder("S", row["run_id"])
+    of = Origin(row["run_id"], row["trajectory_id"], row["numerics"])
+    assert _verified("S") == ["S: every guarantee holds"]
+    assert load_checkpoint(folder, of=of).trajectory_id == row["trajectory_id"]
+    for manifest in folder.glob("*/manifest.json"):
+        relabel(manifest, **{name: wrong})
+    for load in (lambda: load_checkpoint(folder, of=of), lambda: read_state(folder, 6, of=of),
+                 lambda: load_weights(folder, "final", of=of)):  # fmt: skip
+        with pytest.raises(OtherRunsCheckpoint, match=rf"expected .*{re.escape(row[name])}.*found .*{wrong}"):
+            load()
+    assert len(_verified("S")) == 3
+    longer = door(*KEEP, "train.steps=9")
+    assert longer.status == 1 and wrong in longer.out + longer.err
+    for manifest in folder.glob("*/manifest.json"):  # as an older version wrote it
+        relabel(manifest, run_id=row["run_id"], trajectory_id=None, numerics=None)
+    assert _verified("S") == ["S: every guarantee holds"]
+    assert door(*KEEP, "train.steps=9").status == 0
+
+
+def relabel(manifest: Path, **names: str | None) -> None:
+    """Change what an intact manifest says of its run; None takes the name out."""
+    content = json.loads(manifest.read_text()) | names
+    content = {key: value for key, value in content.items() if value is not None and key != "manifest_sha256"}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    manifest.write_text(json.dumps({**content, "manifest_sha256": digest}))
+
+
+def _verified(store: str) -> list[str]:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        main(["verify", store])
+    return printed.getvalue().splitlines()
+
+
 def test_a_checkpoint_that_a_kill_left_beside_its_finished_run_goes(door: Door) -> None:
     assert door(*TINY, "store.path=S").status == 0
     (run_id,) = hashes("S")
@@ -115,6 +190,25 @@ def test_measurements_asked_for_too_late_are_not_promised(door: Door) -> None:
     assert "did without" not in door(*TINY, "store.path=S", *words, "force=true", "dry_run=true").out
 
 
+@pytest.mark.parametrize("now", ["[logits]", "[]"])
+def test_a_curve_is_measured_alike_from_its_start(door: Door, monkeypatch: pytest.MonkeyPatch, now: str) -> None:
+    """A run that went on under other metrics had them at some of its evaluations, and nobody knew."""
+    words = (*TINY, "store.path=S", "checkpoint.every=3")
+    keep = worker.keep_checkpoint
+
+    def keep_and_die(*given: Any) -> None:
+        keep(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "keep_checkpoint", keep_and_die)
+        assert door(*words, "eval.metrics=[gradient]").status == 1
+    again = door(*words, f"eval.metrics={now}")
+    assert again.status == 0 and "without the eval.metrics of now up to step 3: it was trained anew" in again.out
+    (names,) = {frozenset(json.loads(text)) for text in open_store("S").curves()["metrics"].fillna("{}")}
+    assert any("logit" in name for name in names) == (now == "[logits]") and "gradient_norm" not in names
+
+
 def test_kept_weights_are_no_checkpoint_to_go_on_from(door: Door) -> None:
     assert door(*TINY, "store.path=S", "save=final").status == 0
     longer = door(*TINY, "store.path=S", "save=final", "train.steps=9")
@@ -123,7 +217,8 @@ def test_kept_weights_are_no_checkpoint_to_go_on_from(door: Door) -> None:
 
 
 def test_a_checkpoint_that_went_after_the_plan_is_not_called_damaged(tmp_path: Path) -> None:
-    longer: Any = SimpleNamespace(run_id="longer", config=None, extends="shorter")
+    identity = SimpleNamespace(trajectory_id=None)
+    longer: Any = SimpleNamespace(run_id="longer", config=None, identity=identity, extends="shorter")
     notes: list[str] = []
     assert checkpoint_to_resume(longer, str(tmp_path), notes) is None
     assert notes == []

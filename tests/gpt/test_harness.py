@@ -15,6 +15,7 @@ import torch
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval", reason="the extra `tasks` is not installed")
 
+from grok.checkpoint import Origin  # noqa: E402
 from grok.cli.task_scores import page  # noqa: E402
 from grok.cli.trained import TrainedRun  # noqa: E402
 from grok.config.gpt import GptConfig  # noqa: E402
@@ -293,7 +294,7 @@ def test_what_cannot_be_scored_is_refused_in_one_line(model: GPT, corpus: Corpus
 
 def test_published_scores_are_told_from_ones_own() -> None:
     scores = {"last": [TaskScore("piqa", "acc", 0.5, 0.1, 10, 0), TaskScore("mine", "acc", 0.25, None, 4, 2)]}
-    shown = page(TrainedRun("0123", Path(), {}, None, None), scores)
+    shown = page(TrainedRun("0123", Path(), {}, None, None, Origin("0123")), scores)
     ours, _, published = shown.partition("published by others, not computed here")
     assert "piqa" in ours and "mine" in ours and "GPT" not in ours
     assert "GPT-580M  piqa                    acc                     0.6680" in published and "mine" not in published

@@ -156,7 +156,7 @@ def test_one_that_cannot_be_read_just_now_is_not_damaged(
         load_weights(folder, "final")
     notes: list[str] = []
     for run in (SimpleNamespace(run_id="abc", extends=None), SimpleNamespace(run_id="longer", extends="abc")):
-        run.config = None
+        run.config, run.identity = None, SimpleNamespace(trajectory_id=None)
         with pytest.raises(CheckpointUnreadable):
             checkpoint_to_resume(cast("Any", run), str(folder.parent.parent), notes)
     assert notes == []

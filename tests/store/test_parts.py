@@ -155,7 +155,8 @@ def test_the_commands_name_damaged_checkpoints(tmp_path: Path, capsys: pytest.Ca
     best.write_bytes(best.read_bytes()[:-1] + b"x")
     assert main(["verify", str(tmp_path / "S")]) == 1
     assert f"{saved}: its best weights are damaged; a load leaves them out" in capsys.readouterr().out
-    run: Any = SimpleNamespace(run_id="abc", config=None, extends=None)
+    identity = SimpleNamespace(trajectory_id=None)
+    run: Any = SimpleNamespace(run_id="abc", config=None, identity=identity, extends=None)
     notes: list[str] = []
     checkpoint = checkpoint_to_resume(run, str(tmp_path / "S"), notes)
     assert checkpoint is not None and checkpoint.lost

@@ -29,7 +29,7 @@ from grok.arithmetic.stacked.noise import dropout
 from grok.arithmetic.stacked.optimizer import Coefficients, adamw
 from grok.arithmetic.stacked.state import LaneState
 from grok.config.arithmetic import ArithmeticConfig
-from grok.numerics.compiled import Function, OneGraph, Options
+from grok.numerics.compiled import Function, OneGraph, Options, with_whole_cache
 
 
 def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextManager[object]:
@@ -83,7 +83,7 @@ def without_limit(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         with torch._dynamo.config.patch(recompile_limit=MANY, accumulated_recompile_limit=MANY):
-            return function(*args)
+            return with_whole_cache(lambda: function(*args))
 
     return call
 

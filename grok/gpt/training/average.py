@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from grok.checkpoint import load_checkpoint, read_state
+from grok.checkpoint import Origin, load_checkpoint, read_state
 from grok.gpt.training.checkpoint import from_checkpoint, is_kept
 from grok.gpt.training.history import History
 from grok.records import Checkpoint
 
 
-def abandoned_steps(folder: str | Path, steps: Sequence[int]) -> list[int]:
-    """Return those of ``steps`` whose checkpoint in ``folder`` is of a branch that a rollback of the run left.
+def abandoned_steps(folder: str | Path, steps: Sequence[int], of: Origin) -> list[int]:
+    """Return those of ``steps`` whose checkpoint in ``folder`` is of a branch that a rollback of the run ``of`` left.
 
     Such a checkpoint stays until the new branch has passed its step.
 
@@ -23,14 +23,14 @@ def abandoned_steps(folder: str | Path, steps: Sequence[int]) -> list[int]:
     """
     if not steps:
         return []
-    newest = load_checkpoint(folder).state
+    newest = load_checkpoint(folder, of=of).state
     left = newest.get("left", [0] * newest.get("tries", 0))
     doubtful = [step for step in steps if left and step > min(left)]  # the others need no check of their files
-    return [step for step in doubtful if not is_kept(read_state(folder, step), left)]
+    return [step for step in doubtful if not is_kept(read_state(folder, step, of=of), left)]
 
 
-def average(folder: str | Path, run_id: str, steps: Sequence[int]) -> Checkpoint:
-    """Return the checkpoint ``run_id`` whose weights are the mean of those in ``folder`` at ``steps``.
+def average(folder: str | Path, run_id: str, steps: Sequence[int], of: Origin) -> Checkpoint:
+    """Return the checkpoint ``run_id``: the mean of the weights in ``folder`` of the run ``of`` at ``steps``.
 
     It has the settings and counters of the last of these, but no moments and no history. Sums are float64.
 
@@ -39,7 +39,7 @@ def average(folder: str | Path, run_id: str, steps: Sequence[int]) -> Checkpoint
     """
     sums: dict[str, torch.Tensor] = {}
     for step in steps:
-        checkpoint = load_checkpoint(folder, step)
+        checkpoint = load_checkpoint(folder, step, of=of)
         now, _ = from_checkpoint(checkpoint)
         weights = {n: t for n, t in now.tensors.items() if n.startswith("model.")}
         sums = {n: sums.get(n, torch.zeros((), dtype=torch.float64)) + t.double() for n, t in weights.items()}

@@ -18,7 +18,7 @@ import torch
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
 from grok.gpt.training.pieces import refuse_changing_shapes
-from grok.numerics.compiled import allow_uncompiled, compiler
+from grok.numerics.compiled import allow_uncompiled, compiler, with_whole_cache
 from grok.numerics.machine import cores_of_a_rank
 from grok.numerics.precision import product_precision
 from grok.numerics.products import choose_path, processor_model, product_tag
@@ -148,7 +148,7 @@ class Compiled:
             return self.function(*args)
         try:
             self.function = self.compiler(self.eager)
-            result = self.function(*args)
+            result = with_whole_cache(lambda: self.function(*args))
         except torch.OutOfMemoryError:  # another path would not need less memory
             raise
         except Exception as error:
