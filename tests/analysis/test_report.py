@@ -166,6 +166,8 @@ def test_a_sweep_that_is_not_done_says_so(tmp_path: Path) -> None:
     for sweep in ("20260101-000000-aaaaaa", "20260101-010000-bbbbbb"):  # interrupted, and given again
         with StoreWriter(path) as writer:
             writer.record_sweep(sweep, command, {"settings": settings, "runs": planned})
+            for design, seen in plans([], [simulated.sweep(truths)]):
+                writer.record_design(design, seen)
     assert report.main([str(path), "--out", str(tmp_path / "out")]) == 0
     (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["provenance"]["pending"]
     again = f"python -m grok.run -m 'seed=range(0,12)' store.path={path}"
