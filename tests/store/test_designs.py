@@ -211,7 +211,18 @@ ODD: Mapping[str, Any] = {
     "choice_detail": "[" * 90_000, "redrawn": '{"a": 1}', "parent_run_id": "../../outside", "line": "a\nb",
     "donor_run_id": "x" * 300, "from_step": -3, "retired": "x" * 100_001, "planned_at": 2**62,
 }  # fmt: skip
-ODD_UNITS = ("", "null", "7", "[]", "{", '{"a": NaN}', '{"a":' * 2000, "1" * 5000, '{"a": ' + "9" * 40 + "}")
+ODD_UNITS = (
+    "",
+    "null",
+    "7",
+    "[]",
+    "{",
+    '{"a": NaN}',
+    '{"a":' * 2000,
+    "1" * 5000,
+    '{"a": ' + "9" * 40 + "}",
+    r'{"a": "\ud800"}',
+)
 
 
 @pytest.mark.parametrize(("column", "value"), [*ODD.items(), *(("unit", text) for text in ODD_UNITS)])
