@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
 from grok.config import RunConfig, flatten
+from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute.groups import Group, lane_groups
 from grok.execute.planned import PlannedRun, value_of
@@ -61,13 +62,9 @@ class Plan:
             self.to_train if runs is None else runs, workers=pool.workers, lanes=pool.lanes or 1, gpu=pool.gpu
         )
 
-    def varying(self) -> list[str]:
-        """Return the names of the settings in which the runs to train differ."""
-        return varying([flatten(run.config) for run in self.to_train])
-
     def labels(self) -> dict[str, str]:
         """Return for each run_id to train what tells it apart: ``seed 17``, ``init 3 lr 0.002``."""
-        names = [name for name in self.varying() if name != "experiment"] or ["seed"]
+        names = [name for name in varying([run.config for run in self.to_train]) if name != "experiment"] or ["seed"]
         return {
             run.run_id: " ".join(f"{name.rpartition('.')[2]} {value_of(run.config, name)}" for name in names)
             for run in self.to_train
@@ -85,9 +82,21 @@ class Plan:
         )
 
 
-def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the settings in which flat ``configs`` differ."""
-    return [name for name in configs[0] if any(other[name] != configs[0][name] for other in configs)]
+def varying(configs: Sequence[RunConfig]) -> list[str]:
+    """Return the names of the settings in which ``configs``, all of one mode, differ."""
+    first = configs[0]
+    names = {name for config in configs for name in _differences(first, config)}
+    return [name for name, _, _ in walk(first) if name in names]
+
+
+def _differences(first: Any, other: Any, prefix: str = "") -> Iterator[str]:
+    for field in fields(first):
+        a, b = getattr(first, field.name), getattr(other, field.name)
+        if a is not b and a != b:  # equal sections, nearly all of thousands of runs', are compared whole
+            if is_dataclass(a):
+                yield from _differences(a, b, f"{prefix}{field.name}.")
+            else:
+                yield f"{prefix}{field.name}"
 
 
 def shared_settings(configs: Sequence[RunConfig]) -> RunConfig:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from grok.config import GptConfig, RunConfig, flatten
-from grok.execute.plan import Plan, varying
+from grok.execute.plan import varying
 from grok.execute.planned import PlannedRun, value_of
 from grok.execute.replicates import FORCED
-from grok.masking import without_secrets
 from grok.store import Purpose, Purposes, Store
 from grok.streams import STREAMS
 
@@ -173,40 +170,8 @@ def _cell(run: PlannedRun) -> dict[str, Any]:
     return unit | {"repeat": perturb if value_of(config, "perturb.ulps") else replicate}
 
 
-def runs_to_record(plan: Plan, requested: Sequence[PlannedRun], store: Store, argv: Sequence[str]) -> list[PlannedRun]:
-    """Return the runs to train, and those requested that no record of the same command names.
-
-    Runs that another command trained belong to this one, too: its words say how they were chosen. With ``force=true``,
-    or without words, only the runs to train are returned.
-    """
-    runs = {run.run_id: run for run in plan.to_train}
-    if argv and plan.stored and not any(run.repeats for run in plan.runs):
-        known = _recorded(store, argv)
-        runs |= {run.run_id: run for run in requested if run.run_id not in known and run.run_id not in runs}
-    return list(runs.values())
-
-
-def content(runs: Sequence[PlannedRun]) -> dict[str, Any]:
-    """Return the effective settings of ``runs``: what all share, and what differs between them."""
-    flat = [flatten(run.config) for run in runs]
-    differing = varying(flat)
-    return {
-        "settings": {name: value for name, value in flat[0].items() if name not in differing},
-        "runs": [
-            {"run_id": run.run_id, **{name: settings[name] for name in differing}}
-            for run, settings in zip(runs, flat, strict=True)
-        ],
-    }
-
-
-def _recorded(store: Store, argv: Sequence[str]) -> set[str]:
-    """Return the ids of the runs in the records of commands with these words."""
-    known: set[str] = set()
-    words = without_secrets(list(argv))  # as it is written
-    for path in store.layout.sweeps.glob("*.json"):
-        # a record is a help, never a condition
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if record["argv"] == words:
-                known |= {str(run["run_id"]) for run in record["config"]["runs"]}
-    return known
+def settings_to_record(runs: Sequence[PlannedRun]) -> dict[str, Any]:
+    """Return the settings that all runs of a command share, and the names of those in which they differ."""
+    differing = varying([run.config for run in runs])
+    settings = {name: value for name, value in flatten(runs[0].config).items() if name not in differing}
+    return {"settings": settings, "varying": differing}

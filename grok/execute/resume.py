@@ -226,6 +226,8 @@ class ShorterRuns:
 
         A log schedule spreads its points over the run's length, so it never is continued.
         """
+        if not self._ends:
+            return None
         settings = flatten(run.config)
         if not run.config.length_is_free() or settings.get("eval.schedule", "every") != "every":
             return None

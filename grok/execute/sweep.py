@@ -10,13 +10,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
-from grok.errors import GrokError, StoreError
+from grok.errors import GrokError
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.executors.base import make_executor
 from grok.execute.interrupt import Interrupt
@@ -27,7 +27,7 @@ from grok.execute.plan import Plan, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, name_runs, value_of
 from grok.execute.progress import ProgressView, say
 from grok.execute.ranks import let_go, refuse_unsharable, take_part
-from grok.execute.record import Choice, Designed, StoredRuns, content, design_of_sweep, runs_to_record
+from grok.execute.record import Choice, Designed, StoredRuns, design_of_sweep, settings_to_record
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
@@ -124,8 +124,7 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
         if plan.to_train and provenance.git_dirty:
             print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
-        sweep.record_designs(configs)
-        sweep.record(requested)
+        sweep.record(configs)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())
 
 
@@ -274,24 +273,21 @@ class Sweep:
         live.request_stop()
         tell(f"{name}: finished runs are written, runs in flight leave a checkpoint; Ctrl-C again ends at once")
 
-    def record_designs(self, configs: Designed[RunConfig]) -> None:
-        """Write what the runs are for, and of which of them a result was stored already."""
+    def record(self, configs: Designed[RunConfig]) -> None:
+        """Write what the runs are for, and of which a result was stored already; beside it the command's words.
+
+        A command that trains nothing and says nothing new of any run leaves no trace.
+        """
         stored = StoredRuns(self.store)
         seen = stored.run_ids | {run.run_id for run in self.plan.runs if stored.has_results_of(run)}
-        runs = iter(self.plan.runs)
+        runs, new = iter(self.plan.runs), 0
         for part, design in configs.parts:
             planned = list(itertools.islice(runs, len(part)))
             purposes = design if isinstance(design, Purposes) else design_of_sweep(planned, stored, design)
-            self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
-
-    def record(self, requested: Sequence[PlannedRun]) -> None:
-        """Record the command beside the store, unless it trains nothing and is recorded."""
-        runs = runs_to_record(self.plan, requested, self.store, self.argv)
-        if not runs:
-            return
-        assert self.provenance.sweep_id is not None
-        with nullcontext() if self.plan.to_train else suppress(StoreError):  # nothing else depends on the disk
-            self.writer.record_sweep(self.provenance.sweep_id, self.argv, content(runs))
+            new += self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
+        if new or self.plan.to_train:
+            assert self.provenance.sweep_id is not None
+            self.writer.record_sweep(self.provenance.sweep_id, self.argv, settings_to_record(self.plan.runs))
 
     def _record_failure(self, run: PlannedRun, error: str) -> None:
         result = RunResult(
