@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
@@ -34,6 +34,47 @@ SHARED: Final = (
 """Settings of the command rather than of a run: one sweep has one value of each."""
 
 
+class StoredRuns:
+    """What a store holds, looked up once for a plan: the status of every run, and by trajectory those with a result."""
+
+    def __init__(self, store: Store | None) -> None:
+        self.statuses: dict[str, str] = {}
+        self._ends: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        self._lengths: set[int] = set()
+        self.run_ids: set[str] = set()
+        columns = ["trajectory_id", "status", "replicate", "config.train.steps"]
+        for row in store.table("runs", None, columns).to_pylist() if store is not None else ():
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take one more run, a row of ``runs``."""
+        self.statuses[row["run_id"]] = row["status"]
+        if row["status"] != "failed":
+            steps = row["config.train.steps"]
+            self._ends[row["trajectory_id"]].append((steps, -row["replicate"], row["run_id"]))
+            self._lengths.add(steps)
+            self.run_ids.add(row["run_id"])
+
+    def has_results_of(self, run: PlannedRun) -> bool:
+        """Return whether a run of this condition and these streams is stored, of any length."""
+        if run.identity.trajectory_id in self._ends:
+            return True
+        if run.config.length_is_free():  # else the name of a trajectory has its length
+            return False
+        return any(run.under("train.steps", steps).identity.trajectory_id in self._ends for steps in self._lengths)
+
+    def is_extended_by(self, run: PlannedRun) -> bool:
+        """Return whether ``run`` only makes a stored trajectory longer."""
+        length = value_of(run.config, "train.steps")
+        return any(steps < length for steps, _, _ in self._ends.get(run.identity.trajectory_id, ()))
+
+    def like(self, run: PlannedRun) -> str | None:
+        """Return the stored run of the trajectory of ``run``: that of its length, else the longest."""
+        ends = self._ends.get(run.identity.trajectory_id, ())
+        wanted = value_of(run.config, "train.steps")
+        return max(ends, key=lambda end: (end[0] == wanted, *end))[2] if ends else None
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a command comes to."""
@@ -45,6 +86,8 @@ class Plan:
     to_train: tuple[PlannedRun, ...]
     pool: WorkerPool
     """The workers that train them."""
+    found: StoredRuns
+    """What the store held when the plan was made."""
 
     @property
     def requested(self) -> tuple[str, ...]:
@@ -126,8 +169,9 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
     Equal runs are trained once; a stored, shorter run whose checkpoint was kept is extended.
     """
     shared = requested[0].config
-    statuses = store.statuses() if store is not None else {}
-    named = replicates_to_train(requested, store) if shared.force else requested
+    found = StoredRuns(store)
+    statuses = found.statuses
+    named = replicates_to_train(requested, store, statuses) if shared.force else requested
     runs = {run.run_id: run for run in named}
     stored = {
         run_id: statuses[run_id]
@@ -142,4 +186,5 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
         stored=stored,
         to_train=to_train,
         pool=WorkerPool.of(shared, to_train),
+        found=found,
     )

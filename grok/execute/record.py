@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from grok.config import GptConfig, RunConfig, flatten
-from grok.execute.plan import varying
+from grok.execute.plan import StoredRuns, varying
 from grok.execute.planned import PlannedRun, value_of
 from grok.execute.replicates import FORCED
 from grok.store import Purpose, Purposes, Store
@@ -56,44 +55,6 @@ class Designed(Sequence[C], Generic[C]):
     def __getitem__(self, index: slice) -> Sequence[C]: ...
     def __getitem__(self, index: int | slice) -> C | Sequence[C]:
         return tuple(self)[index]
-
-
-class StoredRuns:
-    """The stored runs that have a result, by trajectory."""
-
-    def __init__(self, store: Store | None) -> None:
-        self._ends: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
-        self._lengths: set[int] = set()
-        self.run_ids: set[str] = set()
-        columns = ["trajectory_id", "status", "replicate", "config.train.steps"]
-        for row in store.table("runs", None, columns).to_pylist() if store is not None else ():
-            if row["status"] != "failed":
-                self.add(row["trajectory_id"], row["config.train.steps"], row["replicate"], row["run_id"])
-
-    def add(self, trajectory_id: str, steps: int, replicate: int, run_id: str) -> None:
-        """Take one more run."""
-        self._ends[trajectory_id].append((steps, -replicate, run_id))
-        self._lengths.add(steps)
-        self.run_ids.add(run_id)
-
-    def has_results_of(self, run: PlannedRun) -> bool:
-        """Return whether a run of this condition and these streams is stored, of any length."""
-        if run.identity.trajectory_id in self._ends:
-            return True
-        if run.config.length_is_free():  # else the name of a trajectory has its length
-            return False
-        return any(run.under("train.steps", steps).identity.trajectory_id in self._ends for steps in self._lengths)
-
-    def is_extended_by(self, run: PlannedRun) -> bool:
-        """Return whether ``run`` only makes a stored trajectory longer."""
-        length = value_of(run.config, "train.steps")
-        return any(steps < length for steps, _, _ in self._ends.get(run.identity.trajectory_id, ()))
-
-    def like(self, run: PlannedRun) -> str | None:
-        """Return the stored run of the trajectory of ``run``: that of its length, else the longest."""
-        ends = self._ends.get(run.identity.trajectory_id, ())
-        wanted = value_of(run.config, "train.steps")
-        return max(ends, key=lambda end: (end[0] == wanted, *end))[2] if ends else None
 
 
 def first_ancestors(store: Store) -> dict[str, str]:

@@ -24,7 +24,7 @@ from grok.execute.plan import Plan, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.progress import ProgressView, say
 from grok.execute.ranks import let_go, refuse_unsharable, take_part
-from grok.execute.record import Choice, Designed, StoredRuns, design_of_sweep, settings_to_record
+from grok.execute.record import Choice, Designed, design_of_sweep, settings_to_record
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
@@ -195,7 +195,7 @@ class Sweep:
 
         A command that trains nothing and says nothing new of any run leaves no trace.
         """
-        stored = StoredRuns(self.store)
+        stored = self.plan.found
         seen = stored.run_ids | {run.run_id for run in self.plan.runs if stored.has_results_of(run)}
         runs, new = iter(self.plan.runs), 0
         for part, design in configs.parts:

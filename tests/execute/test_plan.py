@@ -19,10 +19,10 @@ from grok.errors import ConfigError
 from grok.execute import execute, refusals
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
-from grok.execute.plan import Plan, make_plan, shared_settings
+from grok.execute.plan import Plan, StoredRuns, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.pool import WorkerPool
-from grok.execute.record import StoredRuns, design_of_sweep
+from grok.execute.record import design_of_sweep
 from grok.numerics.machine import memory_limit, usable_cores, usable_memory
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
