@@ -37,10 +37,12 @@ from grok.execute import Designed, execute
 from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.record import first_ancestors
 from grok.store import Purpose, Purposes, Store, open_store
-from grok.streams import ALL_REDRAWS, MAX_SEED, STREAMS, derive_seed, drawn_parents, redrawn_seeds
+from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
 from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
+ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
+"""The sets of streams that are redrawn, as ``--redraw`` takes them."""
 LAYER: Final = "layers."
 """Prefix of a layer's name in ``--redraw``: ``layers.head``, as in ``seeds.layers.head``."""
 
@@ -175,12 +177,30 @@ def choose(
     return chosen
 
 
+def redrawn_seeds(trajectory_id: str, redrawn: str, count: int) -> dict[str, int]:
+    """Return the new seeds, by stream or layer, of child number ``count`` of a run with ``redrawn`` streams.
+
+    They follow from the parent's trajectory: the same command gives the same children, two parents have no child in
+    common. ``redrawn``: streams joined by ``+``, as in ``split+init``.
+    """
+    fresh = Stream("sweep", int(trajectory_id[:15], 16)).at("branch", redrawn, count)
+    return {name: int(fresh.at(name).integers(1, 2**31)[0]) for name in redrawn.split("+")}
+
+
+def drawn_parents(first_seed: int, others: int, count: int) -> list[int]:
+    """Return the places, among ``others`` candidates in the order of their seeds, of ``count`` random parents.
+
+    ``first_seed``: the smallest master seed of all candidates, the best ones included.
+    """
+    return [int(i) for i in Stream("sweep", first_seed).at("branch", "random parents").permutation(others)[:count]]
+
+
 def children(
     parent: pd.Series, settings: Settings, redraws: Sequence[str], times: int
 ) -> Iterator[tuple[ArithmeticConfig, str, int]]:
     """Yield ``parent``'s children: ``times`` runs for each set of redrawn streams, with that set and the count.
 
-    The new seeds are those of :func:`grok.streams.redrawn_seeds`.
+    The new seeds are those of :func:`redrawn_seeds`.
     """
     kept: dict[str, Any] = {}
     for stream in STREAMS:

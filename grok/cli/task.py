@@ -72,7 +72,7 @@ class Task:
         return [self._ended(run_id, outcome) for run_id in outcome.run_ids]
 
     def _execute(self, settings: Sequence[Mapping[str, Any]], design: Purposes | None = None) -> Outcome:
-        from grok.execute import execute
+        from grok.execute import Designed, execute
 
         self.begun = True
         self.configs = [load_config(job) for job in settings]
@@ -82,7 +82,7 @@ class Task:
         if Rank.of_this_process().index == 0:
             for line in announcement(language_models, self.argv):
                 print(without_passwords(line), flush=True)
-        self.outcome = execute(self.configs, argv=self.argv, design=design or "given")
+        self.outcome = execute(Designed(self.configs, design or "given"), argv=self.argv)
         return self.outcome
 
     @staticmethod

@@ -118,10 +118,10 @@ def named_checkpoint(config: RunConfig, store_path: str) -> Checkpoint | None:
     return load_checkpoint(folder, config.resume.step, whole=not _in_shares(config), of=of)
 
 
-def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None) -> None:
+def refuse_unusable_parents(requested: Sequence[PlannedRun]) -> None:
     """Refuse ``resume.run`` where its checkpoint is missing or was made under settings that are not named.
 
-    Only for runs that are to begin from it: not for stored ones, nor for those that have a checkpoint of their own.
+    Asked of runs that are not stored, and only where they have no checkpoint of their own.
 
     Raises:
         CheckpointError: the new run cannot go on from it.
@@ -133,8 +133,6 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None
         from grok.checkpoint import checkpoint_steps, read_state, run_folder
         from grok.gpt.training.checkpoint import check_settings
 
-        if store is not None and run.run_id in store.statuses():
-            continue
         if not checkpoint_steps(run_folder(config.store.path, run.run_id)):
             folder = _named_folder(config.resume.run, config.store.path)
             state = read_state(folder, config.resume.step, of=stored_origin(config.store.path, config.resume.run))
@@ -226,6 +224,8 @@ class ShorterRuns:
 
         A log schedule spreads its points over the run's length, so it never is continued.
         """
+        if not self._ends:
+            return None
         settings = flatten(run.config)
         if not run.config.length_is_free() or settings.get("eval.schedule", "every") != "every":
             return None
