@@ -97,11 +97,16 @@ class Design:
 
     @functools.cached_property
     def design_id(self) -> str:
-        """The hash of kind and rows: the same plan has the same id, from whichever command and launcher."""
+        """The hash of kind and rows: the same plan has the same id, from whichever command and launcher.
+
+        What a plan finds in the store is not in it, because the same command may find something else the next time:
+        parents, donors, ancestors, among how many was chosen, and whether a sweep only extends stored runs.
+        """
         if self.given_id is not None:
             return self.given_id
-        rows = sorted(self.rows, key=itemgetter(slice(3)))  # run_id, role, unit: no two rows share them
-        return hashlib.sha256(canonical_json([self.kind, rows]).encode()).hexdigest()[:20]
+        kind = "sweep" if self.kind == "extend" else self.kind
+        rows = sorted(map(_ASKED, self.rows), key=itemgetter(slice(3)))  # run_id, role, unit: no two rows share them
+        return hashlib.sha256(canonical_json([kind, rows]).encode()).hexdigest()[:20]
 
     def table(self, seen: Collection[str], origin: str = "planned", planned_at: datetime | None = None) -> pa.Table:
         """Return the rows as a table of ``designs/``.
@@ -137,6 +142,7 @@ COLUMNS: Final = (
     "run_id", "role", "unit", "parent_run_id", "donor_run_id", "redrawn", "choice", "choice_detail", "from_step",
     "line",
 )  # fmt: skip
+_ASKED: Final = itemgetter(*map(COLUMNS.index, ("run_id", "role", "unit", "redrawn", "choice", "from_step")))
 
 
 def _values(purpose: Purpose) -> tuple[Any, ...]:
