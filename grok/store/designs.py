@@ -190,9 +190,10 @@ def settled(table: pa.Table) -> tuple[pa.Table, list[list[dict[str, Any]]]]:
         return table, []
     other = pc.and_not(again, pa.concat_arrays([pa.array([False]), repeats(table, FACTS)]))
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {key: [] for key in keys_of(table.filter(other))}
+    written = table.set_column(table.column_names.index("planned_at"), "planned_at", table["planned_at"].cast("string"))
     for at, key in enumerate(keys_of(table) if groups else ()):
         if key in groups:
-            groups[key] += table.slice(at, 1).to_pylist()
+            groups[key] += written.slice(at, 1).to_pylist()
     retired = table.filter(table["retired"].is_valid())
     why = dict(reversed(list(zip(keys_of(retired), retired["retired"].to_pylist(), strict=True))))
     once = table.filter(pc.invert(again))
@@ -210,6 +211,7 @@ def unsound(table: pa.Table) -> dict[int, str]:
     problems: dict[int, str] = {}
     for name, (accepts, expected) in _ACCEPTED.items():
         column = table[name].combine_chunks()
+        column = column.cast("int64") if name == "planned_at" else column
         odd = [value for value in pc.unique(column).to_pylist() if not accepts(value)]
         if odd:
             rows = pc.indices_nonzero(pc.is_in(column, value_set=pa.array(odd, column.type))).to_pylist()
@@ -273,5 +275,6 @@ _ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "from_step": _or_null(lambda value: value >= 0, "a step"),
     "line": _or_null(*_A_NAME),
     "origin": _among(ORIGINS),
+    "planned_at": (lambda value: 0 <= value < 2**56, "microseconds since 1970"),
     "retired": _or_null(lambda value: len(value) <= LONGEST, f"at most {LONGEST} characters"),
 }

@@ -25,6 +25,7 @@ from analysis.studies import QUESTIONS
 from analysis.writing import write_report
 from grok.store import StoreWriter
 from grok.store.testing import example_row, failed
+from grok.terminal import CONTROL
 from tests.analysis.simulate import Truth, census, plans, row, simulate, sweep, write
 
 
@@ -119,12 +120,12 @@ def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_png")
 def test_text_from_a_store_is_escaped(tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script>"
+    evil = "<script>alert(1)</script>\x1b[8m\u200f"
     found = simulate([Truth({"seed": i, "experiment": evil}, 900, numerics=evil) for i in range(6)])
     found.path = Path(evil)
     page = write_report(compile_report(found), tmp_path).read_text()
-    assert evil not in page
-    assert "&lt;script&gt;" in page
+    assert evil not in page and not CONTROL.search(page)
+    assert r"&lt;script&gt;alert(1)&lt;/script&gt;\x1b[8m\u200f" in page
     assert evil not in str(with_terms(f"seed {evil} censored"))
 
 
