@@ -19,7 +19,7 @@ from analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.store import Row
-from grok.store.designs import Design, Purpose
+from grok.store.designs import Purpose, Purposes
 from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
 from tests.analysis.simulate import MACHINE
@@ -90,7 +90,7 @@ def store_of(rows: list[Row], kind: str = "sweep", role: str = "member") -> Obse
     """Return the observations of these runs, all of one design."""
     shard = to_shard(rows)
     frames = [to_pandas(name, shard.table(name)) for name in ("runs", "curves", "steps")]
-    table = Design(kind, tuple((row.result.run_id, Purpose(role=role)) for row in rows)).table(())
+    table = Purposes(kind, [Purpose(role=role)] * len(rows)).named([row.result.run_id for row in rows]).table(())
     return Observations(*frames, path=Path("simulated"), designs=to_pandas("designs", table))
 
 
