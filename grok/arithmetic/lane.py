@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic.initial import Parameters, initial_parameters
-from grok.arithmetic.interventions import NormClamp, orthogonal_gradients
+from grok.arithmetic.interventions import NormClamp, move_weights, orthogonal_gradients
 from grok.arithmetic.measure import norms
 from grok.arithmetic.mechanism import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics
 from grok.arithmetic.optimizer import AdamW, Optimizer, SlowGradients, learning_rate
@@ -84,6 +84,8 @@ class Lane:
             yield self.result()
             return
         while not run.ended() and not stop():
+            if run.move_due():
+                move_weights(self.parameters, config)
             step = run.step + 1
             loss, accuracy, gradients = self.gradients(step)
             self.update(gradients, step)

@@ -34,9 +34,10 @@ def verify(path: str | Path) -> list[str]:
     Checked: every shard is whole and has all current columns; no orphans and no missing
     partners; ``run_id`` is unique, and (``run_id``, ``step``); every point belongs to a
     run; a completed run's row equals its curve's last point; runs of one trajectory and
-    numerics tag have equal bits; the records of sweeps and searches can be read; no
-    conflict is recorded. Not checked: checkpoints and kept weights, which are compared
-    with their own fingerprints when they are loaded (`grok store verify` checks the checkpoints, too).
+    numerics tag have equal bits, and so have a run and its trunk up to the switch; the records
+    of sweeps and searches can be read; no conflict is recorded. Not checked: checkpoints and kept
+    weights, which are compared with their own fingerprints when they are loaded (`grok store
+    verify` checks the checkpoints, too).
 
     A sweep may write to the store meanwhile: what it commits is not looked at.
 
@@ -191,3 +192,6 @@ def _disagreements(points: dict[str, Trace]) -> Iterator[str]:
                 conflict = difference(a, b)
                 if conflict is not None:
                     yield f"equal trajectory and numerics, different bits: {conflict}"
+    for trace in points.values():
+        if (trunk := trace.trunk()) in points and (conflict := difference(trace, points[str(trunk)])) is not None:
+            yield f"a run and its trunk, different bits before the switch: {conflict}"
