@@ -37,7 +37,8 @@ class ArithmeticRun(TrainingRun):
         self.config = job.config
         schedule, points = job.config.eval, job.config.eval.points
         log_points = points if schedule.schedule == "log" else None
-        super().__init__(job, evaluation_steps(job.config.train.steps, every=schedule.every, log_points=log_points))
+        regular = evaluation_steps(job.config.train.steps, every=schedule.every, log_points=log_points)
+        super().__init__(job, regular | {step for step in schedule.steps if step <= job.config.train.steps})
         self.streams = job.config.stream_seeds()
         self.step = 0
         self.curve: list[CurvePoint] = []
@@ -94,6 +95,10 @@ class ArithmeticRun(TrainingRun):
     def evaluation_due(self) -> bool:
         """Return whether the run is evaluated at the present step."""
         return self.step in self.due
+
+    def start_due(self) -> bool:
+        """Return whether the initial weights are still to be evaluated."""
+        return self.step == 0 and 0 in self.due and not self.curve
 
     def next_due(self) -> int:
         """Return the step of the next evaluation, early-stop decision, checkpoint or move of weights, or of the end."""

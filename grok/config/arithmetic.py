@@ -12,6 +12,7 @@ from grok.config.common import (
     RunConfig,
     refuse_odd_heads,
     refuse_too_many_evaluations,
+    sorted_steps,
 )
 from grok.config.fields import section, setting
 from grok.errors import ConfigError, nearest
@@ -251,6 +252,13 @@ class EvalConfig:
         choices=("every", "log"),
     )
     points: int = setting(100, "Evaluations of the log schedule.", role="schedule", minimum=2, maximum=MOST_EVALUATIONS)
+    steps: list[int] = setting(
+        [],
+        "Steps of further evaluations, for example dense ones at the start; 0: the initial weights. A run with them "
+        "can be extended.",
+        role="schedule",
+        neutral=[],
+    )
     passes: int = setting(
         1,
         "Passes over the validation set per evaluation.",
@@ -274,6 +282,7 @@ class EvalConfig:
     )
 
     def __post_init__(self) -> None:
+        self.steps = sorted_steps("eval.steps", self.steps, first=0)
         for name, spec in self.metric_plugins.items():
             if not (isinstance(spec, dict) and spec and name.isidentifier()):
                 raise ConfigError(
@@ -404,6 +413,7 @@ class ArithmeticConfig(RunConfig):
             "schedule": self.eval.schedule,
             "points": self.eval.points,
             "passes": self.eval.passes,
+            **({"steps": self.eval.steps} if self.eval.steps else {}),
         }
 
     def length_is_free(self) -> bool:

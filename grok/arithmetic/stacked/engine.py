@@ -177,6 +177,7 @@ class Stack:
             for lane in range(self.width):
                 while self.seats[lane] is None and (self.ready or self.waiting):
                     yield from self._seat(lane, self.ready.popleft() if self.ready else self._next())
+            yield from self._start()
             if self._seated():
                 began = time.monotonic()
                 self._queue()
@@ -211,6 +212,15 @@ class Stack:
         self.state.show(lane, seat.train_set, seat.val_set)
         self._order[lane] = None
         self.seats[lane] = seat
+
+    def _start(self) -> Iterator[Progress]:
+        """Evaluate the initial weights of lanes whose schedule has step 0."""
+        due = {lane: seat.run for lane, seat in self._seated() if seat.run.start_due()}
+        if due:
+            evaluated, squares = self._evaluate(list(due)), self.state.squared_norms()
+            for lane, run in due.items():
+                nothing = (math.nan, math.nan)
+                yield observe(run, nothing, evaluated[lane], {n: x[lane] for n, x in squares.items()})
 
     def _shuffle(self, further: int = 0) -> None:
         """Queue the data order of every lane that begins an epoch, or another order, in ``further`` steps."""
@@ -337,7 +347,7 @@ def observe(
         val_acc=val[1],
         weight_norm=weight_norm,
         weight_norm_all=weight_norm_all,
-        lr=learning_rate(run.config.optim, run.step),
+        lr=learning_rate(run.config.optim, run.step) if run.step else math.nan,
         block_norms=block_norms,
     )
     return run.observe(point)
