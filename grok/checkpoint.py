@@ -85,17 +85,17 @@ def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin |
     Raises:
         OtherRunsCheckpoint: they differ; says both.
     """
-    found = Origin(manifest.get("run_id"), manifest.get("trajectory_id"), manifest.get("numerics"))
+    actual = Origin(manifest.get("run_id"), manifest.get("trajectory_id"), manifest.get("numerics"))
     if expected is None:
         return
-    same = None in (found.run_id, expected.run_id) or found.run_id == expected.run_id
-    same &= None in (found.trajectory_id, expected.trajectory_id) or found.trajectory_id == expected.trajectory_id
-    if found.numerics and expected.numerics:
-        own = found.numerics.split(TAGS)
+    same = None in (actual.run_id, expected.run_id) or actual.run_id == expected.run_id
+    same &= None in (actual.trajectory_id, expected.trajectory_id) or actual.trajectory_id == expected.trajectory_id
+    if actual.numerics and expected.numerics:
+        own = actual.numerics.split(TAGS)
         same &= expected.numerics.split(TAGS)[: len(own)] == own
     if not same:
         raise OtherRunsCheckpoint(
-            f"{path} is of another run: expected {expected}; found {found}. Nothing was removed: move it to the folder "
+            f"{path} is of another run: expected {expected}; found {actual}. Nothing was removed: move it to the folder "
             "of its own run, or out of the store, and give the command again"
         )
 

@@ -325,8 +325,8 @@ class SwitchConfig:
 
     def __post_init__(self) -> None:
         if self.step is None and (self.order is not None or self.ulps):
-            given = f"switch.order={self.order}" if self.order is not None else f"switch.ulps={self.ulps}"
-            raise ConfigError(f"{given} needs the step after which it applies: give switch.step=T")
+            change = f"switch.order={self.order}" if self.order is not None else f"switch.ulps={self.ulps}"
+            raise ConfigError(f"{change} needs the step after which it applies: give switch.step=T")
         if self.step is not None and self.order is None and not self.ulps:
             raise ConfigError(
                 f"switch.step={self.step} changes nothing by itself: give switch.order=SEED or switch.ulps=N too"
