@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import pandas as pd
 
-from analysis.observations import Observations, as_text, differing_settings, floats, is_random_seed
-from analysis.populations import populations
+from analysis.observations import Observations, as_text, differing_settings, floats
+from analysis.populations import STREAMS, populations
+from analysis.purposes import asked, random_seeds
 from analysis.setup_files import setup_file
 from grok.streams import derive_seed
 
@@ -137,7 +138,7 @@ def _parents(observations: Observations) -> dict[str, str]:
     reference = next(iter(observations.once(populations).to_go_on), None)
     if reference is None:
         return {}
-    rows = reference.rows[is_random_seed(reference.rows) & (reference.rows["status"] == "completed")]
+    rows = reference.rows[(reference.rows["status"] == "completed") & (reference.varies == STREAMS)]
     if len(rows) < FEWEST:
         return {}
     curves = observations.curves_of(rows.index)
@@ -160,17 +161,14 @@ def _one_condition(observations: Observations) -> dict[str, Any]:
 
 
 def _repeatable(observations: Observations, alone: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the runs that ``sweeps.repeat`` chooses from: unperturbed runs of one condition."""
-    rows = observations.arithmetic
+    """Return the runs that ``sweeps.repeat`` may choose from: random seeds of one condition, else any asked for."""
+    rows = observations.once(asked)
     for name, value in alone.items():
         rows = rows[rows[f"config.{name}"].map(as_text) == as_text(value)]
-    if rows.empty:
-        return rows
-    plain = (rows["config.perturb.ulps"].fillna(0) == 0) & (rows["layers"] == "{}") & (rows["status"] == "completed")
+    plain = (rows["layers"] == "{}") & (rows["status"] == "completed")
     rows = rows[plain & ~rows["config.eval.couple_order"].fillna(False).astype(bool)]
     if rows.empty:
         return rows
     rows = rows[rows["config_id"] == rows["config_id"].value_counts().index[0]]
-    derived = is_random_seed(rows)
-    kept: pd.DataFrame = rows[derived] if derived.any() else rows
-    return kept
+    random = rows[rows.index.isin(observations.once(random_seeds).index)]
+    return random if len(random) else rows

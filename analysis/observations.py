@@ -1,6 +1,7 @@
 """The runs of a store, prepared for analysis: one row per trajectory, with its curve and event times.
 
-A trajectory counts once, however often it was evaluated or re-run: the longest of its runs is kept.
+A trajectory counts once, however often it was evaluated or re-run: the longest of its runs is kept. What a run was
+for, and so to which population it belongs, :mod:`analysis.purposes` reads from the store's designs.
 Failed and rolled-back runs are left out (the provenance counts them). Diverged runs stay, as seeds
 that did not generalise.
 """
@@ -55,6 +56,14 @@ def floats(values: pd.Series) -> NDArray[np.float64]:
     return np.asarray(values.astype("Float64").to_numpy(dtype=float, na_value=np.nan), dtype=np.float64)
 
 
+def no_designs() -> pd.DataFrame:
+    """Return the table of designs of a store without any."""
+    from grok.store.reader import to_pandas
+    from grok.store.schema import schema
+
+    return to_pandas("designs", schema("designs").empty_table())
+
+
 def default_settings() -> dict[str, object]:
     """Return the default value of every arithmetic setting by dotted name, as the store keeps it."""
     from grok.config import flatten
@@ -84,6 +93,7 @@ class Observations:
         path: Path | None = None,
         searches: Sequence[dict[str, Any]] = (),
         sweeps: Sequence[dict[str, Any]] = (),
+        designs: pd.DataFrame | None = None,
     ) -> None:
         self.all_runs = with_code_versions(with_event_times(runs, curves))
         self._curves = curves
@@ -94,7 +104,9 @@ class Observations:
         self.searches = searches
         """Records of ``grok search`` in the store, one dict per file."""
         self.sweeps = sweeps
-        """Command, settings and planned runs of each sweep, one dict per file."""
+        """Command and settings of each sweep, one dict per file: they are shown, and decide nothing."""
+        self.designs = no_designs() if designs is None else designs
+        """What each run was for; :mod:`analysis.purposes` reads it."""
 
     @classmethod
     def read(cls, path: Path | str) -> Observations:
@@ -106,40 +118,41 @@ class Observations:
         from grok.store import open_store
 
         store = open_store(path)
-        read = cls(store.runs(), store.curves(), store.steps(), Path(path), searches(Path(path)), sweeps(Path(path)))
+        documents = searches(Path(path)), sweeps(Path(path))
+        read = cls(store.runs(), store.curves(), store.steps(), Path(path), *documents, store.designs())
         read.in_flight = Flying(store.in_flight("runs"), store.in_flight("curves"), store.in_flight("steps"))
         return read
 
     @cached_property
     def arithmetic(self) -> pd.DataFrame:
         """One row per trajectory of the arithmetic mode, indexed by run_id."""
-        return self._trajectories("arithmetic", ["trajectory_id"])
+        return self._trajectories("arithmetic")
 
     @cached_property
     def gpt(self) -> pd.DataFrame:
         """One row per trajectory of the GPT mode, indexed by run_id."""
-        return self._trajectories("gpt", ["trajectory_id"])
+        return self._trajectories("gpt")
 
     @cached_property
-    def computations(self) -> pd.DataFrame:
-        """One row per (trajectory, numerics tag): another device or lane width gives another trajectory."""
-        return self._trajectories("arithmetic", ["trajectory_id", "numerics"])
-
-    def measured(self, run_ids: Sequence[str] | pd.Index) -> pd.DataFrame:
-        """Return one row per arithmetic trajectory among ``run_ids`` only."""
-        return self._trajectories("arithmetic", ["trajectory_id"], run_ids)
-
-    def _trajectories(self, mode: str, once: list[str], among: Sequence[str] | pd.Index | None = None) -> pd.DataFrame:
+    def observed(self) -> pd.DataFrame:
+        """Every run that is an observation, indexed by run_id; a trajectory may have several."""
         runs = self.all_runs
-        rows = runs[(runs["mode"] == mode) & runs["status"].isin(COUNTED)]
-        rows = rows if among is None else rows[rows["run_id"].isin(among)]
+        return runs[runs["status"].isin(COUNTED)].set_index("run_id")
+
+    def measured(self, run_ids: Sequence[str] | pd.Index, mode: str = "arithmetic") -> pd.DataFrame:
+        """Return one row per trajectory of ``mode`` among ``run_ids`` only."""
+        return self._trajectories(mode, run_ids)
+
+    def _trajectories(self, mode: str, among: Sequence[str] | pd.Index | None = None) -> pd.DataFrame:
+        rows = self.observed if among is None else self.observed[self.observed.index.isin(among)]
+        rows = rows[rows["mode"] == mode]
         rows = rows.assign(_newest=_newest_of_metrics(rows))
         # a run before its repeats: these are of chosen seeds, so the longest of all would be the slowest computation of
-        # a seed that stops when it has generalised; then the longest, of equally long ones the first
-        by = ["replicate", "config.train.steps", "steps", "_newest", "started_at", "run_id"]
+        # a seed that stops when it has generalised; then the longest, of equally long ones the finest evaluation
+        by = ["replicate", "config.train.steps", "steps", "_newest", "config.eval.every", "run_id"]
         rows = rows.sort_values(by, ascending=[True, False, False, False, True, True], kind="stable")
-        rows = rows.drop_duplicates(once).drop(columns="_newest")
-        return rows.sort_values(["seed", "run_id"], kind="stable").set_index("run_id")
+        rows = rows.drop_duplicates("trajectory_id").drop(columns="_newest")
+        return rows.sort_values(["seed", "run_id"], kind="stable")
 
     @cached_property
     def curves(self) -> pd.DataFrame:

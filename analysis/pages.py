@@ -98,13 +98,13 @@ class Page:
         study = self.reference(name)
         return "" if isinstance(study, Missing) else "\n".join(f"- {note}" for note in study.notes)
 
-    def pending(self, *words: str) -> str:
-        """Return how many planned runs are missing of the sweeps whose command has one of ``words``; empty if none."""
-        of = [sweep for sweep in unfinished(self.observations) if any(word in sweep[0] for word in words)]
+    def pending(self, *kinds: str) -> str:
+        """Return how many planned runs are missing of the designs of these kinds; empty if none."""
+        of = [design for design in unfinished(self.observations) if design.kind in kinds]
         if not of:
             return ""
-        missing, runs = sum(sweep[1] for sweep in of), sum(sweep[2] for sweep in of)
-        biased = BIASED if any(sweep[3] for sweep in of) else ""
+        missing, runs = sum(design.missing for design in of), sum(design.planned for design in of)
+        biased = BIASED if any(design.stops_early for design in of) else ""
         return (
             f"**Not finished:** {missing:,} of {runs:,} planned runs of this section are not in the store yet.{biased}"
         )

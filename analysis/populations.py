@@ -1,8 +1,8 @@
 """The populations of a store: sets of runs in which some streams differ from run to run and all else is fixed.
 
-A sweep over master seeds is a population. So is a scan of init seeds at one order, and a scan of one
-layer's seed. A store may have several, of different conditions or different streams. Every section that
-counts seeds counts each population separately and names it.
+A population is what was asked for before any result. A sweep over master seeds is one. So is a scan of init
+seeds at one order, and a scan of one layer's seed. A store may have several, of different conditions or
+different streams. Every section that counts seeds counts each population separately and names it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ from analysis.observations import (
     settings_words,
     varying_columns,
 )
-from analysis.records import repeats_elsewhere
+from analysis.purposes import STREAMS, asked, extended, roles
 from grok.streams import derive_seed
 
-STREAMS: Final = ("split", "init", "order")
-"""Streams that decide a run without dropout; a population varies some of them."""
 FEWEST: Final = 5
 """Smallest number of runs of a scan. A smaller group counts only if no group is larger."""
 PARALLEL: Final = 20
@@ -159,7 +157,7 @@ class Populations:
     settings: tuple[str, ...]
     """Settings that differ between the populations."""
     tried: int = 0
-    """Number of runs with settings that only a search tried."""
+    """Number of runs that only a search asked for."""
 
     def __len__(self) -> int:
         return len(self.every)
@@ -173,26 +171,20 @@ class Populations:
 def populations(observations: Observations) -> Populations:
     """Return the populations of the arithmetic runs of a store.
 
-    Perturbed repeats of a seed, repeats of chosen seeds under another setting, layer transplants, runs with a coupled
-    order stream and runs with settings that a search tried belong to no population. If two candidates share most of
-    their runs, as rows and columns of a crossed design do, the larger one is kept.
+    Their runs are those that a design asked for before any result (:func:`analysis.purposes.asked`), each as long as
+    it asked; runs with a coupled order stream have a section of their own. If two candidates share most of their runs,
+    as rows and columns of a crossed design do, the larger one is kept.
     """
-    rows = observations.arithmetic
-    if len(rows):
-        rows = rows[rows["config.perturb.ulps"].fillna(0) == 0]
-        rows = rows[~rows.index.isin(observations.once(repeats_elsewhere))]
-        if COUPLING in rows:
-            rows = rows[~rows[COUPLING].fillna(False).astype(bool)]
-    tried = 0
-    if len(rows):
-        rows = rows.assign(_condition=observations.conditions(rows))
-        searched = _searched(observations, rows)
-        rows, tried = rows[~searched], int(searched.sum())
+    rows = observations.once(asked)
+    found = observations.once(roles)
+    tried = set(found.of("trial")["run_id"]) - set(rows.index)
+    tried -= set(found.of("member", "cell", "child")["run_id"])
+    if len(rows) and COUPLING in rows:
+        rows = rows[~rows[COUPLING].fillna(False).astype(bool)]
     if rows.empty:
-        return Populations((), 0, (), tried)
-    seeds = ["_condition", *(f"seed_{s}" for s in STREAMS), "layers"]
-    plain = rows[rows["layers"] == "{}"].drop_duplicates(seeds)
-    candidates = [*_drawn(plain), *_layer_scans(rows.drop_duplicates(seeds))]
+        return Populations((), 0, (), len(tried))
+    rows = rows.assign(_condition=observations.conditions(rows))
+    candidates = [*_drawn(rows[rows["layers"] == "{}"]), *_layer_scans(rows)]
     taken = _not_contained(candidates)
     kept = [c for c in taken if len(c.rows) >= FEWEST] or taken
     columns = varying_columns(pd.DataFrame([p.rows.iloc[0] for p in kept])) if kept else []
@@ -200,21 +192,15 @@ def populations(observations: Observations) -> Populations:
     masters = {
         (s, derive_seed(int(seed), s)): int(seed)
         for s in STREAMS
-        for seed in sorted(observations.arithmetic["seed"].unique(), reverse=True)
+        for seed in sorted({*rows["seed"], *observations.arithmetic["seed"]}, reverse=True)
     }
+    large = set(map(id, kept))
+    kept = [replace(p, rows=extended(observations, p.rows)) for p in kept]
     ordered = _in_order([_finished(p, settings, masters) for p in kept], settings)
     named = tuple(replace(p, name=n) for p, n in zip(ordered, _names(ordered), strict=True))
-    counted = set().union(*(set(p.rows.index) for p in named))
-    beside = sum(len(set(c.rows.index) - counted) for c in taken if c not in kept)
-    return Populations(named, beside, settings, tried)
-
-
-def _searched(observations: Observations, rows: pd.DataFrame) -> pd.Series:
-    """Return whether each run has settings that only a search chose: its section judges them, among all it tried."""
-    tried = {str(run) for search in observations.searches for t in search.get("trials", ()) for _, run, *_ in t["runs"]}
-    alone = pd.Series(rows.index.isin(tried), index=rows.index)
-    by_condition: pd.Series = alone.groupby(rows["_condition"]).transform("all")
-    return by_condition.astype(bool)
+    counted = set().union(*(set(p.rows["place"]) for p in named))
+    beside = sum(len(set(c.rows["place"]) - counted) for c in taken if id(c) not in large)
+    return Populations(named, beside, settings, len(tried))
 
 
 def drawn(rows: pd.DataFrame) -> list[Population]:
@@ -308,7 +294,7 @@ def _not_contained(candidates: list[Population]) -> list[Population]:
 def _finished(p: Population, settings: tuple[str, ...], masters: dict[tuple[str, int], int]) -> Population:
     first = p.rows.iloc[0]
     condition = {s: as_text(first[f"config.{s}"]) for s in settings}
-    rows = p.rows.drop(columns="_condition").loc[p.seeds.sort_values(kind="stable").index]
+    rows = p.rows.drop(columns="_condition", errors="ignore").loc[p.seeds.sort_values(kind="stable").index]
     return replace(p, rows=rows, condition=condition, masters=masters)
 
 

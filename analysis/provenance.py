@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.observations import Observations
 from analysis.own_versions import hashes_in_words
 from analysis.proposals import given_again
+from analysis.purposes import roles
 
 BIASED = " Runs that generalise early end early, so until then the times of this sweep are biased low."
 
@@ -28,7 +29,7 @@ class Provenance:
     dirty: int = 0
     notes: list[str] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
-    """A sentence for each sweep with planned runs that are not in the store yet."""
+    """A sentence for each design with planned runs that are not in the store yet."""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -64,38 +65,66 @@ def provenance(observations: Observations) -> Provenance:
         summary.notes.append(
             "The runs were computed with several numerics tags: equal seeds need not give equal bits between them."
         )
+    summary.notes += _about_designs(observations)
     if summary.dirty:
         summary.notes.append(f"{summary.dirty:,} runs were trained from uncommitted code.")
     return summary
 
 
-def unfinished(observations: Observations) -> list[tuple[str, int, int, bool]]:
-    """Return each different sweep command with planned runs that are not in the store.
+@dataclass(frozen=True)
+class Unfinished:
+    """A design with planned runs that are not stored."""
 
-    Returns:
-        The command, the number of missing runs, that of planned runs, and whether runs stop when they generalise.
-    """
-    stored = set(observations.all_runs["run_id"])
-    planned: dict[str, set[str]] = {}
-    stops_early: dict[str, bool] = {}
-    for sweep in observations.sweeps:
-        config = sweep.get("config", {})
-        command = given_again(sweep.get("argv", []), observations.path)
-        planned.setdefault(command, set()).update(str(run["run_id"]) for run in config.get("runs", []))
-        stops_early[command] = bool(config.get("settings", {}).get("train.stop_when_generalised"))
+    kind: str
+    command: str
+    """The command that planned it; empty if no record has one of the missing runs."""
+    missing: int
+    planned: int
+    stops_early: bool
+    """Whether runs stop when they generalise."""
+
+
+def unfinished(observations: Observations) -> list[Unfinished]:
+    """Return each design with runs that are neither stored nor given up, in the order of planning."""
+    commands = {
+        str(run["run_id"]): given_again(sweep["argv"], observations.path)
+        for sweep in observations.sweeps
+        if sweep.get("argv")
+        for run in sweep.get("config", {}).get("runs", ())
+    }
+    runs = observations.all_runs
+    stopping = set(runs["run_id"][runs["config.train.stop_when_generalised"].fillna(False).astype(bool)])
     return [
-        (command, len(runs - stored), len(runs), stops_early[command])
-        for command, runs in planned.items()
-        if runs - stored
+        Unfinished(
+            of.kind,
+            next((commands[run] for run in sorted(of.missing) if run in commands), ""),
+            len(of.missing),
+            of.planned,
+            not stopping.isdisjoint(of.stored),
+        )
+        for of in observations.once(roles).missing
     ]
 
 
 def pending(observations: Observations) -> list[str]:
-    """Return a sentence for each different sweep command with planned runs that are not in the store."""
+    """Return a sentence for each design with planned runs that are not in the store yet."""
     return [
-        f"{missing:,} of {runs:,} planned runs are not in the store yet: {command}.{BIASED if stops else ''}"
-        for command, missing, runs, stops in unfinished(observations)
+        f"{of.missing:,} of {of.planned:,} planned runs are not in the store yet: "
+        f"{of.command or f'a design of kind {of.kind}'}.{BIASED if of.stops_early else ''}"
+        for of in unfinished(observations)
     ]
+
+
+def _about_designs(observations: Observations) -> list[str]:
+    """Return what is not known, or known only from a reconstruction, of the purposes of all runs."""
+    found = observations.once(roles)
+    counts = {
+        "have no row in designs/, so what they were for is unknown": len(found.unknown()),
+        "were planned without saying how they were chosen (choice=unstated)": len(found.unstated()),
+    }
+    reconstructed = found.rows[found.rows["origin"] == "reconstructed"]["run_id"].nunique()
+    counts["have designs that were reconstructed after their training (origin=reconstructed)"] = reconstructed
+    return [f"{number:,} runs {words}." for words, number in counts.items() if number]
 
 
 def _counts(column: pd.Series) -> dict[str, int]:

@@ -15,7 +15,7 @@ from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.arithmetic import METRICS, OPERATIONS
 from grok.config.fields import Rule, accepted_values, canonical_json, defaults_of, settings_of
 from grok.store.dictionary import MEASUREMENTS, describe
-from grok.store.schema import CONFIG, KINDS, schema
+from grok.store.schema import CONFIG, schema
 from grok.streams import MAX_SEED
 
 FOLDER: Final = Path(__file__).parent / "reference"
@@ -54,6 +54,7 @@ TABLES: Final = {
     "runs": "One row per run.",
     "curves": "One row per evaluation. Step k is after k updates.",
     "steps": "One row per update of a language model's run.",
+    "designs": "One row for each run of a plan: what the run is for. Written when a plan is made, before it trains.",
 }
 
 
@@ -125,7 +126,7 @@ def _text(value: Any) -> str:
 def columns_page() -> str:
     """Return the data dictionary as Markdown."""
     parts = [COLUMNS]
-    for kind in KINDS:
+    for kind in TABLES:
         parts.append(f"## {kind}\n\n{TABLES[kind]}\n")
         columns = describe(kind)
         types = {field.name: str(field.type) for field in schema(kind)}

@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "look at results": {
         "report": Command("analysis.report", "one page on a store, with figures and their data"),
         "study": Command("analysis.study", "one question of the report"),
+        "list": Command("analysis.listing", "the runs as a table: class=super 'generalised<2000' design=branch"),
         "show": Command("grok.show", "one run: its seeds, events and curves"),
         "store": Command("grok.cli.store", "status, verify, compact, merge, migrate, restore, export"),
     },

@@ -95,8 +95,8 @@ def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin |
         same &= expected.numerics.split(TAGS)[: len(own)] == own
     if not same:
         raise OtherRunsCheckpoint(
-            f"{path} is of another run: expected {expected}; found {actual}. Nothing was removed: move it to the folder "
-            "of its own run, or out of the store, and give the command again"
+            f"{path} is of another run: expected {expected}; found {actual}. Nothing was removed: move it to the "
+            "folder of its own run, or out of the store, and give the command again"
         )
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +17,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.cli.command import Parser, command
+from grok.cli.filters import is_filter, matching
 from grok.cli.output import refuse_unwritable
 from grok.cli.textplot import Line, draw
 from grok.config import MODES, flatten
 from grok.config.fields import settings_of
-from grok.errors import ConfigError
+from grok.errors import ConfigError, StoreError
 from grok.execute.estimate import duration
 from grok.store import Store, open_store
 from grok.store.rerun import words_of_own_code
+from grok.store.schema import schema
 from grok.streams import STREAMS, derive_seed
+from grok.terminal import visible
 
 WIDTH: Final = 78
 HEIGHT: Final = 10
@@ -44,13 +47,14 @@ class ShownRun:
     curves: pd.DataFrame
 
     @classmethod
-    def read(cls, store: Store, prefix: str) -> ShownRun:
-        """Return the run whose run_id begins with ``prefix``.
+    def read(cls, store: Store, words: Sequence[str]) -> ShownRun:
+        """Return the run whose run_id begins with the only word, or the one that filters such as ``seed=8`` choose.
 
         Raises:
-            StoreError: no run, or several, have this prefix.
+            StoreError: no run, or several, are meant.
+            ConfigError: a filter names no column.
         """
-        run_id = str(store.run(prefix)["run_id"])
+        run_id = _chosen(store, words) if any(map(is_filter, words)) else str(store.run(words[0])["run_id"])
         return cls(store.table("runs", [run_id], None).to_pylist()[0], store.curves([run_id]))
 
     @cached_property
@@ -212,6 +216,21 @@ def picture(run: ShownRun, path: Path) -> None:
         raise ConfigError(f"--out {path}: cannot be written ({reason})") from error
 
 
+def _chosen(store: Store, words: Sequence[str]) -> str:
+    """Return the name of the one run that all filters choose."""
+    names = {name: name.removeprefix("config.") for name in schema("runs").names}
+    settings = {name: short for name, short in names.items() if short not in names}
+    runs = store.runs().rename(columns={**settings, "run_id": "run", "grokked_step": "generalised"})
+    chosen = list(runs["run"][matching(runs, words)])
+    if len(chosen) != 1:
+        some = ", ".join(run[:12] for run in chosen[:4]) + (", ..." if len(chosen) > 4 else "")
+        raise StoreError(
+            f"{' '.join(words)}: {len(chosen)} runs of {store.layout.root}{f' ({some})' if chosen else ''}: expected "
+            "filters that choose one; `grok list` shows the runs"
+        )
+    return str(chosen[0])
+
+
 def _floats(column: pd.Series) -> NDArray[np.float64]:
     return np.asarray(column.to_numpy(dtype=float, na_value=np.nan), dtype=np.float64)
 
@@ -223,7 +242,9 @@ def parser() -> Parser:
         description="One stored run: its settings, seeds, events and curves.",
         epilog="example: grok show 3f2a --store results/store --out run.png",
     )
-    parser.add_argument("run", metavar="RUN", help="the beginning of one run_id")
+    parser.add_argument(
+        "run", metavar="RUN", nargs="+", help="the beginning of one run_id, or filters that choose one: seed=8"
+    )
     parser.add_argument("--store", metavar="STORE", default="results/store", help="its store (default: %(default)s)")
     parser.add_argument("--out", metavar="FILE.png", type=Path, help="draw the curves into a file, too")
     return parser
@@ -238,7 +259,7 @@ def main(argv: list[str]) -> int:
     run = ShownRun.read(open_store(words.store), words.run)
     encoding = (sys.stdout.encoding or "ascii").lower()
     for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):
-        print(line)
+        print(visible(line))
     if words.out:
         picture(run, words.out)
         print(f"picture: {words.out}")

@@ -1,7 +1,8 @@
 """Safe handling of a store's, a corpus's or a checkpoint's content, which anybody may have written.
 
 A path is made of such content only through :func:`plain_name`, so that it cannot leave its
-folder. JSON is read by :func:`read_json`. Before a write, :func:`refuse_links` refuses links.
+folder. JSON is read by :func:`read_json`, that in a table's column by :func:`read_json_text`.
+Before a write, :func:`refuse_links` refuses links.
 ``SECURITY.md`` says what is trusted.
 """
 
@@ -12,6 +13,8 @@ import json
 import os
 import re
 import stat
+import types
+import typing
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, Final
@@ -22,6 +25,15 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 LARGEST_JSON: Final = 1 << 30
 """Largest size of a JSON file in bytes; a larger one is not read. The record of 100,000 runs has about 10 MB."""
+
+MOST_ENTRIES: Final = 10_000
+"""Largest number of entries of a JSON map or list in a column, such as the metrics of one evaluation."""
+LONGEST_NAME: Final = 200
+"""Characters of a name in such a map."""
+LONGEST_TEXT: Final = 1 << 24
+"""Characters of such a text: more than names and numbers within these bounds have."""
+DEEPEST: Final = 100
+"""Levels of such a text."""
 
 
 def is_plain(name: object) -> bool:
@@ -113,6 +125,61 @@ def has_shape(value: Any, shape: Any) -> bool:
     if isinstance(value, bool):
         return shape is bool
     return isinstance(value, (int, float) if shape is float else shape)
+
+
+def name_problem(name: str) -> str | None:
+    """Return why ``name`` cannot name a number in a column, in words behind "a name", or None.
+
+    >>> name_problem("loss"), name_problem("x" * 2_000), name_problem(chr(0xD800))
+    (None, 'of 2,000 characters, expected at most 200', 'that is not valid Unicode')
+    """
+    if len(name) > LONGEST_NAME:
+        return f"of {len(name):,} characters, expected at most {LONGEST_NAME:,}"
+    return "that is not valid Unicode" if any("\ud800" <= character <= "\udfff" for character in name) else None
+
+
+def read_json_text(text: str, hint: Any) -> Any:
+    """Return the value of a JSON text in a table's column.
+
+    Args:
+        text: anybody may have written it.
+        hint: the type of the value: ``dict[str, ITEM]`` or ``list[ITEM]``.
+
+    Raises:
+        ValueError: it is not JSON, has another type, an invalid name, an integer of more than 64 bits, or is too large.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    kind, (*_, item) = typing.get_origin(hint), typing.get_args(hint)
+    shape = typing.get_args(item) if isinstance(item, types.UnionType) else item
+    if not isinstance(value, kind):
+        raise ValueError(f"a {type(value).__name__}, expected a {kind.__name__}")
+    if len(value) > MOST_ENTRIES:
+        raise ValueError(f"{len(value):,} entries, expected at most {MOST_ENTRIES:,}")
+    for name, one in value.items() if kind is dict else enumerate(value):
+        if shape is not Any and not has_shape(one, shape):
+            raise ValueError(f"a {type(one).__name__}, expected {getattr(item, '__name__', item)}")
+        if shape is not Any and isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
+            raise ValueError("an integer of more than 64 bits")
+        _refuse_odd(one, DEEPEST)
+        if isinstance(name, str) and (problem := name_problem(name)) is not None:
+            raise ValueError(f"a name {problem}")
+    return value
+
+
+def _refuse_odd(value: Any, levels: int) -> None:
+    """Raise ValueError for a value that some reader of it cannot take."""
+    if isinstance(value, str):
+        value.encode()  # UnicodeEncodeError is a ValueError
+    elif isinstance(value, list | dict):
+        if not levels:
+            raise ValueError(f"more than {DEEPEST} levels")
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            _refuse_odd(part, levels - 1)
 
 
 def is_file(path: Path) -> bool:

@@ -11,6 +11,7 @@ import pandas as pd
 from analysis.observations import Observations, settings_words
 from analysis.populations import populations
 from analysis.proposals import amount, proposal
+from analysis.purposes import roles
 from analysis.rerun import code_needed
 from analysis.statistics.estimate import Estimate, NotEnoughData
 
@@ -135,6 +136,8 @@ class Question:
     """Whether the store has runs of this study, by their config columns."""
     any_task: bool = True
     """Whether the command can train any task; it then gets the settings of the store's runs."""
+    reads_designs: bool = False
+    """Whether runs count by their role in a design: what is unknown is then said where there is no answer, too."""
 
     def ask(self, observations: Observations) -> Study | Missing:
         """Return the answer, or what is missing for it."""
@@ -144,9 +147,12 @@ class Question:
                 raise NotEnoughData("runs of this study; the store has none")
             return self.analyse(observations, self)
         except NotEnoughData as gap:
+            needs = gap.needs
+            if self.reads_designs:
+                needs = ". ".join([needs, *(note.removesuffix(".") for note in observations.once(roles).said)])
             command = self.command_for(observations, gap.needs)
             amount = self.amount_of(command, observations)
-            return Missing(self.name, self.title, self.question, gap.needs, command, started, amount)
+            return Missing(self.name, self.title, self.question, needs, command, started, amount)
 
     def command_for(self, observations: Observations, needs: str = "") -> str:
         """Return the command with the store's path and the settings of its runs.

@@ -7,6 +7,7 @@ from typing import Final
 
 from analysis.observations import Observations
 from analysis.populations import Population, Populations, listed, populations
+from analysis.purposes import roles
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study
 from analysis.studies.side_by_side import Beside, needs_of_all, side_by_side, unanswered
@@ -49,14 +50,14 @@ def by_population(
     if not parts:
         raise needs_of_all({p.name: needs for p, needs in gaps}, "population")
     if len(grouped) == 1:
-        parts[0].notes += _beside_note(grouped)
+        parts[0].notes += _beside_note(grouped) + observations.once(roles).said
         return parts[0]
     study = side_by_side(question, parts, {p.name: len(p) for p in chosen}, beside, _scope(grouped), "population")
     study.findings += unanswered({p.name: needs for p, needs in gaps})
     left = len(grouped) - len(chosen)
     if left:
         study.notes.append(f"{left} smaller populations of the store are left out (the {most} largest are shown).")
-    study.notes += _beside_note(grouped)
+    study.notes += _beside_note(grouped) + observations.once(roles).said
     return study
 
 
@@ -71,7 +72,7 @@ def _beside_note(grouped: Populations) -> list[str]:
     if grouped.beside:
         notes.append(f"{grouped.beside:,} more runs are left out, because their groups have fewer than five seeds.")
     if grouped.tried:
-        notes.append(f"{grouped.tried:,} more runs have settings that only a search tried: its section judges them.")
+        notes.append(f"{grouped.tried:,} more runs are trials of a search: its section judges them.")
     return notes
 
 

@@ -316,6 +316,7 @@ QUESTION = Question(
     "grok sweep sweep=crossed",
     analyse,
     lambda observations: bool(observations.once(designs)),
+    reads_designs=True,
 )
 
 LANGUAGE_QUESTION = Question(

@@ -1,4 +1,4 @@
-"""The crossed designs of a store: runs that cross the seeds of streams, in the arithmetic mode and language models."""
+"""The crossed designs of a store: cells that cross the seeds of streams, in the arithmetic mode and language models."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.observations import CONDITION_SETTINGS, Condition, Observations, conditions_of, describe_task
 from analysis.populations import settings_in_words
+from analysis.purposes import roles
 from analysis.statistics.crossing import densest
 from analysis.studies import gpt
 from analysis.studies.outcomes import Outcome, final_loss, outcome
@@ -70,9 +71,11 @@ def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -
 
 
 def _designs(observations: Observations, subject: Subject) -> list[Design]:
-    """Return the crossed design of each condition: of all three streams, or without one the largest of two factors."""
+    """Return the crossed design of each condition: of all three streams, or without one the largest of two factors.
+
+    Its runs are the cells of the store's ``crossed`` designs.
+    """
     rows = subject.rows(observations)
-    rows = rows[rows["layers"] == "{}"] if len(rows) else rows
     best = (_best(condition.rows, subject) for condition in subject.conditions(rows))
     return [crossing for crossing in best if len(crossing.rows) >= FEWEST]
 
@@ -94,9 +97,14 @@ def _equations(row: pd.Series) -> str:
     return f"{describe_task(row)}; {settings_in_words(row)}"
 
 
+def _cells(observations: Observations, mode: str) -> pd.DataFrame:
+    cells = observations.once(roles).of("cell", kinds=("crossed",))
+    return observations.measured(cells["run_id"], mode)
+
+
 def _language_rows(observations: Observations) -> pd.DataFrame:
-    """Return the language models; a stream that cannot change a run has the seed 0."""
-    rows = observations.gpt
+    """Return the cells that are language models; a stream that cannot change a run has the seed 0."""
+    rows = _cells(observations, "gpt")
     if rows.empty:
         return rows
     rates = [f"config.model.dropout_{place}" for place in ("embedding", "residual", "attention")]
@@ -127,7 +135,7 @@ def _model(row: pd.Series) -> str:
 
 EQUATIONS: Final = Subject(
     ("split", "init", "order"),
-    lambda observations: observations.arithmetic,
+    lambda observations: _cells(observations, "arithmetic"),
     conditions_of,
     CONDITION_SETTINGS,
     outcome,

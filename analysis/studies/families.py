@@ -14,7 +14,7 @@ from analysis.observations import (
     varying_columns,
 )
 from analysis.own_versions import OWN_CODE
-from analysis.records import repeats_elsewhere
+from analysis.purposes import SEEDS, asked
 
 MOST = 6
 """Largest number of families of one setting; the largest are kept."""
@@ -23,7 +23,6 @@ FEWEST = 5
 WEIGHT_DECAY = "optim.weight_decay"
 COUPLING = "eval.couple_order"
 """A setting with its own section."""
-SEEDS = ["seed_split", "seed_init", "seed_order"]
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,11 @@ class Family:
 def families(observations: Observations, settings: tuple[str, ...]) -> list[Family]:
     """Return the families of each of ``settings`` with at least two values, the largest first.
 
-    If another setting varies as well, each of its values makes a separate family. Repeats of seeds that were chosen
-    by their results under one value are left out: the comparison would be biased towards that value.
+    If another setting varies as well, each of its values makes a separate family. Only runs that were asked for before
+    any result count: repeats of seeds that were chosen under one value would bias the comparison towards it.
     """
-    rows = observations.arithmetic
-    rows = rows[~rows.index.isin(observations.once(repeats_elsewhere))]
-    rows = rows[(rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)] if len(rows) else rows
+    rows = observations.once(asked)
+    rows = rows[rows["layers"] == "{}"]
     columns = varying_columns(rows) if len(rows) else []
     result = []
     for setting in settings:

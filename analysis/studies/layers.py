@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, describe_task
+from analysis.purposes import roles
 from analysis.statistics.dyads import mean_over_pairs
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
@@ -112,6 +113,7 @@ def analyse(observations: Observations, question: Question) -> Layers:
         about_pooled=about_pooled,
     )
     _notes(study, len(results) - len(kept))
+    study.notes += observations.once(roles).said
     many: list[Result] = []
     for same in _by_layers(kept):
         if len(same) > MOST_TOLD:
@@ -161,7 +163,7 @@ def _outcomes(observations: Observations) -> tuple[list[tuple[Transplant, Outcom
     """
     seen: list[tuple[Transplant, Outcome]] = []
     gap: NotEnoughData | None = None
-    for transplant in transplants(observations):
+    for transplant in observations.once(transplants):
         try:
             seen.append((transplant, outcome(observations, transplant.rows)))
         except NotEnoughData as problem:
@@ -392,5 +394,6 @@ QUESTION = Question(
     "Which layers' initial weights carry a seed's speed?",
     "grok layers --recipient 0 --donor 1",
     analyse,
-    lambda observations: bool(transplants(observations)),
+    lambda observations: bool(observations.once(transplants)),
+    reads_designs=True,
 )

@@ -13,15 +13,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import (
-    Observations,
-    as_text,
-    conditions_of,
-    differing_settings,
-    floats,
-    is_random_seed,
-)
+from analysis.observations import Observations, as_text, conditions_of, differing_settings, floats
 from analysis.own_versions import OWN_CODE
+from analysis.purposes import extended, random_seeds
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.few_times import geometric_mean, growth, least_ratio, ratio_of_times
 from analysis.statistics.survival import Times
@@ -74,8 +68,7 @@ def arms_of(observations: Observations) -> list[Trained]:
 
     If the user's own code changed, an arm has the runs of the version with most of them.
     """
-    rows = observations.arithmetic
-    rows = rows[is_random_seed(rows)] if len(rows) else rows
+    rows = observations.once(random_seeds)
     known = {(paper.title, arm.name): [rows.iloc[:0]] for paper in PAPERS for arm in paper.arms}
     seen: list[dict[str, str]] = []
     for condition in conditions_of(rows):
@@ -87,7 +80,7 @@ def arms_of(observations: Observations) -> list[Trained]:
         for paper in PAPERS:
             for arm in paper.arms:
                 if {k: v for k, v in settings.items() if k not in arm.free} == arm.settings:
-                    known[paper.title, arm.name].append(condition.rows)
+                    known[paper.title, arm.name].append(extended(observations, condition.rows))
     trained = []
     for paper in PAPERS:
         for arm in paper.arms:

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import Observations, differing_settings, floats, is_random_seed
+from analysis.observations import Observations, differing_settings, floats
+from analysis.purposes import random_seeds
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Finding, Question, Study, Table
 
@@ -45,10 +46,8 @@ class Parity(Study):
 
 def reference_seeds(observations: Observations) -> pd.DataFrame:
     """Return the runs of seeds 0 to 11 under the diary's settings."""
-    rows = observations.arithmetic
-    if rows.empty:
-        return rows
-    rows = rows[is_random_seed(rows) & rows["seed"].isin(SEEDS)]
+    rows = observations.once(random_seeds)
+    rows = rows[rows["seed"].isin(SEEDS)]
     same = [not differing_settings(row) for _, row in rows.iterrows()]
     return rows[np.array(same, dtype=bool)]
 

@@ -253,4 +253,5 @@ QUESTION = Question(
     "grok sweep sweep=census",
     analyse,
     has_populations,
+    reads_designs=True,
 )

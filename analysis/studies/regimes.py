@@ -328,4 +328,5 @@ QUESTION = Question(
     "grok sweep sweep=long_census",
     analyse,
     has_populations,
+    reads_designs=True,
 )

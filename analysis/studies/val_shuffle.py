@@ -19,6 +19,7 @@ from scipy import stats
 
 from analysis.observations import Condition, Observations, conditions_of, describe_task, has_own_task, varying_columns
 from analysis.populations import settings_in_words
+from analysis.purposes import asked
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
 from analysis.statistics.survival import Times, logrank
@@ -53,10 +54,8 @@ class ValShuffle(Study):
 
 def pairs_of(observations: Observations) -> pd.DataFrame:
     """Return the runs whose split and weights were run with and without the coupling, with the column ``_on``."""
-    rows = observations.arithmetic
-    # Perturbed repeats have the same order: they would count as order seeds that agree.
-    plain = (rows["layers"] == "{}") & (rows["config.perturb.ulps"].fillna(0) == 0)
-    rows = rows[plain]
+    rows = observations.once(asked)
+    rows = rows[rows["layers"] == "{}"]
     rows = rows.assign(_on=rows[COLUMN].fillna(False).astype(bool))
     settings = [c for c in varying_columns(rows) if c != COLUMN]
     rows = rows.assign(_settings=rows.groupby(settings, dropna=False).ngroup() if settings else 0)

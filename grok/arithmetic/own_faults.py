@@ -14,8 +14,7 @@ import torch
 from grok.arithmetic.run import ArithmeticRun
 from grok.errors import ConfigError, GrokError
 from grok.numerics.device import is_device_error
-from grok.plugins import active, label, target_of
-from grok.plugins.installed import OWN_FILE_ONLY
+from grok.plugins import active, ends_process, is_own, label, target_of
 
 STEP: Final = ("model.plugin", "train.loss_plugin")
 """Settings whose code computes the loss and the logits."""
@@ -42,13 +41,13 @@ def own_code_of(run: ArithmeticRun, *settings: str, ahead: int = 0) -> Iterator[
         yield
     except (GrokError, MemoryError, torch.OutOfMemoryError):  # the last one is of a GPU
         raise
-    except Exception as error:
-        if is_device_error(error):
+    except BaseException as error:
+        if is_device_error(error) or not (isinstance(error, Exception) or ends_process(error)):
             raise
         named = {name: spec for name, spec in run.config.plugins().items() if name in settings}
         walked = list(traceback.walk_tb(error.__traceback__))
         frames = [(frame.f_code, line) for frame, line in walked]
-        own = [(frame.f_code, line) for frame, line in walked if _is_own(frame.f_globals)]
+        own = [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)]
         if not named or "allocate memory" in str(error) or (settings == STEP and not own):
             raise  # on a CPU torch has no MemoryError, but a RuntimeError with these words
         by_place = [name for name, spec in named.items() if own and _is_of(own[0][0], target_of(spec))]
@@ -61,13 +60,6 @@ def own_code_of(run: ArithmeticRun, *settings: str, ahead: int = 0) -> Iterator[
             f"{setting}={label(named[setting])} fails at {Path(code.co_filename).name}:{line}, at step "
             f"{run.step + ahead:,} of the run with seed {run.config.seed} ({type(error).__name__}: {words}){remedy}"
         ) from error
-
-
-def _is_own(namespace: dict[str, object]) -> bool:
-    """Return whether a module is the user's own, or of an installed package whose code the command names."""
-    module, code = str(namespace.get("__name__")), active()
-    packages = {place.module.split(".")[0] for place in code.targets.values()} - {*OWN_FILE_ONLY}
-    return module in code.modules or module.split(".", maxsplit=1)[0] in packages
 
 
 def _is_of(code: CodeType, target: str) -> bool:

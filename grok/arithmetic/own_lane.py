@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ from grok.errors import ConfigError
 from grok.plugins import Examples, Moment, Spec, arguments_of, label, load
 from grok.records import Event, StopRequested
 from grok.streams import Stream
+from grok.untrusted import MOST_ENTRIES, name_problem
 
 
 def own_lane(run: ArithmeticRun, program: Program) -> Lane:
@@ -77,33 +79,37 @@ class OwnLane(Lane):
             metrics = super().metrics(gradients)
         if not self.run.config.eval.metric_plugins:
             return metrics
-        moment = Moment(
+        for name, spec in self.run.config.eval.metric_plugins.items():
+            with torch.no_grad(), self.evaluation_draws(name), own_code_of(self.run, f"eval.metric_plugins.{name}"):
+                metrics |= numbers_of(name, spec, load(spec)(self.moment(gradients), **arguments_of(spec)))
+        if len(metrics) > MOST_ENTRIES:
+            raise ConfigError(f"an evaluation measured {len(metrics):,} metrics: expected at most {MOST_ENTRIES:,}")
+        return metrics
+
+    def moment(self, gradients: dict[str, Tensor]) -> Moment:
+        """Return what a metric reads: copies, for each metric its own, so that none can change training or another."""
+        return Moment(
             step=self.run.step,
-            parameters={name: p.detach() for name, p in self.parameters.items()},
-            gradients=gradients,
-            train_set=self.train_set,
-            val_set=self.val_set,
+            parameters={name: p.detach().clone() for name, p in self.parameters.items()},
+            gradients={name: g.clone() for name, g in gradients.items()},
+            train_set=copy.deepcopy(self.train_set),
+            val_set=copy.deepcopy(self.val_set),
             logits=self.logits,
             classes=classes_of,
         )
-        before = [p._version for p in self.parameters.values()]
-        for name, spec in self.run.config.eval.metric_plugins.items():
-            with torch.no_grad(), self.evaluation_draws(name), own_code_of(self.run, f"eval.metric_plugins.{name}"):
-                value = load(spec)(moment, **arguments_of(spec))
-            metrics |= numbers_of(name, spec, value)
-        if [p._version for p in self.parameters.values()] != before:
-            raise ConfigError("a metric of eval.metric_plugins changed the parameters: change a copy of them instead")
-        return metrics
 
 
 def numbers_of(name: str, spec: Spec, measured: Any) -> dict[str, float]:
     """Return a metric's numbers by name: ``name``, or ``name_KEY`` for each key of a map; not finite becomes NaN.
 
     Raises:
-        ConfigError: ``measured`` is neither a number nor a map of numbers.
+        ConfigError: ``measured`` is neither a number nor a map of numbers, or a name in it cannot be stored.
     """
     several = measured if isinstance(measured, Mapping) else {"": measured}
     numbers = {}
+    named = f"eval.metric_plugins.{name}={label(spec)}"
+    if len(several) > MOST_ENTRIES:
+        raise ConfigError(f"{named} returned {len(several):,} numbers: expected at most {MOST_ENTRIES:,}")
     for key, value in several.items():
         try:
             number = float(value)
@@ -111,12 +117,14 @@ def numbers_of(name: str, spec: Spec, measured: Any) -> dict[str, float]:
             shape = f" of the shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
             under = f" under the key {key!r}" if isinstance(measured, Mapping) else ""
             raise ConfigError(
-                f"eval.metric_plugins.{name}={label(spec)} returned a {type(value).__name__}{shape}{under}: expected a "
+                f"{named} returned a {type(value).__name__}{shape}{under}: expected a "
                 "number, or a map of numbers by name"
             ) from error
-        numbers[f"{name}_{key}" if isinstance(measured, Mapping) else name] = (
-            number if math.isfinite(number) else math.nan
-        )
+        full = f"{name}_{key}" if isinstance(measured, Mapping) else name
+        if (problem := name_problem(full)) is not None or full in numbers:
+            reason = "twice" if problem is None else f"under a name {problem}"
+            raise ConfigError(f"{named} returned a number {reason} ({full[:80]!r}): change the keys of its map")
+        numbers[full] = number if math.isfinite(number) else math.nan
     return numbers
 
 

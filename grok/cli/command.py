@@ -20,6 +20,7 @@ from typing import Final, NoReturn, Protocol
 
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError, GrokError
+from grok.plugins import exits_refused
 from grok.processes import Rank
 from grok.terminal import one_line, readable_output, warnings_in_one_line
 
@@ -52,7 +53,7 @@ def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]
             words = list(sys.argv[1:] if argv is None else argv)
             with readable_output(), warnings_in_one_line():
                 try:
-                    with _interruptible():
+                    with _interruptible(), exits_refused():
                         return body(words)
                 except SystemExit as end:  # --help
                     return end.code if isinstance(end.code, int) else 0 if end.code is None else 2

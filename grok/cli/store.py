@@ -1,4 +1,4 @@
-"""``grok store {status|verify|compact|merge|migrate|restore|export} STORE``.
+"""``grok store {status|verify|compact|merge|migrate|restore|retire|export} STORE``.
 
 Exit status 0: done, all well; 1: something is wrong with the store, or stores disagree;
 2: refused.
@@ -28,11 +28,12 @@ from grok.store.leases import Leases
 from grok.store.merge import merge
 from grok.store.migrate import migrate
 from grok.store.quarantine import Recovered
-from grok.store.reader import DamagedShardWarning, open_store
+from grok.store.reader import DamagedShardWarning, Store, open_store
 from grok.store.restore import restore
-from grok.store.schema import KINDS
+from grok.store.schema import TABLES
 from grok.store.unfinished import unfinished_compaction
 from grok.store.verify import unreadable_records, verify
+from grok.store.writer import StoreWriter
 from grok.untrusted import is_folder
 
 _EXAMPLES: Final = """\
@@ -85,6 +86,11 @@ def parser() -> Parser:
     exporting.add_argument("--mlflow", metavar="ADDRESS", help="such as sqlite:///mlflow.db")
     exporting.add_argument("--sink", metavar="MODULE.NAME", help="a log of your own (docs/plugins.md)")
     exporting.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: .)")
+    meaning = "mark a design as abandoned: its runs that are not stored no longer count as missing; removes nothing"
+    retiring = commands.add_parser("retire", help=meaning, description=meaning)
+    add_store(retiring)
+    retiring.add_argument("design", metavar="DESIGN", help="a design_id or its first characters (`grok store status`)")
+    retiring.add_argument("--why", metavar="TEXT", required=True, help="kept beside the rows, and said by the report")
     meaning = "merge stores; runs that must have equal bits and differ are reported and not copied"
     merging = commands.add_parser("merge", help=meaning, description=meaning)
     merging.add_argument("store", metavar="A", help="store that receives the others' runs (without --into)")
@@ -102,6 +108,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return _merge(arguments.store, arguments.others, arguments.into)
     if arguments.command == "export":
         return _export(arguments)
+    if arguments.command == "retire":
+        return _retire(str(store_of(arguments)), arguments.design, arguments.why)
     commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate, "restore": _restore}
     return commands[arguments.command](str(store_of(arguments)))
 
@@ -151,12 +159,14 @@ def _status(path: str) -> int:
     tags = Counter(str(row["numerics"]) for row in table.to_pylist() if row["numerics"])
     for tag, count in tags.most_common():
         print(f"  numerics {tag}: {count}")
-    for kind in KINDS:
+    for kind in [kind for kind in TABLES if layout.table(kind).is_dir()]:
         files = [layout.shard(kind, name) for name in layout.names(kind)]
         print(f"  {kind}/: {len(files)} shards, {_size(sum(f.stat().st_size for f in files))}")
+    stored = store.run_ids()
+    _print_designs(store, stored)
     for folder, what in ((layout.checkpoints, "runs with checkpoints or weights"), (layout.sweeps, "sweeps recorded")):
         print(f"  {folder.name}/: {_entries(folder)} {what}")
-    if unfinished_runs := _without_row(layout, store.run_ids()):
+    if unfinished_runs := _without_row(layout, stored):
         print(
             f"  {unfinished_runs} runs have a checkpoint and no row: in training, interrupted or paused (train.hours)"
         )
@@ -175,13 +185,50 @@ def _status(path: str) -> int:
         )
     if failed := table["status"].to_pylist().count("failed"):
         attention.append(f"{failed} failed: their column error says why; retry_failed=true trains them again")
-    for kind in KINDS:
+    for kind in [kind for kind in TABLES if layout.table(kind).is_dir()]:
         attention += [
             f"{file} is ignored: not a parquet file, or a broken link" for file in strangers(layout.table(kind))
         ]
     attention += [f"{file}: {reason}" for file, reason in unreadable_records(layout)]
-    attention += [f"{file} records a conflict: the bits of two runs differ" for file in conflict_files(layout)]
+    attention += [
+        f"{file} records a conflict: the bits of two runs differ, or two rows of a design"
+        for file in conflict_files(layout)
+    ]
     print("\n".join(f"  attention: {line}" for line in attention) or "  nothing needs attention")
+    return 0
+
+
+MISSING_DESIGNS: Final = 5
+"""Designs with missing runs that ``status`` names, the newest first."""
+
+
+def _print_designs(store: Store, stored: set[str]) -> None:
+    """Print how many designs and planned runs there are, and how many planned runs each design lacks."""
+    rows = store.designs()
+    if rows.empty:
+        return
+    designs, retired = {}, 0
+    for design_id, own in rows.groupby("design_id", sort=False):  # in the order of planning
+        designs[design_id] = set(own["run_id"][own["retired"].isna()])
+        retired += not designs[design_id]
+    runs = set().union(*designs.values())
+    abandoned = f", {retired} designs abandoned" if retired else ""
+    print(f"  {len(designs)} designs: {len(runs)} runs planned, {len(runs - stored)} of them missing{abandoned}")
+    first = rows.drop_duplicates("design_id").set_index("design_id")
+    lacking = [(name, runs, runs - stored) for name, runs in reversed(designs.items()) if runs - stored]
+    for name, runs, missing in lacking[:MISSING_DESIGNS]:
+        about = f"{first['kind'][name]}, planned {first['planned_at'][name]:%Y-%m-%d %H:%M} UTC"
+        print(f"    design {name} ({about}): {len(missing)} of {len(runs)} runs missing")
+    if lacking[MISSING_DESIGNS:]:
+        print(f"    {len(lacking) - MISSING_DESIGNS} older designs lack runs, too")
+
+
+def _retire(path: str, design: str, why: str) -> int:
+    open_store(path)  # refused where there is none: opening one for writing would make it
+    with StoreWriter(path) as writer:
+        _print_recovered(writer.recovered)
+        design_id, marks = writer.retire_design(design, why)
+    print(f"{path}: design {design_id}: " + (f"{marks} rows marked as abandoned" if marks else "already abandoned"))
     return 0
 
 
@@ -245,7 +292,9 @@ def _restore(path: str) -> int:
         print(f"left in quarantine: {line}")
     for conflict in done.conflicts:
         print(f"conflict: {conflict}")
-    print(f"{path}: {len(done.runs)} runs restored, {done.stored} already stored, {len(done.left)} files left")
+    designs = f"{done.designs} rows of designs restored, " if done.designs else ""
+    runs = f"{len(done.runs)} runs restored, {done.stored} already stored"
+    print(f"{path}: {runs}, {designs}{len(done.left)} files left")
     return 1 if done.conflicts else 0
 
 
@@ -255,7 +304,7 @@ def _merge(first: str, others: list[str], into: str | None) -> int:
         print(f"conflict: {conflict}")
     print(
         f"{done.into}: {done.added} runs added, {done.replaced} failed runs replaced, {done.duplicates} already there, "
-        f"{done.checkpoints} with checkpoints or weights"
+        f"{done.checkpoints} with checkpoints or weights, {done.designs} rows of designs added"
     )
     if done.studies:
         print(f"searches copied: {', '.join(done.studies)}")

@@ -201,6 +201,12 @@ class TrainConfig:
         role="none",
         choices=("ddp", "fsdp"),
     )
+    reshard: bool = setting(
+        True,
+        "fsdp: the gathered weights of a block are dropped after each pass and gathered again (true, less memory), or "
+        "kept from the first forward pass of a step to its last backward pass (false, less traffic).",
+        role="none",
+    )
     recompute: str = setting(
         "none",
         "Activations that the backward pass recomputes instead of storing: none, attention, or whole blocks.",

@@ -84,7 +84,13 @@ class StabilityConfig:
         above=0,
         neutral=1.0,
     )
-    tries: int = setting(3, "Largest number of rollbacks before the run ends.", minimum=1, maximum=100)
+    tries: int = setting(
+        3,
+        "Largest number of rollbacks of one incident before the run ends. A calm stretch ends an incident: `window` "
+        "steps, or the margin of its last rollback if that is more.",
+        minimum=1,
+        maximum=100,
+    )
     snapshot_every: int = setting(100, "Steps between the states to which a rollback can return.", minimum=1)
     snapshots: int = setting(
         4, "Number of such states that are kept (each has the weights and both moments).", minimum=2, maximum=64

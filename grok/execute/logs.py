@@ -15,6 +15,7 @@ from grok.config import ArithmeticConfig, RunConfig
 from grok.errors import StoreError
 from grok.execute.export import Opened, Points, openers, with_curves, write_run
 from grok.execute.planned import PlannedRun
+from grok.plugins import exits_refused
 from grok.store import Store
 
 LOOK: Final = 10.0
@@ -78,7 +79,8 @@ class RunLogs:
 
     def _into(self, name: str, open_sink: Opened, row: Mapping[str, Any], points: Points) -> None:
         try:
-            write_run(self._store, row, points, open_sink)
+            with exits_refused():
+                write_run(self._store, row, points, open_sink)
         except Exception as error:  # each has errors of its own, and none of them is worth a run
             self._failed.add(name)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from grok.config import MODES, GptConfig, Identity, RunConfig, flatten, identify
+from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
 from grok.config.fields import settings_of
 from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.execute.kept_weights import is_measured_at_kept_weights
@@ -28,6 +28,9 @@ from grok.store.layout import Layout
 
 if TYPE_CHECKING:
     from grok.checkpoint import Origin
+
+METRICS: Final = "metrics"
+"""Where a checkpoint's state holds the metrics of its curve."""
 
 
 def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
@@ -172,6 +175,12 @@ def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Check
         except CheckpointError:
             notes.append(f"{damaged} was trained anew")
             return None
+    if not _measured_alike(run.config, checkpoint):
+        notes.append(
+            f"Note: run {run.run_id} was measured without the eval.metrics of now up to step {checkpoint.step}: it was "
+            "trained anew, so that its curve has them from the start"
+        )
+        return None
     if checkpoint.lost:
         weights = f"{spare_words(checkpoint.lost)} in the checkpoint of run {run.run_id} at step {checkpoint.step}"
         notes.append(f"Damaged: the {weights}; it went on without them")
@@ -274,6 +283,20 @@ def _is_measured_alike(run: PlannedRun, row: Mapping[str, Any]) -> bool:
     before, now = json.loads(row["own_code"] or "{}"), run.code or {}
     same_code = all(before.get(target) == now.get(target) for target in measuring)
     return same_code and row["config.eval.metrics"] == flatten(run.config).get("eval.metrics")
+
+
+def _measured_alike(config: RunConfig, checkpoint: Checkpoint) -> bool:
+    """Return whether the curve in a checkpoint has the metrics that ``config`` asks for, and no others.
+
+    Built-in metrics are in no name of a run; those of the user's own are, with their code.
+    """
+    wanted = metrics_of(config)
+    return wanted is None or checkpoint.state.get(METRICS, wanted) == wanted
+
+
+def metrics_of(config: RunConfig) -> list[str] | None:
+    """Return the built-in metrics of a run's evaluations; None for a language model, whose scores may begin late."""
+    return sorted(set(config.eval.metrics)) if isinstance(config, ArithmeticConfig) else None
 
 
 def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:

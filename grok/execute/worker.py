@@ -25,9 +25,16 @@ from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
-from grok.execute.resume import StoredCheckpoints, checkpoint_to_resume, origin_of, trunk_of
+from grok.execute.resume import (
+    METRICS,
+    StoredCheckpoints,
+    checkpoint_to_resume,
+    metrics_of,
+    origin_of,
+    trunk_of,
+)
 from grok.numerics.machine import cores_of_a_rank
-from grok.plugins import Code, activate
+from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
@@ -173,7 +180,7 @@ def _train(
         report.finished[row.result.run_id] = row.result.status
         clear_checkpoints(settings.store_path, row)
 
-    with Ledger(writer, settings.flush_seconds, committed) as ledger:
+    with exits_refused(), Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
             for event in engine_events(runs, settings, device, stop, report.notes, lineage):
                 if isinstance(event, RunResult):
@@ -285,6 +292,8 @@ def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) 
 
     folder = run_folder(store_path, checkpoint.run_id)
     settings = config.checkpoint
+    if (metrics := metrics_of(config)) is not None:
+        checkpoint = replace(checkpoint, state={**checkpoint.state, METRICS: metrics})
     save_checkpoint(folder, checkpoint, checkpoints_of(config), settings.keep_every, settings.keep_steps)
 
 

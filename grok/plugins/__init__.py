@@ -7,7 +7,7 @@ the user's command names is imported, never code that a store or a checkpoint na
 
 from grok.plugins.code import PLUGIN_PATH, Code, code_of, fingerprints
 from grok.plugins.contracts import Examples, Moment, Operation, RunSink
-from grok.plugins.imports import activate, active, build, load
+from grok.plugins.imports import activate, active, build, ends_process, exits_refused, is_own, load
 from grok.plugins.spec import Spec, arguments_of, check_spec, label, target_of
 
 __all__ = [
@@ -24,7 +24,10 @@ __all__ = [
     "build",
     "check_spec",
     "code_of",
+    "ends_process",
+    "exits_refused",
     "fingerprints",
+    "is_own",
     "label",
     "load",
     "target_of",

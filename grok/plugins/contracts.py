@@ -92,7 +92,7 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The argument of a metric at an evaluation. A metric must not change anything in it."""
+    """The argument of a metric at an evaluation. Its tensors and arrays are copies: a metric may change them."""
 
     step: int
     parameters: Mapping[str, Tensor]

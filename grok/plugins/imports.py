@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 import linecache
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 
 from grok.errors import ConfigError, nearest
 from grok.plugins.code import Code, Source
+from grok.plugins.installed import OWN_FILE_ONLY
 from grok.plugins.spec import Spec, arguments_of, label, target_of
 
 
@@ -72,6 +76,51 @@ def activate(code: Code) -> None:
 def active() -> Code:
     """Return the code from which this process imports plugins."""
     return _FINDER.code
+
+
+def is_own(namespace: Mapping[str, object]) -> bool:
+    """Return whether a module is the user's own, or of an installed package whose code the command names."""
+    module = str(namespace.get("__name__"))
+    packages = {place.module.split(".")[0] for place in _FINDER.code.targets.values()} - {*OWN_FILE_ONLY}
+    return module in _FINDER.code.modules or module.split(".", maxsplit=1)[0] in packages
+
+
+def ends_process(error: BaseException) -> bool:
+    """Return whether the user's own code raised what ends a process: ``sys.exit(0)`` must not pass for success.
+
+    A request to end (Ctrl-C) that arrives while own code is at work is not that code's: Python raises it between
+    two instructions, no ``raise`` does.
+    """
+    walked = list(traceback.walk_tb(error.__traceback__))
+    if isinstance(error, SystemExit):
+        return any(is_own(frame.f_globals) for frame, _ in walked)
+    if not isinstance(error, KeyboardInterrupt | GeneratorExit) or not walked or not is_own(walked[-1][0].f_globals):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    assert last is not None
+    return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+@contextmanager
+def exits_refused() -> Iterator[None]:
+    """Raise an error where the user's own code would end this process in silence.
+
+    Raises:
+        ConfigError: instead of SystemExit, KeyboardInterrupt or GeneratorExit of that code.
+    """
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as end:
+        if not ends_process(end):
+            raise
+        walked = traceback.walk_tb(end.__traceback__)
+        code, line = [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)][-1]
+        raise ConfigError(
+            f"your own code would end the process at {Path(code.co_filename).name}:{line} ({type(end).__name__}: "
+            f"{end}): expected it to return, or to raise another exception"
+        ) from end
 
 
 def load(spec: Spec) -> Any:

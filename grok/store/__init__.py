@@ -4,6 +4,7 @@ Nothing here imports torch. ``docs/store.md`` lists the guarantees and how they 
 """
 
 from grok.store.compare import Conflict
+from grok.store.designs import Design, Purpose, Purposes
 from grok.store.layout import StoreGone, check_path
 from grok.store.leases import Claim
 from grok.store.provenance import Provenance
@@ -18,8 +19,11 @@ __all__ = [
     "CommitReport",
     "Conflict",
     "DamagedShardWarning",
+    "Design",
     "ForeignFileWarning",
     "Provenance",
+    "Purpose",
+    "Purposes",
     "Recovered",
     "Row",
     "Store",

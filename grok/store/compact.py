@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from grok.errors import StoreError
 from grok.files import disk_errors, exchange, flush_folder, locked, unique, write_flushed
 from grok.store.damage import ForeignFile, refuse_without_threads
@@ -26,8 +28,8 @@ from grok.store.layout import EMPTY, Layout, make_store, read_marker, refuse_old
 from grok.store.quarantine import Recovered
 from grok.store.recovery import recover
 from grok.store.rows import Shard, with_partners
-from grok.store.schema import KINDS, schema
-from grok.store.shards import check_shard, concat, open_shard, read_whole, write_parquet
+from grok.store.schema import KEYS, SHARDS, TABLES, schema
+from grok.store.shards import check_shard, concat, open_shard, read_shard, read_whole, write_parquet
 from grok.store.unfinished import COMPACTION, READY, exchange_tables
 from grok.untrusted import is_folder
 
@@ -46,11 +48,14 @@ class Compaction:
     after: int
     recovered: list[Recovered]
     """The repairs that were made first."""
+    designs: int = 0
+    """Number of shards of designs that are fewer now."""
 
     def __str__(self) -> str:
+        designs = f", {self.designs} fewer of designs" if self.designs else ""
         if self.after < self.before:
-            return f"{self.before} shards, now {self.after}"
-        return f"{self.before} shards: nothing to do"
+            return f"{self.before} shards, now {self.after}{designs}"
+        return f"{self.before} shards: nothing to do{designs}"
 
 
 def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
@@ -71,60 +76,68 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
         refuse_older(layout)
         _refuse_folders(layout)
         recovered = recover(layout, thorough=True)
-        before = _own(layout)
+        before, designs = own_shards(layout), own_shards(layout, "designs")
         if not can_exchange(layout):
             raise StoreError(
                 f"{path}: this file system cannot exchange two folders in one step, so compacting here would show "
                 f"readers missing or repeated rows for a moment: run `grok store merge {path} --into NEW` instead"
             )
         merge_shards(layout, before, shard_rows)
-        return Compaction(len(before), len(_own(layout)), recovered)
+        merge_shards(layout, designs, shard_rows, of="designs")
+        fewer = len(designs) - len(own_shards(layout, "designs"))
+        return Compaction(len(before), len(own_shards(layout)), recovered, fewer)
 
 
 def _refuse_folders(layout: Layout) -> None:
     """Raise StoreError where a table holds a folder: a folder cannot be linked into the new table."""
-    for kind in KINDS:
+    for kind in TABLES:
         for path in strangers(layout.table(kind)):
             if is_folder(path):
                 raise StoreError(f"{path} is a folder among shards: move it away, then compact again")
 
 
-def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD_ROWS) -> None:
+def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD_ROWS, of: str = "runs") -> None:
     """Merge these shards of an intact store into shards of up to ``shard_rows`` rows. The caller holds the lock.
+
+    Shards of designs are one table, so one exchange is all: a kill leaves nothing to finish.
 
     Raises:
         ShardDamaged: one of them is damaged; nothing has changed.
         OSError: the disk refuses; nothing has changed.
     """
-    groups = [group for group in _groups(layout, names, shard_rows) if len(group) > 1]
+    groups = [group for group in _groups(layout, of, names, shard_rows) if len(group) > 1]
     if not groups:
         return
-    folder = layout.tmp / f"{COMPACTION}{unique()}"
+    folder = layout.tmp / f"{COMPACTION if of == 'runs' else f'{of}.'}{unique()}"
     try:
-        _make_ready(layout, folder, groups)
+        _make_ready(layout, folder, of, groups)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    exchange_tables(layout, folder)
+    if of == "runs":
+        exchange_tables(layout, folder)
+    else:
+        exchange(folder / of, layout.table(of))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _own(layout: Layout) -> set[str]:
+def own_shards(layout: Layout, of: str = "runs") -> set[str]:
     """Return the names of the store's own shards; foreign files are left out and not touched."""
     own = set()
-    for name in layout.names("runs"):
+    for name in layout.names(of):
         with suppress(ForeignFile):
-            for kind in KINDS:
+            for kind in SHARDS[of]:
                 if layout.shard(kind, name).exists() and not check_shard(layout.shard(kind, name), kind, False).current:
                     raise ForeignFile("its columns are not this version's")
             own.add(name)
     return own
 
 
-def _groups(layout: Layout, names: Collection[str], shard_rows: int) -> Iterator[list[str]]:
+def _groups(layout: Layout, of: str, names: Collection[str], shard_rows: int) -> Iterator[list[str]]:
     """Yield the names of shards to merge into one, the smallest first."""
     group: list[str] = []
     rows = 0
-    sizes = {name: _rows(layout, name) for name in names}
+    sizes = {name: rows_of(layout, name, of) for name in names}
     for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
         if group and rows + size > shard_rows:
             yield group
@@ -135,9 +148,14 @@ def _groups(layout: Layout, names: Collection[str], shard_rows: int) -> Iterator
         yield group
 
 
-def _rows(layout: Layout, name: str) -> int:
+def rows_of(layout: Layout, name: str, of: str = "runs") -> int:
+    """Return the number of rows in all tables of a shard; reads footers.
+
+    Raises:
+        NotAShard: a table is damaged, or no table of this store.
+    """
     total = 0
-    for kind in KINDS:
+    for kind in SHARDS[of]:
         path = layout.shard(kind, name)
         if path.exists():
             with open_shard(path, kind) as file:
@@ -145,20 +163,27 @@ def _rows(layout: Layout, name: str) -> int:
     return total
 
 
-def _make_ready(layout: Layout, folder: Path, groups: list[list[str]]) -> None:
-    for kind in KINDS:
+def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) -> None:
+    kinds = SHARDS[of]
+    for kind in kinds:
         (folder / kind).mkdir(parents=True)
     for group in groups:
-        _write(folder, unique(), concat([read_whole(layout, name) for name in group]))
+        if of == "runs":
+            _write(folder, unique(), concat([read_whole(layout, name) for name in group]))
+        else:
+            tables = [read_shard(layout.shard(of, name), of) for name in group]
+            rows = pa.concat_tables([table.replace_schema_metadata(schema(of).metadata) for table in tables])
+            _write_table(folder, of, unique(), rows.sort_by([(name, "ascending") for name in KEYS[of]]))
     merged = {name for group in groups for name in group}
-    for kind in KINDS:
+    for kind in kinds:
         _link_others(layout.table(kind), folder / kind, merged | {EMPTY})
-    for kind in KINDS:
+    for kind in kinds:
         if not shard_names(folder / kind):
-            empty = schema(kind).empty_table()
-            write_flushed(folder / kind / f"{EMPTY}.parquet", lambda f, empty=empty: write_parquet(empty, f))  # type: ignore[misc]
+            _write_table(folder, kind, EMPTY, schema(kind).empty_table())
         flush_folder(folder / kind)
-    contents = {kind: sorted(shard_names(folder / kind)) for kind in KINDS}
+    if of != "runs":
+        return
+    contents = {kind: sorted(shard_names(folder / kind)) for kind in kinds}
     write_flushed(folder / f"{READY}.new", lambda file: file.write(json.dumps(contents).encode()))
     (folder / f"{READY}.new").rename(folder / READY)
     flush_folder(folder)
@@ -177,8 +202,11 @@ def _write(folder: Path, name: str, shard: Shard) -> None:
     tables = {"runs": with_partners(shard.runs, shard), "curves": shard.curves, "steps": shard.steps}
     for kind, table in tables.items():
         if kind == "runs" or table.num_rows:
-            path = folder / kind / f"{name}.parquet"
-            write_flushed(path, lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
+            _write_table(folder, kind, name, table)
+
+
+def _write_table(folder: Path, kind: str, name: str, table: pa.Table) -> None:
+    write_flushed(folder / kind / f"{name}.parquet", lambda file: write_parquet(table, file))
 
 
 def can_exchange(layout: Layout) -> bool:

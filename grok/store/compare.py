@@ -88,7 +88,8 @@ class Conflict:
 
     run_id: str
     other_run_id: str
-    trajectory_id: str
+    trajectory_id: str | None
+    """Null: two rows of a design, whose facts must be equal."""
     numerics: str | None
     step: int | None
     """First step at which they differ; null where only the final weights or the ends do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from grok.files import write_json
 from grok.store.compare import Conflict, as_json
+from grok.store.designs import FACTS
 from grok.store.layout import Layout
 from grok.untrusted import is_plain
 
@@ -25,6 +27,18 @@ def record_conflict(layout: Layout, conflict: Conflict, sides: dict[str, Any]) -
     path = layout.conflicts / f"{name}.json"
     write_json(path, as_json(conflict, sides), layout.tmp)
     return path
+
+
+def record_design_conflicts(layout: Layout, groups: Iterable[list[dict[str, Any]]]) -> list[Conflict]:
+    """Record rows of designs that have one key and other facts; each may say its ``source``, where it is from."""
+    conflicts = []
+    for rows in groups:
+        one, other, name = next((rows[0], row, fact) for row in rows for fact in FACTS if rows[0][fact] != row[fact])
+        what = f"{name} in design {one['design_id']} as {one['role']} {one['unit']}"
+        conflict = Conflict(one["run_id"], one["run_id"], None, None, None, what, one[name], other[name])
+        record_conflict(layout, conflict, {f"row {at}": row for at, row in enumerate(rows, 1)})
+        conflicts.append(conflict)
+    return conflicts
 
 
 def conflict_files(layout: Layout) -> list[Path]:

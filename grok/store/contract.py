@@ -20,8 +20,8 @@ from grok.store.compact import compact
 from grok.store.layout import Layout
 from grok.store.merge import merge
 from grok.store.reader import open_store
-from grok.store.schema import KINDS, schema
-from grok.store.testing import example_row, example_rows, failed, with_other_bits
+from grok.store.schema import KEYS, TABLES, schema
+from grok.store.testing import example_design, example_row, example_rows, failed, with_other_bits
 from grok.store.verify import verify
 from grok.store.writer import StoreWriter
 
@@ -35,29 +35,30 @@ def read_raw(path: str | Path, kind: str) -> list[dict[str, Any]]:
 def assert_contract(path: str | Path) -> None:
     """Assert what holds for a store after every completed command.
 
-    Every file in the three folders is a parquet shard with the full, ordered, typed
-    schema; ``run_id`` is unique in runs and (``run_id``, ``step``) in the other two; every
-    point belongs to a run; ``tmp/`` is empty; ``verify`` finds no problem.
+    Every file in the four folders is a parquet shard with the full, ordered, typed
+    schema; the key of every table is unique; every point belongs to a run; ``tmp/`` is
+    empty; ``verify`` finds no problem.
     """
-    for kind in KINDS:
+    for kind in TABLES:
         files = sorted((Path(path) / kind).iterdir())
         assert files, f"{kind}/ is empty: a reader of the whole folder would fail"
         for file in files:
             columns = pq.ParquetFile(file).schema_arrow
             assert columns.equals(schema(kind)), f"{file.name} in {kind}/ does not have the full schema"
-    runs = Counter(row["run_id"] for row in read_raw(path, "runs"))
-    assert not [r for r, n in runs.items() if n > 1], "runs has a run_id twice"
+    for kind, key in KEYS.items():
+        rows = Counter(tuple(row[name] for name in key) for row in read_raw(path, kind))
+        assert not [row for row, n in rows.items() if n > 1], f"{kind} has a row of ({', '.join(key)}) twice"
+    runs = {row["run_id"] for row in read_raw(path, "runs")}
     for kind in ("curves", "steps"):
-        points = Counter((row["run_id"], row["step"]) for row in read_raw(path, kind))
-        assert not [p for p, n in points.items() if n > 1], f"{kind} has a (run_id, step) twice"
-        assert {run_id for run_id, _ in points} <= runs.keys(), f"{kind} has points of a run that has no row"
+        assert {row["run_id"] for row in read_raw(path, kind)} <= runs, f"{kind} has points of a run that has no row"
     assert not list(Layout(Path(path)).tmp.iterdir()), "tmp/ is not empty"
     assert not verify(path), "verify finds problems"
 
 
 def contents(path: str | Path, kind: str) -> pa.Table:
-    """Return a whole table, ordered by run and step: equal stores give equal tables."""
-    return open_store(path).table(kind, None, None).replace_schema_metadata(None).combine_chunks()
+    """Return a whole table, ordered by its key: equal stores give equal tables. Left out is when a design was made."""
+    table = open_store(path).table(kind, None, None).replace_schema_metadata(None).combine_chunks()
+    return table.select([name for name in table.column_names if name != "planned_at"])
 
 
 class StoreContract:
@@ -123,7 +124,8 @@ class StoreContract:
         with self.writer(path) as writer:
             for row in example_rows(range(12)):
                 writer.commit([row])
-        before = {kind: contents(path, kind) for kind in KINDS}
+                writer.record_design(example_design([row.result.run_id]))
+        before = {kind: contents(path, kind) for kind in TABLES}
         seen: list[set[str]] = []
         done = threading.Event()
 
@@ -142,10 +144,20 @@ class StoreContract:
         compacted = compact(path)
         done.set()
         watcher.join()
-        assert (compacted.before, compacted.after) == (12, 1)
+        assert (compacted.before, compacted.after, compacted.designs) == (12, 1, 11)
         assert all(runs == set(before["runs"]["run_id"].to_pylist()) for runs in seen)
         assert_contract(path)
-        assert all(contents(path, kind).equals(before[kind]) for kind in KINDS)
+        assert all(contents(path, kind).equals(before[kind]) for kind in TABLES)
+
+    def test_a_design_is_stored_once_whoever_plans_it(self, tmp_path: Path) -> None:
+        path, design = tmp_path / "S", example_design(["a", "b"], kind="repeat", parent="a")
+        first, late = self.writer(path), self.writer(path)
+        assert (first.record_design(design), late.record_design(design, {"a"})) == (2, 0)
+        assert open_store(path).designs()["results_seen"].tolist() == [False, False]
+        first.retire_design(design.design_id[:6], "a try")
+        assert late.record_design(design) == 0
+        assert open_store(path).designs()["retired"].tolist() == ["a try", "a try"]
+        assert_contract(path)
 
     def test_merging_reports_what_disagrees_and_chooses_nothing(self, tmp_path: Path) -> None:
         a, b, both = tmp_path / "A", tmp_path / "B", tmp_path / "both"

@@ -1,4 +1,4 @@
-"""Decides whether a file that cannot be read is damaged; only the file's bytes can prove it.
+"""Decides whether a file that cannot be read is damaged (only the file's bytes can prove it), and whether a text is.
 
 Reading also fails for reasons outside the file: no permission, too little memory, too few
 threads, a temporary error of a disk or a file server. A shard counts as damaged only when
@@ -12,22 +12,32 @@ import io
 import os
 import re
 import threading
+import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from grok.config import config_columns
 from grok.errors import StoreError, disk_remedy
 from grok.files import disk_errors
 from grok.store.layout import EMPTY
 from grok.store.seal import check_open
-from grok.untrusted import open_file
+from grok.untrusted import open_file, read_json_text
 
 _OUR_NAME: Final = re.compile(r"[0-9a-f]{16}")
 """Name of a shard that a commit or a compaction wrote."""
+
+_NUMBER: Final = r"(-?[0-9]{1,18}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,3})?|null)"
+_ENTRY: Final = rf'"[ !#-\[\]-~]{{1,100}}": ?{_NUMBER}'
+_PLAIN_MAP: Final = rf"^\{{({_ENTRY}(, ?{_ENTRY})*)?\}}$"
+"""Nearly every map of numbers: Arrow finds these, without a Python object for each."""
+_SHORT: Final = 10_000
+"""Characters of a text that cannot have too many entries."""
 
 
 class NotAShard(Exception):
@@ -149,3 +159,42 @@ def one_line(error: BaseException) -> str:
         return str(error)
     words = "".join(c if c.isprintable() else " " for c in str(error)).split()  # it may quote damaged bytes
     return " ".join(words)[:200] or type(error).__name__
+
+
+@functools.cache
+def json_columns(kind: str) -> dict[str, Any]:
+    """Return the columns of table ``kind`` that hold JSON text, each with the type of its value."""
+    if kind == "curves":
+        return dict.fromkeys(("block_norms", "metrics"), dict[str, float | None])
+    if kind != "runs":
+        return {}
+    settings = {f"config.{name}": hint for name, hint in config_columns().items()}
+    typed = {name: hint for name, hint in settings.items() if typing.get_origin(hint) in (dict, list)}
+    return {"layers": dict[str, int], "own_code": dict[str, str], **typed}
+
+
+def odd_texts(kind: str, table: pa.Table) -> dict[str, tuple[pa.Array, str]]:
+    """Return the columns of ``table`` with texts that are not JSON of their type: which texts, and why the first one.
+
+    A sealed shard of another program may have them; no reader of a column then meets what it cannot take.
+    """
+    odd = {}
+    for name, hint in json_columns(kind).items():
+        if name not in table.column_names:
+            continue
+        texts = pc.unique(table[name].drop_null()) if kind != "curves" else table[name].drop_null()
+        if kind == "curves":
+            plain = pc.and_(pc.match_substring_regex(texts, _PLAIN_MAP), pc.less(pc.binary_length(texts), _SHORT))
+            texts = pc.unique(texts.filter(pc.invert(plain)))
+        reasons = {text: reason for text in texts.to_pylist() if (reason := _oddness(text, hint))}
+        if reasons:
+            odd[name] = (pa.array(reasons, pa.string()), next(iter(reasons.values())))
+    return odd
+
+
+def _oddness(text: str, hint: Any) -> str | None:
+    try:
+        read_json_text(text, hint)
+    except ValueError as error:
+        return one_line(error)
+    return None

@@ -212,7 +212,41 @@ MEASUREMENTS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """The entries of ``curves.metrics`` by name: the meaning, and the settings that measure it (``eval.metrics``)."""
 
-TABLES: Final = {"runs": RUNS, "curves": CURVES, "steps": STEPS}
+DESIGNS: Final[Mapping[str, Column]] = {
+    "design_id": Column("Identifier of the design: a hash of its kind and rows; of a search, its study."),
+    "kind": Column(
+        "`sweep`: runs as asked; `crossed`: the seeds of streams crossed; `branch`: runs that share streams with a "
+        "parent; `repeat`: the same run again; `layers`: tensors of one run with those of another; `search`: trials "
+        "over settings; `extend`: stored runs made longer."
+    ),
+    "run_id": Column("Identifier of the run, which may not be stored yet. Several designs may name one run."),
+    "role": Column(
+        "What the run is for in the design: `member` of a population; `parent` or `child`; `candidate` or `control` "
+        "of repeats; `cell` of a crossed design or an exchange of layers; `recipient` or `donor` of an exchange; "
+        "`trial` of a search."
+    ),
+    "unit": Column("The run's place in the design, as JSON: its seeds as asked, the cell, the trial, the repeat."),
+    "parent_run_id": Column("The run whose streams this one keeps, or which it repeats.", null="no parent"),
+    "donor_run_id": Column("The run whose layers this one takes.", null="no donor"),
+    "redrawn": Column("Streams or layers that are not the parent's, as a JSON list; `[]`: none.", null="no parent"),
+    "choice": Column(
+        "How the run, or its parent, came into the design. `given`: the command lists its seeds; `drawn`: at random; "
+        "`best`: by results; `named`: by its `run_id`; `unstated`: nobody said."
+    ),
+    "choice_detail": Column(
+        "By what, at which step and among how many runs it was chosen, as JSON.", null="not chosen by results"
+    ),
+    "from_step": Column("The run differs from its parent from this step on.", STEP, "from the start, or no parent"),
+    "line": Column("First ancestor of the parent, or the parent itself if it has none.", null="no parent"),
+    "origin": Column(
+        "`planned`: written when the plan was made; `reconstructed`: later, from recorded commands or the runs."
+    ),
+    "results_seen": Column("A result of this condition and these streams was stored when the plan was made."),
+    "planned_at": Column("Time when the plan was first made, UTC."),
+    "retired": Column("Why the design was abandoned (`grok store retire`).", null="not abandoned"),
+}
+
+TABLES: Final = {"runs": RUNS, "curves": CURVES, "steps": STEPS, "designs": DESIGNS}
 """The description of every column by table, without ``config.*``."""
 
 

@@ -4,6 +4,7 @@
 STORE/
   store.json      marks the folder as a store: schema version and columns
   runs/ curves/ steps/    parquet shards; any reader may open a folder whole
+  designs/        parquet shards, too: what each run was for
   checkpoints/<run_id>/   checkpoints and kept weights (grok.checkpoint)
   sweeps/         command and settings of every sweep
   conflicts/      runs that must have equal bits and differ, one JSON file each
@@ -28,7 +29,7 @@ from typing import Any, Final
 from grok.errors import StoreError
 from grok.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
 from grok.masking import without_passwords
-from grok.store.schema import KINDS, SCHEMA_VERSION, columns_of, newer
+from grok.store.schema import KINDS, SCHEMA_VERSION, TABLES, columns_of, newer
 from grok.untrusted import is_folder, read_json_object, refuse_links
 
 PRODUCT: Final = "grok-lab"
@@ -118,7 +119,7 @@ class Layout:
 
     def folders(self) -> tuple[Path, ...]:
         """Return the folders that every store has, apart from ``tmp/``."""
-        tables = tuple(self.table(kind) for kind in KINDS)
+        tables = tuple(self.table(kind) for kind in TABLES)
         return (
             *tables,
             self.checkpoints,
@@ -130,8 +131,12 @@ class Layout:
 
 
 def missing_tables(layout: Layout) -> list[str]:
-    """Return the names of the tables' folders that do not exist."""
-    return [f"{kind}/" for kind in KINDS if not layout.table(kind).is_dir()]
+    """Return the names of the tables' folders that do not exist; a store that never had ``designs/`` lacks nothing."""
+    return [f"{kind}/" for kind in _tables_of(read_marker(layout)) if not layout.table(kind).is_dir()]
+
+
+def _tables_of(marker: dict[str, Any]) -> list[str]:
+    return [kind for kind in TABLES if kind in KINDS or kind in marker["columns"]]
 
 
 def shard_names(folder: Path) -> set[str]:
@@ -290,7 +295,7 @@ def read_marker(layout: Layout) -> dict[str, Any]:
         version, columns = marker["schema_version"], marker["columns"]
         if marker["store"] != PRODUCT or type(version) is not int or version < 0:
             raise ValueError(f"it is not {PRODUCT}'s")
-        if not isinstance(columns, dict) or not all(isinstance(columns.get(kind, {}), dict) for kind in KINDS):
+        if not isinstance(columns, dict) or not all(isinstance(columns.get(kind, {}), dict) for kind in TABLES):
             raise ValueError("its columns are not listed by table")
     except (FileNotFoundError, NotADirectoryError):
         exists = layout.root.exists()
@@ -307,7 +312,7 @@ def read_marker(layout: Layout) -> dict[str, Any]:
     if version > SCHEMA_VERSION:
         raise StoreError(newer(layout.root, f"schema {version}"))
     if version == SCHEMA_VERSION:
-        for kind in KINDS:
+        for kind in TABLES:
             unknown = [name for name in columns.get(kind, {}) if name not in columns_of(kind)]
             if unknown:
                 raise StoreError(newer(layout.root, f"the column {unknown[0]!r} of {kind}"))
@@ -315,9 +320,12 @@ def read_marker(layout: Layout) -> dict[str, Any]:
 
 
 def is_current(marker: dict[str, Any]) -> bool:
-    """Return whether the marker names exactly the columns of this version, in their order."""
+    """Return whether the marker names exactly the columns of this version, in their order.
+
+    A store that never had ``designs/`` is current: the next writer adds the folder.
+    """
     return bool(marker["schema_version"] == SCHEMA_VERSION) and all(
-        list(marker["columns"].get(kind, {}).items()) == list(columns_of(kind).items()) for kind in KINDS
+        list(marker["columns"].get(kind, {}).items()) == list(columns_of(kind).items()) for kind in _tables_of(marker)
     )
 
 
@@ -326,7 +334,7 @@ def current_marker() -> dict[str, Any]:
     return {
         "store": PRODUCT,
         "schema_version": SCHEMA_VERSION,
-        "columns": {kind: columns_of(kind) for kind in KINDS},
+        "columns": {kind: columns_of(kind) for kind in TABLES},
     }
 
 
@@ -374,13 +382,19 @@ def renew_empty(layout: Layout) -> None:
     """Give a store without rows this version's columns. The caller holds the lock."""
     if is_current(read_marker(layout)) or _has_rows(layout):
         return
-    for kind in KINDS:
+    for kind in TABLES:
         remove_quietly(layout.shard(kind, EMPTY))
     write_json(layout.marker, current_marker(), layout.tmp)
 
 
+def list_tables(layout: Layout) -> None:
+    """Name every table in the marker of a current store, whose folders are all there. The caller holds the lock."""
+    if len(_tables_of(read_marker(layout))) < len(TABLES):
+        write_json(layout.marker, current_marker(), layout.tmp)
+
+
 def _has_rows(layout: Layout) -> bool:
-    return any(layout.table(kind).is_dir() and layout.names(kind) for kind in KINDS)
+    return any(layout.table(kind).is_dir() and layout.names(kind) for kind in TABLES)
 
 
 def staged(layout: Layout, name: str) -> Path:

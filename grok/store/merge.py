@@ -53,6 +53,8 @@ class MergeReport:
     conflicts: list[Conflict] = field(default_factory=list)
     checkpoints: int = 0
     """Number of runs whose checkpoints and kept weights were copied."""
+    designs: int = 0
+    """Number of rows of designs that are new in the target."""
     studies: list[str] = field(default_factory=list)
     """Names of the searches that were copied."""
     studies_left: list[str] = field(default_factory=list)
@@ -89,6 +91,8 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         if is_folder(writer.layout.checkpoints):
             clear_unfinished(writer.layout.checkpoints)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
+        report.designs, unequal = writer.merge_designs({str(s.layout.root): s.designs_table() for s in stores})
+        report.conflicts += unequal
         for source, left_out in zip(stores, barred, strict=True):
             _merge_one(writer, source, left_out, report)
     return report
@@ -103,6 +107,9 @@ def _refuse_odd_names(store: Store) -> None:
     """Raise StoreError where a run's name is no plain file name (it becomes a folder); nothing is written yet."""
     for run_id in store.table("runs", None, ["run_id"])["run_id"].to_pylist():
         plain_name(run_id, f"{store.layout.root}: run_id")
+    for name in ("design_id", "run_id"):
+        for text in store.designs_table([])[name].unique().to_pylist():
+            plain_name(text, f"{store.layout.root}/designs: {name}")
 
 
 def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: MergeReport) -> list[set[str]]:

@@ -17,7 +17,7 @@ from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_witho
 from grok.store.layout import EMPTY, Layout, current_marker, is_current, make_store, read_marker, shard_names
 from grok.store.quarantine import Recovered, quarantine
 from grok.store.recovery import recover
-from grok.store.schema import KINDS
+from grok.store.schema import SHARDS, TABLES
 from grok.store.shards import check_shard, open_shard, read_shard, replace_table
 from grok.store.unfinished import finish_compaction
 from grok.store.versions import upgrade
@@ -52,7 +52,7 @@ def migrate(path: str | Path) -> Migration:
     make_store(path)
     with disk_errors(f"migrating {path}"), locked(layout.lock):
         finish_compaction(layout)
-        for kind in KINDS:
+        for of, kind in ((of, kind) for of, kinds in SHARDS.items() for kind in kinds):
             for name in sorted(shard_names(layout.table(kind))):
                 shard = layout.shard(kind, name)
                 try:
@@ -68,7 +68,7 @@ def migrate(path: str | Path) -> Migration:
                     if name == EMPTY:
                         shard.unlink()
                     else:
-                        done.recovered.append(quarantine(layout, name, f"{kind}: {damage}"))
+                        done.recovered.append(quarantine(layout, name, f"{kind}: {damage}", of=of))
         if not is_current(marker):
             write_json(layout.marker, current_marker(), layout.tmp)
         done.recovered += recover(layout, thorough=False)
@@ -77,7 +77,7 @@ def migrate(path: str | Path) -> Migration:
 
 def _refuse_unknown(layout: Layout) -> None:
     """Raise StoreError where a shard cannot be migrated; tries the upgrade on every shard's columns without rows."""
-    for kind in KINDS:
+    for kind in TABLES:
         for name in sorted(shard_names(layout.table(kind))) if layout.table(kind).is_dir() else []:
             try:
                 with open_shard(layout.shard(kind, name), kind) as file:

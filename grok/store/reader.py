@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors
-from grok.store.damage import NotAShard, refuse_without_threads
+from grok.store.damage import NotAShard, odd_texts, refuse_without_threads
+from grok.store.designs import KEY, unsound
 from grok.store.in_flight import read_in_flight
-from grok.store.layout import Layout, StoreGone, is_current, read_marker, refuse_missing, strangers
-from grok.store.rows import Shard, filter_runs
-from grok.store.schema import KINDS, schema
+from grok.store.layout import Layout, StoreGone, is_current, missing_tables, read_marker, refuse_missing, strangers
+from grok.store.rows import Shard, filter_runs, repeats
+from grok.store.schema import KEYS, TABLES, schema
 from grok.store.shards import current_digest, read_shard, read_whole
 from grok.store.unfinished import unfinished_compaction
 from grok.store.versions import name_components
@@ -44,7 +45,7 @@ def open_store(path: str | Path) -> Store:
     layout = Layout(Path(path))
     read_marker(layout)
     refuse_without_threads(layout.root)
-    for folder in (layout.table(kind) for kind in KINDS):
+    for folder in (layout.table(kind) for kind in TABLES):
         for entry in strangers(folder) if folder.is_dir() else []:
             if entry.suffix == ".parquet":
                 warnings.warn(f"left out {entry}: not a file, or a link to none", DamagedShardWarning, stacklevel=2)
@@ -83,6 +84,34 @@ class Store:
         """Return one row per optimiser step of a language model; arguments and errors as for :meth:`curves`."""
         return to_pandas("steps", self.table("steps", run_ids, columns))
 
+    def designs(self) -> pd.DataFrame:
+        """Return what each run was for: one row per (design_id, run_id, role, unit), in the order of planning.
+
+        Rows that this version cannot understand are left out with a warning; nobody knows what their runs were for.
+        """
+        table = self.designs_table()
+        odd = unsound(table)
+        if odd:
+            row, why = next(iter(odd.items()))
+            line = f"left out {len(odd)} rows of {self.layout.table('designs')}: run {table['run_id'][row]}: {why}"
+            warnings.warn(line, DamagedShardWarning, stacklevel=2)
+            table = table.filter(pa.array([row not in odd for row in range(table.num_rows)], pa.bool_()))
+        return to_pandas("designs", table)
+
+    def designs_table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the Arrow table behind :meth:`designs`, or its key and ``columns``; odd rows are not left out.
+
+        A store that never had the folder has no rows; neither has one that lost it, with a warning.
+        """
+        if not self.layout.table("designs").is_dir():
+            if "designs/" in missing_tables(self.layout):
+                lost = f"{self.layout.table('designs')} is missing: nobody knows what the runs were for"
+                warnings.warn(lost, DamagedShardWarning, stacklevel=2)
+            table = schema("designs").empty_table()
+            return table if columns is None else table.select([*KEY, *columns])
+        table = self.table("designs", None, columns)
+        return table if columns is not None else table.sort_by([(name, "ascending") for name in ("planned_at", *KEY)])
+
     def in_flight(self, kind: str = "runs") -> pd.DataFrame:
         """Return the language models in flight (``runs``), or their ``curves`` or ``steps`` so far.
 
@@ -105,52 +134,76 @@ class Store:
         Raises:
             StoreError: no run, or more than one, has this prefix.
         """
-        matching = sorted(r for r in self.run_ids() if r.startswith(prefix))
-        if prefix in matching:  # the name of a branch begins with its parent's
-            matching = [prefix]
-        if len(matching) != 1:
-            some = ", ".join(matching[:4]) + (", ..." if len(matching) > 4 else "")
-            message = f"{len(matching)} runs begin with {prefix!r} ({some}): give more characters of the run_id"
-            if not matching:
-                message = f"no run in {self.layout.root} begins with {prefix!r}{nearest(prefix, self.run_ids())}"
-            raise StoreError(message)
-        frame = to_pandas("runs", self.table("runs", matching, None))
+        name = self.named(prefix, self.run_ids(), "run")
+        frame = to_pandas("runs", self.table("runs", [name], None))
+        if frame.empty:
+            raise StoreError(f"run {name} cannot be read: `grok store verify {self.layout.root}` says why")
         return frame.iloc[0]
 
+    def named(self, prefix: str, names: Collection[str], what: str) -> str:
+        """Return the one of ``names`` that begins with ``prefix``; ``what`` they are: ``run`` or ``design``.
+
+        Raises:
+            StoreError: none has this prefix, or more than one.
+        """
+        matching = sorted(name for name in names if name.startswith(prefix))
+        if prefix in matching:  # the name of a branch begins with its parent's
+            return prefix
+        if not matching:
+            raise StoreError(f"no {what} in {self.layout.root} begins with {prefix!r}{nearest(prefix, names)}")
+        if len(matching) > 1:
+            some = ", ".join(matching[:4]) + (", ..." if len(matching) > 4 else "")
+            raise StoreError(
+                f"{len(matching)} {what}s begin with {prefix!r} ({some}): give more characters of the {what}_id"
+            )
+        return matching[0]
+
     def table(self, kind: str, run_ids: Iterable[str] | None, columns: Sequence[str] | None) -> pa.Table:
-        """Return the Arrow table behind :meth:`runs`, :meth:`curves` and :meth:`steps`.
+        """Return the Arrow table behind :meth:`runs`, :meth:`curves`, :meth:`steps` and :meth:`designs`, by its key.
 
         Raises:
             StoreError: an unknown column.
         """
-        names = schema(kind).names
+        names, keys = schema(kind).names, KEYS[kind]
         if columns is not None:
-            keys = ["run_id"] if kind == "runs" else ["run_id", "step"]
             for column in columns:
                 if column not in names:
                     raise StoreError(f"{kind} has no column {column!r}{nearest(column, names)}")
             names = [name for name in names if name in {*columns, *keys}]
         wanted = None if run_ids is None else pa.array(sorted(set(run_ids)), pa.string())
         table = name_components(self._read(kind, wanted, names))
-        order = [("run_id", "ascending")] if kind == "runs" else [("run_id", "ascending"), ("step", "ascending")]
-        table = self._once(kind, table.sort_by(order), [key for key, _ in order])
+        first = [name for name in (*keys, "planned_at") if name in table.column_names]  # the row that was planned first
+        table = self._readable(kind, self._once(kind, table.sort_by([(name, "ascending") for name in first]), keys))
         return table if columns is None else table.select(list(dict.fromkeys([*keys, *columns])))
 
-    def _once(self, kind: str, table: pa.Table, keys: list[str]) -> pa.Table:
+    def _once(self, kind: str, table: pa.Table, keys: Sequence[str]) -> pa.Table:
         """Return the sorted table with every key once; a shard that was copied into the folder repeats its keys."""
         if table.num_rows < 2:
             return table
-        again = None
-        for key in keys:
-            column = table[key].combine_chunks()
-            equal = pc.equal(column[1:], column[:-1])
-            again = equal if again is None else pc.and_(again, equal)
+        again = repeats(table, keys)
         count = pc.sum(again).as_py()
         if not count:
             return table
         where = f"{self.layout.table(kind)}: {count} rows are copies of others"
         warnings.warn(f"{where} and are left out; the next writer quarantines the copies", DamagedShardWarning, 2)
         return table.filter(pa.concat_arrays([pa.array([True]), pc.invert(again)]))
+
+    def _readable(self, kind: str, table: pa.Table) -> pa.Table:
+        """Return ``table`` without texts that are not JSON of their column's type: null in curves, else without rows.
+
+        A row of runs or designs is left out whole, because without its settings it would pass for another one.
+        """
+        for name, (texts, reason) in odd_texts(kind, table).items():
+            odd = pc.fill_null(pc.is_in(table[name], value_set=texts), False)
+            where = f"{self.layout.table(kind)}: {name} of {pc.sum(odd).as_py()} rows is not as it was written"
+            left = "the values are left out" if kind == "curves" else "they are left out"
+            warnings.warn(f"{where} ({reason}); {left}, `grok store verify` names them", DamagedShardWarning, 3)
+            if kind != "curves":
+                table = table.filter(pc.invert(odd))
+            else:
+                values = pc.if_else(odd, pa.scalar(None, pa.string()), table[name])
+                table = table.set_column(table.column_names.index(name), table.schema.field(name), values)
+        return table
 
     def shards(self) -> Iterator[Shard]:
         """Yield every shard, upgraded to the current columns; damaged shards are left out with a warning."""
@@ -176,7 +229,7 @@ class Store:
 
     def _visible(self, kind: str) -> set[str]:
         """Return the names of the table's shards whose runs are committed."""
-        if kind == "runs" or unfinished_compaction(self.layout) is not None:
+        if kind in ("runs", "designs") or unfinished_compaction(self.layout) is not None:
             # During an unfinished compaction each table is complete, but the tables may
             # have different shards, so a missing runs shard does not mean an orphan.
             return self.layout.names(kind)

@@ -12,6 +12,7 @@ import shutil
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,13 +20,14 @@ import pyarrow as pa
 from grok.errors import StoreError
 from grok.files import remove_quietly
 from grok.store.compare import difference, traces
-from grok.store.conflicts import origin, record_conflict
+from grok.store.conflicts import origin, record_conflict, record_design_conflicts
 from grok.store.damage import ForeignFile, NotAShard, ShardDamaged
-from grok.store.layout import EMPTY, Layout, orphans, shard_names, strangers
+from grok.store.designs import keys_of, settled
+from grok.store.layout import EMPTY, Layout, list_tables, orphans, shard_names, strangers
 from grok.store.quarantine import Recovered, keep_copy, quarantine
 from grok.store.rows import Shard
-from grok.store.schema import KINDS
-from grok.store.shards import check_shard, ensure_readable, read_shard, read_whole, remove_runs
+from grok.store.schema import SHARDS, TABLES, schema
+from grok.store.shards import check_shard, ensure_readable, read_shard, read_whole, remove_runs, replace_table
 from grok.store.unfinished import LEFT, finish_compaction
 
 
@@ -37,7 +39,7 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
     """Repair the store and return the repairs.
 
     Finishes an interrupted compaction, moves damaged shards, orphans and copies to
-    quarantine, and empties ``tmp/``. The caller holds the lock.
+    quarantine, empties ``tmp/``, and adds ``designs/`` to a store that never had it. The caller holds the lock.
 
     Args:
         layout: the store.
@@ -50,14 +52,18 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
     """
     done = [Recovered(name, LEFT) for name in finish_compaction(layout)]
     survey = survey_tables(layout, thorough=thorough)
-    done += [quarantine(layout, name, reason) for name, reason in sorted(survey.damaged.items())]
+    done += [quarantine(layout, name, reason, of=of) for (of, name), reason in sorted(survey.damaged.items())]
     done += retire_orphans(layout)
     if thorough:
         for line in survey.foreign:
             warnings.warn(f"left alone {line}", ForeignFileWarning, stacklevel=2)
-        done += drop_copies(layout, {n: runs for n, runs in survey.run_ids.items() if n not in survey.damaged})
+        done += drop_copies(
+            layout, {n: runs for n, runs in survey.run_ids.items() if ("runs", n) not in survey.damaged}
+        )
+        done += drop_copied_designs(layout)
     _empty_tmp(layout)
     ensure_readable(layout)
+    list_tables(layout)
     return done
 
 
@@ -65,8 +71,8 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
 class Survey:
     """The files in the tables' folders, checked."""
 
-    damaged: dict[str, str]
-    """Damaged shards: name and reasons."""
+    damaged: dict[tuple[str, str], str]
+    """Damaged shards, by the table that they are counted by and name: the reasons."""
     foreign: list[str]
     """Files that are not shards of this store, one line each."""
     run_ids: dict[str, list[str]]
@@ -79,10 +85,10 @@ def survey_tables(layout: Layout, *, thorough: bool) -> Survey:
     Raises:
         StoreError: a shard has the columns of another version, or cannot be read at the moment.
     """
-    reasons: dict[str, list[str]] = defaultdict(list)
+    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
     run_ids: dict[str, list[str]] = {}
-    foreign = [f"{path}: not a parquet file" for kind in KINDS for path in strangers(layout.table(kind))]
-    for kind in KINDS:
+    foreign = [f"{path}: not a parquet file" for kind in TABLES for path in strangers(layout.table(kind))]
+    for of, kind in ((of, kind) for of, kinds in SHARDS.items() for kind in kinds):
         for name in sorted(shard_names(layout.table(kind))):
             path = layout.shard(kind, name)
             try:
@@ -93,24 +99,24 @@ def survey_tables(layout: Layout, *, thorough: bool) -> Survey:
                         f"{path} has the columns of another version: run `grok store migrate {layout.root}` first"
                     )
                 if name == EMPTY and read_shard(path, kind, ["run_id"]).num_rows:
-                    reasons[name].append(f"{kind}: it has rows, and its name belongs to the shard without rows")
+                    reasons[of, name].append(f"{kind}: it has rows, and its name belongs to the shard without rows")
             except ShardDamaged as damage:
                 if name == EMPTY:
                     remove_quietly(path)  # has no rows; it is made again
                 else:
-                    reasons[name].append(f"{kind}: {damage}")
+                    reasons[of, name].append(f"{kind}: {damage}")
                 continue
             except ForeignFile as stranger:
                 if name == EMPTY:  # the first commit would remove a file of this name
-                    reasons[name].append(f"{kind}: {stranger}")
+                    reasons[of, name].append(f"{kind}: {stranger}")
                 else:
                     foreign.append(f"{path}: {stranger}")
                 continue
             if kind == "runs" and name != EMPTY:
                 missing = [k for k in facts.partners if not os.path.lexists(layout.shard(k, name))]
-                reasons[name] += [f"its {k} are missing" for k in missing]
+                reasons[of, name] += [f"its {k} are missing" for k in missing]
                 run_ids[name] = facts.run_ids
-    return Survey({name: "; ".join(why) for name, why in reasons.items() if why}, foreign, run_ids)
+    return Survey({shard: "; ".join(why) for shard, why in reasons.items() if why}, foreign, run_ids)
 
 
 def retire_orphans(layout: Layout) -> list[Recovered]:
@@ -174,6 +180,55 @@ def drop_copies(layout: Layout, by_shard: Mapping[str, list[str]]) -> list[Recov
             keep_copy(layout, name, reason)
             remove_runs(layout, name, shards[name], set(runs))
             done.append(Recovered(name, reason, copy=True))
+    return done
+
+
+def drop_copied_designs(layout: Layout) -> list[Recovered]:
+    """Remove rows of designs that several shards hold from all but one; as :func:`drop_copies`."""
+    held = read_designs(layout)
+    whole = pa.concat_tables([schema("designs").empty_table(), *held.values()])
+    rows, unequal = settled(whole)
+    if rows.num_rows == whole.num_rows:
+        return []
+    record_design_conflicts(layout, unequal)
+    return place_designs(layout, held, rows)
+
+
+def read_designs(layout: Layout) -> dict[str, pa.Table]:
+    """Return the tables of all whole shards of designs by name. The caller holds the lock."""
+    held = {}
+    for name in sorted(layout.names("designs")):
+        with suppress(NotAShard):
+            held[name] = read_shard(layout.shard("designs", name), "designs")
+    return held
+
+
+def place_designs(layout: Layout, held: Mapping[str, pa.Table], rows: pa.Table) -> list[Recovered]:
+    """Give the shards these rows in place of their own of the same keys, each row in one shard; return the repairs.
+
+    Every shard is replaced by one rename, the largest first; ``quarantine/`` keeps a shard that loses rows. A kill in
+    between leaves rows that two shards hold, which the next writer drops. The caller holds the lock.
+    """
+    place = {key: at for at, key in enumerate(keys_of(rows))}
+    seen: set[tuple[str, ...]] = set()
+    done = []
+    for name, table in sorted(held.items(), key=lambda item: (-item[1].num_rows, item[0])):
+        keys = list(dict.fromkeys(key for key in keys_of(table) if key not in seen))
+        seen.update(keys)
+        if len(keys) < table.num_rows:
+            reason = f"{table.num_rows - len(keys)} of its rows are in other shards, too"
+            if not keys:
+                done.append(quarantine(layout, name, reason, copy=True, of="designs"))
+                continue
+            keep_copy(layout, name, reason, of="designs")
+            done.append(Recovered(name, reason, copy=True, of="designs"))
+        elif not place.keys() & set(keys):
+            continue
+        own = {key: at for at, key in reversed(list(enumerate(keys_of(table))))}
+        both = pa.concat_tables([t.replace_schema_metadata(schema("designs").metadata) for t in (table, rows)])
+        new = both.take([own[key] if key not in place else table.num_rows + place[key] for key in keys])
+        if not new.equals(table):
+            replace_table(layout, "designs", name, new)
     return done
 
 

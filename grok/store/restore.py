@@ -20,7 +20,7 @@ from grok.store.layout import Layout, read_marker, shard_names
 from grok.store.quarantine import Recovered
 from grok.store.reader import open_store
 from grok.store.rows import Shard, filter_runs
-from grok.store.schema import KINDS, schema
+from grok.store.schema import SHARDS, TABLES, schema
 from grok.store.shards import check_shard, partners, read_shard
 from grok.store.writer import StoreWriter
 from grok.untrusted import is_plain
@@ -34,6 +34,8 @@ class Restoration:
 
     runs: list[str] = field(default_factory=list)
     """Runs that were restored."""
+    designs: int = 0
+    """Number of rows of designs that were restored."""
     stored: int = 0
     """Number of runs in quarantine that the store already holds."""
     left: list[str] = field(default_factory=list)
@@ -67,6 +69,12 @@ def restore(path: str | Path) -> Restoration:
                 done.left.append(f"{file}: the points of {len(incomplete)} of its runs are missing")
             elif not report.conflicts:
                 _remove(writer.layout, file)
+        for file, rows in tables["designs"].items():
+            added, unequal = writer.merge_designs({str(file): rows})
+            done.designs += added
+            done.conflicts += unequal
+            if not unequal:
+                _remove(writer.layout, file)
         _remove_used_points(writer.layout, tables)
         for kind in POINTS:
             left = [file for file in tables[kind] if file.exists()]
@@ -76,10 +84,10 @@ def restore(path: str | Path) -> Restoration:
 
 def _whole_tables(layout: Layout, done: Restoration) -> dict[str, dict[Path, pa.Table]]:
     """Return the whole tables in quarantine by file."""
-    tables: dict[str, dict[Path, pa.Table]] = {kind: {} for kind in KINDS}
+    tables: dict[str, dict[Path, pa.Table]] = {kind: {} for kind in TABLES}
     for name in sorted(shard_names(layout.quarantine)):
         kind = name.partition("-")[0]
-        if kind not in KINDS:
+        if kind not in TABLES:
             continue
         file = layout.quarantine / f"{name}.parquet"
         try:
@@ -88,7 +96,7 @@ def _whole_tables(layout: Layout, done: Restoration) -> dict[str, dict[Path, pa.
         except NotAShard as problem:
             done.left.append(f"{file}: {problem}")
             continue
-        if kind == "runs" and not all(map(is_plain, table["run_id"].to_pylist())):
+        if kind in SHARDS and not all(map(is_plain, table["run_id"].to_pylist())):
             done.left.append(f"{file}: a run_id in it is not a plain name")
             continue
         tables[kind][file] = table

@@ -67,6 +67,19 @@ def filter_runs(table: pa.Table, run_ids: pa.Array) -> pa.Table:
     return table.filter(pc.is_in(table["run_id"], value_set=run_ids))
 
 
+def repeats(table: pa.Table, columns: Sequence[str]) -> pa.Array:
+    """Return for each row but the first whether these columns equal those of the row before it; null equals null."""
+    import pyarrow.compute as pc
+
+    same = pa.array([True] * (table.num_rows - 1), pa.bool_())
+    for name in columns:
+        column = table[name].combine_chunks()
+        one, before = column[1:], column[:-1]
+        equal = pc.fill_null(pc.equal(one, before), False)
+        same = pc.and_(same, pc.or_(equal, pc.and_(one.is_null(), before.is_null())))
+    return same
+
+
 def to_shard(rows: Sequence[Row]) -> Shard:
     """Return the tables of ``rows``.
 

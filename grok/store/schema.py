@@ -32,6 +32,19 @@ computes it from the curves).
 """
 
 KINDS: Final = ("runs", "curves", "steps")
+"""The tables of a shard of runs."""
+TABLES: Final = (*KINDS, "designs")
+"""All tables: ``designs`` has shards of its own, which are written when a plan is made."""
+SHARDS: Final = {"runs": KINDS, "designs": ("designs",)}
+"""The tables of a shard, by the table that a shard is counted by."""
+POINTS: Final = ("run_id", "step")
+KEYS: Final = {
+    "runs": ("run_id",),
+    "curves": POINTS,
+    "steps": POINTS,
+    "designs": ("design_id", "run_id", "role", "unit"),
+}
+"""The columns that no two rows of a table share."""
 VERSION_KEY: Final = b"grok.schema_version"
 KIND_KEY: Final = b"grok.table"
 PARTNERS_KEY: Final = b"grok.partners"
@@ -110,16 +123,36 @@ _CURVES: Final = (
     ("metrics", TEXT, False),
     ("sample", TEXT, False),
 )
+_DESIGNS: Final = (
+    ("design_id", TEXT, True),
+    ("kind", TEXT, True),
+    ("run_id", TEXT, True),
+    ("role", TEXT, True),
+    ("unit", TEXT, True),
+    ("parent_run_id", TEXT, False),
+    ("donor_run_id", TEXT, False),
+    ("redrawn", TEXT, False),
+    ("choice", TEXT, True),
+    ("choice_detail", TEXT, False),
+    ("from_step", INT, False),
+    ("line", TEXT, False),
+    ("origin", TEXT, True),
+    ("results_seen", FLAG, True),
+    ("planned_at", pa.timestamp("us"), True),
+    ("retired", TEXT, False),
+)
 
 
 @functools.cache
 def schema(kind: str) -> pa.Schema:
-    """Return the Arrow schema of table ``kind`` (one of ``KINDS``), its version in the metadata."""
+    """Return the Arrow schema of table ``kind`` (one of ``TABLES``), its version in the metadata."""
     if kind == "runs":
         settings = [(CONFIG + name, arrow_type(hint), False) for name, hint in config_columns().items()]
         columns = [*_RUNS, *settings, *_PROVENANCE]
     elif kind == "curves":
         columns = list(_CURVES)
+    elif kind == "designs":
+        columns = list(_DESIGNS)
     else:
         hints = typing.get_type_hints(StepPoint)
         columns = [("run_id", TEXT, True)]

@@ -6,12 +6,13 @@ Tests of other packages may import it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult
+from grok.store.designs import Design, Purpose, Purposes
 from grok.store.provenance import Provenance
 from grok.store.rows import Row
 from grok.streams import Stream
@@ -73,6 +74,16 @@ def example_point(trajectory_id: str, step: int) -> CurvePoint:
 def example_rows(seeds: Iterable[int], **keywords: Any) -> list[Row]:
     """Return :func:`example_row` for each seed."""
     return [example_row(seed, **keywords) for seed in seeds]
+
+
+def example_design(
+    run_ids: Sequence[str], *, kind: str = "sweep", parent: str | None = None, design_id: str | None = None
+) -> Design:
+    """Return a design of these runs: members with the seeds 0, 1, ..., or repeats of ``parent``."""
+    role, redrawn = ("member", None) if parent is None else ("child", ())
+    units = [{"seed": n} if parent is None else {"repeat": n} for n in range(len(run_ids))]
+    each = [Purpose(role=role, unit=unit, parent_run_id=parent, redrawn=redrawn, line=parent) for unit in units]
+    return Purposes(kind, each, design_id=design_id).named(run_ids)
 
 
 def failed(row: Row, error: str = "made up") -> Row:

@@ -14,9 +14,18 @@ import pyarrow.compute as pc
 
 from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
 from grok.store.conflicts import conflict_files
-from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, one_line, refuse_without_threads
+from grok.store.damage import (
+    ForeignFile,
+    NotAShard,
+    ShardDamaged,
+    json_columns,
+    odd_texts,
+    one_line,
+    refuse_without_threads,
+)
+from grok.store.designs import unsound
 from grok.store.layout import Layout, is_current, missing_tables, read_marker, shard_names, strangers
-from grok.store.schema import KINDS, schema
+from grok.store.schema import KEYS, TABLES, schema
 from grok.store.shards import check_shard, partners, read_shard
 from grok.store.unfinished import unfinished_compaction
 from grok.untrusted import read_json_object
@@ -32,12 +41,13 @@ def verify(path: str | Path) -> list[str]:
     """Return the problems of the store at ``path``, one line each; an empty list: every guarantee holds.
 
     Checked: every shard is whole and has all current columns; no orphans and no missing
-    partners; ``run_id`` is unique, and (``run_id``, ``step``); every point belongs to a
-    run; a completed run's row equals its curve's last point; runs of one trajectory and
-    numerics tag have equal bits, and so have a run and its trunk up to the switch; the records
-    of sweeps and searches can be read; no conflict is recorded. Not checked: checkpoints and kept
-    weights, which are compared with their own fingerprints when they are loaded (`grok store
-    verify` checks the checkpoints, too).
+    partners; the key of every table is unique; every point belongs to a run; what designs
+    say can be understood, and the parents, donors and lines that they name are stored or
+    planned; every JSON text is of its column's type; a completed run's row equals its
+    curve's last point; runs of one trajectory and numerics tag have equal bits, and so have a
+    run and its trunk up to the switch; the records of sweeps and searches can be read; no
+    conflict is recorded. Not checked: checkpoints and kept weights, which are compared with
+    their own fingerprints when they are loaded (`grok store verify` checks the checkpoints, too).
 
     A sweep may write to the store meanwhile: what it commits is not looked at.
 
@@ -52,15 +62,18 @@ def verify(path: str | Path) -> list[str]:
     if missing := missing_tables(layout):
         return [f"{path}: its folders {', '.join(missing)} are missing, and all rows in them"]
     for _ in range(LOOKS):
-        names = layout.names("runs")  # listed once: a sweep may commit while this goes on
-        problems = _problems(layout, names)
-        if not problems or names <= layout.names("runs"):  # else a sweep merged or replaced shards meanwhile
+        # listed once: a sweep may commit while this goes on; designs first, because they name runs that are stored
+        designs = layout.names("designs") if layout.table("designs").is_dir() else set()
+        names = layout.names("runs")
+        problems = _problems(layout, names, designs)
+        stayed = names <= layout.names("runs") and (not designs or designs <= layout.names("designs"))
+        if not problems or stayed:  # else a sweep merged or replaced shards meanwhile
             break
     return problems
 
 
-def _problems(layout: Layout, names: set[str]) -> list[str]:
-    """Return the problems of the runs in the shards ``names`` and of all files."""
+def _problems(layout: Layout, names: set[str], designs: set[str]) -> list[str]:
+    """Return the problems of the runs and designs in these shards and of all files."""
     unfinished = unfinished_compaction(layout)
     if unfinished is not None:
         time.sleep(MOMENT)
@@ -69,9 +82,11 @@ def _problems(layout: Layout, names: set[str]) -> list[str]:
     problems += _damage(layout)
     if unfinished is None:
         problems += _partners(layout, names)
-    tables = {kind: _read_raw(layout, kind, names) for kind in KINDS}
+    tables = {kind: _read_raw(layout, kind, designs if kind == "designs" else names) for kind in TABLES}
+    problems += _odd_texts(tables)
     problems += _uniqueness(tables)
     problems += _belonging(tables)
+    problems += _purposes(tables)
     points = traces(tables["runs"].select(list(FACTS)), tables["curves"])
     problems += _last_points(tables["runs"], points)
     problems += _disagreements(points)
@@ -81,7 +96,7 @@ def _problems(layout: Layout, names: set[str]) -> list[str]:
 
 
 def _damage(layout: Layout) -> Iterator[str]:
-    for kind in KINDS:
+    for kind in [kind for kind in TABLES if layout.table(kind).is_dir()]:
         for path in strangers(layout.table(kind)):
             yield f"{path}: not a parquet file; it is not read, but other readers of the folder may fail at it"
         for name in sorted(shard_names(layout.table(kind))):
@@ -139,9 +154,10 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
         "runs": [*dict.fromkeys([*FACTS, *MEASUREMENTS[:-1]])],
         "curves": ["run_id", "step", *MEASUREMENTS],
         "steps": ["run_id", "step"],
-    }[kind]
+        "designs": schema("designs").names,
+    }[kind] + list(json_columns(kind))
     tables = [pa.table({name: pa.array([], schema(kind).field(name).type) for name in needed})]
-    for name in sorted(names & layout.names(kind)):
+    for name in sorted(names & layout.names(kind)) if names else ():
         try:
             table = read_shard(layout.shard(kind, name), kind, needed)
         except (NotAShard, FileNotFoundError):
@@ -150,12 +166,20 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
+def _odd_texts(tables: dict[str, pa.Table]) -> Iterator[str]:
+    """Say which texts are not JSON of their column's type: readers leave them out."""
+    for kind, table in tables.items():
+        for name, (texts, reason) in odd_texts(kind, table).items():
+            for run_id in pc.unique(table.filter(pc.is_in(table[name], value_set=texts))["run_id"]).to_pylist():
+                yield f"{kind}: {name} of run {run_id} is not as it was written ({reason})"
+
+
 def _uniqueness(tables: dict[str, pa.Table]) -> Iterator[str]:
-    for kind, keys in (("runs", ["run_id"]), ("curves", ["run_id", "step"]), ("steps", ["run_id", "step"])):
-        counted = tables[kind].group_by(keys).aggregate([([], "count_all")])
+    for kind, keys in KEYS.items():
+        counted = tables[kind].group_by(list(keys)).aggregate([([], "count_all")])
         for row in counted.filter(pc.greater(counted["count_all"], 1)).to_pylist():
-            where = f"run {row['run_id']}" + (f", step {row['step']}" if "step" in row else "")
-            yield f"{kind}: {where} is stored {row['count_all']} times"
+            others = "".join(f", {name.removesuffix('_id')} {row[name]}" for name in keys if name != "run_id")
+            yield f"{kind}: run {row['run_id']}{others} is stored {row['count_all']} times"
 
 
 def _belonging(tables: dict[str, pa.Table]) -> Iterator[str]:
@@ -164,6 +188,17 @@ def _belonging(tables: dict[str, pa.Table]) -> Iterator[str]:
         run_ids = pc.unique(tables[kind]["run_id"])
         for run_id in run_ids.filter(pc.invert(pc.is_in(run_ids, value_set=known.combine_chunks()))).to_pylist():
             yield f"{kind}: points of run {run_id}, which has no row"
+
+
+def _purposes(tables: dict[str, pa.Table]) -> Iterator[str]:
+    designs = tables["designs"]
+    for row, why in unsound(designs).items():
+        yield f"designs: run {str(designs['run_id'][row])[:80]} of design {str(designs['design_id'][row])[:80]}: {why}"
+    known = pa.concat_arrays([tables["runs"]["run_id"].combine_chunks(), designs["run_id"].combine_chunks()])
+    for name in ("parent_run_id", "donor_run_id", "line"):
+        named = designs[name].unique().drop_null()
+        for run_id in named.filter(pc.invert(pc.is_in(named, value_set=known))).to_pylist():
+            yield f"designs: the {name} {run_id[:80]} is neither stored nor planned"
 
 
 def _last_points(runs: pa.Table, points: dict[str, Trace]) -> Iterator[str]:

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
-from grok.masking import without_secrets
-from grok.store.compact import SMALL, can_exchange, merge_shards
+from grok.masking import without_passwords, without_secrets
+from grok.store.compact import SMALL, can_exchange, merge_shards, own_shards, rows_of
 from grok.store.compare import Conflict, difference, traces
-from grok.store.conflicts import origin, record_conflict
+from grok.store.conflicts import origin, record_conflict, record_design_conflicts
 from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
+from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_retired
 from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.quarantine import Recovered, quarantine
-from grok.store.recovery import drop_copies, recover, retire_orphans
+from grok.store.reader import Store
+from grok.store.recovery import drop_copies, place_designs, read_designs, recover, retire_orphans
 from grok.store.rows import Row, Shard, to_shard
-from grok.store.shards import ensure_readable, read_shard, read_whole, remove_runs, write_shard
+from grok.store.schema import schema
+from grok.store.shards import (
+    FEW_ROWS,
+    ensure_readable,
+    read_shard,
+    read_whole,
+    remove_staged,
+    replace_table,
+    stage_removal,
+    write_shard,
+)
 from grok.store.unfinished import LEFT, finish_compaction
 from grok.untrusted import plain_name
 
@@ -124,15 +139,24 @@ class StoreWriter:
             # Orphans of a killed commit may have points of these runs, which would be there twice.
             report = CommitReport(recovered=retire_orphans(self.layout))
             accepted = self._accept(incoming, report)
-            failed_before = set(report.replaced)
-            if failed_before:
-                self._remove(failed_before)
-            fresh = report.written + report.replaced
-            if fresh:
-                write_shard(self.layout, unique(), accepted)
-                ensure_readable(self.layout)
-                self._merge_small_shards()
+            if report.written or report.replaced:
+                self._add(accepted, set(report.replaced))
         return report
+
+    def _add(self, accepted: Shard, failed_before: set[str]) -> None:
+        """Write a shard, then remove the failed rows that it replaces: no error or kill leaves a run without a row."""
+        removals = [
+            stage_removal(self.layout, name, self._read(name), gone)
+            for name, gone in self._by_shard(failed_before).items()
+        ]
+        write_shard(self.layout, unique(), accepted)
+        # The commit is on the disk: neither damage nor a full disk undoes it. A failed row that is left beside the
+        # new one is dropped by the next commit, claim or opening.
+        with suppress(NotAShard, OSError, StoreError):
+            for removal in removals:
+                remove_staged(removal)
+            ensure_readable(self.layout)
+            self._merge_small_shards()
 
     def _accept(self, incoming: Shard, report: CommitReport) -> Shard:
         """Sort the incoming runs into ``report``; return the shard of those that must be written."""
@@ -204,11 +228,6 @@ class StoreWriter:
                 "run the command again"
             ) from damage
 
-    def _remove(self, run_ids: set[str]) -> None:
-        """Remove runs from their shards."""
-        for name, gone in self._by_shard(run_ids).items():
-            remove_runs(self.layout, name, self._read(name), gone)
-
     def _merge_small_shards(self) -> None:
         """Merge small shards if there are many: they make reading slow."""
         small = self._index.small(SMALL)
@@ -216,9 +235,7 @@ class StoreWriter:
             return
         self._may_compact = can_exchange(self.layout)
         if self._may_compact:
-            # The commit is on the disk: neither damage nor a full disk undoes it.
-            with suppress(NotAShard, OSError):
-                merge_shards(self.layout, small)
+            merge_shards(self.layout, small)
 
     def claim(self, run_ids: Sequence[str], retry_failed: bool = False) -> Claim:
         """Lease the runs that this sweep may train now: not stored, and not leased by a living sweep.
@@ -263,6 +280,82 @@ class StoreWriter:
             write_json(path, content, self.layout.tmp)
         return path
 
+    def record_design(self, design: Design, seen: Collection[str] = (), origin: str = "planned") -> int:
+        """Write the rows of ``design`` that the store lacks, as one shard; return their number. Stored rows stay.
+
+        Args:
+            seen: the runs of whose condition and streams a result was stored when the plan was made.
+
+        Raises:
+            StoreError: the disk refuses, or a row is not sound.
+        """
+        table = design.table(seen, origin)
+        with self._writing("recording the design"):
+            stored = Store(self.layout).table("designs", table["run_id"].unique().to_pylist(), [])
+            known = set(keys_of(stored.filter(pc.equal(stored["design_id"], design.design_id))))
+            return self._add_designs(_lacking(table, known))
+
+    def merge_designs(self, tables: Mapping[str, pa.Table]) -> tuple[int, list[Conflict]]:
+        """Add the rows of ``tables`` (by where they are from); return the number of new rows, and the conflicts.
+
+        Of equal rows the one that was planned first stays, and it is retired if one of them is. Where their facts
+        differ, the stored row stays; if none is stored, none is added; ``conflicts/`` keeps all of them.
+        """
+        arriving = [_from(source, table) for source, table in tables.items() if table.num_rows]
+        if not arriving:
+            return 0, []
+        with self._writing("merging designs"):
+            held = read_designs(self.layout)
+            stored = pa.concat_tables([schema("designs").empty_table(), *held.values()])
+            keys = {key for table in arriving for key in keys_of(table)}
+            mine = stored.filter(pa.array([key in keys for key in keys_of(stored)], pa.bool_()))
+            rows, unequal = settled(pa.concat_tables([_from(str(self.layout.root), mine), *arriving]))
+            conflicts = record_design_conflicts(self.layout, unequal)
+            rows = _lacking(rows.drop_columns(["source"]), {tuple(one[0][name] for name in KEY) for one in unequal})
+            rows = rows.replace_schema_metadata(schema("designs").metadata)
+            fresh = _lacking(rows, set(keys_of(mine)))
+            self.recovered += place_designs(self.layout, held, rows)
+            return self._add_designs(fresh), conflicts
+
+    def retire_design(self, prefix: str, why: str) -> tuple[str, int]:
+        """Mark the one design whose ``design_id`` begins with ``prefix`` as abandoned; return its id and its new marks.
+
+        Its rows keep everything else they say, and rows that are marked already keep their text. Each shard with rows
+        of the design is replaced by one rename; after a kill in between the same call marks the others.
+
+        Raises:
+            StoreError: no design, or several, begin so, or ``why`` says nothing.
+        """
+        words = " ".join(without_passwords(why).split())
+        if not words or len(words) > LONGEST:
+            raise StoreError("retire: --why is empty or too long: say in a sentence why the design was abandoned")
+        with self._writing("retiring the design"):
+            store = Store(self.layout)
+            design_id = store.named(prefix, set(store.designs_table([])["design_id"].to_pylist()), "design")
+            marks = 0
+            for name, table in read_designs(self.layout).items():
+                mine = pc.and_(pc.equal(table["design_id"], design_id), table["retired"].is_null())
+                if count := pc.sum(mine).as_py():
+                    texts = pc.if_else(mine, words, table["retired"]).to_pylist()
+                    replace_table(self.layout, "designs", name, with_retired(table, texts))
+                    marks += count
+            return design_id, marks
+
+    def _add_designs(self, table: pa.Table) -> int:
+        """Write these rows as one shard; merge small shards if there are many. The caller holds the lock."""
+        if not table.num_rows:
+            return 0
+        replace_table(self.layout, "designs", unique(), table)
+        ensure_readable(self.layout)
+        if len(self.layout.names("designs")) >= SMALL and self._may_compact:
+            with suppress(NotAShard, OSError):  # the rows are on the disk: nothing undoes it
+                own = own_shards(self.layout, "designs")
+                small = [name for name in own if rows_of(self.layout, name, "designs") < FEW_ROWS]
+                self._may_compact = can_exchange(self.layout)
+                if self._may_compact and len(small) >= SMALL:
+                    merge_shards(self.layout, small, of="designs")
+        return int(table.num_rows)
+
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
         self._refuse_gone()
@@ -278,6 +371,17 @@ class StoreWriter:
     def _refuse_gone(self) -> None:
         if not self.layout.marker.is_file():
             raise StoreGone(self.layout.root)
+
+
+def _lacking(table: pa.Table, known: Collection[tuple[str, ...]]) -> pa.Table:
+    """Return the rows of designs whose keys are not known."""
+    return table.filter(pa.array([key not in known for key in keys_of(table)], pa.bool_())) if known else table
+
+
+def _from(source: str, table: pa.Table) -> pa.Table:
+    """Return rows of designs with a further column that says where they are from."""
+    column = pa.array([source] * table.num_rows, pa.string())
+    return table.replace_schema_metadata(None).append_column("source", column)
 
 
 class DamagedShard(Exception):

@@ -9,20 +9,24 @@ definitions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from analysis.observations import Observations
+from analysis.observations import CONDITION_SETTINGS, Observations
 from grok.arithmetic.outcome import event_times
-from grok.config import identify, load_config
+from grok.config import flatten, identify, load_config
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, StoreWriter
+from grok.store.designs import Design, Purpose
 from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
+from grok.store.schema import schema
 
 NUMERICS = "cpu/plain/float32/1 thread/torch 2.13.0"
 MACHINE = Provenance(
@@ -122,17 +126,203 @@ def row(truth: Truth) -> Row:
     return Row(result, config, identity, MACHINE)
 
 
-def simulate(truths: Sequence[Truth]) -> Observations:
-    """Return what a store of these runs would hold, without writing one."""
-    shard = to_shard([row(t) for t in truths])
+@dataclass
+class Planned:
+    """A design of simulated runs, as a command would write it. ``rows``: a run, or its id, and what it is for."""
+
+    kind: str
+    rows: list[tuple[Truth | str, Purpose]]
+
+
+def run_ids(truths: Sequence[Truth]) -> list[str]:
+    """Return the runs' ids."""
+    return [row(truth).result.run_id for truth in truths]
+
+
+def sweep(truths: Sequence[Truth], kind: str = "sweep", choice: str = "given") -> Planned:
+    """Return the design of a ``grok sweep`` over these runs."""
+    return Planned(kind, [(truth, Purpose(unit=_unit(truth.overrides), choice=choice)) for truth in truths])
+
+
+def branch(
+    parents: Mapping[int, Sequence[Truth]], truths: Sequence[Truth], choice: str, lines: Mapping[str, str] | None = None
+) -> Planned:
+    """Return the design of a ``grok branch``: children by the place of their parent in ``truths``."""
+    rows: list[tuple[Truth | str, Purpose]] = []
+    for place, children in parents.items():
+        (parent,) = run_ids([truths[place]])
+        line = (lines or {}).get(parent, parent)
+        unit = {"seed": truths[place].overrides.get("seed", 0)}
+        rows.append((truths[place], Purpose(role="parent", unit=unit, choice=choice, line=line)))
+        for child in children:
+            redrawn = redrawn_from(truths[place], child)
+            rows.append(
+                (
+                    child,
+                    Purpose(role="child", unit=unit, parent_run_id=parent, redrawn=redrawn, choice=choice, line=line),
+                )
+            )
+    return Planned("branch", rows)
+
+
+def redrawn_from(parent: Truth, child: Truth) -> tuple[str, ...]:
+    """Return the streams and layers whose seeds are not the parent's."""
+    mine, theirs = (load_config(nested(truth.overrides)) for truth in (child, parent))
+    streams = [
+        s for s in ("split", "init", "order") if getattr(mine.stream_seeds(), s) != getattr(theirs.stream_seeds(), s)
+    ]
+    layers = set(mine.seeds.layers.items()) - set(theirs.seeds.layers.items())
+    return (*streams, *(f"layers.{name}" for name, _ in layers))
+
+
+def repeat(own: Truth, repeats: Sequence[Truth], change: str = "ulp", choice: str = "drawn") -> Planned:
+    """Return the design of a ``grok repeat`` of one run; ``change`` is the kind of repeat."""
+    (parent,) = run_ids([own])
+    unit = {"kind": change, "of": "control" if choice == "drawn" else "candidate", "seed": own.overrides.get("seed", 0)}
+    rows: list[tuple[Truth | str, Purpose]] = [
+        (own, Purpose(role="control" if choice == "drawn" else "candidate", unit={"seed": unit["seed"]}, choice=choice))
+    ]
+    for count, truth in enumerate(repeats):
+        redrawn = redrawn_from(own, truth)
+        rows.append(
+            (
+                truth,
+                Purpose(
+                    role="child", unit={**unit, "repeat": count}, parent_run_id=parent, redrawn=redrawn, choice=choice
+                ),
+            )
+        )
+    return Planned("repeat", rows)
+
+
+def usual(truths: Sequence[Truth]) -> list[Planned]:
+    """Return the designs that commands would write for these runs, if nothing else is said of them.
+
+    Runs with exchanged layers and a perturbation are of ``grok layers``; perturbed runs of two typed streams are cells
+    of a cross; other perturbed runs and replicates are repeats of controls; all others are members of one sweep.
+    """
+    members, cells, repeats, exchanged = [], [], [], []
+    for truth in truths:
+        given = truth.overrides
+        kicked = bool(given.get("perturb.ulps"))
+        typed = [name for name in ("seeds.split", "seeds.init", "seeds.order") if name in given]
+        kind = members
+        if kicked and "seeds.layers" in given:
+            kind = exchanged
+        elif kicked and len(typed) >= 2 and "seed" not in given:
+            kind = cells
+        elif kicked or given.get("replicate"):
+            kind = repeats
+        kind.append(truth)
+    designs = [sweep(members)] if members else []
+    if cells:
+        units = [{**_unit(t.overrides), "repeat": t.overrides.get("seeds.perturb", 0)} for t in cells]
+        designs.append(
+            Planned("crossed", [(t, Purpose(role="cell", unit=u)) for t, u in zip(cells, units, strict=True)])
+        )
+    own = {_bare(truth.overrides): truth for truth in members}
+    by_own: dict[int, list[Truth]] = {}
+    for truth in repeats:
+        parent = own.get(_bare(truth.overrides))
+        if parent is None:
+            unit = {"kind": "ulp", "repeat": truth.overrides.get("seeds.perturb", 0), **_unit(truth.overrides)}
+            designs.append(Planned("repeat", [(truth, Purpose(role="child", unit=unit, redrawn=()))]))
+        else:
+            by_own.setdefault(id(parent), []).append(truth)
+    for parent in own.values():
+        its = by_own.get(id(parent), [])
+        kicked = [truth for truth in its if truth.overrides.get("perturb.ulps")]
+        designs += [repeat(parent, kicked)] if kicked else []
+        again = [truth for truth in its if not truth.overrides.get("perturb.ulps")]
+        designs += [repeat(parent, again, "again")] if again else []
+    return designs + transplanted(exchanged, members)
+
+
+def transplanted(truths: Sequence[Truth], stored: Sequence[Truth] = (), donor: int | None = None) -> list[Planned]:
+    """Return a ``grok layers`` design for each recipient and donor; ``donor``: its master seed, if it was typed."""
+    designs = []
+    by_recipient: dict[int, list[Truth]] = {}
+    for truth in truths:
+        by_recipient.setdefault(truth.overrides.get("seed", 0), []).append(truth)
+    for recipient, mine in by_recipient.items():
+        seeds = sorted({seed for truth in mine for seed in truth.overrides["seeds.layers"].values()})
+        for init in seeds:
+            whose = {"donor_init": init} if donor is None else {"donor": donor}
+            rows: list[tuple[Truth | str, Purpose]] = [
+                (truth, Purpose(role="recipient", unit={"recipient": recipient}, choice="named"))
+                for truth in stored
+                if _bare(truth.overrides) in {_bare(t.overrides, "seeds.layers") for t in mine}
+            ]
+            for truth in mine:
+                layers = truth.overrides["seeds.layers"]
+                if layers and set(layers.values()) != {init}:
+                    continue
+                unit = {"recipient": recipient, **whose, "exchanged": sorted(layers), "streams": []}
+                unit["repeat"] = truth.overrides.get("seeds.perturb", 0)
+                rows.append((truth, Purpose(role="cell", unit=unit)))
+            designs.append(Planned("layers", rows))
+    return designs
+
+
+def _unit(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the seeds that a command asks for, as they are typed."""
+    typed = {name.removeprefix("seeds."): value for name, value in overrides.items() if name.startswith("seeds.")}
+    layers = typed.pop("layers", {})
+    typed.pop("perturb", None)
+    return {"seed": overrides.get("seed", 0), **typed, **{f"layers.{name}": seed for name, seed in layers.items()}}
+
+
+def _bare(overrides: Mapping[str, Any], *without: str) -> str:
+    left_out = {"perturb.ulps", "seeds.perturb", "replicate", "numerics.path", *without}
+    return str(sorted((name, value) for name, value in overrides.items() if name not in left_out))
+
+
+def plans(rows: Sequence[Row], planned: Sequence[Planned]) -> Iterator[tuple[Design, set[str]]]:
+    """Yield the designs, and which of their runs had results: an earlier plan has their condition and streams."""
+    places = {}
+    for stored in rows:
+        settings, seeds = flatten(stored.config), stored.config.stream_seeds()
+        kicked = seeds.perturb if settings["perturb.ulps"] else None
+        where = [settings.get(name) for name in (*CONDITION_SETTINGS, "perturb.ulps", "seeds.layers")]
+        places[stored.result.run_id] = str((where, seeds.split, seeds.init, seeds.order, kicked))
+    known: set[str] = set()
+    for plan in planned:
+        named = [(run if isinstance(run, str) else row(run).result.run_id, purpose) for run, purpose in plan.rows]
+        yield Design(plan.kind, tuple(named)), {run for run, _ in named if places.get(run) in known}
+        known |= {places[run] for run, _ in named if run in places}
+
+
+def simulate(truths: Sequence[Truth], *designs: Planned) -> Observations:
+    """Return what a store of these runs would hold, without writing one.
+
+    ``designs``: what the runs were for, in the order of planning. The first plan is that of the runs that none names.
+    """
+    rows = [row(t) for t in truths]
+    shard = to_shard(rows)
     runs, curves, steps = (to_pandas(kind, shard.table(kind)) for kind in ("runs", "curves", "steps"))
-    return Observations(runs, curves, steps, path=Path("simulated"))
+    start, minute = datetime(2026, 1, 1), timedelta(minutes=1)
+    planned = [*usual(unnamed(truths, designs)), *designs]
+    tables = [
+        design.table(seen, planned_at=start + n * minute) for n, (design, seen) in enumerate(plans(rows, planned))
+    ]
+    table = pa.concat_tables([schema("designs").empty_table(), *tables])
+    return Observations(runs, curves, steps, path=Path("simulated"), designs=to_pandas("designs", table))
 
 
-def write(truths: Sequence[Truth], path: Path) -> Path:
-    """Write a store of simulated runs."""
+def unnamed(truths: Sequence[Truth], designs: Sequence[Planned]) -> list[Truth]:
+    """Return the runs that no design has in a role of its own; a parent or candidate has another purpose, too."""
+    beside = ("parent", "candidate", "control", "recipient", "donor")
+    named = {id(run) for design in designs for run, purpose in design.rows if purpose.role not in beside}
+    return [truth for truth in truths if id(truth) not in named]
+
+
+def write(truths: Sequence[Truth], path: Path, *designs: Planned) -> Path:
+    """Write a store of simulated runs and their designs."""
+    rows = [row(t) for t in truths]
     with StoreWriter(path) as writer:
-        writer.commit([row(t) for t in truths])
+        for design, seen in plans(rows, [*usual(unnamed(truths, designs)), *designs]):
+            writer.record_design(design, seen)
+        writer.commit(rows)
     return path
 
 

@@ -8,25 +8,28 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from analysis.observations import Observations
+from analysis.populations import populations
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.offspring import likeness, related_share, slope
-from analysis.studies import ask
-from analysis.studies.branching import first_ancestors, pairs
-from analysis.studies.repeats import kinds
-from grok.streams import derive_seed, drawn_parents, redrawn_seeds
-from tests.analysis.simulate import Truth, row, simulate
+from analysis.studies import QUESTIONS, Missing, ask
+from analysis.studies.branching import Branching, pairs
+from grok.streams import derive_seed
+from tests.analysis.simulate import Planned, Truth, branch, run_ids, simulate, sweep
 
 STREAMS = ("split", "init", "order")
 
 
-def ids(truths: Sequence[Truth]) -> list[str]:
-    return [row(truth).result.run_id for truth in truths]
-
-
-def branch_record(options: list[str], planned: Sequence[Truth]) -> dict[str, object]:
-    """Return the record of a ``grok branch`` command and the runs that it planned."""
-    runs = [{"run_id": run} for run in ids(planned)]
-    return {"argv": ["python", "-m", "sweeps.branch", *options], "config": {"runs": runs}}
+def related(truths: Sequence[Truth], best: Sequence[int] = ()) -> list[Planned]:
+    """Return the ``grok branch`` designs by which the runs that keep a master seed are its children."""
+    own = {t.overrides["seed"]: n for n, t in enumerate(truths) if not any("seeds." in name for name in t.overrides)}
+    children: dict[int, list[Truth]] = {}
+    for truth in truths:
+        if any("seeds." in name for name in truth.overrides):
+            children.setdefault(own[truth.overrides["seed"]], []).append(truth)
+    chosen = {n: its for n, its in children.items() if truths[n].overrides["seed"] in best}
+    others = {n: its for n, its in children.items() if n not in chosen}
+    return [branch(chosen, truths, "best"), branch(others, truths, "drawn")]
 
 
 def branched(
@@ -62,190 +65,99 @@ def branched(
     return truths
 
 
-def test_each_child_belongs_to_the_parent_whose_streams_it_keeps() -> None:
-    observations = simulate(branched(np.random.default_rng(0), 4, 2, {"all": 0.1}))
-    related = pairs(observations)
-    assert len(related) == 4 * 6 * 2 and related["child"].is_unique
+def test_each_child_belongs_to_the_parent_that_its_design_names() -> None:
+    truths = branched(np.random.default_rng(0), 4, 2, {"all": 0.1})
+    observations = simulate(truths, *related(truths))
+    found = pairs(observations)
+    assert len(found) == 4 * 6 * 2 and found["child"].is_unique
     seeds = observations.arithmetic["seed"]
-    assert (seeds[related["child"]].to_numpy() == seeds[related["parent"]].to_numpy()).all()
-    assert related["redrawn"].value_counts().eq(8).all() and related["generation"].eq(1).all()
+    assert (seeds[found["child"]].to_numpy() == seeds[found["parent"]].to_numpy()).all()
+    assert found["redrawn"].value_counts().eq(8).all() and found["generation"].eq(1).all()
+    assert pairs(simulate(truths)).empty, "equal seeds alone make no family"
 
 
-def test_children_of_a_child_are_a_second_generation() -> None:
-    shared = {"train.steps": 3000, "eval.every": 500}
-    truths = [
-        Truth({"seed": 5, **shared}, 6000),
-        Truth({"seed": 5, "seeds.order": 11, **shared}, 2000),
-        Truth({"seed": 5, "seeds.order": 11, "seeds.init": 12, **shared}, 2500),
-        Truth({"seed": 5, "seeds.order": 13, **shared}, 2600),
-    ]
-    related = pairs(simulate(truths))
-    # the third run keeps the split of seed 5, too: the nearer parent is the one it shares two streams with
-    assert sorted(zip(related["redrawn"], related["generation"], strict=True)) == [
-        (("init",), 2), (("order",), 1), (("order",), 1)
-    ]  # fmt: skip
-
-
-def test_children_of_a_named_parent_are_not_each_others() -> None:
-    """The parent's streams are typed one by one, so it is no random seed; two of its children share two streams."""
-    shared = {"train.steps": 3000, "eval.every": 500}
-    streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
-    parent = Truth({"seed": 0, **streams, **shared}, 2000)
-    children = [Truth({"seed": 0, **streams, "seeds.split": 30 + k, **shared}, 2500 + k) for k in range(6)]
-    grandchildren = [
-        Truth({"seed": 0, **streams, "seeds.split": 30, "seeds.order": 40 + k, **shared}, 2600 + k) for k in range(5)
-    ]
-    census = [Truth({"seed": s, **shared}, 2000 if s == 7 else 9000 + s) for s in range(30)]
-    observations = simulate([parent, *children, *grandchildren, *census])
-    named = {truth.time: row(truth).result.run_id for truth in [parent, *children, *grandchildren]}
-
-    observations.sweeps = [
-        branch_record(["--store", "s", "--parents", named[parent.time][:12]], children),
-        branch_record(["--store", "s", f"--parents={named[children[0].time][:12]}"], grandchildren),
-    ]
-    related = pairs(observations).set_index("child")["parent"].to_dict()
-    assert related == {
-        **{named[t.time]: named[parent.time] for t in children},
-        **{named[t.time]: named[children[0].time] for t in grandchildren},
-    }
-    shares = ask("branching", observations).tables[0].frame
-    assert shares["parents"].tolist() == ["1 named", "1 descended"] and shares["lines"].tolist() == [1, 1]
-    assert shares["super"].tolist() == ["6 of 6", "5 of 5"]
-    assert shares["of these parents"].tolist() == ["100% (54 to 100)", "100% (48 to 100)"]
-    repeats = {kind.name: [(u.own, sorted(u.repeats)) for u in kind.candidates] for kind in kinds(observations)}
-    assert repeats["init + order"] == [(named[parent.time], sorted(named[t.time] for t in children))]
-    assert repeats["split + init"] == [(named[children[0].time], sorted(named[t.time] for t in grandchildren))]
-    assert "init" not in repeats, "the children's children were chosen by the outcome of a child"
-
-
-def test_parents_with_a_common_ancestor_are_one_line() -> None:
+def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
     """Three children are parents in their turn: for all such parents they are one draw, not three."""
     shared = {"train.steps": 3000, "eval.every": 500}
     streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
     parent = Truth({"seed": 0, **streams, **shared}, 2000)
-    children = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **shared}, 2001 + k) for k in range(3)]
+    children = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **shared}, 2001 + k) for k in range(4)]
     late = itertools.count(9000)
-    grandchildren = [
-        Truth({"seed": 0, **streams, "seeds.order": 30 + k, "seeds.split": 100 * k + i, **shared},
-              2100 + 10 * k + i if i < 2 else next(late))
-        for k in range(3) for i in range(4)
-    ]  # fmt: skip
-    census = [Truth({"seed": s, **shared}, 20_000 + s) for s in range(30)]
-    observations = simulate([parent, *children, *grandchildren, *census])
-    run = {truth.time: row(truth).result.run_id for truth in [parent, *children, *grandchildren]}
-
-    observations.sweeps = [
-        branch_record(["--parents", ",".join(ids([parent]))], children),
-        branch_record(["--parents", ",".join(ids(children))], grandchildren),
-    ]
-    assert set(first_ancestors(observations).values()) == {run[parent.time]}
-    shares = ask("branching", observations).tables[0].frame
-    assert shares["parents"].tolist() == ["3 descended"] and shares["lines"].tolist() == [1]
-    assert shares["super"].tolist() == ["6 of 12"]
-    assert shares["of these parents"].tolist() == ["50% (21 to 79)"]
-    assert shares["of all such parents"].tolist() == ["50% (0 to 100)"]
-    study = ask("repeatability", observations)
-    test = next(t for t in study.tests if t.kind.name == "init + order")
-    assert len(test.kind.candidates) == 3 and test.result.mean is None
-    assert any("The candidates share streams" in finding.text for finding in study.findings)
-
-
-def test_siblings_that_share_what_their_children_keep_have_their_own_children() -> None:
-    """The children's new seeds follow from the trajectory of their own parent."""
-    shared = {"train.steps": 3000, "eval.every": 500}
-    streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
-    parent = Truth({"seed": 0, **streams, **shared}, 9000)
-    siblings = [Truth({"seed": 0, **streams, "seeds.split": 30 + k, **shared}, 2001 + k) for k in range(2)]
-    children = [
-        [
-            Truth({"seed": 0, **streams, "seeds.split": new["split"], **shared}, 2100 + 10 * k + count)
-            for count in range(4)
-            for new in [redrawn_seeds(row(sibling).identity.trajectory_id, "split", count)]
+    grandchildren = {
+        1 + k: [
+            Truth(
+                {"seed": 0, **streams, "seeds.order": 30 + k, "seeds.split": 100 * k + i, **shared},
+                2100 + 10 * k + i if i < 2 else next(late),
+            )
+            for i in range(4)
         ]
-        for k, sibling in enumerate(siblings)
-    ]
+        for k in range(3)
+    }
     census = [Truth({"seed": s, **shared}, 20_000 + s) for s in range(30)]
-    observations = simulate([parent, *siblings, *children[0], *children[1], *census])
+    truths = [parent, *children, *itertools.chain(*grandchildren.values()), *census]
+    (first,) = run_ids([parent])
+    lines = dict.fromkeys(run_ids(children), first)
+    designs = [branch({0: children}, truths, "named"), branch(grandchildren, truths, "named", lines)]
+    observations = simulate(truths, *designs)
+    study = ask("branching", observations)
+    shares = study.tables[0].frame
+    assert shares["parents"].tolist() == ["3 descended", "1 named"] and shares["lines"].tolist() == [1, 1]
+    assert shares["super"].tolist() == ["6 of 12", "4 of 4"]
+    assert shares["of these parents"].tolist()[0] == "50% (21 to 79)"
+    assert shares["of all such parents"].tolist()[0] == "50% (0 to 100)"
+    assert {f.rows["line"].unique().tolist()[0] for f in study.families} == {first}
+    tests = {test.kind.name: test for test in ask("repeatability", observations).tests}
+    assert len(tests["split + init"].kind.candidates) == 1 and "init" not in tests
+    test = tests["init + order"]
+    assert len(test.kind.candidates) == 3 and test.result.mean is None
+    assert {unit.line for unit in test.kind.candidates} == {first}
 
-    observations.sweeps = [
-        branch_record(["--parents", ",".join(ids([parent]))], siblings),
-        branch_record(["--parents", ",".join(ids(siblings))], [*children[0], *children[1]]),
-    ]
-    related = pairs(observations).groupby("parent")["child"].apply(set).to_dict()
-    families = {own: set(ids(its)) for own, its in zip(ids(siblings), children, strict=True)}
-    assert related == {ids([parent])[0]: set(ids(siblings)), **families}
-    (kind,) = (kind for kind in kinds(observations) if kind.name == "init + order")
-    assert {str(unit.own): set(unit.repeats) for unit in kind.candidates} == families
-    assert {unit.line for unit in kind.candidates} == set(ids([parent]))
 
-
-def test_a_best_parent_that_is_named_later_keeps_its_first_children_apart() -> None:
-    """It was picked in this census; a parent that is no random seed of the store was chosen by other results."""
+def test_a_child_counts_in_every_class_by_which_a_design_asked_for_it() -> None:
+    """A best parent that is super is named later: it does not leave its class, and its new children do not enter it."""
     shared = {"train.steps": 3000, "eval.every": 500}
     census = [Truth({"seed": s, **shared}, 1800 if s == 7 else 9000 + s) for s in range(30)]
     first = [Truth({"seed": 7, "seeds.order": 40 + k, **shared}, 8000 + k) for k in range(4)]
     later = [Truth({"seed": 7, "seeds.order": 50 + k, **shared}, 2000 + k) for k in range(5)]
-    observations = simulate([*census, *first, *later])
-
-    (named,) = ids([census[7]])
-    observations.sweeps = [
-        branch_record(["--best", "1", "--at", "1500"], first),
-        branch_record(["--parents", named], later),
-    ]
-    shares = ask("branching", observations).tables[0].frame.set_index("parents")["super"]
+    truths = [*census, *first, *later]
+    apart = simulate(truths, branch({7: first}, truths, "best"), branch({7: later}, truths, "named"))
+    shares = ask("branching", apart).tables[0].frame.set_index("parents")["super"]
     assert shares.to_dict() == {"1 best": "0 of 4", "1 picked": "5 of 5"}
+    for designs in (("named", "drawn"), ("drawn", "named")):
+        both = simulate(truths, *(branch({7: [*first, *later]}, truths, choice) for choice in designs))
+        study = ask("branching", both)
+        shares = study.tables[0].frame.set_index("parents")["super"]
+        assert shares.to_dict() == {"1 random": "5 of 9", "1 picked": "5 of 9"}
+        assert study.scope.startswith("9 children of 1 parents")
 
 
-@pytest.mark.parametrize("whose", ["best", "random"])
-def test_a_parent_that_is_super_stays_in_its_class_whoever_trained_its_children(whose: str) -> None:
-    """Before the census command went on, `--parents` had planned the super parent's children, who then were picked."""
-    shared = {"train.steps": 3000, "eval.every": 500}
-    place = drawn_parents(0, 29, 1)[0]
-    drawn = place + (place >= 7)  # a random parent is drawn among the others
-    own = 7 if whose == "best" else drawn
-    census = [Truth({"seed": s, **shared}, 2500 if s == 7 else 2600 if s == own else 9000 + s) for s in range(30)]
-    related = {
-        parent: [
-            Truth({"seed": parent, f"seeds.{stream}": seed, **shared}, 8000 + 10 * n + count)
-            for n, stream in enumerate(STREAMS)
-            for count in range(4)
-            for seed in redrawn_seeds(row(census[parent]).identity.trajectory_id, stream, count).values()
-        ]
-        for parent in (7, drawn)
-    }
-    single = ["--redraw", "split,init,order", "--times", "4"]
-    (other,) = {7, drawn} - {own}
-    choice = ["--best", "1", "--random", "1", "--at", "1500", *single]
-    # without --seeds nobody knows among which seeds that command chose: the best of today may not have been there
-    for among, classes in ((["--seeds", "0:30"], {"1 best", "1 random"}), ([], {"1 picked"})):
-        observations = simulate([*census, *related[7], *related[drawn]])
-        observations.sweeps = [
-            branch_record(["--parents", ids([census[own]])[0], *single], related[own]),
-            branch_record([*among, *choice], related[other]),
-        ]
-        shares = ask("branching", observations).tables[0].frame
-        assert classes <= set(shares["parents"]) and len(set(shares["parents"])) == 2
-        assert shares["super"].str.endswith(" of 4").all()
+@pytest.mark.parametrize("lost", ["all", "children"])
+def test_children_without_rows_are_in_no_class_and_are_said(lost: str) -> None:
+    truths = branched(np.random.default_rng(4), 8, 2, {"all": 0.1}, census=16)
+    whole = simulate(truths, *related(truths, best=(0, 1)))
+    rows = whole.designs if lost == "all" else whole.designs[whole.designs["kind"] == "branch"]
+    children = whole.designs.loc[whole.designs["role"] == "child", "run_id"]
+    dropped = rows.index if lost == "all" else rows.index[rows["run_id"].isin(children[:12])]
+    left = Observations(whole.all_runs, whole.curves, designs=whole.designs.drop(index=dropped))
+    answer = next(q for q in QUESTIONS if q.name == "branching").ask(left)
+    if lost == "all":
+        assert isinstance(answer, Missing)
+        assert f"What {len(truths)} runs were for is unknown" in answer.needs
+        assert not populations(left).every
+    else:
+        assert isinstance(answer, Branching)
+        assert sum(len(f.rows) for f in answer.families) == len(children) - 12
+        assert any("What 12 runs were for is unknown" in note for note in answer.notes)
 
 
-@pytest.mark.parametrize("later", [{"replicate": 7}, {"train.steps": 6000}], ids=["repeated", "longer"])
-def test_a_parent_is_found_where_another_run_of_its_trajectory_stands_for_it(later: dict[str, object]) -> None:
-    """A parent is repeated, say on another product path, or extended: its children stay its children."""
-    shared = {"train.steps": 3000, "eval.every": 500}
-    streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
-    parents = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **shared}, 2000 + k) for k in range(4)]
-    children = [
-        Truth({"seed": 0, **streams, "seeds.order": 30 + k, "seeds.split": 40 + 10 * k + i, **shared}, 2500)
-        for k in range(4) for i in range(4)
-    ]  # fmt: skip
-    repeats = [Truth({**truth.overrides, **later}, truth.time) for truth in parents]
-    observations = simulate([*repeats, *parents, *children])
-    runs = [{"run_id": row(truth).result.run_id} for truth in children]
-    named = ",".join(row(truth).result.run_id for truth in parents)
-    observations.sweeps = [{"argv": ["python", "-m", "sweeps.branch", "--parents", named], "config": {"runs": runs}}]
-    found = observations.arithmetic.loc[pairs(observations).set_index("child")["parent"], "seed_order"]
-    theirs = observations.arithmetic.loc[pairs(observations)["child"], "seed_order"]
-    assert len(found) == 16 and found.tolist() == theirs.tolist()
+def test_children_planned_without_a_design_are_counted_apart_with_the_words_that_declare_them() -> None:
+    truths = branched(np.random.default_rng(4), 8, 1, {"all": 0.1}, census=16)
+    children = [t for t in truths if any("seeds." in name for name in t.overrides)]
+    answer = next(q for q in QUESTIONS if q.name == "branching").ask(
+        simulate(truths, sweep(children, choice="unstated"))
+    )
+    assert isinstance(answer, Missing)
+    assert f"How {len(children)} runs were chosen is unstated" in answer.needs and "design=Purposes" in answer.needs
 
 
 def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
@@ -259,10 +171,12 @@ def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
     ]
     two = [Truth({"seed": 3, "seeds.layers": {"head": 50 + k, "blocks.0": 60 + k}, **shared}, 7000) for k in range(4)]
     moved = [Truth({"seed": 3, "seeds.layers": {"head": init[k]}, **shared}, 2000) for k in (5, 6)]
-    store = with_sweep([*parents, *children, *two, *moved])
-    related = pairs(store)
-    assert related["redrawn"].value_counts().to_dict() == {("layers.head",): 6, ("layers.blocks.0", "layers.head"): 4}
-    assert related["generation"].eq(1).all()
+    truths = [*parents, *children, *two, *moved]
+    families = {3: [*children[:3], *two], 4: children[3:]}
+    store = simulate(truths, branch(families, truths, "drawn"))
+    found = pairs(store)
+    assert found["redrawn"].value_counts().to_dict() == {("layers.head",): 6, ("layers.blocks.0", "layers.head"): 4}
+    assert found["generation"].eq(1).all()
     study = ask("branching", store)
     head, both = study.families[::-1]
     assert (head.name, len(head.rows)) == ("layers.head", 6) and head.rows["super"].all()
@@ -274,7 +188,7 @@ def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
 
 def test_what_a_pair_carries_is_recovered() -> None:
     variance = {"init": 0.02, "split+init": 0.05, "order": 0.01, "all": 0.02}
-    study = ask("branching", with_sweep(branched(np.random.default_rng(3), 30, 3, variance)))
+    study = ask("branching", with_designs(branched(np.random.default_rng(3), 30, 3, variance)))
     truth = {("order",): 0.7, ("init",): 0.1, ("split",): 0.3, ("split", "order"): 0.2, ("init", "order"): 0.0}
     for redrawn, share in truth.items():
         found = study.slopes[redrawn]
@@ -283,7 +197,9 @@ def test_what_a_pair_carries_is_recovered() -> None:
 
 def test_the_slope_over_random_parents_alone_is_beside_that_over_all() -> None:
     """The best are chosen by an early loss, which may tell more about the kept streams than the outcome does."""
-    study = ask("branching", with_sweep(branched(np.random.default_rng(3), 16, 2, {"init": 0.05, "all": 0.02})))
+    study = ask(
+        "branching", with_designs(branched(np.random.default_rng(3), 16, 2, {"init": 0.05, "all": 0.02}), (0, 1, 2))
+    )
     table = next(table for table in study.tables if table.name == "branching_slopes").frame.set_index("redrawn")
     order = next(family.rows for family in study.families if family.redrawn == ("order",))
     drawn = order[order["kind"] == "random"]
@@ -293,17 +209,8 @@ def test_the_slope_over_random_parents_alone_is_beside_that_over_all() -> None:
     assert table.loc["order", "random parents alone"] == alone.plain(2) != table.loc["order", "handed on"]
 
 
-def with_sweep(truths: list[Truth]):  # type: ignore[no-untyped-def]
-    observations = simulate(truths)
-    observations.sweeps = [{"argv": ["python", "-m", "sweeps.branch", "--best", "3", "--at", "1500"]}]
-    return observations
-
-
-def test_the_best_by_early_loss_are_told_from_random_parents() -> None:
-    truths = branched(np.random.default_rng(4), 8, 2, {"split+init": 0.05, "all": 0.01}, census=16)
-    study = ask("branching", with_sweep(truths))
-    kinds = study.families[0].rows.groupby("kind")["parent"].nunique()
-    assert set(kinds.index) <= {"best", "random"} and kinds.sum() == 8
+def with_designs(truths: list[Truth], best: Sequence[int] = ()) -> Observations:
+    return simulate(truths, *related(truths, best))
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["random parents", "extreme parents"])

@@ -145,6 +145,17 @@ def test_no_result_names_a_folder_of_the_machine_that_made_it() -> None:
     assert [path for runs in stores for path in runs["config.store.path"].unique() if Path(path).is_absolute()] == []
 
 
+def test_of_every_committed_run_it_is_known_what_it_was_for() -> None:
+    for marker in RESULTS.rglob("store.json"):
+        store = open_store(marker.parent)
+        stored = set(store.table("runs", None, ["run_id"])["run_id"].to_pylist())
+        rows = store.designs()
+        named = set(rows["run_id"]) | set(rows["parent_run_id"].dropna()) | set(rows["line"].dropna())
+        assert stored <= set(rows["run_id"])
+        assert set(rows["origin"]) == {"reconstructed"}
+        assert named - stored == set(rows["run_id"][rows["retired"].notna()]) - stored  # planned, and given up
+
+
 def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     truths = [
         Truth({"seed": seed, "train.steps": 3000, "eval.every": 500}, 2000.0 if seed else 9000) for seed in range(8)

@@ -12,7 +12,7 @@ from grok.cli.reference import run_help
 from grok.config.fields import takes_null
 from grok.config.load import config_columns
 from grok.store.dictionary import RUNS, TABLES, describe
-from grok.store.schema import CONFIG, KINDS, schema
+from grok.store.schema import CONFIG, schema
 from tests.docs.pages import ROOT
 
 
@@ -38,14 +38,14 @@ def test_settings_that_choose_the_numerics_are_said_to() -> None:
         assert re.search(rf"^\| `{name}` .* \| numerics tag \|", page, re.MULTILINE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TABLES)
 def test_every_column_is_described_and_no_other(kind: str) -> None:
     plain = [name for name in schema(kind).names if not name.startswith(CONFIG)]
     assert set(TABLES[kind]) == set(plain), "grok/store/dictionary.py describes the columns of grok/store/schema.py"
     assert list(describe(kind)) == schema(kind).names
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TABLES)
 def test_a_column_that_is_never_null_is_not_said_to_be(kind: str) -> None:
     described = describe(kind)
     assert [field.name for field in schema(kind) if not field.nullable and described[field.name].null] == []

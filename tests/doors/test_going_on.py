@@ -190,6 +190,25 @@ def test_measurements_asked_for_too_late_are_not_promised(door: Door) -> None:
     assert "did without" not in door(*TINY, "store.path=S", *words, "force=true", "dry_run=true").out
 
 
+@pytest.mark.parametrize("now", ["[logits]", "[]"])
+def test_a_curve_is_measured_alike_from_its_start(door: Door, monkeypatch: pytest.MonkeyPatch, now: str) -> None:
+    """A run that went on under other metrics had them at some of its evaluations, and nobody knew."""
+    words = (*TINY, "store.path=S", "checkpoint.every=3")
+    keep = worker.keep_checkpoint
+
+    def keep_and_die(*given: Any) -> None:
+        keep(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "keep_checkpoint", keep_and_die)
+        assert door(*words, "eval.metrics=[gradient]").status == 1
+    again = door(*words, f"eval.metrics={now}")
+    assert again.status == 0 and "without the eval.metrics of now up to step 3: it was trained anew" in again.out
+    (names,) = {frozenset(json.loads(text)) for text in open_store("S").curves()["metrics"].fillna("{}")}
+    assert any("logit" in name for name in names) == (now == "[logits]") and "gradient_norm" not in names
+
+
 def test_kept_weights_are_no_checkpoint_to_go_on_from(door: Door) -> None:
     assert door(*TINY, "store.path=S", "save=final").status == 0
     longer = door(*TINY, "store.path=S", "save=final", "train.steps=9")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from grok.execute.resume import StoredCheckpoints
 from grok.gpt.training.engine import train
 from grok.records import Checkpoint, Job, RunResult
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import RUN
-from tests.gpt.faults import FAULTS, caught, injected, settings_of, table
+from tests.gpt.conftest import RUN, result_of, run
+from tests.gpt.faults import AT, FAULTS, SMALL, caught, injected, settings_of, table
 
 PAGE = Path(__file__).parents[2] / "results" / "faults" / "language_models.md"
 
@@ -64,6 +66,32 @@ def test_a_fault_is_caught_and_survived(
     assert end.curve[-1].val_loss < end.curve[0].val_loss + 0.5, "it learns on"
     if fault.damaged is not None:
         assert f"step {fault.damaged}" in capsys.readouterr().err
+
+
+def test_a_resumed_run_rolls_back(corpus: Corpus) -> None:
+    """What the last words of a diverged run advise: its policy was `stop`, so its checkpoint has no older states."""
+    settings = settings_of("corrupted_batch", str(corpus.path))
+    stops = copy.deepcopy(settings)
+    stops["stability"]["policy"] = "stop"
+    with injected():
+        *_, diverged = run(load_config(stops))
+        assert isinstance(diverged, RunResult) and (diverged.status, diverged.steps) == ("diverged", AT - 1)
+        checkpoint = run(load_config(stops), stop_at=AT - 3)[-1]
+        assert isinstance(checkpoint, Checkpoint)
+        settings["resume"] = {"run": "a" * 20, "step": AT - 3, "changes": ["stability.policy"]}
+        abandoned, end = (
+            e for e in run(load_config(settings), replace(checkpoint, run_id="a" * 20)) if isinstance(e, RunResult)
+        )
+    assert (abandoned.status, abandoned.branch_step, end.status) == ("rolled_back", AT - 3, "completed")
+    assert end.steps == SMALL["train"]["steps"] and (end.parent_run_id, end.branch_step) == ("a" * 20, AT - 3)
+
+
+def test_a_run_whose_tries_are_used_up_says_so(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = settings_of("corrupted_twice", str(corpus.path))
+    settings["stability"]["tries"] = 1
+    with injected():
+        assert result_of(run(load_config(settings))).status == "diverged"
+    assert f"no rollback from step {AT} (spike): stability.tries=1" in capsys.readouterr().err
 
 
 def test_the_page_lists_every_fault() -> None:

@@ -23,13 +23,16 @@ from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
 from grok.execute.ranks import refuse_unsharable
 from grok.gpt.dropout import draw_masks
+from grok.gpt.flops import count_parameters
+from grok.gpt.planning.planner import layout
 from grok.gpt.training.checkpoint import from_checkpoint
 from grok.gpt.training.pieces import pieces
 from grok.processes import Rank
 from grok.records import Checkpoint, RunResult
 from grok.streams import Stream
+from grok.text.corpus import open_corpus
 from tests.gpt.conftest import prepare_text, result_of, run, text_of
-from tests.gpt.faults import FAULTS, SMALL, settings_of
+from tests.gpt.faults import FAULTS, SMALL, injected, settings_of
 
 Build = Callable[..., GptConfig]
 TIMINGS = ("tokens_per_second", "mfu", "peak_memory", "data_wait")
@@ -44,6 +47,17 @@ ROLLS_BACK: dict[str, Any] = {
     **SHARED, "stability__policy": "skip_data", "stability__snapshot_every": 2, "checkpoint__every": 3,
 }  # fmt: skip
 """Its checkpoints have states that a rollback may return to."""
+
+
+COUNTED: dict[str, dict[str, Any]] = {
+    f"{rounds} micro-batches, reshard={reshard}": {
+        "train__parallel": "fsdp", "train__batch_size": 4, "train__micro_batch": 2 // rounds,
+        "train__reshard": reshard, "train__steps": 3, "model__layers": 3,
+    }
+    for rounds in (1, 2)
+    for reshard in (True, False)
+}  # fmt: skip
+"""Runs in shares whose traffic is counted: one or two micro-batches for each process."""
 
 
 def together(folder: Path, runs: list[dict[str, Any]], processes: int = 2) -> dict[str, Any]:
@@ -135,6 +149,9 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             "checkpoint": str(folder / "parts, second half"),
         },
     ]
+    for name, changes in COUNTED.items():
+        runs.append({"name": name, "config": build(**changes), "count": True})
+    runs.append({"name": "corrupted_batch, fsdp", "config": faulty_in_shares(build)})
     runs += [{"name": "documents, fsdp", "config": documents(build, folder / "fsdp data", train__parallel="fsdp")}]
     runs += [faulty(build, folder, name) for name in FAULTY]
     return {**together(folder, runs), "folder": folder}
@@ -158,6 +175,15 @@ def faulty(build: Build, folder: Path, name: str) -> dict[str, Any]:
     (folder / name / "checkpoints").mkdir(parents=True)
     fault = {"store": str(folder / name), "damaged": FAULTS[name].damaged}
     return {"name": name, "config": load_config(config), **fault}
+
+
+def faulty_in_shares(build: Build) -> GptConfig:
+    """Return a run in shares that is rolled back from a batch of garbage."""
+    settings = settings_of("corrupted_batch", str(build().data.path))
+    settings["train"] = {**SMALL["train"], "parallel": "fsdp"}
+    config = load_config(settings)
+    assert isinstance(config, GptConfig)
+    return config
 
 
 def documents(build: Build, folder: Path, **changes: Any) -> GptConfig:
@@ -205,6 +231,24 @@ def test_shares_equal_the_whole(build: Build, results: dict[str, Any], name: str
     alone = described(result_of(run(build(**BOTH))))
     assert to_rounding(alone, results[name])
     assert results[name]["kept"].keys() == {"final", "best", "average"}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_planner_knows_the_traffic_of_shares(build: Build, results: dict[str, Any], name: str) -> None:
+    """Weights are gathered twice for each micro-batch, or once a step; gradients are scattered once a step."""
+    config = build(**COUNTED[name])
+    vocab_size = open_corpus(str(config.data.path)).vocab_size
+    micro_batch, n = config.train.micro_batch or 0, count_parameters(config.model, vocab_size)
+    planned = layout(config, n, 2, "fsdp", "none", micro_batch, on_cpu=True)
+    assert results[name]["sent"] == pytest.approx([planned.traffic] * 3, rel=0.01)  # an odd vocabulary is padded
+    assert to_rounding(described(result_of(run(config))), results[name])
+
+
+def test_a_rollback_in_shares_is_that_of_one_process(build: Build, results: dict[str, Any]) -> None:
+    """The abandoned branch is evaluated last: nothing that it gathered may be left."""
+    with injected():
+        alone = result_of(run(faulty_in_shares(build)))
+    assert to_rounding(described(alone), results["corrupted_batch, fsdp"])
 
 
 @pytest.mark.slow
@@ -267,6 +311,27 @@ def test_four_processes_equal_one_to_rounding(build: Build, tmp_path: Path, chan
     alone = described(result_of(run(build(model__dropout=0.1, **changes))))
     runs = [{"name": "four", "config": build(model__dropout=0.1, **changes)}]
     assert to_rounding(alone, together(tmp_path, runs, 4)["four"])
+
+
+@pytest.mark.slow
+def test_three_processes_resume_to_equal_bits(build: Build, tmp_path: Path) -> None:
+    """Sums of three terms depend on their order, which must be that of the run that never stopped."""
+    kinds: dict[str, dict[str, Any]] = {
+        "ddp": {}, "ddp, two micro-batches each": {"train__micro_batch": 1}, "fsdp": {"train__parallel": "fsdp"},
+        "fsdp, two micro-batches each": {"train__micro_batch": 1, "train__parallel": "fsdp"},
+    }  # fmt: skip
+    runs: list[dict[str, Any]] = []
+    for name, changes in kinds.items():
+        config = build(model__dropout=0.1, model__d_model=48, **changes)
+        runs += [
+            {"name": f"{name}, whole", "config": config},
+            {"name": f"{name}, half", "config": config, "stop_at": 5, "checkpoint": str(tmp_path / name)},
+            {"name": name, "config": config, "resume": str(tmp_path / name)},
+        ]
+    made = together(tmp_path, runs, 3)
+    assert [name for name in kinds if not to_the_bit(made[f"{name}, whole"], made[name])] == []
+    sums = {name: made[name]["numerics"].partition("sums=")[2].partition(";")[0] for name in kinds}
+    assert list(sums.values()) == ["fixed", "fixed", "", "once"]
 
 
 @given(rows=st.integers(1, 40), micro=st.integers(1, 40), ranks=st.integers(1, 9))

@@ -14,7 +14,7 @@ import torch
 from grok.checkpoint import load_checkpoint, save_checkpoint
 from grok.config.gpt import GptConfig, StabilityConfig
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.stability import Branch, Watch, abandoned_id, return_step
+from grok.gpt.training.stability import Branch, Incident, Watch, abandoned_id, return_step
 from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, RunResult
 from grok.streams import Stream
@@ -147,10 +147,27 @@ def test_data_moves_and_model_seed_stays(settings: Build, dirty: Corpus) -> None
     assert cut.next(StabilityConfig(policy="cut_lr"), back_to=4, skip=1).lr_factor == 0.25
 
 
-def test_each_try_goes_further_back() -> None:
-    kept = [0, 100, 200, 300, 400]
-    assert [return_step(kept, 410, 50, tries) for tries in (1, 2, 3, 4)] == [300, 300, 200, 0]
-    assert return_step([300, 400], 410, 200, 2) == 300
+def test_each_try_of_an_incident_goes_further_back() -> None:
+    kept, config, incident = [0, 100, 200, 300, 400], StabilityConfig(tries=4), Incident()
+    back = []
+    for k in (410, 405, 440, 412):
+        assert incident.another_try(k, config)
+        back.append(return_step(kept, 410 - incident.margin(config)))
+    assert back == [300, 300, 200, 0]
+    assert not incident.another_try(412, config)
+    assert return_step([300, 400], 10) == 300
+
+
+def test_a_calm_stretch_ends_an_incident() -> None:
+    """A window and a margin: then tries and margin are those of the first again."""
+    config = StabilityConfig(tries=2)
+    incident = Incident()
+    assert incident.another_try(100, config) and incident.another_try(150, config)
+    assert incident.margin(config) == 100
+    late = replace(incident)
+    assert not incident.another_try(250, config) and late.another_try(251, config)
+    assert (late.tries, late.margin(config)) == (1, 50)
+    assert all(late.another_try(1000 * n, config) for n in range(1, 500))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(settings: Build) -> None:

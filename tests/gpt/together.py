@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
 from grok.config import load_config
@@ -17,6 +23,7 @@ from grok.config.gpt import GptConfig
 from grok.execute.ranks import let_go, take_part
 from grok.execute.resume import StoredCheckpoints
 from grok.gpt.training.engine import train
+from grok.gpt.training.trainer import Trainer
 from grok.processes import Rank
 from grok.records import Checkpoint, Job, RunResult
 from tests.gpt.faults import injected
@@ -24,7 +31,45 @@ from tests.gpt.faults import injected
 RUN = "0123456789abcdef0123"
 
 
+class Sent(TorchDispatchMode):
+    """Counts the bytes that a process sends to gather weights and to scatter the sums of gradients."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # of (output, input) the smaller tensor goes to every other process
+        own = {"_allgather_base_": 1, "_reduce_scatter_base_": 0}.get(func.overloadpacket.__name__)
+        if own is not None:
+            self.bytes += args[own].nbytes * (Rank.of_this_process().size - 1)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Collect the bytes that this process sends in the passes of each step."""
+    steps: list[int] = []
+    gradients = Trainer.gradients
+
+    def counting(self: Trainer, k: int, x: Tensor, y: Tensor) -> Tensor:
+        with Sent() as sent:
+            loss = gradients(self, k, x, y)
+        steps.append(sent.bytes)
+        return loss
+
+    with mock.patch.object(Trainer, "gradients", counting):
+        yield steps
+
+
 def trained(run: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what :func:`_trained` does; a run that is to ``count`` has the bytes sent in each step, too."""
+    if not run.get("count"):
+        return _trained(run)
+    with counted() as steps:
+        made = _trained(run)
+    return made and {**made, "sent": steps}
+
+
+def _trained(run: dict[str, Any]) -> dict[str, Any] | None:
     """Return a run's result; a run with ``stop_at`` leaves its checkpoint in the folder ``checkpoint`` instead.
 
     One with a ``store`` leaves its checkpoints there, that of the step ``damaged`` torn.

@@ -160,6 +160,36 @@ def test_a_metric_that_raises_stops_the_sweep_at_once_and_is_named(door: Door, w
     assert "2 runs stored in S (2 new)" in door(*words).last
 
 
+METRIC = ("eval.metric_plugins.m", "def bye(moment):", 1, "Stopped: eval.metric_plugins.m=bye.bye fails at bye.py:4, ")
+
+
+@pytest.mark.parametrize(
+    ("setting", "function", "status", "said", "ending"),
+    [
+        ("eval.metric_plugins.m", "if 1:", 2, "your own code would end the process at bye.py:4", "sys.exit(0)"),
+        ("optim.intervention", "def bye(p):", 2, "your own code would end the process at bye.py:4", "sys.exit(0)"),
+        ("log.plugin", "def bye(i, s):", 0, "log.plugin failed and is left out from here on (your own", "sys.exit(0)"),
+        (*METRIC, "sys.exit(0)"),
+        (*METRIC, "raise GeneratorExit"),
+        (*METRIC, "raise KeyboardInterrupt"),
+    ],
+)  # fmt: skip
+def test_own_code_that_ends_the_process_is_an_error(
+    door: Door, write: Write, setting: str, function: str, status: int, said: str, ending: str
+) -> None:
+    """``sys.exit(0)`` ended a sweep with nothing stored, no last line and exit status 0."""
+    write(bye=f"import sys\nif sys.argv:\n  {function}\n    {ending}")
+    ended = door(*TINY, "-m", "seed=3,4", f"{setting}._target_=bye.bye", "store.path=S", "executor=inline")
+    assert ended.status == status and said in ended.out + ended.err, ended
+
+
+def test_ctrl_c_while_own_code_is_at_work_is_no_fault_of_it(door: Door, write: Write) -> None:
+    write(long="import os\nimport signal\ndef long(moment):\n    os.kill(os.getpid(), signal.SIGINT)\n"
+          "    os.kill(os.getpid(), signal.SIGINT)\n    return 1.0")  # fmt: skip
+    ended = door(*TINY, "eval.metric_plugins.m._target_=long.long", "store.path=S")
+    assert ended.status == 1 and ended.last.startswith("Interrupted: 0 of 1 run stored"), ended
+
+
 def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(
     door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

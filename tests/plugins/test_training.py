@@ -146,6 +146,21 @@ def test_adamw_of_torch_is_the_built_in_optimiser() -> None:
     np.testing.assert_allclose(mine.curve[-1].val_loss, lane.curve[-1].val_loss, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ("{chr(0xd800): 1.0}", "mine.odd returned a number under a name that is not valid Unicode ('odd_"),
+        ("{'n' * 10**7: 1.0}", "under a name of 10,000,004 characters, expected at most 200 ('odd_nnn"),
+        ("{i: 1.0 for i in range(400_000)}", "returned 400,000 numbers: expected at most 10,000"),
+        ("{1: 1.0, '1': 2.0}", "returned a number twice ('odd_1')"),
+    ],
+)
+def test_a_metric_whose_names_no_reader_takes_is_refused(measured: str, said: str, write: Write) -> None:
+    write(mine=f"def odd(moment):\n    return {measured}")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        results(own(eval={"metric_plugins": {"odd": {"_target_": "mine.odd"}}}))
+
+
 def test_a_metric_changes_nothing_and_is_right() -> None:
     (without,) = results(tiny())
     (found,) = results(own(eval={"every": 8, "metric_plugins": {"norm": {"_target_": "mine.norm", "scale": 2.0}}}))
@@ -216,9 +231,35 @@ def test_a_buffer_of_a_fixed_seed_is_accepted() -> None:
     assert "features" not in lane.parameters
 
 
-def test_a_metric_that_changes_weights_is_refused() -> None:
-    with pytest.raises(GrokError, match="changed the parameters"):
-        results(own(eval={"metric_plugins": {"rude": {"_target_": "mine.rude"}}}))
+RUDE = """
+def rude(moment):
+    for tensors in (moment.parameters, moment.gradients):
+        for tensor in tensors.values():
+            tensor.data.zero_()
+    for one in (moment.train_set, moment.val_set):
+        one.answers[:] = 0
+        moment.classes(one).zero_()
+    return float(moment.logits(moment.val_set).abs().sum())
+
+def polite(moment):
+    return float(sum(p.abs().sum() for p in moment.parameters.values()))
+"""
+
+
+@pytest.mark.parametrize("settings", [{}, PLAIN], ids=["lanes", "module"])
+def test_what_a_metric_does_to_its_argument_changes_neither_training_nor_measurements(
+    settings: dict[str, Any], write: Write
+) -> None:
+    """Of a zeroed ``.data`` torch keeps no count, and an accuracy was measured against zeroed answers."""
+    write(rude=RUDE)
+    measured = {name: {"_target_": f"rude.{name}"} for name in ("polite", "rude", "last")}
+    measured["last"] = {"_target_": "rude.polite"}
+    (without,) = results(own(**settings))
+    (found,) = results(own(**settings, eval={"metric_plugins": measured}))
+    assert found.weights_hash == without.weights_hash
+    for a, b in zip(found.curve, without.curve, strict=True):
+        assert (a.train_acc, a.val_loss, a.val_acc) == (b.train_acc, b.val_loss, b.val_acc)
+        assert a.metrics["polite"] == a.metrics["last"] > 0
 
 
 RAISING = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grok.store import StoreWriter
-from grok.store.testing import example_rows
+from grok.store.testing import example_design, example_rows
 
 
 @pytest.fixture
@@ -18,7 +18,8 @@ def store(tmp_path: Path) -> Path:
     """Six runs in two shards."""
     with StoreWriter(tmp_path / "S") as writer:
         for start in (0, 3):
-            writer.commit(example_rows(range(start, start + 3)))
+            report = writer.commit(example_rows(range(start, start + 3)))
+            writer.record_design(example_design(report.written))
     return tmp_path / "S"
 
 

@@ -15,7 +15,7 @@ from grok.store.layout import Layout
 from grok.store.rows import Shard, to_shard
 from grok.store.schema import KINDS
 from grok.store.shards import write_shard
-from grok.store.testing import example_rows
+from grok.store.testing import example_design, example_rows
 
 
 def fill(path: Path, seeds: range = range(4)) -> Path:
@@ -23,7 +23,8 @@ def fill(path: Path, seeds: range = range(4)) -> Path:
     half = len(seeds) // 2
     with StoreWriter(path) as writer:
         for part in (seeds[:half], seeds[half:]):
-            writer.commit(example_rows(part))
+            report = writer.commit(example_rows(part))
+            writer.record_design(example_design(report.written, kind="repeat", parent=report.written[0]))
         writer.record_sweep("sweep-1", ["x"], {"settings": {}, "runs": []})
         lease = writer.claim(["somebody"])
         assert lease.granted
@@ -51,6 +52,21 @@ def with_run_ids(path: Path, names: dict[str, str]) -> None:
     write_shard(Layout(path), "00000000000000ff", Shard(*(renamed(shard.table(kind)) for kind in KINDS)))
 
 
+def with_texts(path: Path, kind: str, column: str, texts: list[str]) -> None:
+    """Add a shard of as many runs as ``texts``, in sealed files, in which ``column`` has these texts."""
+    shard = to_shard(example_rows(range(90, 90 + len(texts))))
+    of_run = dict(zip(shard.runs["run_id"].to_pylist(), texts, strict=True))
+
+    def changed(table: pa.Table) -> pa.Table:
+        if column not in table.column_names:
+            return table
+        values = pa.array([of_run[run_id] for run_id in table["run_id"].to_pylist()], pa.string())
+        return table.set_column(table.column_names.index(column), table.schema.field(column), values)
+
+    tables = {k: changed(shard.table(k)) if k == kind else shard.table(k) for k in KINDS}
+    write_shard(Layout(path), "00000000000000fe", Shard(**tables))
+
+
 def outside_state(folder: Path) -> dict[str, tuple[int, bytes | str]]:
     """Return everything below ``folder`` with its content."""
     return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
@@ -68,6 +84,7 @@ def read_all(path: Path) -> None:
     store.runs()
     store.curves()
     store.steps()
+    store.designs()
 
 
 COMMANDS: dict[str, Callable[[Path, Path], object]] = {
@@ -75,6 +92,7 @@ COMMANDS: dict[str, Callable[[Path, Path], object]] = {
     "verify": lambda path, room: store_command(["verify", str(path)]),
     "compact": lambda path, room: store_command(["compact", str(path)]),
     "migrate": lambda path, room: store_command(["migrate", str(path)]),
+    "retire": lambda path, room: store_command(["retire", str(path), "", "--why", "a try"]),
     "restore": lambda path, room: store_command(["restore", str(path)]),
     "merge from": lambda path, room: store_command(["merge", str(path), "--into", str(room / "into")]),
     "merge to": lambda path, room: store_command(["merge", str(path), str(fill(room / "other", range(2, 6)))]),

@@ -11,15 +11,48 @@ import sys
 from collections.abc import Callable
 
 from grok.store import StoreWriter
+from grok.store import compact as compact_module
+from grok.store import writer as writer_module
 from grok.store.compact import compact
-from grok.store.testing import example_rows, failed
+from grok.store.merge import merge
+from grok.store.testing import example_design, example_rows, failed
 
 TOUCHES = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate", "ctypes.dlsym")
 
 
+STUDY = "study"
+"""A design in several shards, as a search has."""
+
+
+def plan(writer: StoreWriter, seeds: range) -> None:
+    """Record a design of its own for each run, and one more batch of the study for each two."""
+    run_ids = [row.result.run_id for row in example_rows(seeds)]
+    for run_id in run_ids:
+        writer.record_design(example_design([run_id]))
+    for first in range(0, len(run_ids), 2):
+        writer.record_design(example_design(run_ids[first : first + 2], kind="search", design_id=STUDY))
+
+
 def commit(path: str) -> None:
     with StoreWriter(path) as writer:
+        plan(writer, range(4, 8))
         writer.commit(example_rows(range(4, 8)))
+
+
+def plan_again(path: str) -> None:
+    """The small shards of designs are merged meanwhile."""
+    compact_module.SMALL = writer_module.SMALL = 4  # type: ignore[misc]
+    with StoreWriter(path) as writer:
+        plan(writer, range(5))
+
+
+def retire(path: str) -> None:
+    with StoreWriter(path) as writer:
+        writer.retire_design(STUDY, "a try")
+
+
+def merge_other(path: str) -> None:
+    merge(path, [f"{path}-other"])
 
 
 def replace_failed(path: str) -> None:
@@ -36,6 +69,9 @@ ACTIONS: dict[str, Callable[[str], object]] = {
     "commit": commit,
     "replace": replace_failed,
     "compact": compact,
+    "plan": plan_again,
+    "retire": retire,
+    "merge": merge_other,
 }
 
 
@@ -43,8 +79,14 @@ def prepare(path: str, action: str) -> None:
     """Fill the store that ``action`` is done to."""
     if action == "make":
         return
+    if action == "merge":  # rows that both have, abandoned in the other, and some that are new
+        with StoreWriter(f"{path}-other") as writer:
+            plan(writer, range(6))
+            writer.retire_design(STUDY, "a try")
+            writer.commit(example_rows(range(4, 6)))
     rows = example_rows(range(4))
     with StoreWriter(path) as writer:
+        plan(writer, range(4))
         if action == "replace":
             writer.commit([failed(rows[0]), rows[1]])
             writer.commit([failed(rows[2]), failed(rows[3])])

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grok.store.schema import KINDS
+from grok.store.schema import KINDS, TABLES
 from grok.store.shards import write_parquet
 
 ODD_NAMES = (
@@ -140,7 +140,7 @@ def copy_shard(harm: Harm) -> str:
     path = harm.a_file(".parquet")
     if path is None:
         return ""
-    for kind in KINDS:
+    for kind in TABLES:
         if not (harm.root / kind).is_dir():
             continue
         source = harm.root / kind / path.name
@@ -247,7 +247,7 @@ def change_schema(harm: Harm) -> str:
         if harm.random.random() < 0.5:
             del notes[key]
         else:
-            notes[key] = harm.random.choice((b"", b"7", b"-1", b"x" * 300, b"runs", b"curves", b"../x"))
+            notes[key] = harm.random.choice((b"", b"7", b"-1", b"x" * 300, b"runs", b"curves", b"designs", b"../x"))
     elif what == "foreign":
         table, notes = pa.table({"run_id": ["a", "b"], "seed": [1.5, None]}), {}
     elif what == "order":

@@ -16,7 +16,7 @@ from grok.store.compact import compact
 from grok.store.contract import assert_contract, contents
 from grok.store.layout import Layout
 from grok.store.rows import Shard, to_shard
-from grok.store.schema import KINDS
+from grok.store.schema import TABLES
 from grok.store.seal import SEAL_KEY
 from grok.store.shards import concat, read_whole, write_shard
 from grok.store.testing import example_row, example_rows, failed, with_other_bits
@@ -50,7 +50,7 @@ def foreign_files(store: Path) -> dict[str, Path]:
 
 
 def test_foreign_files_count_for_nothing_and_stay(store: Path) -> None:
-    whole = {kind: contents(store, kind) for kind in KINDS}
+    whole = {kind: contents(store, kind) for kind in TABLES}
     made = foreign_files(store)
     before = {path: path.lstat().st_ino for path in made.values()}
     with pytest.warns(DamagedShardWarning, match="left out") as noticed:
@@ -66,7 +66,7 @@ def test_foreign_files_count_for_nothing_and_stay(store: Path) -> None:
         assert writer.recovered == []
         writer.commit([example_row(9)])
     with pytest.warns(ForeignFileWarning):
-        assert str(compact(store)) == "3 shards, now 1"
+        assert str(compact(store)) == "3 shards, now 1, 1 fewer of designs"
     assert {path: path.lstat().st_ino for path in made.values()} == before, "none was touched"
     for path in made.values():
         path.unlink()
@@ -115,13 +115,13 @@ def test_records_that_cannot_be_read_are_said(store: Path, folder: str, capsys: 
 
 
 def copied(store: Path, name: str) -> None:
-    for kind in KINDS:
+    for kind in TABLES:
         if (store / kind / f"{name}.parquet").exists():
             shutil.copy(store / kind / f"{name}.parquet", store / kind / "fedcba9876543210.parquet")
 
 
 def test_a_copy_of_a_shard_counts_once(store: Path) -> None:
-    whole = {kind: contents(store, kind) for kind in KINDS}
+    whole = {kind: contents(store, kind) for kind in TABLES}
     copied(store, sorted(path.stem for path in (store / "runs").iterdir())[0])
     with pytest.warns(DamagedShardWarning, match="a copy of"):
         assert open_store(store).runs()["run_id"].is_unique
@@ -131,7 +131,7 @@ def test_a_copy_of_a_shard_counts_once(store: Path) -> None:
         (put,) = writer.recovered
         assert put.copy and "3 of its runs are in shard" in put.reason
     assert_contract(store)
-    assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
     assert not list((store / "conflicts").iterdir())
 
 

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from grok.checkpoint import load_weights, remove_checkpoints, run_folder, save_checkpoint, save_weights
@@ -17,17 +18,21 @@ from grok.execute.live import LiveFolder
 from grok.files import exchange
 from grok.processes import Owner
 from grok.records import Checkpoint
+from grok.run import main as run
+from grok.show import main as show
 from grok.store import StoreWriter, open_store
 from grok.store.contract import assert_contract, contents
+from grok.store.damage import odd_texts
 from grok.store.layout import Layout
 from grok.store.merge import merge
 from grok.store.restore import restore
 from grok.store.rows import with_partners
-from grok.store.schema import KINDS
+from grok.store.schema import KINDS, TABLES
 from grok.store.shards import concat, read_whole, write_parquet
 from grok.store.testing import example_rows
+from grok.store.verify import verify
 from grok.untrusted import is_plain, plain_name, read_json
-from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, with_run_ids
+from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, with_run_ids, with_texts
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::grok.store.DamagedShardWarning", "ignore::grok.store.ForeignFileWarning"
@@ -219,7 +224,7 @@ def test_what_lies_in_tmp_is_believed_in_nothing(store: Path, outside: Path) -> 
 
 def test_a_compaction_that_was_cut_short_is_finished_without_its_note(store: Path) -> None:
     """Half of the tables exchanged, and what the note says is of no use: the rows tell where they belong."""
-    whole = {kind: contents(store, kind) for kind in KINDS}
+    whole = {kind: contents(store, kind) for kind in TABLES}
     names = sorted(path.stem for path in (store / "runs").iterdir())
     folder = store / "tmp" / "compaction.0123"
     for kind in KINDS:
@@ -237,7 +242,7 @@ def test_a_compaction_that_was_cut_short_is_finished_without_its_note(store: Pat
     with StoreWriter(store) as writer:
         assert writer.recovered == []
     assert_contract(store)
-    assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
 
 
 def test_what_a_compaction_left_that_fits_nowhere_is_kept(store: Path) -> None:
@@ -300,6 +305,51 @@ def test_json_is_read_from_files_alone(tmp_path: Path) -> None:
     for name in ("link", "folder", "pipe", "nothing"):
         with pytest.raises(OSError):
             read_json(tmp_path / name)
+
+
+ODD = [
+    '{"a\\ud800": 1.0}', "[" * 100_000, '{"a": ' + "[" * 500 + "]" * 500 + "}", "[1,2]", "no JSON", '{"a": "text"}', "",
+    '{"a": true}', "{" + ",".join(f'"{i}":1' for i in range(20_000)) + "}", '{"' + "n" * 2_000_000 + '":1}', "null",
+    '{"a":1' + "0" * 400 + "}", '{"a":{"b":1}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [("curves", "metrics"), ("curves", "block_norms"), ("runs", "layers"), ("runs", "own_code"),
+     ("runs", "config.eval.metrics"), ("runs", "config.eval.metric_plugins")],
+)  # fmt: skip
+def test_odd_json_in_a_sealed_shard_ends_nothing(
+    store: Path, kind: str, column: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The rows are what no version writes, and whole: readers leave them out and say so, `verify` names each."""
+    good = set(open_store(store).run_ids())
+    valid = {"own_code": ODD[5:6], "config.eval.metric_plugins": [*ODD[5:6], *ODD[7:8], *ODD[11:]]}.get(column, [])
+    odd = [text for text in ODD if text not in valid]
+    with_texts(store, kind, column, odd)
+    said = "\n".join(verify(store))
+    named = {run_id for run_id in open_store(store).run_ids() - good if run_id in said}
+    assert len(named) == len(odd)
+    for run_id in sorted(named)[:4]:
+        shown = show([run_id, "--store", str(store)]), run(["--again", run_id, "--store", str(store), "dry_run=true"])
+        assert "Traceback" not in capfd.readouterr().err
+        assert shown[0] == (2 if kind == "runs" else 0)
+    frame = open_store(store).runs() if kind == "runs" else open_store(store).curves()
+    assert set(frame["run_id"]) == (good if kind == "runs" else good | named)
+    assert kind == "runs" or frame[frame["run_id"].isin(named)][column].isna().all()
+    assert frame[frame["run_id"].isin(good)][column].notna().any() or column not in ("layers", "block_norms")
+
+
+def test_names_and_numbers_of_every_kind_that_is_written_are_read() -> None:
+    texts = [
+        '{"a b":1e-05,"c":null,"d":-3}',
+        '{"caf\\u00e9":0.5,"\\ud83d\\ude00":1.0}',
+        "{}",
+        '{"x":NaN}',
+        '{"q\\"":1}',
+    ]
+    table = pa.table({"metrics": pa.array([*texts, None]), "block_norms": pa.array([None] * 6, pa.string())})
+    assert odd_texts("curves", table) == {}
 
 
 def test_the_commands_are_all_of_them() -> None:

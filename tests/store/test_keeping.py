@@ -21,7 +21,7 @@ from grok.store.compact import compact
 from grok.store.contract import assert_contract, contents, read_raw
 from grok.store.layout import Layout
 from grok.store.migrate import migrate
-from grok.store.schema import KINDS, VERSION_KEY, schema
+from grok.store.schema import KINDS, TABLES, VERSION_KEY, schema
 from grok.store.shards import write_parquet
 from grok.store.testing import example_row, example_rows, failed, with_other_bits
 from grok.store.verify import verify
@@ -38,12 +38,12 @@ def store(tmp_path: Path) -> Path:
 
 class TestCompact:
     def test_large_shards_are_left_alone_and_nothing_is_done_twice(self, store: Path) -> None:
-        whole = {kind: contents(store, kind) for kind in KINDS}
+        whole = {kind: contents(store, kind) for kind in TABLES}
         assert str(compact(store, shard_rows=25)) == "3 shards, now 2"
         assert str(compact(store, shard_rows=25)) == "2 shards: nothing to do"
         assert str(compact(store)) == "2 shards, now 1"
         assert_contract(store)
-        assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+        assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
 
     def test_step_logs_come_along(self, tmp_path: Path) -> None:
         with StoreWriter(tmp_path / "S") as writer:
@@ -68,7 +68,7 @@ class TestCompact:
 def make_older(store: Path, drop: dict[str, list[str]], version: int | None = None) -> None:
     """Rewrite every shard without some columns, as a version that did not have them wrote it."""
     marker = json.loads((store / "store.json").read_text())
-    for kind in KINDS:
+    for kind in TABLES:
         for path in (store / kind).iterdir():
             file = pq.ParquetFile(path)
             metadata = dict(file.metadata.metadata)
@@ -89,7 +89,7 @@ ADDED_LATER = {"runs": ["config.task.label_noise", "lane_width"], "curves": ["sa
 
 class TestMigrate:
     def test_columns_that_came_later(self, store: Path) -> None:
-        whole = {kind: contents(store, kind) for kind in KINDS}
+        whole = {kind: contents(store, kind) for kind in TABLES}
         make_older(store, ADDED_LATER)
         before = sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*"))
         with pytest.raises(StoreError, match=r"older version .*run `grok store migrate"):
@@ -100,7 +100,7 @@ class TestMigrate:
         assert sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*")) == before
         assert migrate(store).shards == 6
         assert_contract(store)
-        assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+        assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
         assert migrate(store).shards == 0
 
     def test_a_store_without_rows_needs_no_migration(self, tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from grok.store import StoreWriter, open_store
-from grok.store.compact import compact
 from grok.store.contract import assert_contract, contents, read_raw
-from grok.store.schema import KINDS
+from grok.store.designs import KEY, keys_of
+from grok.store.schema import TABLES
 from grok.store.testing import example_rows
 from grok.streams import Stream
-from tests.store.kill_child import ACTIONS, prepare
+from tests.store.kill_child import ACTIONS, STUDY, plan, prepare
 
 CHILD = str(Path(__file__).with_name("kill_child.py"))
 
@@ -31,16 +31,25 @@ def count_touches(tmp_path: Path, action: str) -> int:
     return int(done.stdout)
 
 
-def undisturbed(path: Path, seeds: range) -> Path:
+def undisturbed(path: Path, seeds: range, planned: range = range(0), retired: bool = False) -> Path:
     with StoreWriter(path) as writer:
+        plan(writer, planned)
         writer.commit(example_rows(seeds))
+        if retired:
+            writer.retire_design(STUDY, "a try")
     return path
+
+
+def reference_of(path: Path, action: str) -> Path:
+    seeds, planned = SEEDS[action]
+    return undisturbed(path, range(seeds), range(planned), action in ("retire", "merge"))
 
 
 def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
     """Kill ``action`` at touch ``last``, look, do it again, and compare with the undisturbed store."""
     prepare(str(path), action)
     completed = {} if action == "make" else open_store(path).run_ids("completed")
+    planned = [] if action == "make" else keys_of(open_store(path).designs_table())
     killed = run_child(path, action, last)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     where = f"{action} killed at touch {last}"
@@ -51,24 +60,33 @@ def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
         assert len(set(raw)) == len(raw), where
         points = open_store(path).curves(completed)
         assert set(points["run_id"]) == set(completed), where
-    with StoreWriter(path) as writer:
-        if action in ("commit", "replace"):
+        rows = [tuple(row[name] for name in KEY) for row in read_raw(path, "designs")]
+        assert len(set(rows)) == len(rows), where
+        assert set(rows) >= set(planned), where
+    if action in ("commit", "replace"):
+        with StoreWriter(path) as writer:
+            plan(writer, range(8 if action == "commit" else 4))
             writer.commit(example_rows(range(8 if action == "commit" else 4)))
-    if action == "compact":
-        compact(path)
+    else:
+        ACTIONS[action](str(path))
     assert_contract(path)
     assert not list((path / "quarantine").glob("runs-*")), where
-    for kind in KINDS:
+    assert not list((path / "quarantine").glob("designs-*")), where
+    for kind in TABLES:
         assert contents(path, kind).equals(contents(reference, kind)), where
 
 
-SEEDS = {"make": range(0), "commit": range(8), "replace": range(4), "compact": range(4)}
+SEEDS = {
+    "make": (0, 0), "commit": (8, 8), "replace": (4, 4), "compact": (4, 4), "plan": (4, 5), "retire": (4, 4),
+    "merge": (6, 6),
+}  # fmt: skip
+"""By action the number of runs, and of planned ones, in the end."""
 
 
 @pytest.mark.parametrize("action", ["commit"])  # at every touch of every action: the slow test
 def test_a_few_kills(tmp_path: Path, action: str) -> None:
     touches = count_touches(tmp_path, action)
-    reference = undisturbed(tmp_path / "reference", SEEDS[action])
+    reference = reference_of(tmp_path / "reference", action)
     for i in Stream("kills", 0).at(action).integers(2, touches):
         kill_and_go_on(tmp_path / f"S{i}", action, int(i) + 1, reference)
 
@@ -77,7 +95,7 @@ def test_a_few_kills(tmp_path: Path, action: str) -> None:
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_kill_at_every_touch(tmp_path: Path, action: str) -> None:
     touches = count_touches(tmp_path, action)
-    reference = undisturbed(tmp_path / "reference", SEEDS[action])
+    reference = reference_of(tmp_path / "reference", action)
     for last in range(1, touches + 1):
         kill_and_go_on(tmp_path / f"S{last}", action, last, reference)
 
@@ -86,9 +104,11 @@ WORKER = """
 import sys
 from grok.store import StoreWriter, open_store
 from grok.store.testing import example_rows
+from tests.store.kill_child import plan
 rows = example_rows(range(int(sys.argv[2])))
 print("ready", flush=True)
 with StoreWriter(sys.argv[1], thorough=False) as writer:
+    plan(writer, range(10))
     for start in range(0, len(rows), 2):
         writer.commit(rows[start:start + 2])
 """
@@ -98,7 +118,7 @@ with StoreWriter(sys.argv[1], thorough=False) as writer:
 def test_kills_at_random_moments_of_two_writers(tmp_path: Path) -> None:
     """Two processes write the same runs and are killed again and again, until everything is stored."""
     path, runs = tmp_path / "S", 60
-    reference = undisturbed(tmp_path / "reference", range(runs))
+    reference = undisturbed(tmp_path / "reference", range(runs), range(10))
     for delay in Stream("kills", 1).uniform(60):
         command = [sys.executable, "-c", WORKER, str(path), str(runs)]
         pair = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -115,7 +135,8 @@ def test_kills_at_random_moments_of_two_writers(tmp_path: Path) -> None:
             raw = [row["run_id"] for row in read_raw(path, "runs")]
             assert len(set(raw)) == len(raw)
     with StoreWriter(path) as writer:
+        plan(writer, range(10))
         writer.commit(example_rows(range(runs)))
     assert_contract(path)
-    for kind in KINDS:
+    for kind in TABLES:
         assert contents(path, kind).equals(contents(reference, kind))

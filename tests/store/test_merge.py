@@ -15,7 +15,7 @@ from grok.records import Checkpoint
 from grok.store import StoreWriter, open_store
 from grok.store.contract import assert_contract, contents
 from grok.store.merge import merge
-from grok.store.schema import KINDS
+from grok.store.schema import TABLES
 from grok.store.testing import example_row, example_rows, failed, with_other_bits
 from grok.store.verify import verify
 
@@ -55,7 +55,7 @@ class TestMerge:
             for start in (0, 2, 4):
                 writer.commit(example_rows(range(start, start + 2)))  # five evaluations each
         assert merge(tmp_path / "A", [], into=tmp_path / "B").added == 6
-        for kind in KINDS:
+        for kind in TABLES:
             assert contents(tmp_path / "B", kind).equals(contents(tmp_path / "A", kind))
         assert len(open_store(tmp_path / "B").layout.names("runs")) == 3
         assert_contract(tmp_path / "B")

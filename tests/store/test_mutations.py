@@ -21,9 +21,10 @@ from grok.errors import GrokError
 from grok.run import main as train
 from grok.show import main as show
 from grok.store import StoreWriter, open_store
-from grok.store.schema import KINDS
+from grok.store.designs import keys_of
+from grok.store.schema import KEYS, TABLES
 from grok.store.seal import SealBroken, check_seal
-from grok.store.testing import example_row, example_rows
+from grok.store.testing import example_design, example_row, example_rows
 from sweeps.branch import main as branch
 from sweeps.repeat import main as repeat
 from tests.store.hostile import fill, outside_state
@@ -38,6 +39,7 @@ def write(path: Path, room: Path) -> int:
         with StoreWriter(path) as writer:
             writer.claim(["a"])
             writer.heartbeat()
+            writer.record_design(example_design([example_row(50).result.run_id]))
             writer.commit([example_row(50)])
     except GrokError as error:
         assert "\n" not in str(error).strip(), f"several lines: {error}"
@@ -51,6 +53,7 @@ COMMANDS: dict[str, Command] = {
     "write": write,
     "compact": lambda path, room: store_command(["compact", str(path)]),
     "migrate": lambda path, room: store_command(["migrate", str(path)]),
+    "retire": lambda path, room: store_command(["retire", str(path), "s", "--why", "a try"]),
     "restore": lambda path, room: store_command(["restore", str(path)]),
     "merge from": lambda path, room: store_command(["merge", str(path), "--into", str(room / "into")]),
     "merge to": lambda path, room: store_command(["merge", str(path), str(room / "sound")]),
@@ -62,9 +65,16 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def whole_rows(folder: Path) -> set[str]:
-    """Return the runs of every whole shard of runs below ``folder``, wherever it lies but in ``tmp/`` itself."""
-    found: set[str] = set()
+def rows_of(file: pq.ParquetFile, kind: str) -> set[tuple[str, ...]]:
+    """Return the keys of the rows of runs or designs."""
+    keys = KEYS[kind]
+    table = file.read(list(keys))
+    return set(zip(*(table[name].to_pylist() for name in keys), strict=True))
+
+
+def whole_rows(folder: Path) -> set[tuple[str, ...]]:
+    """Return the runs and rows of designs in every whole shard below ``folder``, but not in ``tmp/`` itself."""
+    found: set[tuple[str, ...]] = set()
     for path in folder.rglob("*"):
         try:
             if (
@@ -75,23 +85,27 @@ def whole_rows(folder: Path) -> set[str]:
             ):
                 continue
             with pq.ParquetFile(path) as file:
-                if (file.metadata.metadata or {}).get(b"grok.table") == b"runs" and "seed" in file.schema_arrow.names:
-                    found |= set(file.read(["run_id"])["run_id"].to_pylist())
+                kind = (file.metadata.metadata or {}).get(b"grok.table")
+                if kind == b"runs" and "seed" in file.schema_arrow.names:
+                    found |= rows_of(file, "runs")
+                if kind == b"designs" and "choice" in file.schema_arrow.names:
+                    found |= rows_of(file, "designs")
         except (SealBroken, OSError, KeyError, pa.ArrowException):
             continue
     return found
 
 
-def untouched_rows(path: Path, sound: dict[Path, bytes]) -> set[str]:
-    """Return the runs of the shards that are as they were, with all their tables."""
-    found: set[str] = set()
+def untouched_rows(path: Path, sound: dict[Path, bytes]) -> set[tuple[str, ...]]:
+    """Return the runs and rows of designs in the shards that are as they were, with all their tables."""
+    found: set[tuple[str, ...]] = set()
     for name in {file.name for file in sound}:
         own = [file for file in sound if file.name == name]
         if all(
             (path / f).is_file() and not (path / f).is_symlink() and (path / f).read_bytes() == sound[f] for f in own
         ):
-            with pq.ParquetFile(path / "runs" / name) as file:
-                found |= set(file.read(["run_id"])["run_id"].to_pylist())
+            kind = "runs" if Path("runs") / name in own else "designs"
+            with pq.ParquetFile(path / kind / name) as file:
+                found |= rows_of(file, kind)
     return found
 
 
@@ -129,7 +143,7 @@ def mutated(sound: Path, place: Path, seed: int, with_report: bool) -> None:
     room.mkdir()
     shutil.copytree(sound / "other", room / "sound")
     tables = {
-        f.relative_to(path): f.read_bytes() for kind in KINDS for f in (path / kind).iterdir() if f.stem != "empty"
+        f.relative_to(path): f.read_bytes() for kind in TABLES for f in (path / kind).iterdir() if f.stem != "empty"
     }
     harm = Harm(path, outside, seed)
     harm.do()
@@ -151,7 +165,8 @@ def mutated(sound: Path, place: Path, seed: int, with_report: bool) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            stored = open_store(path).run_ids()
+            store = open_store(path)
+            stored = {(run_id,) for run_id in store.run_ids()} | set(keys_of(store.designs_table()))
     except GrokError:
         return
     assert stored >= untouched, f"{where}; {order}: out of sight: {untouched - stored}"

@@ -11,7 +11,7 @@ from grok.records import StepPoint
 from grok.store import StoreWriter, open_store
 from grok.store.contract import assert_contract, contents
 from grok.store.restore import restore
-from grok.store.schema import KINDS
+from grok.store.schema import TABLES
 from grok.store.testing import example_row, example_rows, failed, with_other_bits
 
 
@@ -28,7 +28,7 @@ def put_aside(store: Path) -> list[str]:
     """Do what an earlier version did to good shards."""
     names = sorted({path.stem for path in (store / "runs").iterdir()})
     for name in names:
-        for kind in KINDS:
+        for kind in TABLES:
             path = store / kind / f"{name}.parquet"
             if path.exists():
                 path.rename(store / "quarantine" / f"{kind}-{name}.parquet")
@@ -37,13 +37,13 @@ def put_aside(store: Path) -> list[str]:
 
 
 def test_everything_comes_back(store: Path) -> None:
-    whole = {kind: contents(store, kind) for kind in KINDS}
+    whole = {kind: contents(store, kind) for kind in TABLES}
     put_aside(store)
     assert open_store(store).run_ids() == set()
     done = restore(store)
     assert (len(done.runs), done.stored, done.left, done.conflicts) == (6, 0, [], [])
     assert_contract(store)
-    assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
     assert not list((store / "quarantine").iterdir())
     assert restore(store).runs == []
 
@@ -82,7 +82,7 @@ def test_a_shard_that_lacks_its_step_log_stays(store: Path) -> None:
 
 
 def test_a_shard_whose_tables_were_named_apart(store: Path) -> None:
-    whole = {kind: contents(store, kind) for kind in KINDS}
+    whole = {kind: contents(store, kind) for kind in TABLES}
     name = sorted(path.stem for path in (store / "runs").iterdir())[0]
     (store / "runs" / f"{name}.parquet").rename(store / "runs" / "0123456789abcdef.parquet")
     with StoreWriter(store) as writer:
@@ -90,7 +90,7 @@ def test_a_shard_whose_tables_were_named_apart(store: Path) -> None:
     assert len(open_store(store).run_ids()) == 3
     assert len(restore(store).runs) == 3
     assert_contract(store)
-    assert all(contents(store, kind).equals(whole[kind]) for kind in KINDS)
+    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
 
 
 def test_what_is_stored_is_compared(store: Path) -> None:

@@ -14,7 +14,7 @@ from grok.config import config_columns
 from grok.errors import StoreError
 from grok.records import CurvePoint, StepPoint
 from grok.store.rows import curves_table, run_row, to_shard
-from grok.store.schema import KINDS, conform, schema, to_table
+from grok.store.schema import TABLES, conform, schema, to_table
 from grok.store.testing import MACHINE, example_row, example_rows
 
 RUNS = """
@@ -25,10 +25,14 @@ started_at
 """
 CURVES = "run_id step train_loss train_acc val_loss val_acc weight_norm lr"
 STEPS = "run_id step train_loss lr grad_norm"
-CONTRACT = {"runs": RUNS.split(), "curves": CURVES.split(), "steps": STEPS.split()}
+DESIGNS = """
+design_id kind run_id role unit parent_run_id donor_run_id redrawn choice choice_detail from_step line origin
+results_seen planned_at retired
+"""
+CONTRACT = {"runs": RUNS.split(), "curves": CURVES.split(), "steps": STEPS.split(), "designs": DESIGNS.split()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TABLES)
 def test_the_contract_columns_come_first_in_their_order(kind: str) -> None:
     assert schema(kind).names[: len(CONTRACT[kind])] == CONTRACT[kind]
 

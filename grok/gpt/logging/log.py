@@ -22,6 +22,7 @@ from grok.gpt.logging.profiler import Profiler
 from grok.gpt.logging.samples import replaced_prompt
 from grok.gpt.logging.sinks import Sink, open_sinks
 from grok.gpt.model import GPT, parameter_count
+from grok.plugins import exits_refused
 from grok.records import TASK, VAL_LOSS, CurvePoint, RunResult, StepPoint
 from grok.text.corpus import Corpus
 
@@ -152,6 +153,14 @@ class Log:
         self.say(f"rolled back from step {k} ({event}{began}) to step {to_step}: branch {branch}")
         self._tell("branch", branch)
 
+    def no_rollback(self, k: int, event: str) -> None:
+        """Say why the event of step ``k`` ends the run although the policy rolls back."""
+        self.say(
+            f"no rollback from step {k} ({event}): stability.tries={self.config.stability.tries} rollbacks followed each "
+            "other without a calm stretch between them",
+            always=True,
+        )
+
     def paused(self, step: int, seconds: float) -> str:
         """Say that the run has used its hours; return in words where it is, and what continues it."""
         train = self.config.train
@@ -201,7 +210,8 @@ class Log:
         """Send a record to every sink; one that fails is named and dropped."""
         for sink in list(self.sinks):
             try:
-                getattr(sink, what)(*record)
+                with exits_refused():
+                    getattr(sink, what)(*record)
             except Exception as error:  # each has errors of its own, and none of them is worth a run
                 self.sinks.remove(sink)
                 reason = (str(error).strip().splitlines() or [""])[0]

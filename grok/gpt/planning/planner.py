@@ -150,9 +150,10 @@ def layout(
 ) -> Layout:
     """Return the cost of this layout for each of ``devices``.
 
-    DDP sums gradients: a device sends 2 (N - 1) / N of their float32 bytes in a step. For every micro-batch, FSDP2
-    gathers the weights of a block for its forward and its backward pass, and scatters the sums of its gradients. In
-    addition to its shards a device has two gathered blocks, and the complete embedding and head with their gradients.
+    DDP sums gradients: a device sends 2 (N - 1) / N of their float32 bytes in a step. FSDP2 gathers the weights of a
+    block for the forward and the backward pass of every micro-batch, or with ``train.reshard=false`` once in a step. It
+    scatters the sums of gradients once, so with several micro-batches a device has complete gradients. In addition to
+    its shards a device has two gathered blocks (or all), and the complete embedding and head with their gradients.
     On one GPU without recomputation the fused kernel applies attention dropout, which then needs no masks.
     """
     model, n, low = config.model, parameters, config.precision in ("bf16", "fp16")
@@ -170,11 +171,15 @@ def layout(
     if devices == 1 or parallel == "ddp":
         traffic = 2 * others * 4.0 * n.total
         return Layout(parallel, recompute, micro_batch, state, gradients, kept, rounds > 1 or devices > 1, traffic)
-    held = 2 * n.blocks / model.layers * travels + 2 * 4.0 * (n.total - n.blocks)
-    traffic = rounds * others * (n.blocks * (2 * travels + 4.0) + 8.0 * (n.total - n.blocks))
+    ends, reshard = n.total - n.blocks, config.train.reshard
+    held = (2 / model.layers if reshard else 1) * n.blocks * travels + 4.0 * ends
+    if rounds == 1:
+        gradients, held = gradients / devices, held + 4.0 * ends
+    gathered = rounds * (2 * travels * n.blocks + 4.0 * ends) if reshard else travels * n.blocks + 4.0 * ends
+    traffic = others * (gathered + 4.0 * n.total)
     if config.optim.kind == "muon":  # Muon gathers every matrix of the blocks for its update
         traffic += others * 4.0 * n.blocks
-    return Layout(parallel, recompute, micro_batch, state / devices + held, gradients / devices, kept, True, traffic)
+    return Layout(parallel, recompute, micro_batch, state / devices + held, gradients, kept, True, traffic)
 
 
 def layouts(

@@ -33,7 +33,7 @@ from grok.gpt.training.counters import start_scale
 from grok.gpt.training.history import History, Weights, average_steps, copy_weights
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.ranks import RankLost, Ranks, fatally
-from grok.gpt.training.stability import abandoned_id, return_step
+from grok.gpt.training.stability import Incident, abandoned_id, return_step
 from grok.gpt.training.task_scores import TaskScores
 from grok.gpt.training.texts import Texts, open_data
 from grok.gpt.training.trainer import Trainer
@@ -98,7 +98,7 @@ class GptRun(TrainingRun):
         self.trainer = Trainer(config, self.corpus, numerics, ranks, texts)
         self.history = History()
         self.moments: list[Moment] = []
-        self.tries = 0
+        self.incident = Incident()
         self.left: list[int] = []
         """For each rollback, the step at which the new branch begins."""
         self.changes: list[str] = []
@@ -178,7 +178,7 @@ class GptRun(TrainingRun):
         train_acc = self.trainer.train_accuracy(k) if k in self.due else float("nan")
         with self.log.profiler(k):
             point, wrong = self.trainer.update()
-        if point.event is None and self.tries and k == self.trainer.branch.step + 1:
+        if point.event is None and self.trainer.branch.number and k == self.trainer.branch.step + 1:
             point.event = "rolled_back"  # the first step of a new branch
         self.history.log.append(point)
         self.log.step(point)
@@ -227,16 +227,17 @@ class GptRun(TrainingRun):
     def _went_wrong(self, k: int, event: str) -> Generator[Event, None, str | None]:
         """Roll back and return None, or return the event as the reason to end."""
         stability = self.config.stability
-        if not stability.rolls_back() or self.tries == stability.tries or not self.moments:
+        if not stability.rolls_back():
             return event
-        self.tries += 1
+        if not self.incident.another_try(k, stability):
+            self.log.no_rollback(k, event)
+            return event
         onset = k if stability.signals == "loss" else self.trainer.watch.onset(event, self.history.log)
         moment = self._state_before(onset)
         back_to = moment.step
-        yield self._result(
-            "rolled_back", event, run_id=abandoned_id(self.job.run_id, self.tries), parent=(self.job.run_id, back_to)
-        )
         now = self.trainer.branch
+        own_id = abandoned_id(self.job.run_id, now.number + 1)
+        yield self._result("rolled_back", event, run_id=own_id, parent=(self.job.run_id, back_to))
         self.history = put_back(self.trainer, moment)
         batch = self.trainer.batches.batch
         skip = batch.consumed(k + stability.skip_steps) - batch.consumed(back_to)
@@ -255,7 +256,7 @@ class GptRun(TrainingRun):
         """
         stability = self.config.stability
         in_memory = [m.step for m in self.moments]
-        wanted = onset - stability.margin * 2 ** (self.tries - 1)
+        wanted = onset - self.incident.margin(stability)
         if min(in_memory) > wanted and stability.signals == "all":
             here, every = self.job.kept if self.ranks.index == 0 else None, self.config.checkpoint.keep_every
             say = partial(self.log.say, always=True)
@@ -265,7 +266,7 @@ class GptRun(TrainingRun):
                 moment.history.keep_steps(self.due, self.averaged)
                 self.moments = [m for m in older if m.step < moment.step] + [moment]
                 return moment
-        back_to = return_step(in_memory, onset, stability.margin, self.tries)
+        back_to = return_step(in_memory, wanted)
         return next(m for m in self.moments if m.step == back_to)
 
     def _finish(self, reason: str) -> Iterator[Event]:
@@ -326,7 +327,8 @@ class GptRun(TrainingRun):
             "data": self.corpus.hash,
             "data_path": self.config.data.path,
             "numerics": self.all_tags(self._tag()),
-            "tries": self.tries,
+            "tries": self.incident.tries,
+            "incident_at": self.incident.at,
             "left": self.left,
             "changes": self.changes,
             "seconds": self.seconds(),
@@ -350,8 +352,10 @@ class GptRun(TrainingRun):
             if "precision" in self.config.resume.changes:  # a loss scale is valid for one precision only
                 moment.state["counters"] |= {"scale": start_scale(self.config), "scale_good": 0}
         self.history = put_back(self.trainer, now)
-        self.tries = checkpoint.state["tries"]
-        self.left = checkpoint.state.get("left", [0] * self.tries)
+        tries = checkpoint.state["tries"]
+        # settings that were changed on purpose have not been tried yet
+        self.incident = Incident() if named else Incident(tries, checkpoint.state.get("incident_at", 0))
+        self.left = checkpoint.state.get("left", [0] * tries)
         self.changes = checkpoint.state["changes"] + named
         if named:  # losses under the old settings must not end a run under the new ones
             self.trainer.watch.above = self.trainer.watch.far = 0
@@ -361,8 +365,9 @@ class GptRun(TrainingRun):
             self.saved_at.append(checkpoint.step)
 
     def _snapshot_if_due(self) -> None:
+        """Keep the present state for a rollback: every ``snapshot_every`` steps, and where there is none yet."""
         stability = self.config.stability
-        due = stability.rolls_back() and self.step % stability.snapshot_every == 0
+        due = stability.rolls_back() and (self.step % stability.snapshot_every == 0 or not self.moments)
         if due and all(m.step != self.step for m in self.moments):
             self._settle()
             self.moments = [*self.moments, capture(self.trainer, self.history)][-stability.snapshots :]

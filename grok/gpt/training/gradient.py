@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from grok.gpt.dropout import Masks, places
 from grok.gpt.model import GPT
 from grok.gpt.training.numerics import Compiled, Numerics
-from grok.gpt.training.parallel import Loss, replicate
+from grok.gpt.training.parallel import Loss, replicate, training_pass
 from grok.gpt.training.ranks import Ranks
 from grok.numerics.compiled import OneGraph
 
@@ -26,7 +26,9 @@ class Gradient:
     their gradients: DDP and FSDP2 do so during the backward pass; after the one graph of a CPU they are summed at once.
     """
 
-    def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks) -> None:
+    def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks, *, reshard: bool = True) -> None:
+        """``reshard``: ``train.reshard``, for a sharded model."""
+        self.reshard = reshard
         self.model, self.numerics, self.ranks = model, numerics, ranks
         self.parameters = dict(model.named_parameters())
         self.places = list(places(model.config, 1, 1))
@@ -62,7 +64,11 @@ class Gradient:
                 total: Tensor = loss * share
                 return total
             # compilation failed in this call: its incomplete gradients are dropped
-        waiting = nullcontext() if last or self.replicas is None else self.replicas.no_sync()
+        waiting: AbstractContextManager[None] = nullcontext()
+        if self.numerics.sharded:
+            waiting = training_pass(self.model, last=last, reshard=self.reshard)
+        elif self.replicas is not None and not last:
+            waiting = self.replicas.no_sync()
         with waiting, self.ranks.watched():
             with self.numerics.autocast():
                 loss = self.eager(x, y, masks) * share

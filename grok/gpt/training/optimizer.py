@@ -7,6 +7,7 @@ so that both share a rate and a decay).
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import get_total_norm
-from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz  # Muon's own arithmetic, for sharded matrices
 
 from grok.config.gpt import GptConfig, OptimConfig
 from grok.errors import ConfigError
 from grok.gpt.training import schedules
 from grok.gpt.training.schedules import Ramp
 
+MUON_RMS: Final = 0.2
+"""Muon's ``match_rms_adamw``: the root mean square of AdamW's update, which its own is scaled to."""
 BLOCK_OF_8_BITS: Final = 256
 """Elements that share a scale in bitsandbytes' 8-bit moments."""
 
@@ -45,7 +47,6 @@ class ShardedMuon(torch.optim.Muon):
         """Make one update; every process calls this."""
         for group in self.param_groups:
             rate, momentum = group["lr"], group["momentum"]
-            how = group["ns_coefficients"], group["ns_steps"], group["eps"]
             for parameter in group["params"]:
                 state, gradient = self.state[parameter], parameter.grad
                 if gradient is None:
@@ -54,13 +55,29 @@ class ShardedMuon(torch.optim.Muon):
                     state["momentum_buffer"] = torch.zeros_like(gradient)
                 buffer = state["momentum_buffer"]
                 buffer.lerp_(gradient, 1 - momentum)
-                update = _zeropower_via_newtonschulz(gradient.lerp(buffer, momentum).full_tensor(), *how)
+                update = orthogonal(gradient.lerp(buffer, momentum).full_tensor(), group)
                 own = distribute_tensor(
                     update, parameter.device_mesh, parameter.placements, src_data_rank=None
                 ).to_local()
                 share = parameter.to_local()
                 share.mul_(1 - rate * group["weight_decay"])
-                share.add_(own, alpha=-_adjust_lr(rate, group["adjust_lr_fn"], parameter.shape))
+                share.add_(own, alpha=-rate * (MUON_RMS * math.sqrt(max(parameter.shape))))
+
+
+def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
+    """Return the orthogonalised ``matrix`` as Muon computes it, with the iteration of the parameter group ``group``.
+
+    It is Muon's own update of zeros, at rate 1 and without momentum or decay; of a wide matrix, whose update it does not
+    scale.
+    """
+    tall = matrix.shape[0] > matrix.shape[1]
+    gradient = matrix.T if tall else matrix
+    zeros = nn.Parameter(torch.zeros_like(gradient))
+    zeros.grad = gradient
+    iteration = {name: group[name] for name in ("ns_coefficients", "ns_steps", "eps")}
+    torch.optim.Muon([zeros], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, **iteration).step()
+    update = -zeros.detach()
+    return update.T if tall else update
 
 
 class MuonBesideAdamW(torch.optim.Optimizer):

@@ -7,15 +7,15 @@ before it computes). Both sum gradients; the trainer weights each piece of a bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket  # torch.distributed's own, where its types are declared
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -24,8 +24,9 @@ from grok.gpt.dropout import Masks
 from grok.gpt.model import GPT
 from grok.gpt.training.numerics import LOW, Numerics
 
-FORWARDS: Final = ("features", "loss", "score")
-"""Methods of the model, other than its call, that compute with its weights."""
+FORWARDS: Final = ("loss", "score")
+"""Methods of the model, other than its call, that compute with its weights. None calls another one: the end of the inner
+one would drop the gathered weights."""
 
 
 class Loss(nn.Module):
@@ -41,14 +42,20 @@ class Loss(nn.Module):
 
 
 def replicate(loss: Loss, numerics: Numerics) -> DistributedDataParallel:
-    """Return ``loss`` wrapped in DDP: its backward pass sums the gradients of all processes."""
+    """Return ``loss`` wrapped in DDP: its backward pass sums the gradients of all processes.
+
+    DDP rebuilds its buckets after the first pass of a process, and three or more processes then add in another order: a
+    resumed run would have other bits. It does not rebuild them where parameters may be unused.
+    """
     devices = [torch.cuda.current_device()] if numerics.device.type == "cuda" else None
-    module = DistributedDataParallel(loss, device_ids=devices, gradient_as_bucket_view=True)
+    module = DistributedDataParallel(
+        loss, device_ids=devices, gradient_as_bucket_view=True, find_unused_parameters=True
+    )
     module.register_comm_hook(None, lambda state, bucket: _sum(bucket))  # DDP checks the annotations of this function
     return module
 
 
-def _sum(bucket: GradBucket) -> torch.futures.Future[Tensor]:
+def _sum(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Sum a bucket; DDP's own hook would take the mean."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
@@ -70,13 +77,28 @@ def shard(model: GPT, numerics: Numerics) -> None:
         if numerics.compile:
             block.compile(dynamic=False, fullgraph=True)
         fully_shard(block, mesh=mesh, mp_policy=policy if low else MixedPrecisionPolicy())
-    fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
     for name in FORWARDS:
         register_fsdp_forward_method(model, name)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+@contextmanager
+def training_pass(model: GPT, *, last: bool, reshard: bool) -> Iterator[None]:
+    """Compute a micro-batch of the sharded ``model`` in this block: only after the ``last`` one gradients are summed.
+
+    Embedding, norm and head stay gathered between forward and backward pass, without ``reshard`` the blocks, too, until
+    the last backward pass. Outside this block nothing stays gathered, so the model's parameters are the shards.
+    """
+    assert isinstance(model, FSDPModule)
+    model.set_requires_gradient_sync(last)
+    model.set_reshard_after_backward(reshard or last)
+    model.set_reshard_after_forward(False, recurse=not reshard)
+    yield
+    model.set_reshard_after_forward(True)
 
 
 def _allow_versions(blocks: int) -> None:
@@ -102,8 +124,18 @@ def keep(tensor: Tensor) -> Tensor:
     """Return a copy on the CPU; of a sharded tensor a copy of this process's shard."""
     if not isinstance(tensor, DTensor):
         return tensor.detach().to("cpu", copy=True)
-    share = tensor.to_local().detach().to("cpu", copy=True)
-    return DTensor(share, tensor._spec, requires_grad=False)
+    return _as_share(tensor.to_local().detach().to("cpu", copy=True), tensor, _mesh_on_cpu(tensor.device_mesh))
+
+
+def _as_share(share: Tensor, whole: DTensor, mesh: DeviceMesh) -> DTensor:
+    """Return this process's ``share`` of a tensor on ``mesh`` that is sharded as ``whole`` is."""
+    shape, stride = whole.shape, whole.stride()
+    return DTensor.from_local(share, mesh, whole.placements, run_check=False, shape=shape, stride=stride)
+
+
+def _mesh_on_cpu(mesh: DeviceMesh) -> DeviceMesh:
+    """Return the mesh of the same processes for tensors on the CPU: torch moves a share to its mesh's device."""
+    return mesh if mesh.device_type == "cpu" else init_device_mesh("cpu", tuple(mesh.shape))
 
 
 def like(tensor: Tensor, parameter: Tensor) -> Tensor:
@@ -111,8 +143,7 @@ def like(tensor: Tensor, parameter: Tensor) -> Tensor:
     if not isinstance(parameter, DTensor):
         return whole(tensor).to(parameter.device, copy=True)
     if isinstance(tensor, DTensor):
-        share = tensor.to_local().to(parameter.device, copy=True)
-        return DTensor(share, parameter._spec, requires_grad=False)
+        return _as_share(tensor.to_local().to(parameter.device, copy=True), parameter, parameter.device_mesh)
     if not tensor.dim():
         return tensor.to(parameter.device, copy=True)
     return distribute_tensor(
@@ -126,7 +157,7 @@ def in_shares(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, parameter in parameters.items():
         assert isinstance(parameter, DTensor)
         share = torch.empty_like(parameter.to_local().detach(), device="cpu")
-        empty[name] = DTensor(share, parameter._spec, requires_grad=False)
+        empty[name] = _as_share(share, parameter, _mesh_on_cpu(parameter.device_mesh))
     return empty
 
 

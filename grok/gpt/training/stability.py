@@ -62,10 +62,36 @@ def abandoned_id(run_id: str, branch: int) -> str:
     return hashlib.sha256(f"{run_id}/branch/{branch}".encode()).hexdigest()[: len(run_id)]
 
 
-def return_step(steps: list[int], onset: int, margin: int, tries: int) -> int:
-    """Return the last of ``steps`` at least ``margin * 2 ** (tries - 1)`` before ``onset``, or the first of all."""
-    wanted = onset - margin * 2 ** (tries - 1)
+def return_step(steps: list[int], wanted: int) -> int:
+    """Return the last of ``steps`` that is at most ``wanted``, or the first of all."""
     return max((s for s in steps if s <= wanted), default=min(steps))
+
+
+@dataclass(slots=True)
+class Incident:
+    """Rollbacks that follow each other closely: each returns twice as far as the one before."""
+
+    tries: int = 0
+    at: int = 0
+    """Last step at which something went wrong."""
+
+    def another_try(self, k: int, config: StabilityConfig) -> bool:
+        """Record that step ``k`` went wrong; return whether the run may roll back once more.
+
+        A calm stretch since the last time ends the incident: a full window, and as many steps as the margin.
+        """
+        calm = max(config.window, self.margin(config))
+        if k > self.at + calm:
+            self.tries = 0
+        self.at = k
+        if self.tries == config.tries:
+            return False
+        self.tries += 1
+        return True
+
+    def margin(self, config: StabilityConfig) -> int:
+        """Return the least number of steps from the state of this try's rollback to the onset."""
+        return config.margin * 2 ** max(0, self.tries - 1)
 
 
 class Watch:

@@ -1,0 +1,118 @@
+"""``grok list [STORE] [FILTER ...]``: the runs of a store as a table, one line each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+import pandas as pd
+
+from analysis.observations import Observations
+from analysis.studies.seeds import seed_table
+from grok.cli.command import Parser, add_store, command, store_of
+from grok.cli.filters import is_filter, matching
+from grok.store import open_store
+
+SHOWN: Final = {
+    "seed": "seed",
+    "class_accuracy": "class",
+    "class_time": "class by time",
+    "grokked_step": "generalised",
+    "steps": "steps",
+    "val_acc": "val accuracy",
+    "val_loss": "val loss",
+    "status": "status",
+    "condition": "condition",
+}
+"""Columns of the table of all runs, with their names here."""
+DIGITS: Final = 12
+"""Characters of a run_id that are shown."""
+
+
+def listed_runs(path: Path) -> pd.DataFrame:
+    """Return one row for every run of the store: its seed, class, result, the designs that claim it, and its name.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    every = seed_table(Observations.read(path))
+    claims = open_store(path).designs()
+    claims = claims.assign(design=claims["kind"] + " " + claims["role"])
+    by_run = claims.groupby("run_id")[["design", "design_id"]].agg(_joined)
+    table = every[["run_id", *(column for column in SHOWN if column in every)]].rename(
+        columns={**SHOWN, "run_id": "run"}
+    )
+    table = table.join(by_run, on="run")
+    return table.assign(design=table["design"].fillna("unknown"))
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what a terminal shows of ``table``: short names, few digits, and of conditions only what differs."""
+    table = table.assign(run=table["run"].str[:DIGITS], condition=_differing(table["condition"]))
+    constant = [
+        name for name in ("condition", "status", "class by time") if name in table and table[name].nunique() < 2
+    ]
+    for name in table.select_dtypes("float"):
+        table[name] = table[name].map("{:.4g}".format, na_action="ignore")
+    return table.drop(columns=["design_id", *constant]).astype(object).where(table.notna(), "-")
+
+
+def _joined(texts: pd.Series) -> str:
+    return ", ".join(dict.fromkeys(texts))
+
+
+def _differing(conditions: pd.Series) -> pd.Series:
+    """Return conditions in words without the settings that all of them share."""
+    parts = conditions.str.split(", ")
+    shared = set.intersection(*map(set, parts)) if len(parts) else set()
+    return parts.map(lambda words: ", ".join(word for word in words if word not in shared))
+
+
+def parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog="grok list",
+        description="The runs of a store as a table. A filter is a word that a row contains, or a bound on a column, "
+        "given by the beginning of its name; all must hold.",
+        epilog="example: grok list results/store class=super 'generalised<2000' design=branch",
+    )
+    add_store(parser)
+    parser.add_argument(
+        "filters", nargs="*", metavar="FILTER", help="seed=8, class=super, 'generalised<2000', design=branch"
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--csv", action="store_true", help="comma-separated values, all digits")
+    output.add_argument("--json", action="store_true", help="one JSON object a line, all digits")
+    return parser
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    """Return the parsed words; a first word that is a filter is no store."""
+    arguments = parser().parse_intermixed_args(argv)
+    if arguments.store is not None and (is_filter(arguments.store) or arguments.named_store is not None):
+        arguments.filters.insert(0, arguments.store)
+        arguments.store = None
+    return arguments
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Print the runs that satisfy all filters."""
+    arguments = _arguments(argv)
+    table = listed_runs(store_of(arguments))
+    chosen = table[matching(table, arguments.filters)]
+    if arguments.csv:
+        print(chosen.to_csv(index=False), end="")
+    elif arguments.json:
+        print(chosen.to_json(orient="records", lines=True), end="")
+    else:
+        if len(chosen):
+            print(shown(chosen).to_string(index=False))
+        print(f"{len(chosen):,} of {len(table):,} runs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""What each run was for: rows are written once, survive harm, merge by their keys, and are never guessed."""
+
+import json
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from grok.cli.store import main
+from grok.errors import StoreError
+from grok.store import DamagedShardWarning, Purpose, Purposes, StoreWriter, open_store
+from grok.store import compact as compact_module
+from grok.store import writer as writer_module
+from grok.store.contract import assert_contract, contents, read_raw
+from grok.store.designs import Design, decoded
+from grok.store.layout import Layout
+from grok.store.merge import merge
+from grok.store.restore import restore
+from grok.store.schema import schema
+from grok.store.shards import replace_table
+from grok.store.testing import example_design, example_rows
+from grok.store.verify import verify
+
+RUN_IDS = [row.result.run_id for row in example_rows(range(6))]
+
+
+def one(design_id: str = "study", run_id: str = RUN_IDS[0], **purpose: Any) -> Design:
+    return Purposes("search", [Purpose(**purpose)], design_id=design_id).named([run_id])
+
+
+def put(path: Path, design: Design, day: int = 1, name: str = "00000000000000aa", **columns: Any) -> Path:
+    """Write a shard of designs by hand, with other values in some columns; return its file."""
+    table = design.table((), planned_at=datetime(2026, 11, day))
+    for column, value in columns.items():
+        field = schema("designs").field(column)
+        values = pa.array([value] * table.num_rows, pa.int64() if column == "planned_at" else None).cast(field.type)
+        table = table.set_column(table.column_names.index(column), field, values)
+    replace_table(Layout(path), "designs", name, table)
+    (path / "designs" / "empty.parquet").unlink(missing_ok=True)
+    return path / "designs" / f"{name}.parquet"
+
+
+class TestPlanning:
+    def test_the_same_plan_has_the_same_name_forever(self) -> None:
+        rows = [Purpose(role="child", unit={"b": 1, "a": [2]}, parent_run_id="p", redrawn=("order", "init"))] * 2
+        design = Purposes("branch", rows, [("p", Purpose(role="parent"))]).named(["x", "x"])
+        assert len(design.rows) == 2, "equal rows are one"
+        assert design.design_id == replace(design, rows=design.rows[::-1]).design_id
+        assert design.design_id == "258e3283905d1b49d3f6", "stored designs would be planned a second time"
+        table = design.table({"x"}).to_pylist()
+        assert (table[0]["unit"], table[0]["redrawn"], table[0]["results_seen"]) == (
+            '{"a":[2],"b":1}',
+            '["init","order"]',
+            True,
+        )
+        assert decoded(table[0]["unit"]) == {"a": [2], "b": 1} and decoded(None) is None
+
+    @pytest.mark.parametrize("wrong", [{"role": "guest"}, {"choice": "lucky"}])
+    def test_a_purpose_that_nobody_would_understand_is_refused(self, wrong: dict[str, str]) -> None:
+        with pytest.raises(StoreError, match="expected one of"):
+            Purpose(**wrong)  # type: ignore[arg-type]
+        with pytest.raises(StoreError, match="kind='guess' of a design: expected one of sweep"):
+            Purposes("guess", [])
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"unit": {"a": [[1]]}}, {"unit": {"a": 2**63}}, {"parent_run_id": "../x"}, {"from_step": -1}],
+        ids=["deep", "large", "path", "step"],
+    )
+    def test_a_row_that_verify_would_name_is_not_written(self, tmp_path: Path, wrong: dict[str, Any]) -> None:
+        with (
+            StoreWriter(tmp_path / "S") as writer,
+            pytest.raises(StoreError, match="design study.*" + next(iter(wrong))),
+        ):
+            writer.record_design(one(**wrong))
+        assert_contract(tmp_path / "S")
+
+    def test_two_purposes_of_one_key_are_refused(self, tmp_path: Path) -> None:
+        both = Purposes("branch", [], [("p", Purpose(role="parent", choice=c)) for c in ("best", "drawn")]).named([])
+        with StoreWriter(tmp_path / "S") as writer, pytest.raises(StoreError, match="two rows of"):
+            writer.record_design(both)
+
+    def test_a_search_adds_its_batches_and_a_plan_of_before_stays(self, tmp_path: Path) -> None:
+        with StoreWriter(tmp_path / "S") as writer:
+            for trial, run_id in enumerate(RUN_IDS[:3]):
+                assert writer.record_design(one(run_id=run_id, role="trial", unit={"trial": trial})) == 1
+            first = open_store(tmp_path / "S").designs()
+            assert writer.record_design(one(role="trial", unit={"trial": 0}, choice="best"), RUN_IDS) == 0
+        assert open_store(tmp_path / "S").designs().equals(first)
+
+    def test_many_plans_become_one_shard(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (compact_module, writer_module):
+            monkeypatch.setattr(module, "SMALL", 8)
+        with StoreWriter(tmp_path / "S") as writer:
+            for n in range(20):
+                writer.record_design(one(unit={"trial": n}))
+        assert len(Layout(tmp_path / "S").names("designs")) < 8
+        assert len(read_raw(tmp_path / "S", "designs")) == 20
+        assert_contract(tmp_path / "S")
+
+
+def without_designs(path: Path) -> None:
+    """Make a store one of a version that had no designs."""
+    shutil.rmtree(path / "designs")
+    marker = json.loads((path / "store.json").read_text())
+    del marker["columns"]["designs"]
+    (path / "store.json").write_text(json.dumps(marker))
+
+
+class TestStoresOfBefore:
+    def test_it_is_read_as_it_is_and_gets_the_folder_from_a_writer(self, store: Path) -> None:
+        whole = {path: path.read_bytes() for path in store.rglob("*.parquet") if "designs" not in path.parts}
+        without_designs(store)
+        assert verify(store) == []
+        assert open_store(store).designs().empty
+        assert main(["status", str(store)]) == 0
+        assert not (store / "designs").exists()
+        with StoreWriter(store) as writer:
+            assert writer.recovered == []
+        assert_contract(store)
+        assert "designs" in json.loads((store / "store.json").read_text())["columns"]
+        assert {path: path.read_bytes() for path in whole} == whole
+
+    @pytest.mark.parametrize("command", ["compact", "migrate"])
+    def test_every_command_that_writes_adds_it(self, store: Path, command: str) -> None:
+        without_designs(store)
+        assert main([command, str(store)]) == 0
+        assert_contract(store)
+
+    def test_a_lost_folder_is_said_and_nothing_is_guessed(
+        self, store: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (store / "designs").rename(store / "elsewhere")
+        with pytest.warns(DamagedShardWarning, match="nobody knows what the runs were for"):
+            assert open_store(store).designs().empty
+        assert len(open_store(store).runs()) == 6
+        assert any("its folders designs/ are missing" in line for line in verify(store))
+        with pytest.raises(StoreError, match="lacks its folders designs/"):
+            StoreWriter(store)
+        (store / "elsewhere").rename(store / "designs")
+        assert_contract(store)
+
+
+class TestDamage:
+    def test_a_damaged_shard_goes_to_quarantine_and_planning_writes_it_again(self, store: Path) -> None:
+        whole = contents(store, "designs")
+        shard = sorted((store / "designs").iterdir())[0]
+        runs = store / "runs" / shard.name  # a shard of runs of the same name is another shard
+        sorted((store / "runs").iterdir())[0].rename(runs)
+        sorted((store / "curves").iterdir())[0].rename(store / "curves" / shard.name)
+        sound = shard.read_bytes()
+        shard.write_bytes(sound[:-40])
+        assert any(str(shard) in line for line in verify(store))
+        with pytest.warns(DamagedShardWarning, match=str(shard)):
+            assert len(open_store(store).designs()) == 3
+        with StoreWriter(store) as writer:
+            (repair,) = writer.recovered
+            assert "of designs" in str(repair) and "stored" not in str(repair)
+            assert runs.exists()
+            assert len(open_store(store).runs()) == 6 and len(open_store(store).designs()) == 3
+            for first in (0, 3):
+                writer.record_design(example_design(RUN_IDS[first : first + 3]))
+        assert contents(store, "designs").equals(whole)
+        assert restore(store).left, "a damaged file stays"
+        (store / "quarantine" / f"designs-{shard.name}").write_bytes(sound)
+        assert restore(store).designs == 0
+        assert not list((store / "quarantine").glob("designs-*"))
+        assert_contract(store)
+
+    def test_a_whole_shard_comes_back_from_quarantine(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        whole = contents(store, "designs")
+        for shard in list((store / "designs").iterdir()):
+            shard.rename(store / "quarantine" / f"designs-{shard.name}")
+        StoreWriter(store).close()
+        assert open_store(store).designs().empty
+        assert main(["restore", str(store)]) == 0
+        assert "6 rows of designs restored" in capsys.readouterr().out
+        assert contents(store, "designs").equals(whole)
+        assert_contract(store)
+
+    def test_copies_and_overlaps_count_once(self, store: Path) -> None:
+        whole = contents(store, "designs")
+        first = min((store / "designs").iterdir())
+        shutil.copy(first, store / "designs" / "fedcba9876543210.parquet")
+        put(store, example_design(RUN_IDS), name="00000000000000ff", retired="a try")  # another design
+        put(store, example_design(RUN_IDS[3:]), name="00000000000000fe")  # planned earlier, says this copy
+        assert verify(store)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DamagedShardWarning)
+            assert len(open_store(store).designs()) == 12
+        with StoreWriter(store) as writer:
+            assert len(writer.recovered) == 2 and all(one.copy for one in writer.recovered)
+        assert_contract(store)
+        assert len(contents(store, "designs")) == 12
+        rows = open_store(store).designs()
+        rows = rows[rows["retired"].isna()]
+        assert sorted(rows["run_id"]) == sorted(whole["run_id"].to_pylist())
+        assert (rows["planned_at"] < datetime(2026, 11, 2)).sum() == 3, "the first plan of the three stays"
+        assert not list((store / "conflicts").iterdir())
+
+
+ODD: Mapping[str, Any] = {
+    "unit": '{"a": [[1]]}', "role": "guest", "kind": "guess", "choice": "lucky", "origin": "dreamt",
+    "choice_detail": "[" * 90_000, "redrawn": '{"a": 1}', "parent_run_id": "../../outside", "line": "a\nb",
+    "donor_run_id": "x" * 300, "from_step": -3, "retired": "x" * 100_001, "planned_at": 2**62,
+}  # fmt: skip
+ODD_UNITS = ("", "null", "7", "[]", "{", '{"a": NaN}', '{"a":' * 2000, "1" * 5000, '{"a": ' + "9" * 40 + "}")
+
+
+@pytest.mark.parametrize(("column", "value"), [*ODD.items(), *(("unit", text) for text in ODD_UNITS)])
+def test_a_row_that_cannot_be_understood_is_named_and_left_out(store: Path, column: str, value: Any) -> None:
+    put(store, example_design(RUN_IDS[:1], kind="repeat", parent=RUN_IDS[0]), **{column: value})
+    (problem,) = [line for line in verify(store) if f": {column} is " in line]
+    assert "\n" not in problem and len(problem) < 400
+    with pytest.warns(DamagedShardWarning, match=f"left out 1 rows of .*{column} is "):
+        assert len(open_store(store).designs()) == 6
+    with StoreWriter(store) as writer:  # it is not for this version to throw away
+        assert writer.recovered == []
+    assert main(["status", str(store)]) == 0
+    assert pq.read_table(store / "designs").num_rows == 7
+
+
+@pytest.mark.parametrize("column", ["parent_run_id", "donor_run_id", "line"])
+def test_a_run_that_is_neither_stored_nor_planned_is_named(store: Path, column: str) -> None:
+    with StoreWriter(store) as writer:
+        writer.record_design(one("a", role="child", **{column: "planned"}))
+        assert verify(store) == [f"designs: the {column} planned is neither stored nor planned"]
+        writer.record_design(one("b", run_id="planned"))
+    assert_contract(store)
+
+
+class TestMerge:
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> list[Path]:
+        paths = [tmp_path / "A", tmp_path / "B"]
+        for path in paths:
+            StoreWriter(path).close()
+        return paths
+
+    def test_rows_come_with_their_ids_and_the_first_plan_and_every_retirement_stay(self, stores: list[Path]) -> None:
+        a, b = stores
+        put(a, one(), 2, results_seen=True)
+        put(a, one("own"), 3, name="00000000000000ab", retired="own words")
+        put(b, one(), 1, origin="reconstructed")
+        put(b, one("own"), 4, name="00000000000000ab", retired="other words")
+        put(b, one("new"), 5, name="00000000000000ac")
+        assert merge(a, [b]).designs == 1
+        assert merge(a, [b]).designs == 0
+        rows = open_store(a).designs().set_index("design_id")
+        assert rows["planned_at"].dt.day.to_dict() == {"study": 1, "own": 3, "new": 5}
+        assert rows["retired"].dropna().to_dict() == {"own": "own words"}
+        assert (rows["origin"]["study"], rows["results_seen"]["study"]) == ("reconstructed", False)
+        assert_contract(a)
+        assert len(open_store(b).designs()) == 3
+
+    def test_a_retirement_elsewhere_is_taken_over(self, stores: list[Path]) -> None:
+        a, b = stores
+        put(a, one(), 1)
+        put(b, one(), 2, retired="elsewhere")
+        merge(a, [b])
+        assert open_store(a).designs()["retired"].tolist() == ["elsewhere"]
+        assert_contract(a)
+
+    @pytest.mark.parametrize("into", [False, True])
+    def test_other_facts_of_one_key_are_a_conflict(
+        self, stores: list[Path], into: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        a, b = stores
+        put(a, one(choice="given"), 2)
+        put(b, one(choice="best"), 1)
+        target = tmp_path / "C" if into else a
+        assert main(["merge", str(a), str(b), *(["--into", str(target)] if into else [])]) == 1
+        assert (
+            "choice in design study as member {} is 'best' in one and 'given' in the other" in capsys.readouterr().out
+        )
+        assert open_store(target).designs()["choice"].tolist() == ([] if into else ["given"])
+        (record,) = (target / "conflicts").iterdir()
+        sides = json.loads(record.read_text())["sides"].values()
+        assert {(side["choice"], side["source"]) for side in sides} == {("given", str(a)), ("best", str(b))}
+        assert {side["planned_at"] for side in sides} == {"2026-11-01 00:00:00.000000", "2026-11-02 00:00:00.000000"}
+        record.unlink()
+        assert_contract(target)
+
+    def test_a_source_without_designs_stays_unknown(self, stores: list[Path], store: Path) -> None:
+        without_designs(store)
+        report = merge(stores[0], [store])
+        assert (report.added, report.designs) == (6, 0)
+        assert open_store(stores[0]).designs().empty
+
+    def test_a_name_that_is_a_path_is_refused_before_anything_is_written(self, stores: list[Path]) -> None:
+        put(stores[1], one(), design_id="../x")
+        with pytest.raises(StoreError, match=r"designs: design_id='\.\./x': expected a name"):
+            merge(stores[0], [stores[1]])
+
+
+class TestCommand:
+    def test_what_is_planned_and_missing_is_counted_until_the_design_is_retired(
+        self, store: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with StoreWriter(store) as writer:
+            writer.record_design(one("study-1", run_id="not-yet"))
+            writer.record_design(one("study-2", run_id=RUN_IDS[0]))
+        assert main(["status", str(store)]) == 0
+        said = capsys.readouterr().out
+        assert "4 designs: 7 runs planned, 1 of them missing\n" in said
+        assert "design study-1 (search, planned 20" in said and "1 of 1 runs missing" in said
+        for wrong, why in (("study", "2 designs begin with 'study' (study-1, study-2)"), ("x", "no design in")):
+            assert main(["retire", str(store), wrong, "--why", "a try"]) == 2
+            assert why in capsys.readouterr().err
+        assert main(["retire", str(store), "study-1", "--why", " "]) == 2
+        assert "--why is empty" in capsys.readouterr().err
+        assert main(["retire", str(store / "no"), "study-1", "--why", "a try"]) == 2
+        assert not (store / "no").exists()
+        assert main(["retire", str(store), "study-1", "--why", "a  try\n"]) == 0
+        assert "1 rows marked as abandoned" in capsys.readouterr().out
+        assert main(["retire", "study-1", "--store", str(store), "--why", "other words"]) == 0
+        assert "already abandoned" in capsys.readouterr().out
+        assert open_store(store).designs()["retired"].dropna().tolist() == ["a try"]
+        assert main(["status", str(store)]) == 0
+        assert "4 designs: 6 runs planned, 0 of them missing, 1 designs abandoned\n" in capsys.readouterr().out
+        assert_contract(store)
