@@ -16,7 +16,7 @@ from grok.plugins import label
 from grok.store import Store
 from grok.store.rerun import literal
 
-MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep_every")
+MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.keep_steps")
 """Settings in no name of a run by which it measures or keeps more: a stored run may lack it."""
 
 

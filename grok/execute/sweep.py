@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shlex
 import socket
@@ -27,11 +28,11 @@ from grok.execute.ranks import let_go, refuse_unsharable, take_part
 from grok.execute.record import Choice, Designed, design_of_sweep, settings_to_record
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
-from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
+from grok.execute.worker import WorkerSettings, finished_row, keeps_checkpoints, refuse_unclean
 from grok.plugins import active
 from grok.processes import Rank
 from grok.records import RunResult
-from grok.store import Provenance, Purposes, Row, Store, StoreWriter, check_path, open_store
+from grok.store import Provenance, Purposes, Store, StoreWriter, check_path, open_store
 
 GO_ON = "The same command goes on where it stopped."
 CORRECT = "Correct this first; the same command then goes on where it stopped."
@@ -216,7 +217,7 @@ class Sweep:
             device=self.shared.device,
             started_at=time.time(),
         )
-        self.writer.commit([Row(result, run.config, run.identity, self.provenance, run.data_hash, run.code)])
+        self.writer.commit([finished_row(result, run, self.provenance, self.shared.store.path)])
 
     def _say_what_stored_runs_lack(self) -> None:
         """Say that a stored run did not keep the weights that ``save`` now names; it is not trained again."""
@@ -238,13 +239,13 @@ class Sweep:
             return
         from grok.checkpoint import remove_checkpoints, run_folder
 
-        for row in self.store.table(
-            "runs", left, ["mode", "status", "config.checkpoint.keep", "config.checkpoint.keep_every"]
-        ).to_pylist():
+        kept = [f"config.checkpoint.{name}" for name in ("keep", "keep_every", "keep_steps")]
+        for row in self.store.table("runs", left, ["mode", "status", *kept]).to_pylist():
             if not keeps_checkpoints(row["mode"], row["status"], row["config.checkpoint.keep"]):
                 with suppress(GrokError, OSError):  # nothing depends on it
                     folder = run_folder(self.shared.store.path, row["run_id"])
-                    remove_checkpoints(folder, row["config.checkpoint.keep_every"] or 0)
+                    every, steps = row["config.checkpoint.keep_every"], row["config.checkpoint.keep_steps"]
+                    remove_checkpoints(folder, every or 0, json.loads(steps or "[]"))
 
     def conclude(self, totals: Totals) -> Outcome:
         """Print what happened and how to go on; return the outcome."""

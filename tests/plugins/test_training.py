@@ -114,7 +114,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_bits(case: str) -> No
 
 
 def test_dropout_is_drawn_anew_at_each_step() -> None:
-    lane = seat(ArithmeticRun(Job(run_id="run0", config=own(**CASES["module on equations, dropout"]))), {})
+    lane = seat(Job(run_id="run0", config=own(**CASES["module on equations, dropout"])), {})
     assert len({lane.batch(step).seed for step in (1, 2, 3)}) == 3
 
 
@@ -222,11 +222,9 @@ def test_code_that_does_not_fit_is_refused_before_anything_is_trained(settings: 
 
 def test_a_buffer_of_a_fixed_seed_is_accepted() -> None:
     lane = seat(
-        ArithmeticRun(
-            Job(
-                run_id="run0",
-                config=own(**PLAIN | {"model": {"plugin": {"_target_": "mine.RandomBuffer", "fixed": True}}}),
-            )
+        Job(
+            run_id="run0",
+            config=own(**PLAIN | {"model": {"plugin": {"_target_": "mine.RandomBuffer", "fixed": True}}}),
         ),
         {},
     )
