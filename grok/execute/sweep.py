@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -105,7 +104,7 @@ def _carry_out(
     refuse_impossible(shared, requested, store)
     provenance = _provenance(shared)
     if shared.dry_run:
-        plan = _announced(make_plan(requested, store), store, details=True)
+        plan = _announced(make_plan(requested, store), store, provenance, details=True)
         _say_what_no_run_uses(requested)
         _say_what_is_not_measured(requested, plan, store)
         say(f"Nothing was trained (dry_run=true). The store would be {path}.")
@@ -114,11 +113,9 @@ def _carry_out(
         for repair in writer.recovered:
             say(f"Repaired: {repair}")
         store = store or open_store(path)
-        plan = _announced(make_plan(requested, store), store)
+        plan = _announced(make_plan(requested, store), store, provenance)
         _say_what_no_run_uses(requested)
         _say_what_is_not_measured(requested, plan, store)
-        if plan.to_train and provenance.git_dirty:
-            print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
         purposes = design or Purposes("sweep", [Purpose(choice="unstated")] * len(configs))
         writer.record_design(purposes.named(plan.requested))
@@ -133,13 +130,15 @@ def _provenance(shared: RunConfig) -> Provenance:
     return provenance
 
 
-def _announced(plan: Plan, store: Store | None, *, details: bool = False) -> Plan:
+def _announced(plan: Plan, store: Store | None, provenance: Provenance, *, details: bool = False) -> Plan:
     """Return ``plan`` once its line is printed."""
     line = plan.summary()
     if plan.to_train:
         seconds = seconds_to_train(plan.to_train, store, plan.pool.workers, gpu=plan.pool.gpu)
         line += f"; {plan.pool}" + (f"; about {duration(seconds)}" if seconds is not None else "")
     say(line)
+    if plan.to_train and provenance.git_dirty:
+        say("Note: the code has changes that are not committed (git_dirty in every row); require_clean=true refuses.")
     for about in own_code_lines(plan, store):
         say(about)
     if details and plan.to_train:
