@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -95,7 +94,7 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
     provenance = _provenance(shared)
     if shared.dry_run:
         plan = make_plan(requested, store)
-        announce(plan, store, details=True)
+        announce(plan, store, provenance, details=True)
         say(f"Nothing was trained (dry_run=true). The store would be {path}.")
         return Outcome(plan.requested, dict(plan.stored), {}, 0)
     with StoreWriter(path) as writer:
@@ -103,9 +102,7 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
             say(f"Repaired: {repair}")
         store = store or open_store(path)
         plan = make_plan(requested, store)
-        announce(plan, store)
-        if plan.to_train and provenance.git_dirty:
-            print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
+        announce(plan, store, provenance)
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
         sweep.record(configs)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())

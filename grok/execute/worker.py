@@ -81,8 +81,8 @@ class GroupReport:
 
     finished: dict[str, str] = field(default_factory=dict)
     """Status of every run that this group committed."""
-    held: list[str] = field(default_factory=list)
-    """Runs that another sweep is training now."""
+    held: dict[str, str] = field(default_factory=dict)
+    """Runs that another sweep is training now, each with that sweep's process."""
     stored: list[str] = field(default_factory=list)
     """Runs that another sweep has finished meanwhile."""
     paused: dict[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
         with StoreWriter(settings.store_path, thorough=False, create=False) as writer:
             try:
                 claim = writer.claim([run.run_id for run in group.runs], retry_failed=settings.retry_failed)
-                report.held, report.stored = sorted(claim.held), claim.done
+                report.held, report.stored = claim.held, claim.done
                 granted = set(claim.granted)
                 runs = [run for run in group.runs if run.run_id in granted]
                 if runs:
