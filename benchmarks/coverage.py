@@ -282,9 +282,14 @@ def _levels(init: float, interaction: float) -> Callable[[np.random.Generator], 
 
     def study(rng: np.random.Generator) -> Iterator[Seen]:
         y = effects_of(factors, truth, rng)[first]
-        blocks = [factors[name][first] for name in ("split", "order")]
-        for name, values in (("by ranks", y), ("by the top quarter", y < np.quantile(y, 0.25))):
-            yield name, 0.0, _p(heterogeneity(values, factors["init"][first], rng, 199, blocks).p), 0.0
+        split, order, levels = (factors[name][first] for name in ("split", "order", "init"))
+        quarter = y < np.quantile(y, 0.25)
+        for name, values, blocks in (
+            ("by itself, by the top quarter", quarter, [split, order]),
+            ("by itself, by ranks", y, [split, order]),
+            ("at all, by ranks", y, [4 * split + order]),
+        ):
+            yield name, 0.0, _p(heterogeneity(values, levels, rng, 199, blocks).p), 0.0
 
     return study
 
@@ -325,7 +330,7 @@ def cases() -> Iterator[tuple[str, str, Callable[[np.random.Generator], Iterator
 
 
 HEAD: Final = (
-    "| | case | quantity | truth | holds | truth below | truth above | mean width | said to differ | studies |\n"
+    "| of | simulated study | estimate | truth | holds | truth below | truth above | mean width | says so | studies |\n"
     "|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
 )
 
