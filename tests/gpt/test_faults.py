@@ -19,7 +19,7 @@ from grok.gpt.training.engine import train
 from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, Job, RunResult
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import RUN, prepare_text, result_of, run, text_of
+from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
 from tests.gpt.faults import AT, FAULTS, SMALL, caught, injected, settings_of, table
 
 PAGE = Path(__file__).parents[2] / "results" / "faults" / "language_models.md"
@@ -87,6 +87,9 @@ def test_a_resumed_run_rolls_back(corpus: Corpus) -> None:
         abandoned, end = (
             e for e in run(load_config(settings), replace(checkpoint, run_id="a" * 20)) if isinstance(e, RunResult)
         )
+        *_, killed = run(load_config(settings), replace(checkpoint, run_id="a" * 20), stop_at=AT + 5)
+        assert isinstance(killed, Checkpoint)
+        assert differences(end, result_of(run(load_config(settings), killed))) == []
     assert (abandoned.status, abandoned.branch_step, end.status) == ("rolled_back", AT - 3, "completed")
     assert end.steps == SMALL["train"]["steps"] and (end.parent_run_id, end.branch_step) == ("a" * 20, AT - 3)
 
