@@ -222,7 +222,7 @@ def _spread(study: Gpt, rows: pd.DataFrame) -> None:
                 f"{condition}: best perplexity",
                 e.plain(2),
                 f"{name}: best validation perplexity {e.plain(2)} per token over {n} seeds; standard deviation between "
-                f"seeds {values.std(ddof=1):.3f} (the diary expects less than 0.2).",
+                f"seeds {values.std(ddof=1):.3f}.",
                 e,
                 headline=True,
             )
