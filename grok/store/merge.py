@@ -201,12 +201,10 @@ def find_conflicts(a: Store, b: Store) -> list[Conflict]:
 
 def _traces_of(store: Store, facts: pa.Table, others: pa.Table) -> list[Trace]:
     """Return the traces of the runs in ``facts`` that may have to agree with one of the ``others``."""
-    keys, named = (
-        set(zip(*_columns(others, "trajectory_id", "numerics"), strict=True)),
-        set(*_columns(others, "run_id")),
-    )
-    switched = pc.equal(others["mode"], "arithmetic")
-    trunks = set(*_columns(others.filter(switched), "parent_run_id"))
+    keys = set(zip(*_columns(others, "trajectory_id", "numerics"), strict=True))
+    named: set[str] = set(*_columns(others, "run_id"))
+    switched = others.filter(pc.equal(others["mode"], "arithmetic"))
+    trunks: set[str] = set(*_columns(switched, "parent_run_id"))
     rows = zip(*_columns(facts, "trajectory_id", "numerics", "run_id", "parent_run_id"), strict=True)
     wanted = [(t, n) in keys or run_id in trunks or parent in named for t, n, run_id, parent in rows]
     runs = facts.filter(pa.array(wanted, pa.bool_()))

@@ -80,6 +80,11 @@ def test_a_switched_run_is_extended_from_its_own_end(door: Door) -> None:
     assert both[0] == both[1]
 
 
+def test_runs_that_switch_elsewhere_share_a_group(door: Door) -> None:
+    words = ("switch.ulps=1", "switch.step=2,4,6,8", "lanes=4", "store.path=S", "dry_run=true")
+    assert "1 lane group(s) of 4 run(s)" in door("-m", *WORDS, *words).out
+
+
 @pytest.mark.parametrize(("step", "conflicts"), [(50, 1), (100, 1), (150, 0)])
 def test_verify_and_merge_compare_a_run_with_its_trunk_up_to_the_switch(
     tmp_path: Path, step: int, conflicts: int
