@@ -114,7 +114,9 @@ def _readable(designs: pd.DataFrame) -> pd.DataFrame:
     units = [_json(text) for text in rows["unit"]]
     redrawn = [_json(text) for text in rows["redrawn"]]
     fine = [isinstance(u, dict) and (r is None or isinstance(r, list)) for u, r in zip(units, redrawn, strict=True)]
-    texts = {name: [text if isinstance(text, str) else None for text in rows[name]] for name in ("parent_run_id", "line")}
+    texts = {
+        name: [text if isinstance(text, str) else None for text in rows[name]] for name in ("parent_run_id", "line")
+    }
     texts = {name: pd.Series(values, index=rows.index, dtype=object) for name, values in texts.items()}
     rows = rows.assign(unit=units, redrawn=[_in_order(names) for names in redrawn], **texts)
     return rows[pd.Series(fine, index=rows.index, dtype=bool)].reset_index(drop=True)
@@ -184,16 +186,17 @@ def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     To go on with some of them may have been a choice by results, so they stay as long as they were asked for.
     """
     claims = observations.once(_claims)
-    later = claims[claims["results_seen"] & claims["place"].isin(rows["place"])]
-    if later.empty:
+    claims = claims[claims["place"].isin(rows["place"])]
+    claims = claims[claims["design_id"].isin(claims["design_id"][claims["results_seen"]])]
+    if claims.empty:
         return rows
     runs = observations.observed
     lengths = runs["config.train.steps"].astype("int64")
-    for _, group in later.groupby("design_id", sort=False):
+    for _, group in claims.groupby("design_id", sort=False):
         here = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
         here = here.drop_duplicates("place").set_index("place")
-        before = set(rows["place"][rows["planned_at"] <= group["planned_at"].max()])
-        if not before <= set(here.index):
+        before = rows["place"][rows["planned_at"] <= group["planned_at"].max()]
+        if not set(before) <= set(here.index):
             continue
         new = rows["place"].map(here["run_id"])
         longer = new.notna() & (new.map(lengths) > rows["config.train.steps"])

@@ -13,10 +13,10 @@ from grok.execute.planned import PlannedRun, value_of
 from grok.execute.progress import say
 from grok.execute.worker import keeps_checkpoints
 from grok.plugins import label
-from grok.store import Store
+from grok.store import Provenance, Store
 from grok.store.rerun import literal
 
-MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep_every")
+MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.keep_steps")
 """Settings in no name of a run by which it measures or keeps more: a stored run may lack it."""
 
 
@@ -28,14 +28,14 @@ UNUSED: Final = {
 """For each gradient filter the settings of filters that it does not use. They are in the names of runs all the same."""
 
 
-def announce(plan: Plan, store: Store | None, *, details: bool = False) -> None:
+def announce(plan: Plan, store: Store | None, provenance: Provenance, *, details: bool = False) -> None:
     """Print what a plan comes to, before it trains."""
-    for line in plan_lines(plan, store, details=details):
+    for line in plan_lines(plan, store, provenance, details=details):
         say(line)
 
 
-def plan_lines(plan: Plan, store: Store | None, *, details: bool = False) -> Iterator[str]:
-    """Yield the plan's counts, workers and time; notes on the user's own code, and on settings of no effect.
+def plan_lines(plan: Plan, store: Store | None, provenance: Provenance, *, details: bool = False) -> Iterator[str]:
+    """Yield the plan's counts, workers and time; notes on uncommitted and own code, and on settings of no effect.
 
     ``details``: also the sizes of its groups, and their memory.
     """
@@ -44,6 +44,8 @@ def plan_lines(plan: Plan, store: Store | None, *, details: bool = False) -> Ite
         seconds = seconds_to_train(plan.to_train, store, plan.pool.workers, gpu=plan.pool.gpu)
         line += f"; {plan.pool}" + (f"; about {duration(seconds)}" if seconds is not None else "")
     yield line
+    if plan.to_train and provenance.git_dirty:
+        yield "Note: the code has changes that are not committed (git_dirty in every row); require_clean=true refuses."
     yield from own_code_lines(plan, store)
     if details and plan.to_train:
         sizes = [len(group.runs) for group in plan.groups()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 from grok.config import RunConfig, flatten
@@ -14,7 +14,7 @@ from grok.execute.groups import Group, lane_groups
 from grok.execute.planned import PlannedRun, value_of
 from grok.execute.pool import WorkerPool
 from grok.execute.replicates import replicates_to_train
-from grok.execute.resume import ShorterRuns
+from grok.execute.resume import Prefixes
 from grok.store import Store
 
 SHARED: Final = (
@@ -117,8 +117,10 @@ class Plan:
         """Return the counts: ``2000 planned, 1936 stored (2 diverged), 0 duplicates, 64 to train``."""
         ends = Counter(status for status in self.stored.values() if status != "completed")
         unusual = f" ({', '.join(f'{n} {status}' for status, n in sorted(ends.items()))})" if ends else ""
-        extended = sum(run.extends is not None for run in self.to_train)
+        switched = sum(run.extends_at is not None for run in self.to_train)
+        extended = sum(run.extends is not None for run in self.to_train) - switched
         further = f" ({extended} from the end of a shorter run)" if extended else ""
+        further += f" ({switched} from a checkpoint of their trunk)" if switched else ""
         return (
             f"{len(self.requested)} planned, {len(self.stored)} stored{unusual}, {self.duplicates} duplicates, "
             f"{len(self.to_train)} to train{further}"
@@ -179,8 +181,8 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
         if run_id in statuses and not (shared.retry_failed and statuses[run_id] == "failed")
     }
     waiting = [run for run_id, run in runs.items() if run_id not in stored]
-    shorter = ShorterRuns(store) if store is not None and waiting else None
-    to_train = tuple(replace(run, extends=shorter.longest_below(run)) if shorter else run for run in waiting)
+    prefixes = Prefixes(store) if store is not None and waiting else None
+    to_train = tuple(prefixes.extended(run) if prefixes else run for run in waiting)
     return Plan(
         runs=tuple(named),
         stored=stored,

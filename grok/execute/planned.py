@@ -28,7 +28,9 @@ class PlannedRun:
     code: Mapping[str, str] | None = None
     """For each import path of the user's own code that the run names: its fingerprint."""
     extends: str | None = None
-    """A stored, shorter run of the same trajectory whose kept checkpoint this one goes on from."""
+    """A stored run whose kept checkpoint this one goes on from: a shorter one of its trajectory, or its trunk."""
+    extends_at: int | None = None
+    """The step of the trunk's checkpoint; None: the last one of a shorter run."""
     repeats: str | None = None
     """With ``force=true``: the run that was asked for, of which this one is a further replicate."""
 

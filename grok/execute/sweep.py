@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,11 +27,11 @@ from grok.execute.ranks import let_go, refuse_unsharable, take_part
 from grok.execute.record import Choice, Designed, design_of_sweep, settings_to_record
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
-from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
+from grok.execute.worker import WorkerSettings, finished_row, keeps_checkpoints, refuse_unclean
 from grok.plugins import active
 from grok.processes import Rank
 from grok.records import RunResult
-from grok.store import Provenance, Purposes, Row, Store, StoreWriter, check_path, open_store
+from grok.store import Provenance, Purposes, Store, StoreWriter, check_path, open_store
 
 GO_ON = "The same command goes on where it stopped."
 CORRECT = "Correct this first; the same command then goes on where it stopped."
@@ -94,7 +94,7 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
     provenance = _provenance(shared)
     if shared.dry_run:
         plan = make_plan(requested, store)
-        announce(plan, store, details=True)
+        announce(plan, store, provenance, details=True)
         say(f"Nothing was trained (dry_run=true). The store would be {path}.")
         return Outcome(plan.requested, dict(plan.stored), {}, 0)
     with StoreWriter(path) as writer:
@@ -102,9 +102,7 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
             say(f"Repaired: {repair}")
         store = store or open_store(path)
         plan = make_plan(requested, store)
-        announce(plan, store)
-        if plan.to_train and provenance.git_dirty:
-            print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
+        announce(plan, store, provenance)
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
         sweep.record(configs)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())
@@ -216,7 +214,7 @@ class Sweep:
             device=self.shared.device,
             started_at=time.time(),
         )
-        self.writer.commit([Row(result, run.config, run.identity, self.provenance, run.data_hash, run.code)])
+        self.writer.commit([finished_row(result, run, self.provenance, self.shared.store.path)])
 
     def _say_what_stored_runs_lack(self) -> None:
         """Say that a stored run did not keep the weights that ``save`` now names; it is not trained again."""
@@ -238,13 +236,13 @@ class Sweep:
             return
         from grok.checkpoint import remove_checkpoints, run_folder
 
-        for row in self.store.table(
-            "runs", left, ["mode", "status", "config.checkpoint.keep", "config.checkpoint.keep_every"]
-        ).to_pylist():
+        kept = [f"config.checkpoint.{name}" for name in ("keep", "keep_every", "keep_steps")]
+        for row in self.store.table("runs", left, ["mode", "status", *kept]).to_pylist():
             if not keeps_checkpoints(row["mode"], row["status"], row["config.checkpoint.keep"]):
                 with suppress(GrokError, OSError):  # nothing depends on it
                     folder = run_folder(self.shared.store.path, row["run_id"])
-                    remove_checkpoints(folder, row["config.checkpoint.keep_every"] or 0)
+                    every, steps = row["config.checkpoint.keep_every"], row["config.checkpoint.keep_steps"]
+                    remove_checkpoints(folder, every or 0, json.loads(steps or "[]"))
 
     def conclude(self, totals: Totals) -> Outcome:
         """Print what happened and how to go on; return the outcome."""
