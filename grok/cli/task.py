@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from grok.cli.compose import run_application
 from grok.cli.presets import announcement, refuse_two_lengths
 from grok.cli.refusals import explain, no_launcher
-from grok.config import GptConfig, RunConfig, load_config
+from grok.config import GptConfig, RunConfig, load_configs
 from grok.errors import ConfigError, GrokError, TrainingError
 from grok.masking import without_passwords
 from grok.processes import Rank
@@ -75,7 +75,7 @@ class Task:
         from grok.execute import Designed, execute
 
         self.begun = True
-        self.configs = [load_config(job) for job in settings]
+        self.configs = load_configs(settings)
         language_models = [config for config in self.configs if isinstance(config, GptConfig)]
         for config in language_models:
             refuse_two_lengths(config, self.argv)

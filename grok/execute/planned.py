@@ -40,7 +40,10 @@ class PlannedRun:
 
     def under(self, name: str, value: Any) -> PlannedRun:
         """Return the run with another value of one setting, such as ``train.steps``, and the names of that."""
-        config = with_setting(self.config, name, value)
+        return self.with_config(with_setting(self.config, name, value))
+
+    def with_config(self, config: RunConfig) -> PlannedRun:
+        """Return the run of other settings, with the same data and code, under its names."""
         return replace(self, config=config, identity=identify(config, self.data_hash, self.code))
 
 

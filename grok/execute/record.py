@@ -96,6 +96,15 @@ def _purpose(run: PlannedRun, stored: StoredRuns, planned: Mapping[str, str], ch
         parent = config.resume.run if config.resume.run in stored.run_ids else None
         step = config.resume.step
         return Purpose(role="child", unit=unit, parent_run_id=parent, redrawn=(), choice="named", from_step=step)
+    if (trunk := config.trunk()) is not None:
+        straight = run.with_config(trunk[0])
+        parent = stored.like(straight) or planned.get(straight.identity.trajectory_id)
+        switched = config.switched_streams()
+        unit |= {**switched, "step": trunk[1]}
+        redrawn = tuple(stream.removeprefix("switch.") for stream in switched)
+        return Purpose(
+            role="child", unit=unit, parent_run_id=parent, redrawn=redrawn, choice=choice, from_step=trunk[1]
+        )
     if choice != "unstated" and value_of(config, "perturb.ulps"):
         plain = run.under("perturb.ulps", 0)
         parent = stored.like(plain) or planned.get(plain.identity.trajectory_id)

@@ -238,6 +238,34 @@ def test_branches_name_their_parents_and_how_they_were_chosen(census: Path, how:
         assert (child["choice"], child["choice_detail"]) == (of_parent["choice"], of_parent["choice_detail"])
 
 
+def test_switched_children_go_on_from_their_parent_at_a_step(census: Path) -> None:
+    words = ["--store", str(census), "--best", "1", "--random", "0", "--at", "3", "--times", "2", "--at-step", "2,4"]
+    found = new_rows(census, lambda: _passes(branch.main([*words, "--redraw", "order", "--ulps", "3", *TINY])))
+    runs = open_store(census).runs().set_index("run_id")
+    children = found[found["role"] == "child"]
+    assert (found["kind"] == "branch").all() and len(children) == 2 * 2 * 2
+    for _, child in children.iterrows():
+        mine, parent = runs.loc[child["run_id"]], runs.loc[child["parent_run_id"]]
+        assert mine["config.switch.step"] == child["from_step"] == child["unit"]["step"] == mine["branch_step"]
+        if child["redrawn"]:
+            assert mine["parent_run_id"] == child["parent_run_id"], "the trunk is the parent"
+        assert (child["redrawn"] == ["order"]) == pd.notna(mine["config.switch.order"])
+        assert (mine["config.switch.ulps"] == 3) == (child["redrawn"] == [])
+        assert mine["seed_order"] == parent["seed_order"]
+    orders = runs.loc[children["run_id"], "config.switch.order"].dropna()
+    assert orders.nunique() == 2 and len(orders) == 4, "one other order for each count, at all steps"
+    back = new_rows(census, lambda: _passes(branch.main([*words, "--redraw", "order", "--reverse", *TINY])))
+    runs = open_store(census).runs().set_index("run_id")
+    for _, child in back[back["role"] == "child"].iterrows():
+        mine, parent = runs.loc[child["run_id"]], runs.loc[child["parent_run_id"]]
+        assert child["unit"]["reverse"] and mine["config.switch.order"] == parent["seed_order"]
+        assert mine["seed_order"] in set(orders)
+    typed = new_rows(census, sweep(census, "seed=0", "switch.step=2", "switch.order=5"))
+    (child,) = typed.to_dict("records")
+    assert (child["role"], child["from_step"], child["redrawn"]) == ("child", 2, ["order"])
+    assert runs.loc[child["parent_run_id"], "seed"] == 0
+
+
 def test_children_are_never_candidates_and_their_children_keep_the_line(census: Path) -> None:
     argv = ["--store", str(census), *BRANCH, *TINY]
     branch.main(argv)
