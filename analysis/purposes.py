@@ -175,7 +175,7 @@ def asked(observations: Observations) -> pd.DataFrame:
     seed = first["place"].map(shown.drop_duplicates("place").set_index("place")["asked_seed"])
     when = first["place"].map(usable.groupby("place")["planned_at"].min())
     rows = runs.loc[first["run_id"]]
-    seed = rows["seed"].where(seed.isna().to_numpy(), seed.to_numpy()).astype("int64")
+    seed = seed.fillna(pd.Series(rows["seed"].to_numpy(), index=seed.index)).to_numpy(dtype="int64")
     rows = rows.assign(seed=seed, place=first["place"].to_numpy(), planned_at=when.to_numpy())
     return rows.sort_values(["seed", "run_id"], kind="stable")
 
@@ -220,7 +220,7 @@ def _claims(observations: Observations) -> pd.DataFrame:
         length=runs["config.train.steps"].to_numpy(dtype="int64"),
         replicate=runs["replicate"].to_numpy(dtype="int64"),
         typed=[len(set(unit) - {"seed"}) for unit in rows["unit"]],
-        asked_seed=[seed if isinstance(seed, int) and not isinstance(seed, bool) else None for seed in seeds],
+        asked_seed=pd.array([seed if type(seed) is int else None for seed in seeds], dtype="Int64"),
     )
 
 

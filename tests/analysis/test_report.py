@@ -159,7 +159,7 @@ def test_a_growing_store(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_png")
 def test_a_sweep_that_is_not_done_says_so(tmp_path: Path) -> None:
-    truths = census(12, np.random.default_rng(23))
+    truths = census(12, np.random.default_rng(23), train__stop_when_generalised=True)
     path = write(truths[:9], tmp_path / "store")
     planned = [{"run_id": row(truth).result.run_id} for truth in truths]
     command = ["python", "-m", "grok.run", "-m", "seed=range(0,12)", f"store.path={path}"]
