@@ -184,7 +184,8 @@ def heterogeneity(
             unit, shape = place * k + group, (1, len(names_of), k)
             cells = [np.bincount(unit, w, len(names_of) * k).reshape(shape) for w in (ranks, None)]
             labels = rng.permuted(np.tile(np.arange(k), (draws, len(names_of), 1)), axis=2)
-            null = deviations(*(np.take_along_axis(cell, labels, 2).sum(1) for cell in cells))
+            moved = np.argsort(labels, axis=2)  # the cell that takes each label
+            null = deviations(*(np.take_along_axis(cell, moved, 2).sum(1) for cell in cells))
         p = max(p, (1 + int(((null**2).sum(1) >= statistic - 1e-9).sum())) / (1 + draws))
         # The groups' deviations have nearly the same null distribution: pooling them resolves small p-values.
         pooled = np.sort(np.abs(null).reshape(-1))

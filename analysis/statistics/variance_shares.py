@@ -182,12 +182,12 @@ class Cells:
             return Estimate(value, min(low, value), max(high, value), len(y), method, level)
 
         every = np.arange(len(point))
-        asked = {name: np.isin(self.labels, list(m)) for name, m in (sums or {}).items() if set(m) <= set(self.labels)}
+        summed = {name: np.isin(self.labels, list(m)) for name, m in (sums or {}).items() if set(m) <= set(self.labels)}
         together = np.array([len(s) > 1 for s in self._subsets] + [False])
         return VarianceShares(
             {label: estimate(every == i) for i, label in enumerate(self.labels)},
             estimate(together) if together.any() else None,
-            {name: estimate(members) for name, members in asked.items()},
+            {name: estimate(members) for name, members in summed.items()},
             dict(zip(self.labels, parts.tolist(), strict=True)),
             float(parts.sum()),
             self.levels,
