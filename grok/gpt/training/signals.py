@@ -17,7 +17,7 @@ NORMAL_MAD: Final = 1.4826
 """Factor from the median absolute deviation of a normal distribution to its standard deviation."""
 WINDOWS: Final = 20
 """Number of windows whose medians and highest values are kept, to detect slow growth and outliers."""
-TAIL: Final = 3.0
+TAIL: Final = 1.5
 """Gradients of healthy runs with batches of one or two sequences have heavy tails: some are 50 times the median. In 108
 such runs of 1,500 steps, at rates up to 0.03, none rose that far."""
 ONSET_SIGMA: Final = 3.0
@@ -54,16 +54,16 @@ class Signal:
         self.highs: deque[float] = deque(maxlen=WINDOWS)
         self.count = 0
 
-    def outlier(self, value: float, *, factor: float, sigma: float) -> bool:
+    def outlier(self, value: float, *, factor: float, sigma: float, tail: float = TAIL) -> bool:
         """Return whether ``value`` is far above the median and above the highest value of the last windows.
 
         It must be ``sigma`` deviations above the median, and ``factor`` times the highest value; where the values have
-        heavy tails more: ``TAIL`` times as far above the highest one, in the logarithm, as this is above the median.
+        heavy tails more: ``tail`` times as far above the highest one, in the logarithm, as this is above the median.
         """
         if value <= 0 or len(self.recent) < self.recent.maxlen:  # type: ignore[operator]
             return False
         middle, highest = statistics.median(self.recent), max(*self.recent, *self.highs)
-        rise = max(math.log(factor), TAIL * (highest - middle))
+        rise = max(math.log(factor), tail * (highest - middle))
         return math.log(value) > max(highest + rise, middle + sigma * spread(self.recent, middle))
 
     def grown(self, growth: float) -> bool:

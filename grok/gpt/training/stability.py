@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from grok.config.stability import SKIP_WINDOW, StabilityConfig
-from grok.gpt.training.signals import ONSET_WINDOWS, Signal, onset, spread
+from grok.gpt.training.signals import ONSET_WINDOWS, TAIL, Signal, onset, spread
 from grok.records import StepPoint
 
 SMOOTHING: Final = 0.98
@@ -30,7 +30,7 @@ OUTLIERS: Final = {
 }
 """Events that are outliers by a robust score, with the quantity of each."""
 MOMENTS: Final = 2.5
-"""Second moments average squares, so their outliers must be larger by this factor."""
+"""Second moments average squares, so their outliers must be larger by this factor, and rise twice as far."""
 GROWING: Final = {"grad_growth": "grad_norm", "weight_growth": "param_norm"}
 """Events of slow growth. Second moments have none, because they grow at the start of every run."""
 
@@ -177,9 +177,10 @@ class Watch:
         return loss > middle + max(self.config.spike, self.config.sigma * deviation)
 
     def _stands_out(self, event: str, values: dict[str, float]) -> bool:
-        factor = self.config.factor * (MOMENTS if event == "adam_v" else 1)
-        signals = [(self.signals[n], values[n]) for n in OUTLIERS[event] if n in values]
-        return any(signal.outlier(value, factor=factor, sigma=self.config.sigma) for signal, value in signals)
+        limits = {"factor": self.config.factor, "sigma": self.config.sigma}
+        if event == "adam_v":
+            limits |= {"factor": MOMENTS * self.config.factor, "tail": 2 * TAIL}
+        return any(self.signals[n].outlier(values[n], **limits) for n in OUTLIERS[event] if n in values)
 
     def _remember(self, loss: float, values: dict[str, float]) -> None:
         self.recent.append(loss)
