@@ -175,6 +175,7 @@ def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(
     assert {"published", "published_on_the_way", "branches"} <= {t.name for t in study.tables}
     assert "not a WikiText-103 result" in " ".join(study.notes)
     assert set(WIKITEXT_103["perplexity"]) == {37.5, 26.37, 23.24, 18.18, 22.6}
+    assert dict(zip(WIKITEXT_103["perplexity"], WIKITEXT_103["per"], strict=True))[22.6] == "BPE of 50,304"
     page = write_report(compile_report(found), tmp_path).read_text()
     assert "<b>light" not in page
     assert "&lt;b&gt;light" in page
