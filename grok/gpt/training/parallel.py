@@ -25,8 +25,8 @@ from grok.gpt.model import GPT
 from grok.gpt.training.numerics import LOW, Numerics
 
 FORWARDS: Final = ("loss", "score")
-"""Methods of the model, other than its call, that compute with its weights. None calls another one: the end of the inner
-one would drop the gathered weights."""
+"""Methods of the model, other than its call, that compute with its weights. None calls another one: at the end of the
+inner one torch would drop the gathered weights."""
 
 
 class Loss(nn.Module):
