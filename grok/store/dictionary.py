@@ -1,7 +1,7 @@
 """The data dictionary: each column's meaning, its unit, and when it is null.
 
 The settings themselves describe the ``config.*`` columns (:mod:`grok.config`). A test compares this dictionary with
-the schema; ``docs/reference/columns.md`` is generated from it.
+the schema; the documentation's page *Columns* is made from it (``python -m docs.generate``).
 """
 
 from __future__ import annotations
