@@ -114,7 +114,9 @@ def _readable(designs: pd.DataFrame) -> pd.DataFrame:
     units = [_json(text) for text in rows["unit"]]
     redrawn = [_json(text) for text in rows["redrawn"]]
     fine = [isinstance(u, dict) and (r is None or isinstance(r, list)) for u, r in zip(units, redrawn, strict=True)]
-    rows = rows.assign(unit=units, redrawn=[_in_order(names) for names in redrawn])
+    texts = {name: [text if isinstance(text, str) else None for text in rows[name]] for name in ("parent_run_id", "line")}
+    texts = {name: pd.Series(values, index=rows.index, dtype=object) for name, values in texts.items()}
+    rows = rows.assign(unit=units, redrawn=[_in_order(names) for names in redrawn], **texts)
     return rows[pd.Series(fine, index=rows.index, dtype=bool)].reset_index(drop=True)
 
 

@@ -13,6 +13,7 @@ from analysis.studies import QUESTIONS
 from analysis.studies.base import Study
 from grok.errors import ConfigError, StoreError
 from grok.files import move, unique, write_flushed
+from grok.terminal import visible
 from grok.untrusted import refuse_links, unlinked
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def write_page(report: Report, drawn: dict[str, list[Drawing]], out: Path, reloa
     """
     from analysis.page import render
 
-    data = render(report, drawn, reload_seconds).encode()
+    data = visible(render(report, drawn, reload_seconds)).encode()
     staged = out / f".report.{unique()}"
     with writing_below(out):
         try:

@@ -276,7 +276,8 @@ def locked(path: Path, patience: float = LOCK_PATIENCE) -> Iterator[None]:
         os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         yield
     finally:
-        os.close(handle)  # also unlocks
+        with suppress(OSError):  # also unlocks; an error here says nothing about what was written under the lock
+            os.close(handle)
 
 
 def exchange(a: Path, b: Path) -> None:

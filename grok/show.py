@@ -28,6 +28,7 @@ from grok.store import Store, open_store
 from grok.store.rerun import words_of_own_code
 from grok.store.schema import schema
 from grok.streams import STREAMS, derive_seed
+from grok.terminal import visible
 
 WIDTH: Final = 78
 HEIGHT: Final = 10
@@ -258,7 +259,7 @@ def main(argv: list[str]) -> int:
     run = ShownRun.read(open_store(words.store), words.run)
     encoding = (sys.stdout.encoding or "ascii").lower()
     for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):
-        print(line)
+        print(visible(line))
     if words.out:
         picture(run, words.out)
         print(f"picture: {words.out}")

@@ -1,7 +1,7 @@
 """Text output that never fails: characters that the terminal lacks are replaced, and a closed pipe is ignored.
 
 Secrets in the output to stderr are masked. Control characters are escaped, because a store or a text may have
-them. Code that draws (a progress bar, a live view) gets its console from :func:`drawing_console`.
+them: :func:`visible`. Code that draws (a progress bar, a live view) gets its console from :func:`drawing_console`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ PLAIN: Final = str.maketrans(
 )
 """Replacements of characters that the output's encoding lacks."""
 
-CONTROL: Final = re.compile(
-    "\x1b(?!\\[[0-9;]*m)|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)
-"""Control characters that are escaped: all except tab, line end, return, backspace and colours.
+CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What steers a terminal or hides text: all control characters except tab and line end, and marks of direction."""
 
-Colours pass, because argparse and log handlers write them. Characters that change the direction of text are escaped.
+_COLOUR: Final = r"(?:[0-4]|2[1-4]|3[0-79]|9[0-7])"
+BESIDE_LOGS: Final = re.compile(rf"\x1b(?!\[(?:{_COLOUR}(?:;{_COLOUR})*)?m)|(?![\x08\r\x1b]){CONTROL.pattern}")
+"""The same for stderr, where argparse and log handlers write colours, and other packages bars that begin with a return.
+
+Colours hide no text. A message of this project has none of these: see :func:`one_line`.
 """
-
 
 LONGEST_WORD: Final = 200
 """Characters of one word of a message; longer ones are cut."""
@@ -43,8 +44,8 @@ LONGEST_LINE: Final = 1200
 class Output:
     """A text stream whose writes do not fail for a character that the encoding lacks, or for a closed pipe."""
 
-    def __init__(self, stream: TextIO, *, masked: bool, escaped: bool) -> None:
-        """``masked``: replace secrets; ``escaped``: write control characters as escape sequences."""
+    def __init__(self, stream: TextIO, *, masked: bool, escaped: re.Pattern[str] | None) -> None:
+        """``masked``: replace secrets; ``escaped``: the characters that are written as escape sequences."""
         self._stream = stream
         self._masked = masked
         self._escaped = escaped
@@ -52,8 +53,8 @@ class Output:
     def write(self, text: str) -> int:
         if self._masked:
             text = without_passwords(text)
-        if self._escaped:
-            text = CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+        if self._escaped is not None:
+            text = visible(text, self._escaped)
         try:
             return self._stream.write(text)
         except UnicodeEncodeError:
@@ -70,7 +71,7 @@ class Output:
 
     def unescaped(self) -> Output:
         """Return the same stream without escaping, for code that draws with control characters."""
-        return Output(self._stream, masked=self._masked, escaped=False)
+        return Output(self._stream, masked=self._masked, escaped=None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -85,8 +86,8 @@ def readable_output() -> Iterator[None]:
         return
     with ExitStack() as stack:
         streams = [stack.enter_context(Path(os.devnull).open("w")) if stream is None else stream for stream in before]
-        sys.stdout = cast(TextIO, Output(streams[0], masked=False, escaped=streams[0].isatty()))
-        sys.stderr = cast(TextIO, Output(streams[1], masked=True, escaped=True))
+        sys.stdout = cast(TextIO, Output(streams[0], masked=False, escaped=CONTROL if streams[0].isatty() else None))
+        sys.stderr = cast(TextIO, Output(streams[1], masked=True, escaped=BESIDE_LOGS))
         try:
             yield
         finally:
@@ -104,8 +105,17 @@ def drawing_console(stream: TextIO) -> Console:
 
 def escape_beside_drawing() -> None:
     """Escape printed text while a live view of rich replaces stdout and stderr by its own streams."""
-    sys.stdout = cast(TextIO, Output(sys.stdout, masked=False, escaped=True))
-    sys.stderr = cast(TextIO, Output(sys.stderr, masked=True, escaped=True))
+    sys.stdout = cast(TextIO, Output(sys.stdout, masked=False, escaped=CONTROL))
+    sys.stderr = cast(TextIO, Output(sys.stderr, masked=True, escaped=BESIDE_LOGS))
+
+
+def visible(text: str, escaped: re.Pattern[str] = CONTROL) -> str:
+    """Return ``text`` with control characters as escape sequences: a store's text may have any.
+
+    >>> print(visible("all is well" + chr(13) + "error" + chr(0x2028)))
+    all is well\\rerror\\u2028
+    """
+    return escaped.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def readable(text: str, encoding: str) -> str:
@@ -125,7 +135,7 @@ def one_line(message: object) -> str:
     """
     words = [
         word if len(word) <= LONGEST_WORD else f"{word[:100]}...({len(word):,} characters)"
-        for word in str(message).split()
+        for word in visible(" ".join(str(message).split())).split()
     ]
     line = " ".join(words)
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 4]} ..."

@@ -20,7 +20,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pandas as pd
@@ -28,12 +29,14 @@ import pandas as pd
 from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import Settings, compose
 from grok.cli.words import quoted
-from grok.config import ArithmeticConfig
+from grok.config import ArithmeticConfig, flatten
 from grok.config.common import refuse_too_many_runs
+from grok.config.fields import walk
 from grok.errors import ConfigError
-from grok.execute import execute
-from grok.execute.planned import name_runs
-from grok.store import Store, open_store
+from grok.execute import Designed, execute
+from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.record import first_ancestors
+from grok.store import Purpose, Purposes, Store, open_store
 from grok.streams import ALL_REDRAWS, MAX_SEED, STREAMS, derive_seed, drawn_parents, redrawn_seeds
 from sweeps.settings import arithmetic
 
@@ -42,48 +45,120 @@ LAYER: Final = "layers."
 """Prefix of a layer's name in ``--redraw``: ``layers.head``, as in ``seeds.layers.head``."""
 
 
-def condition_of(config: ArithmeticConfig) -> str:
-    """Return the ``config_id`` of ``config``, including the user's own code."""
-    (named,) = name_runs([config])
-    return named.identity.config_id
+@dataclass(frozen=True)
+class Conditions:
+    """The condition of a command's settings among the runs of a store: at their own length, and at every other."""
+
+    config: ArithmeticConfig
+    run: PlannedRun
+    runs: pd.DataFrame
+    """The completed runs of this condition, of any length."""
+
+    @classmethod
+    def of(cls, store: Store, config: ArithmeticConfig) -> Conditions:
+        """Look up the runs of ``config`` in ``store``, of the present version of the user's own code."""
+        (run,) = name_runs([config])
+        runs = store.runs()
+        lengths = runs["config.train.steps"].dropna().unique()
+        alike = {run.under("train.steps", int(steps)).identity.config_id for steps in lengths}
+        return cls(config, run, runs[runs["config_id"].isin(alike) & (runs["status"] == "completed")])
+
+    @property
+    def at_length(self) -> pd.DataFrame:
+        return self.runs[self.runs["config_id"] == self.run.identity.config_id]
 
 
 def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> pd.DataFrame:
-    """Return the finished runs of ``config``'s condition that derive all streams from their master seed.
+    """Return the finished runs of the population of ``config``'s condition: master seeds asked for before any result.
+
+    Those are the members of designs, given or drawn. Runs that only extend seeds count if they extend all of them:
+    going on with all chooses nothing. A store without designs has no such rows; there every master seed counts.
 
     Only master seeds in ``seeds`` count (None: all). One row per run, indexed by ``run_id``, ordered by seed.
 
     Raises:
         ConfigError: some of ``seeds`` are not finished, so a later choice could differ.
     """
-    runs = store.runs()
-    runs = runs[(runs["config_id"] == condition_of(config)) & (runs["status"] == "completed")]
+    conditions = Conditions.of(store, config)
+    runs = conditions.at_length
     if seeds is not None:
         runs = runs[runs["seed"].isin(seeds)]
-    derived = [all(row[f"seed_{s}"] == derive_seed(int(row["seed"]), s) for s in STREAMS) for _, row in runs.iterrows()]
-    alone = runs["config.seeds.layers"] == "{}"
-    runs = runs[pd.Series(derived, index=runs.index, dtype=bool) & alone]
+    runs = runs[_are_masters(runs)]
+    designs = store.designs()
+    if designs.empty:
+        if len(runs):
+            print(f"{store.layout.root} says of no run what it was for: all its seeds count as one population")
+    else:
+        runs = runs[runs["run_id"].isin(_population(conditions.runs, designs))]
     # The first run of a seed stands for it, not a repeat.
     chosen = runs.sort_values(["replicate", "run_id"]).drop_duplicates("seed")
     if seeds is not None and len(chosen) < len(seeds):
         raise ConfigError(
-            f"--seeds {seeds.start}:{seeds.stop}: {len(chosen)} of {len(seeds)} are finished with these settings; "
-            "train the others first"
+            f"--seeds {seeds.start}:{seeds.stop}: {len(chosen)} of {len(seeds)} are finished with these settings"
+            f"{_why_so_few(store, conditions, designs)}; train the others first"
         )
     return chosen.sort_values("seed").set_index("run_id")
 
 
-def choose(store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int) -> pd.DataFrame:
+def _are_masters(runs: pd.DataFrame) -> pd.Series:
+    """Return whether each run derives all streams from its master seed."""
+    derived = [all(row[f"seed_{s}"] == derive_seed(int(row["seed"]), s) for s in STREAMS) for _, row in runs.iterrows()]
+    return pd.Series(derived, index=runs.index, dtype=bool) & (runs["config.seeds.layers"] == "{}")
+
+
+def _population(runs: pd.DataFrame, designs: pd.DataFrame) -> set[str]:
+    """Return the members among ``runs``, which are all of one condition, of any length."""
+    trajectories = runs.set_index("run_id")["trajectory_id"]
+    members = designs[(designs["role"] == "member") & designs["choice"].isin(["given", "drawn"])]
+    members = members[members["run_id"].isin(trajectories.index)]
+    first = set(members["run_id"][~members["results_seen"]])
+    population = set(trajectories[list(first)])
+    for _, later in members[members["results_seen"]].groupby("design_id"):
+        if population <= set(trajectories[list(later["run_id"])]):
+            first |= set(later["run_id"][trajectories[list(later["run_id"])].isin(population).to_numpy()])
+    return first
+
+
+def _why_so_few(store: Store, conditions: Conditions, designs: pd.DataFrame) -> str:
+    """Return in words why runs of the store are no candidates; empty: there is no more to say."""
+    here = conditions.at_length
+    if here.empty:
+        return _differences(store, conditions.config)
+    masters = here[_are_masters(here)]
+    reasons = []
+    if others := len(here) - len(masters):
+        reasons.append(f"{others} of its runs have streams of their own, such as seeds.init: only master seeds count")
+    members = _population(conditions.runs, designs) if len(designs) else set(masters["run_id"])
+    if others := len(masters) - int(masters["run_id"].isin(members).sum()):
+        reasons.append(f"{others} were not asked for as members of a population before a result was stored")
+    return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+def _differences(store: Store, config: ArithmeticConfig) -> str:
+    """Return how the settings of most runs of the store differ from ``config``, as the words that give them."""
+    runs = store.runs()
+    runs = runs[(runs["mode"] == config.mode) & (runs["status"] == "completed")]
+    if runs.empty:
+        return ""
+    most = runs["config_id"].value_counts().index[0]
+    row = store.table("runs", [runs.loc[runs["config_id"] == most, "run_id"].iloc[0]], None).to_pylist()[0]
+    names = {name for name, _, rule in walk(config) if rule.role in ("result", "length")}
+    now = flatten(config)
+    words = [f"{name}={row[f'config.{name}']}" for name in now if name in names and row[f"config.{name}"] != now[name]]
+    shown = " ".join(words[:6]) + (" ..." if len(words) > 6 else "")
+    return f" (most of its runs have {shown})" if words else ""
+
+
+def choose(
+    store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int, among: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
     """Return the ``best`` runs by validation loss at step ``at``, and ``random`` others, drawn at random.
 
+    The columns ``choice`` and ``choice_detail`` say how each was chosen; ``among``: more that the latter says.
+
     Raises:
-        ConfigError: there are too few runs, or some were not evaluated at that step.
+        ConfigError: some were not evaluated at that step.
     """
-    if len(runs) < best + random:
-        raise ConfigError(
-            f"--best {best} --random {random}: the store has {len(runs)} finished seeds with these settings; "
-            "train more, or ask for fewer"
-        )
     curves = store.curves(list(runs.index), ["run_id", "step", "val_loss"])
     losses = curves[curves["step"] == at].set_index("run_id")["val_loss"].reindex(runs.index)
     if losses.isna().any():
@@ -92,11 +167,18 @@ def choose(store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int)
     fastest = losses.sort_values(kind="stable").index[:best]
     others = runs.index.difference(fastest, sort=False)
     first = int(runs["seed"].iloc[0])
-    return runs.loc[[*fastest, *others[drawn_parents(first, len(others), random)]]]
+    drawn = others[drawn_parents(first, len(others), random)]
+    by_loss = {"by": "val_loss", "at": at, "best": best, "of": len(runs), **(among or {})}
+    by_lot = {"by": "lot", "random": random, "of": len(others), **(among or {})}
+    chosen = runs.loc[[*fastest, *drawn]].assign(choice=["best"] * len(fastest) + ["drawn"] * len(drawn))
+    chosen["choice_detail"] = pd.Series([by_loss] * len(fastest) + [by_lot] * len(drawn), chosen.index, dtype=object)
+    return chosen
 
 
-def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], times: int) -> Iterator[ArithmeticConfig]:
-    """Yield the configs of ``parent``'s children: ``times`` runs for each set of redrawn streams.
+def children(
+    parent: pd.Series, settings: Settings, redraws: Sequence[str], times: int
+) -> Iterator[tuple[ArithmeticConfig, str, int]]:
+    """Yield ``parent``'s children: ``times`` runs for each set of redrawn streams, with that set and the count.
 
     The new seeds are those of :func:`grok.streams.redrawn_seeds`.
     """
@@ -111,7 +193,7 @@ def children(parent: pd.Series, settings: Settings, redraws: Sequence[str], time
             streams = {f"seeds__{s}": seed for s, seed in new.items() if not s.startswith(LAYER)}
             redrawn_layers = {s.removeprefix(LAYER): seed for s, seed in new.items() if s.startswith(LAYER)}
             seeds = {**kept, **streams, "seeds__layers": layers | redrawn_layers}
-            yield arithmetic(settings, seed=int(parent["seed"]), **seeds)
+            yield arithmetic(settings, seed=int(parent["seed"]), **seeds), redrawn, count
 
 
 def redraws_of(text: str) -> list[str]:
@@ -172,8 +254,8 @@ def parser() -> Parser:
     return parser
 
 
-def planned(argv: Sequence[str]) -> list[ArithmeticConfig]:
-    """Choose parents, print the plan and return their children.
+def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
+    """Choose parents, print the plan and return their children, with their design.
 
     Raises:
         ConfigError, StoreError: the arguments are wrong, or the store has no such parents.
@@ -189,22 +271,65 @@ def planned(argv: Sequence[str]) -> list[ArithmeticConfig]:
     settings = compose([*arguments.overrides, f"store.path={quoted(arguments.store)}"])
     config = arithmetic(settings)
     store = open_store(arguments.store)
-    if arguments.parents is not None:
-        rows = [store.run(name) for name in arguments.parents.split(",")]
-        for row in rows:
-            if row["config_id"] != condition_of(config):
-                raise ConfigError(f"--parents: run {row['run_id']} has other settings than this command")
-        parents = pd.DataFrame(rows).set_index("run_id")
-    else:
-        runs = candidates(store, config, seeds_of(arguments.seeds))
-        parents = choose(store, runs, best=arguments.best, random=arguments.random, at=arguments.at)
+    named = arguments.parents is not None
+    parents = _named(store, config, arguments.parents) if named else _chosen(store, config, arguments)
     refuse_too_many_runs(len(parents) * len(redraws) * arguments.times, f"--times {arguments.times}")
-    runs_planned = [run for _, row in parents.iterrows() for run in children(row, settings, redraws, arguments.times)]
+    configs: list[ArithmeticConfig] = []
+    purposes: list[Purpose] = []
+    beside: list[tuple[str, Purpose]] = []
+    ancestors = first_ancestors(store)
+    for run_id, row in parents.iterrows():
+        parent, seed = str(run_id), int(row["seed"])
+        of_parent = Purpose(
+            role="parent",
+            unit={"seed": seed},
+            choice=row["choice"],
+            choice_detail=row["choice_detail"],
+            line=ancestors.get(parent, parent),
+        )
+        beside.append((parent, of_parent))
+        for child, redrawn, count in children(row, settings, redraws, arguments.times):
+            configs.append(child)
+            unit = {"seed": seed, "repeat": count}
+            streams = tuple(redrawn.split("+"))
+            purposes.append(replace(of_parent, role="child", unit=unit, parent_run_id=parent, redrawn=streams))
     print(
         f"parents: {len(parents)} (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
-        f"redraws: {len(redraws)}, times: {arguments.times}, children: {len(runs_planned)}"
+        f"redraws: {len(redraws)}, times: {arguments.times}, children: {len(configs)}"
     )
-    return runs_planned
+    return Designed(configs, Purposes("branch", purposes, beside))
+
+
+def _named(store: Store, config: ArithmeticConfig, names: str) -> pd.DataFrame:
+    """Return the runs of ``--parents``.
+
+    Raises:
+        ConfigError: one has other settings than the command.
+    """
+    rows = [store.run(name) for name in names.split(",")]
+    (run,) = name_runs([config])
+    for row in rows:
+        if row["config_id"] != run.identity.config_id:
+            raise ConfigError(f"--parents: run {row['run_id']} has other settings than this command")
+    parents = pd.DataFrame(rows).set_index("run_id")
+    return parents.assign(choice="named", choice_detail=None)
+
+
+def _chosen(store: Store, config: ArithmeticConfig, arguments: argparse.Namespace) -> pd.DataFrame:
+    """Return the runs that ``--best`` and ``--random`` choose.
+
+    Raises:
+        ConfigError: there are too few candidates.
+    """
+    best, random, seeds = arguments.best, arguments.random, arguments.seeds
+    runs = candidates(store, config, seeds_of(seeds))
+    if len(runs) < max(1, best + random):
+        why = _why_so_few(store, Conditions.of(store, config), store.designs())
+        raise ConfigError(
+            f"--best {best} --random {random}: {arguments.store} has {len(runs)} finished seeds with these settings"
+            f"{why}; train more, or ask for fewer"
+        )
+    return choose(store, runs, best=best, random=random, at=arguments.at, among={"seeds": seeds} if seeds else None)
 
 
 @command(interrupted=GO_ON)

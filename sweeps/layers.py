@@ -21,7 +21,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose
@@ -29,7 +31,10 @@ from grok.cli.words import store_as_setting
 from grok.config import ArithmeticConfig
 from grok.config.common import refuse_too_many_runs
 from grok.errors import ConfigError
-from grok.execute import execute
+from grok.execute import Designed, execute
+from grok.execute.planned import name_runs
+from grok.execute.record import StoredRuns
+from grok.store import Purpose, Purposes, check_path, open_store
 from grok.streams import MAX_SEED, Stream, derive_seed
 from sweeps.settings import arithmetic
 
@@ -153,16 +158,37 @@ def parser() -> Parser:
     return parser
 
 
-def planned(argv: Sequence[str]) -> list[ArithmeticConfig]:
-    """Print the plan and return the runs of all combinations.
+def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
+    """Print the plan and return the runs of all combinations, with their design.
 
     Raises:
         ConfigError: the arguments are wrong.
     """
-    design = parser().parse_intermixed_args(store_as_setting(argv))
-    _refuse_impossible(design)
-    here = _direction(design, design.recipient, design.donor)
-    return [*here, *(_direction(design, design.donor, design.recipient) if design.both else ())]
+    arguments = parser().parse_intermixed_args(store_as_setting(argv))
+    _refuse_impossible(arguments)
+    directions = [Direction.of(arguments, arguments.recipient, arguments.donor)]
+    if arguments.both:
+        directions.append(Direction.of(arguments, arguments.donor, arguments.recipient))
+    for direction in directions:
+        print(direction)
+    path = directions[0].config.store.path
+    store = open_store(path) if check_path(path) else None
+    stored = StoredRuns(store)
+    origins = [name_runs([direction.cells[0][0]])[0].run_id for direction in directions]
+    configs: list[ArithmeticConfig] = []
+    purposes: list[Purpose] = []
+    beside: list[tuple[str, Purpose]] = []
+    for direction, origin, other in zip(directions, origins, reversed(origins), strict=True):
+        recipient, donor = direction.stored(stored)
+        for config, unit in direction.cells:
+            configs.append(config)
+            purposes.append(
+                Purpose(role="cell", unit=unit, parent_run_id=origin, donor_run_id=other if arguments.both else donor)
+            )
+        for role, run_id in (("recipient", recipient), ("donor", donor)):
+            if run_id is not None:
+                beside.append((run_id, Purpose(role=role, unit=direction.unit, choice="named")))
+    return Designed(configs, Purposes("layers", purposes, beside))
 
 
 @command(interrupted=GO_ON)
@@ -171,39 +197,77 @@ def main(argv: list[str]) -> int:
     return execute(planned(argv), argv=["python", "-m", "sweeps.layers", *argv]).exit_status
 
 
-def _direction(design: argparse.Namespace, recipient: int, donor: int | None) -> list[ArithmeticConfig]:
-    """Print and return the runs of one recipient.
+@dataclass(frozen=True)
+class Direction:
+    """The runs of one recipient, whose layers and streams come from one donor in turn."""
 
-    Raises:
-        ConfigError: the donor has the same seed as the recipient.
-    """
-    settings = compose([*design.overrides, f"seed={recipient}", "perturb.ulps=1"])
-    config = arithmetic(settings)
-    own = config.stream_seeds()
-    init = derive_seed(donor, "init") if donor is not None else design.donor_init
-    streams = {s: seed for s in STREAMS if (seed := getattr(design, f"donor_{s}")) is not None}
-    for stream, seed in {"init": init, **streams}.items():
-        if seed == getattr(own, stream):
-            raise ConfigError(
-                f"the donor's {stream} seed {seed} is also the recipient's: a transplant needs two different seeds"
+    config: ArithmeticConfig
+    """The recipient."""
+    donor: ArithmeticConfig
+    """The run of the donor's weights and streams: of a donor that is named by seeds, in place of the recipient's."""
+    unit: Mapping[str, Any]
+    """Whose runs these are."""
+    names: Sequence[str]
+    """The factors."""
+    cells: Sequence[tuple[ArithmeticConfig, Mapping[str, Any]]]
+    """Each run with its place in the design; the first has nothing of the donor."""
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, recipient: int, donor: int | None) -> Direction:
+        """Return the runs of ``recipient``.
+
+        Raises:
+            ConfigError: the donor has the same seed as the recipient.
+        """
+        settings = compose([*arguments.overrides, f"seed={recipient}", "perturb.ulps=1"])
+        config = arithmetic(settings)
+        own = config.stream_seeds()
+        init = derive_seed(donor, "init") if donor is not None else arguments.donor_init
+        streams = {s: seed for s in STREAMS if (seed := getattr(arguments, f"donor_{s}")) is not None}
+        for stream, seed in {"init": init, **streams}.items():
+            if seed == getattr(own, stream):
+                raise ConfigError(
+                    f"the donor's {stream} seed {seed} is also the recipient's: a transplant needs two different seeds"
+                )
+        groups = groups_of(arguments.factors) if arguments.factors else {name: (name,) for name in factors(config)}
+        names = [*groups, *streams]
+        exchanged = combinations(names, arguments.combinations, recipient)
+        refuse_too_many_runs(len(exchanged) * arguments.replicates, f"--replicates {arguments.replicates}")
+        unit: dict[str, Any] = {"recipient": recipient}
+        unit |= {"donor_init": init} if donor is None else {"donor": donor}
+        unit |= {f"donor_{stream}": seed for stream, seed in streams.items()}
+        cells = [
+            (
+                arithmetic(
+                    settings,
+                    seeds__layers={prefix: init for name in groups if name in subset for prefix in groups[name]},
+                    seeds__perturb=replicate,
+                    **{f"seeds__{s}": seed for s, seed in streams.items() if s in subset},
+                ),
+                {
+                    **unit,
+                    "exchanged": [name for name in groups if name in subset],
+                    "streams": [name for name in streams if name in subset],
+                    "repeat": replicate,
+                },
             )
-    groups = groups_of(design.factors) if design.factors else {name: (name,) for name in factors(config)}
-    names = [*groups, *streams]
-    exchanged = combinations(names, design.combinations, recipient)
-    refuse_too_many_runs(len(exchanged) * design.replicates, f"--replicates {design.replicates}")
-    runs = [
-        arithmetic(
-            settings,
-            seeds__layers={prefix: init for name in groups if name in subset for prefix in groups[name]},
-            seeds__perturb=replicate,
-            **{f"seeds__{s}": seed for s, seed in streams.items() if s in subset},
-        )
-        for subset in exchanged
-        for replicate in range(design.replicates)
-    ]
-    whose = f"init seed {init}" if donor is None else f"seed {donor}"
-    print(f"seed {recipient} with weights of {whose}: {', '.join(names)} exchanged, {len(runs)} runs")
-    return runs
+            for subset in exchanged
+            for replicate in range(arguments.replicates)
+        ]
+        whole = arithmetic(settings, seed=donor) if donor is not None else arithmetic(settings, seeds__init=init)
+        if streams:
+            whole = replace(whole, seeds=replace(whole.seeds, **streams))
+        return cls(config, whole, unit, names, cells)
+
+    def __str__(self) -> str:
+        whose = f"seed {self.unit['donor']}" if "donor" in self.unit else f"init seed {self.unit['donor_init']}"
+        recipient, factors = self.unit["recipient"], ", ".join(self.names)
+        return f"seed {recipient} with weights of {whose}: {factors} exchanged, {len(self.cells)} runs"
+
+    def stored(self, stored: StoredRuns) -> tuple[str | None, str | None]:
+        """Return the run_ids of the unperturbed recipient and donor; None where there is no such run."""
+        runs = [run.under("perturb.ulps", 0) for run in name_runs([self.config, self.donor])]
+        return stored.like(runs[0]), stored.like(runs[1])
 
 
 def _refuse_impossible(design: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ import platform
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -43,10 +43,11 @@ from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
 from grok.errors import ConfigError
-from grok.execute import execute
+from grok.execute import Designed, execute
 from grok.execute.planned import own_code
+from grok.execute.record import first_ancestors
 from grok.plugins import fingerprints, target_of
-from grok.store import Store, open_store
+from grok.store import Purpose, Purposes, Store, open_store
 from grok.store.rerun import stored_config
 from grok.streams import Stream, derive_seed
 from sweeps.settings import apply, arithmetic
@@ -197,8 +198,8 @@ def repeats(
     kinds: Sequence[str],
     times: int,
     known: Mapping[tuple[str, str], int] | None = None,
-) -> Iterator[RunConfig]:
-    """Yield the configs that repeat a stored run, with the numerics and the store of ``how``.
+) -> Iterator[tuple[RunConfig, str, int]]:
+    """Yield the configs that repeat a stored run, with the numerics and the store of ``how``: each with kind and count.
 
     ``row`` has plain values by column of ``runs``; ``known`` are stored repeats (`other_paths`).
     Redrawn seeds are a function of the run, the streams and the count. So the same command gives the same
@@ -231,7 +232,7 @@ def repeats(
             else:
                 fresh = Stream("sweep", address).at("repeat", kind, count)
                 changed |= {f"seeds.{s}": int(fresh.at(s).integers(1, 2**31)[0]) for s in kind.split("+")}
-            yield load_config(apply({}, changed))
+            yield load_config(apply({}, changed)), kind, count
 
 
 def _machine(how: ArithmeticConfig, path: str | None = None) -> int:
@@ -290,8 +291,10 @@ def in_words(runs: pd.DataFrame, scan: str | None = None) -> str:
     return f"{'×'.join(streams)} seeds {', '.join(named)}"
 
 
-def planned(argv: Sequence[str]) -> list[RunConfig]:
-    """Choose candidates and controls, print the plan and return their repeats; none if no run is above ``--above``.
+def planned(argv: Sequence[str]) -> Designed[RunConfig]:
+    """Choose candidates and controls, print the plan and return their repeats, with their design.
+
+    There are none if no run is above ``--above``.
 
     Raises:
         ConfigError, StoreError: the arguments are wrong, or the store has no such runs.
@@ -336,17 +339,58 @@ def planned(argv: Sequence[str]) -> list[RunConfig]:
     choice = choose(store, runs, best=arguments.best, names=wanted, controls=arguments.controls, above=arguments.above)
     if choice.candidates.empty:
         print(f"no run of {len(runs)} ended above {arguments.above}: nothing to repeat")
-        return []
+        return Designed()
     rows = store.table("runs", list(choice.rows.index), None).to_pylist()
     refuse_too_many_runs(len(rows) * len(kinds) * arguments.times, f"--times {arguments.times}")
     known = other_paths(store) if "path" in kinds else {}
-    runs_planned = [run for row in rows for run in repeats(row, how, kinds, arguments.times, known)]
+    configs: list[RunConfig] = []
+    purposes: list[Purpose] = []
+    beside = []
+    for row, chosen_run in _chosen(rows, choice, arguments, len(runs), first_ancestors(store)):
+        beside.append((row["run_id"], chosen_run))
+        for config, kind, count in repeats(row, how, kinds, arguments.times, known):
+            configs.append(config)
+            unit = {**chosen_run.unit, "kind": kind, "repeat": count, "of": chosen_run.role}
+            redrawn = () if kind in COMPUTED or "=" in kind else tuple(kind.split("+"))
+            child = replace(chosen_run, role="child", unit=unit, parent_run_id=row["run_id"], redrawn=redrawn)
+            purposes.append(child)
     chosen = in_words(choice.candidates, arguments.scan)
     print(
         f"{len(choice.candidates)} candidates ({chosen}) of {len(runs)} runs, {len(choice.controls)} ordinary "
-        f"controls; {', '.join(kinds)}: {len(runs_planned)} repeats"
+        f"controls; {', '.join(kinds)}: {len(configs)} repeats"
     )
-    return runs_planned
+    return Designed(configs, Purposes("repeat", purposes, beside))
+
+
+def _chosen(
+    rows: Sequence[Mapping[str, Any]],
+    choice: Choice,
+    arguments: argparse.Namespace,
+    of: int,
+    ancestors: Mapping[str, str],
+) -> Iterator[tuple[Mapping[str, Any], Purpose]]:
+    """Yield each candidate and control, a row of ``runs``, with what it is for: it was chosen among ``of`` runs."""
+    among = {"of": of} | ({"scan": arguments.scan} if arguments.scan else {})
+    if arguments.seeds:
+        how: tuple[str, dict[str, Any]] = "named", {"named": arguments.seeds, **among}
+    elif arguments.above is not None:
+        how = "best", {"by": "val_acc", "above": arguments.above, **among}
+    else:
+        how = "best", {"by": "grokked_step", "best": arguments.best, **among}
+    lot = "drawn", {"by": "lot", "controls": len(choice.controls), **among}
+    for row in rows:
+        candidate = row["run_id"] in choice.candidates.index
+        chosen, detail = how if candidate else lot
+        yield (
+            row,
+            Purpose(
+                role="candidate" if candidate else "control",
+                unit={"seed": row["seed"]},
+                choice=chosen,
+                choice_detail=detail,
+                line=ancestors.get(row["run_id"], row["run_id"]),
+            ),
+        )
 
 
 @command(interrupted=GO_ON)

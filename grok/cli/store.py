@@ -202,23 +202,23 @@ MISSING_DESIGNS: Final = 5
 """Designs with missing runs that ``status`` names, the newest first."""
 
 
-def _print_designs(store: Store, stored: Collection[str]) -> None:
+def _print_designs(store: Store, stored: set[str]) -> None:
     """Print how many designs and planned runs there are, and how many planned runs each design lacks."""
-    rows = store.designs_table(["kind", "planned_at", "retired"]).sort_by([("planned_at", "descending")]).to_pylist()
-    if not rows:
+    rows = store.designs()
+    if rows.empty:
         return
-    planned: dict[str, set[str]] = {}
-    for row in rows:
-        if row["retired"] is None:
-            planned.setdefault(row["design_id"], set()).add(row["run_id"])
-    designs = len({row["design_id"] for row in rows})
-    runs = set().union(*planned.values())
-    retired = f", {designs - len(planned)} designs abandoned" if designs > len(planned) else ""
-    print(f"  {designs} designs: {len(runs)} runs planned, {len(runs - stored)} of them missing{retired}")
-    about = {row["design_id"]: f"{row['kind']}, planned {row['planned_at']:%Y-%m-%d %H:%M}" for row in reversed(rows)}
-    lacking = [(name, runs, runs - stored) for name, runs in planned.items() if runs - stored]
+    designs, retired = {}, 0
+    for design_id, own in rows.groupby("design_id", sort=False):  # in the order of planning
+        designs[design_id] = set(own["run_id"][own["retired"].isna()])
+        retired += not designs[design_id]
+    runs = set().union(*designs.values())
+    abandoned = f", {retired} designs abandoned" if retired else ""
+    print(f"  {len(designs)} designs: {len(runs)} runs planned, {len(runs - stored)} of them missing{abandoned}")
+    first = rows.drop_duplicates("design_id").set_index("design_id")
+    lacking = [(name, runs, runs - stored) for name, runs in reversed(designs.items()) if runs - stored]
     for name, runs, missing in lacking[:MISSING_DESIGNS]:
-        print(f"    design {name} ({about[name]} UTC): {len(missing)} of {len(runs)} runs missing")
+        about = f"{first['kind'][name]}, planned {first['planned_at'][name]:%Y-%m-%d %H:%M} UTC"
+        print(f"    design {name} ({about}): {len(missing)} of {len(runs)} runs missing")
     if lacking[MISSING_DESIGNS:]:
         print(f"    {len(lacking) - MISSING_DESIGNS} older designs lack runs, too")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from grok.execute import Outcome
+    from grok.store import Purposes
 
 
 class Task:
@@ -60,12 +61,17 @@ class Task:
         except GrokError as refusal:  # Hydra would add lines of its own
             self.refusal = refusal
 
-    def run_plan(self, settings: Sequence[Mapping[str, Any]]) -> Sequence[str | Exception]:
-        """Train all jobs of a sweep; return each one's run_id, or what it failed with."""
-        outcome = self._execute(settings)
+    def run_plan(
+        self, settings: Sequence[Mapping[str, Any]], design: Purposes | None = None
+    ) -> Sequence[str | Exception]:
+        """Train all jobs of a sweep; return each one's run_id, or what it failed with.
+
+        ``design``: what they are for; None: a sweep whose seeds the command gives.
+        """
+        outcome = self._execute(settings, design)
         return [self._ended(run_id, outcome) for run_id in outcome.run_ids]
 
-    def _execute(self, settings: Sequence[Mapping[str, Any]]) -> Outcome:
+    def _execute(self, settings: Sequence[Mapping[str, Any]], design: Purposes | None = None) -> Outcome:
         from grok.execute import execute
 
         self.begun = True
@@ -76,7 +82,7 @@ class Task:
         if Rank.of_this_process().index == 0:
             for line in announcement(language_models, self.argv):
                 print(without_passwords(line), flush=True)
-        self.outcome = execute(self.configs, argv=self.argv)
+        self.outcome = execute(self.configs, argv=self.argv, design=design or "given")
         return self.outcome
 
     @staticmethod

@@ -16,7 +16,7 @@ from grok.config.fields import check, settings_of
 from grok.config.gpt import LogConfig
 from grok.errors import ConfigError, DataError, StoreError, TrainingError
 from grok.execute.engines import train
-from grok.execute.planned import PlannedRun, data_hash, name_runs
+from grok.execute.planned import PlannedRun, data_hash, name_runs, with_setting
 from grok.execute.pool import visible_gpus
 from grok.execute.refusals import refuse_unusable_data
 from grok.execute.resume import named_checkpoint
@@ -218,13 +218,8 @@ def _pinned(config: RunConfig, row: Mapping[str, Any], changes: Mapping[str, Any
             "device=cpu trains it here"
         )
     for name, value in settings.items():
-        config = _with(config, name, value)
+        config = with_setting(config, name, value)
     return config
-
-
-def _with(config: Any, name: str, value: Any) -> Any:
-    first, _, rest = name.partition(".")
-    return replace(config, **{first: _with(getattr(config, first), rest, value) if rest else value})
 
 
 def _without_files(config: RunConfig, store: Store) -> RunConfig:

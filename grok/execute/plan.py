@@ -10,9 +10,9 @@ from typing import Any, Final
 from grok.config import RunConfig, flatten
 from grok.errors import ConfigError
 from grok.execute.groups import Group, lane_groups
-from grok.execute.planned import PlannedRun
+from grok.execute.planned import PlannedRun, value_of
 from grok.execute.pool import WorkerPool
-from grok.execute.replicates import replicates_record, replicates_to_train
+from grok.execute.replicates import replicates_to_train
 from grok.execute.resume import ShorterRuns
 from grok.store import Store
 
@@ -37,15 +37,18 @@ SHARED: Final = (
 class Plan:
     """What a command comes to."""
 
-    requested: tuple[str, ...]
-    """The run_id of every config, in the order given, duplicates included."""
+    runs: tuple[PlannedRun, ...]
+    """The run of every config, in the order given, duplicates included."""
     stored: Mapping[str, str]
     """Status of the requested runs that the store holds and that are not trained again."""
     to_train: tuple[PlannedRun, ...]
     pool: WorkerPool
     """The workers that train them."""
-    replicates: Mapping[str, Any] | None = None
-    """With ``force=true``: which replicate each requested run became, for the sweep's record."""
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        """The run_id of every config."""
+        return tuple(run.run_id for run in self.runs)
 
     @property
     def duplicates(self) -> int:
@@ -66,7 +69,7 @@ class Plan:
         """Return for each run_id to train what tells it apart: ``seed 17``, ``init 3 lr 0.002``."""
         names = [name for name in self.varying() if name != "experiment"] or ["seed"]
         return {
-            run.run_id: " ".join(f"{name.rpartition('.')[2]} {_attribute(run.config, name)}" for name in names)
+            run.run_id: " ".join(f"{name.rpartition('.')[2]} {value_of(run.config, name)}" for name in names)
             for run in self.to_train
         }
 
@@ -99,7 +102,7 @@ def shared_settings(configs: Sequence[RunConfig]) -> RunConfig:
     values = {name: first[name] for name in SHARED}
     for config in configs:
         for name, value in values.items():
-            other = _attribute(config, name)
+            other = value_of(config, name)
             if other != value:
                 raise ConfigError(
                     f"{name} differs between the runs of this sweep ({value!r}, {other!r}): "
@@ -126,16 +129,8 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
     shorter = ShorterRuns(store) if store is not None and waiting else None
     to_train = tuple(replace(run, extends=shorter.longest_below(run)) if shorter else run for run in waiting)
     return Plan(
-        requested=tuple(run.run_id for run in named),
+        runs=tuple(named),
         stored=stored,
         to_train=to_train,
         pool=WorkerPool.of(shared, to_train),
-        replicates=replicates_record(requested, named) if shared.force else None,
     )
-
-
-def _attribute(config: RunConfig, dotted: str) -> Any:
-    value: Any = config
-    for name in dotted.split("."):
-        value = getattr(value, name)
-    return value

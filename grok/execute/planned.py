@@ -29,10 +29,17 @@ class PlannedRun:
     """For each import path of the user's own code that the run names: its fingerprint."""
     extends: str | None = None
     """A stored, shorter run of the same trajectory whose kept checkpoint this one goes on from."""
+    repeats: str | None = None
+    """With ``force=true``: the run that was asked for, of which this one is a further replicate."""
 
     @property
     def run_id(self) -> str:
         return self.identity.run_id
+
+    def under(self, name: str, value: Any) -> PlannedRun:
+        """Return the run with another value of one setting, such as ``train.steps``, and the names of that."""
+        config = with_setting(self.config, name, value)
+        return replace(self, config=config, identity=identify(config, self.data_hash, self.code))
 
 
 def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
@@ -55,6 +62,20 @@ def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
         code = fingerprints(own, map(target_of, config.plugins().values())) if own.targets else None
         named.append(PlannedRun(config, identify(config, hashes[path], code), hashes[path], code or None))
     return named
+
+
+def value_of(config: RunConfig, name: str) -> Any:
+    """Return the setting with a dotted ``name``; None where the mode has no such setting."""
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def with_setting(config: Any, name: str, value: Any) -> Any:
+    """Return ``config`` with another value of the setting with a dotted ``name``."""
+    first, _, rest = name.partition(".")
+    return replace(config, **{first: with_setting(getattr(config, first), rest, value) if rest else value})
 
 
 def with_initial_weights(configs: Sequence[RunConfig]) -> list[RunConfig]:

@@ -15,7 +15,7 @@ from grok.execute.live import LiveFolder
 from grok.execute.retry import Totals
 from grok.files import discard_output
 from grok.masking import without_passwords
-from grok.terminal import drawing_console, escape_beside_drawing
+from grok.terminal import drawing_console, escape_beside_drawing, visible
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderable
@@ -32,7 +32,7 @@ BAR_WIDTH: Final = 20
 def say(text: str) -> None:
     """Print one line. After a closed pipe (``| head``) the runs go on silently."""
     try:
-        print(without_passwords(text), flush=True)
+        print(visible(without_passwords(text)), flush=True)
     except BrokenPipeError:
         discard_output(sys.stdout)
 

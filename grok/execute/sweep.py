@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -23,17 +24,17 @@ from grok.execute.live import LiveFolder
 from grok.execute.logs import RunLogs
 from grok.execute.own_code import own_code_lines
 from grok.execute.plan import Plan, make_plan, shared_settings
-from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.planned import PlannedRun, name_runs, value_of
 from grok.execute.progress import ProgressView, say
 from grok.execute.ranks import let_go, refuse_unsharable, take_part
-from grok.execute.record import content, runs_to_record
+from grok.execute.record import Choice, Designed, StoredRuns, content, design_of_sweep, runs_to_record
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
 from grok.plugins import active
 from grok.processes import Rank
 from grok.records import RunResult
-from grok.store import Provenance, Purpose, Purposes, Row, Store, StoreWriter, check_path, open_store
+from grok.store import Provenance, Purposes, Row, Store, StoreWriter, check_path, open_store
 from grok.store.rerun import literal
 
 GO_ON = "The same command goes on where it stopped."
@@ -69,16 +70,20 @@ class Outcome:
     """0: all runs are stored (or a dry run), 1: some failed or are still to be trained."""
 
 
-def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = (), design: Purposes | None = None) -> Outcome:
+def execute(
+    configs: Sequence[RunConfig], *, argv: Sequence[str] = (), design: Purposes | Choice | None = None
+) -> Outcome:
     """Train what the store does not hold yet, and return what became of every config.
 
     Prints the plan first and what happened last. On SIGINT, SIGTERM or SIGUSR1 finished
     runs are written, runs in flight leave a checkpoint, and the same call goes on from there.
 
     Args:
-        configs: the runs to be stored; equal ones are trained once.
+        configs: the runs to be stored; equal ones are trained once. What ``sweeps.branch.planned``,
+            ``sweeps.repeat.planned`` and ``sweeps.layers.planned`` return has its design with it.
         argv: the command, kept beside the store.
-        design: what the runs are for; None: nobody says, and analyses count them apart.
+        design: what the runs are for. ``given``: a sweep of seeds that were named before any result; ``drawn``: at
+            random; None: that of ``configs``, or nobody says, and analyses count the runs apart.
 
     Raises:
         ConfigError, StoreError, DataError: refused; nothing was trained or written.
@@ -89,15 +94,14 @@ def execute(configs: Sequence[RunConfig], *, argv: Sequence[str] = (), design: P
     if rank.index > 0:
         status = 0 if shared.dry_run else take_part(shared, rank)
         return Outcome(tuple(run.run_id for run in name_runs(configs)), {}, {}, status)
-    outcome = _carry_out(shared, configs, argv, design)
+    designed = configs if isinstance(configs, Designed) and design is None else Designed(configs, design or "unstated")
+    outcome = _carry_out(shared, designed, argv)
     if rank.size > 1 and not shared.dry_run:
         let_go()
     return outcome
 
 
-def _carry_out(
-    shared: RunConfig, configs: Sequence[RunConfig], argv: Sequence[str], design: Purposes | None
-) -> Outcome:
+def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[str]) -> Outcome:
     """Plan and train ``configs``, whose command's own settings are ``shared``."""
     path = shared.store.path
     store = open_store(path) if check_path(path) else None
@@ -120,8 +124,7 @@ def _carry_out(
         if plan.to_train and provenance.git_dirty:
             print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
-        purposes = design or Purposes("sweep", [Purpose(choice="unstated")] * len(configs))
-        writer.record_design(purposes.named(plan.requested))
+        sweep.record_designs(configs)
         sweep.record(requested)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())
 
@@ -166,7 +169,9 @@ def _say_what_no_run_uses(requested: Sequence[PlannedRun]) -> None:
 def _say_what_is_not_measured(requested: Sequence[PlannedRun], plan: Plan, store: Store | None) -> None:
     """Say that stored runs did not measure or keep what is asked for now: it is in no name of a run."""
     asks = {
-        run.run_id: {name: _at(run.config, name) for name in MORE} for run in requested if run.run_id in plan.stored
+        run.run_id: {name: value_of(run.config, name) for name in MORE}
+        for run in requested
+        if run.run_id in plan.stored
     }
     if store is None or not any(any(values.values()) for values in asks.values()):
         return
@@ -185,12 +190,6 @@ def _say_what_is_not_measured(requested: Sequence[PlannedRun], plan: Plan, store
             f"Note: {len(runs)} stored run{'s' if len(runs) > 1 else ''} did without {', '.join(lacking)}; "
             "add force=true to train them again as the next replicate."
         )
-
-
-def _at(config: RunConfig, name: str) -> Any:
-    """Return a setting by its dotted name, None where the mode has no such setting."""
-    group, _, last = name.partition(".")
-    return getattr(getattr(config, group), last, None)
 
 
 def _has(stored: Any, wanted: Any) -> bool:
@@ -275,6 +274,16 @@ class Sweep:
         live.request_stop()
         tell(f"{name}: finished runs are written, runs in flight leave a checkpoint; Ctrl-C again ends at once")
 
+    def record_designs(self, configs: Designed[RunConfig]) -> None:
+        """Write what the runs are for, and of which of them a result was stored already."""
+        stored = StoredRuns(self.store)
+        seen = stored.run_ids | {run.run_id for run in self.plan.runs if stored.has_results_of(run)}
+        runs = iter(self.plan.runs)
+        for part, design in configs.parts:
+            planned = list(itertools.islice(runs, len(part)))
+            purposes = design if isinstance(design, Purposes) else design_of_sweep(planned, stored, design)
+            self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
+
     def record(self, requested: Sequence[PlannedRun]) -> None:
         """Record the command beside the store, unless it trains nothing and is recorded."""
         runs = runs_to_record(self.plan, requested, self.store, self.argv)
@@ -282,7 +291,7 @@ class Sweep:
             return
         assert self.provenance.sweep_id is not None
         with nullcontext() if self.plan.to_train else suppress(StoreError):  # nothing else depends on the disk
-            self.writer.record_sweep(self.provenance.sweep_id, self.argv, content(runs, self.plan.replicates))
+            self.writer.record_sweep(self.provenance.sweep_id, self.argv, content(runs))
 
     def _record_failure(self, run: PlannedRun, error: str) -> None:
         result = RunResult(

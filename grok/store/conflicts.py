@@ -36,8 +36,7 @@ def record_design_conflicts(layout: Layout, groups: Iterable[list[dict[str, Any]
         one, other, name = next((rows[0], row, fact) for row in rows for fact in FACTS if rows[0][fact] != row[fact])
         what = f"{name} in design {one['design_id']} as {one['role']} {one['unit']}"
         conflict = Conflict(one["run_id"], one["run_id"], None, None, None, what, one[name], other[name])
-        texts = [{key: str(v) if key == "planned_at" else v for key, v in row.items()} for row in rows]
-        record_conflict(layout, conflict, {f"row {at}": row for at, row in enumerate(texts, 1)})
+        record_conflict(layout, conflict, {f"row {at}": row for at, row in enumerate(rows, 1)})
         conflicts.append(conflict)
     return conflicts
 

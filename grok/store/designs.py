@@ -97,11 +97,16 @@ class Design:
 
     @functools.cached_property
     def design_id(self) -> str:
-        """The hash of kind and rows: the same plan has the same id, from whichever command and launcher."""
+        """The hash of kind and rows: the same plan has the same id, from whichever command and launcher.
+
+        What a plan finds in the store is not in it, because the same command may find something else the next time:
+        parents, donors, ancestors, among how many was chosen, and whether a sweep only extends stored runs.
+        """
         if self.given_id is not None:
             return self.given_id
-        rows = sorted(self.rows, key=itemgetter(slice(3)))  # run_id, role, unit: no two rows share them
-        return hashlib.sha256(canonical_json([self.kind, rows]).encode()).hexdigest()[:20]
+        kind = "sweep" if self.kind == "extend" else self.kind
+        rows = sorted(map(_ASKED, self.rows), key=itemgetter(slice(3)))  # run_id, role, unit: no two rows share them
+        return hashlib.sha256(canonical_json([kind, rows]).encode()).hexdigest()[:20]
 
     def table(self, seen: Collection[str], origin: str = "planned", planned_at: datetime | None = None) -> pa.Table:
         """Return the rows as a table of ``designs/``.
@@ -137,6 +142,7 @@ COLUMNS: Final = (
     "run_id", "role", "unit", "parent_run_id", "donor_run_id", "redrawn", "choice", "choice_detail", "from_step",
     "line",
 )  # fmt: skip
+_ASKED: Final = itemgetter(*map(COLUMNS.index, ("run_id", "role", "unit", "redrawn", "choice", "from_step")))
 
 
 def _values(purpose: Purpose) -> tuple[Any, ...]:
@@ -184,9 +190,10 @@ def settled(table: pa.Table) -> tuple[pa.Table, list[list[dict[str, Any]]]]:
         return table, []
     other = pc.and_not(again, pa.concat_arrays([pa.array([False]), repeats(table, FACTS)]))
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {key: [] for key in keys_of(table.filter(other))}
+    written = table.set_column(table.column_names.index("planned_at"), "planned_at", table["planned_at"].cast("string"))
     for at, key in enumerate(keys_of(table) if groups else ()):
         if key in groups:
-            groups[key] += table.slice(at, 1).to_pylist()
+            groups[key] += written.slice(at, 1).to_pylist()
     retired = table.filter(table["retired"].is_valid())
     why = dict(reversed(list(zip(keys_of(retired), retired["retired"].to_pylist(), strict=True))))
     once = table.filter(pc.invert(again))
@@ -204,6 +211,7 @@ def unsound(table: pa.Table) -> dict[int, str]:
     problems: dict[int, str] = {}
     for name, (accepts, expected) in _ACCEPTED.items():
         column = table[name].combine_chunks()
+        column = column.cast("int64") if name == "planned_at" else column
         odd = [value for value in pc.unique(column).to_pylist() if not accepts(value)]
         if odd:
             rows = pc.indices_nonzero(pc.is_in(column, value_set=pa.array(odd, column.type))).to_pylist()
@@ -267,5 +275,6 @@ _ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "from_step": _or_null(lambda value: value >= 0, "a step"),
     "line": _or_null(*_A_NAME),
     "origin": _among(ORIGINS),
+    "planned_at": (lambda value: 0 <= value < 2**56, "microseconds since 1970"),
     "retired": _or_null(lambda value: len(value) <= LONGEST, f"at most {LONGEST} characters"),
 }

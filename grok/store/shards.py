@@ -80,23 +80,43 @@ def replace_table(layout: Layout, kind: str, name: str, table: pa.Table) -> None
     move(path, layout.shard(kind, name))
 
 
-def remove_runs(layout: Layout, name: str, whole: Shard, gone: Collection[str]) -> None:
-    """Remove runs from a shard (read as ``whole``); its other runs stay readable at every moment.
+Removal = list[tuple[Path | None, Path]]
+"""Renames in their order: a staged file and its place; None: what is at the place goes."""
 
-    Curves go first: a kill in between leaves a run without a curve, never points that would
-    be there twice after the run's next commit.
+
+def stage_removal(layout: Layout, name: str, whole: Shard, gone: Collection[str]) -> Removal:
+    """Write what is left of a shard (read as ``whole``) without some runs to ``tmp/``; :func:`remove_staged` follows.
+
+    Everything that needs room on the disk is done here, before the store changes.
     """
     rest = without_runs(whole, gone)
     if rest.runs.num_rows == 0:
-        for kind in KINDS:  # runs first: the next writer quarantines curves without runs
-            remove_quietly(layout.shard(kind, name))
-            flush_folder(layout.table(kind))
-        return
-    for kind in ("curves", "steps"):
-        if whole.table(kind).num_rows > rest.table(kind).num_rows:
-            # the file stays even without rows: the metadata of the runs shard names it
-            replace_table(layout, kind, name, rest.table(kind))
-    replace_table(layout, "runs", name, with_partners(rest.runs, whole))
+        return [(None, layout.shard(kind, name)) for kind in KINDS]  # runs first: curves without them are orphans
+    removal: Removal = []
+    # Curves first: a kill in between leaves a run without a curve, never points that would be there twice after the
+    # run's next commit. A table stays even without rows: the metadata of the runs shard names it.
+    tables = {kind: rest.table(kind) for kind in ("curves", "steps")} | {"runs": with_partners(rest.runs, whole)}
+    for kind, table in tables.items():
+        if kind == "runs" or whole.table(kind).num_rows > table.num_rows:
+            path = staged(layout, f"{kind}-{name}")
+            write_flushed(path, lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
+            removal.append((path, layout.shard(kind, name)))
+    return removal
+
+
+def remove_staged(removal: Removal) -> None:
+    """Carry out a staged removal; the shard's other runs stay readable at every moment."""
+    for source, target in removal:
+        if source is not None:
+            move(source, target)
+        else:
+            remove_quietly(target)
+            flush_folder(target.parent)
+
+
+def remove_runs(layout: Layout, name: str, whole: Shard, gone: Collection[str]) -> None:
+    """Remove runs from a shard (read as ``whole``)."""
+    remove_staged(stage_removal(layout, name, whole, gone))
 
 
 def ensure_readable(layout: Layout) -> None:

@@ -32,8 +32,9 @@ from grok.store.shards import (
     ensure_readable,
     read_shard,
     read_whole,
-    remove_runs,
+    remove_staged,
     replace_table,
+    stage_removal,
     write_shard,
 )
 from grok.store.unfinished import LEFT, finish_compaction
@@ -138,15 +139,24 @@ class StoreWriter:
             # Orphans of a killed commit may have points of these runs, which would be there twice.
             report = CommitReport(recovered=retire_orphans(self.layout))
             accepted = self._accept(incoming, report)
-            failed_before = set(report.replaced)
-            if failed_before:
-                self._remove(failed_before)
-            fresh = report.written + report.replaced
-            if fresh:
-                write_shard(self.layout, unique(), accepted)
-                ensure_readable(self.layout)
-                self._merge_small_shards()
+            if report.written or report.replaced:
+                self._add(accepted, set(report.replaced))
         return report
+
+    def _add(self, accepted: Shard, failed_before: set[str]) -> None:
+        """Write a shard, then remove the failed rows that it replaces: no error or kill leaves a run without a row."""
+        removals = [
+            stage_removal(self.layout, name, self._read(name), gone)
+            for name, gone in self._by_shard(failed_before).items()
+        ]
+        write_shard(self.layout, unique(), accepted)
+        # The commit is on the disk: neither damage nor a full disk undoes it. A failed row that is left beside the
+        # new one is dropped by the next commit, claim or opening.
+        with suppress(NotAShard, OSError, StoreError):
+            for removal in removals:
+                remove_staged(removal)
+            ensure_readable(self.layout)
+            self._merge_small_shards()
 
     def _accept(self, incoming: Shard, report: CommitReport) -> Shard:
         """Sort the incoming runs into ``report``; return the shard of those that must be written."""
@@ -218,11 +228,6 @@ class StoreWriter:
                 "run the command again"
             ) from damage
 
-    def _remove(self, run_ids: set[str]) -> None:
-        """Remove runs from their shards."""
-        for name, gone in self._by_shard(run_ids).items():
-            remove_runs(self.layout, name, self._read(name), gone)
-
     def _merge_small_shards(self) -> None:
         """Merge small shards if there are many: they make reading slow."""
         small = self._index.small(SMALL)
@@ -230,9 +235,7 @@ class StoreWriter:
             return
         self._may_compact = can_exchange(self.layout)
         if self._may_compact:
-            # The commit is on the disk: neither damage nor a full disk undoes it.
-            with suppress(NotAShard, OSError):
-                merge_shards(self.layout, small)
+            merge_shards(self.layout, small)
 
     def claim(self, run_ids: Sequence[str], retry_failed: bool = False) -> Claim:
         """Lease the runs that this sweep may train now: not stored, and not leased by a living sweep.
@@ -288,7 +291,7 @@ class StoreWriter:
         """
         table = design.table(seen, origin)
         with self._writing("recording the design"):
-            stored = Store(self.layout).designs_table([])
+            stored = Store(self.layout).table("designs", table["run_id"].unique().to_pylist(), [])
             known = set(keys_of(stored.filter(pc.equal(stored["design_id"], design.design_id))))
             return self._add_designs(_lacking(table, known))
 

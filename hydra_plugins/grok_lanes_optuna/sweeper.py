@@ -10,7 +10,7 @@ a space from ``conf/study/NAME.yaml``, ``+study=base`` has no space of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,6 +23,10 @@ from omegaconf import DictConfig
 from hydra_plugins.grok_lanes._compose import Composer
 from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher, PlanTask, refuse_what_jobs_have
 from hydra_plugins.grok_lanes.sweeper import count, number_of
+
+if TYPE_CHECKING:
+    from grok.store import Purposes
+    from sweeps.search.driver import Train
 
 ConfigStore.instance().store(
     group="hydra/sweeper",
@@ -102,15 +106,15 @@ def _dimension(override: Override) -> Mapping[str, Any]:
     raise HydraException(f"{override.input_line}: expected choice(...), range(...) or interval(...) to search over")
 
 
-def _train(task: PlanTask) -> Any:
+def _train(task: PlanTask) -> Train:
     """Return how the search trains: through Hydra's task function, which takes whole plans."""
 
-    def train(settings: Sequence[dict[str, Any]]) -> bool:
+    def train(settings: Sequence[dict[str, Any]], design: Purposes) -> bool:
         from grok.config import load_config
         from grok.execute.planned import name_runs
         from grok.store import open_store
 
-        task.run_plan(settings)
+        task.run_plan(settings, design)
         configs = [load_config(one) for one in settings]
         stored = open_store(configs[0].store.path).statuses()
         return all(run.run_id in stored for run in name_runs(configs))

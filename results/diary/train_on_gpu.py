@@ -1,8 +1,8 @@
 """Trains on a GPU what train.sh trains: ``python results/diary/train_on_gpu.py STAGE --store STORE [SETTING ...]``
 
 A GPU trains hundreds of runs in the time of one, and most commands of train.sh have few. So a stage here trains the
-runs of many commands together. Give train.sh afterwards: it finds these runs, trains what is missing, and each of its
-commands records how its parents were chosen.
+runs of many commands together; each keeps its own design. Give train.sh afterwards: it finds these runs and trains
+what is missing.
 
 Stages, in order: ``census`` (random seeds), ``families`` (branching of each stretch of 50 seeds), ``answers`` (super
 seeds again, layers, order seeds), ``float64`` (super seeds), ``decay`` and ``no-decay`` (long runs). ``--seeds
@@ -22,7 +22,7 @@ from grok.cli.compose import compose
 from grok.cli.words import store_as_setting
 from grok.config import RunConfig
 from grok.errors import ConfigError
-from grok.execute import execute
+from grok.execute import Designed, execute
 from sweeps import branch, layers, repeat
 from sweeps.settings import arithmetic
 
@@ -40,52 +40,52 @@ class Diary:
         self.store, self.seeds = ["--store", store], seeds
         self.how = ["eval.every=250", *how]
 
-    def sweep(self, *settings: str, **values: range | list[float]) -> Iterator[RunConfig]:
+    def sweep(self, *settings: str, **values: range | list[float]) -> Designed[RunConfig]:
         base = compose([*self.how, f"store.path={self.store[1]}", *settings])
-        for point in itertools.product(*values.values()):
-            yield arithmetic(base, **dict(zip(values, point, strict=True)))
+        points = itertools.product(*values.values())
+        return Designed([arithmetic(base, **dict(zip(values, point, strict=True))) for point in points], "given")
 
-    def census(self) -> Iterator[RunConfig]:
-        yield from self.sweep(seed=self.seeds)
+    def census(self) -> Iterator[Designed[RunConfig]]:
+        yield self.sweep(seed=self.seeds)
 
-    def families(self) -> Iterator[RunConfig]:
+    def families(self) -> Iterator[Designed[RunConfig]]:
         for redraw, times in ((SINGLES, 4), (PAIRS, 2)):
             for first in self.seeds[::STRETCH]:
                 parents = ["--seeds", f"{first}:{first + STRETCH}", "--best", "1", "--random", "1", "--at", "1500"]
-                yield from branch.planned([*self.store, *parents, "--redraw", redraw, "--times", str(times), *self.how])
+                yield branch.planned([*self.store, *parents, "--redraw", redraw, "--times", str(times), *self.how])
 
-    def again(self, controls: int, kinds: str, times: int = 4) -> Iterator[RunConfig]:
+    def again(self, controls: int, kinds: str, times: int = 4) -> Iterator[Designed[RunConfig]]:
         if found := ",".join(supers(self.store[1])):
             chosen = ["--seeds", found, "--controls", str(controls), "--kinds", kinds, "--times", str(times)]
-            yield from repeat.planned([*self.store, *chosen, *self.how])
+            yield repeat.planned([*self.store, *chosen, *self.how])
 
-    def answers(self) -> Iterator[RunConfig]:
+    def answers(self) -> Iterator[Designed[RunConfig]]:
         yield from self.again(2, "ulp")
         if found := ",".join(supers(self.store[1])):
-            yield from branch.planned([*self.store, "--parents", found, "--redraw", SINGLES, "--times", "4", *self.how])
+            yield branch.planned([*self.store, "--parents", found, "--redraw", SINGLES, "--times", "4", *self.how])
         yield from self.again(2, "optim.weight_decay=0.0", 1)
         crossed = {"seeds__split": range(3), "seeds__init": range(4), "seeds__order": range(4)}
-        yield from self.sweep("perturb.ulps=1", **crossed, seeds__perturb=range(2))
+        yield self.sweep("perturb.ulps=1", **crossed, seeds__perturb=range(2))
         of_layers = recipients(self.store[1])
         designs = [(recipient, donor, HALVES) for recipient in of_layers for donor in range(900001, 900005)]
         designs += [(recipient, 900005, PARTS) for recipient in of_layers[::2]]
         for recipient, donor, factors in designs:
             exchange = ["--recipient", str(recipient), "--donor", str(donor), "--factors", factors]
-            yield from layers.planned([*self.store, *exchange, "--replicates", "2", *self.how])
+            yield layers.planned([*self.store, *exchange, "--replicates", "2", *self.how])
 
-    def float64(self) -> Iterator[RunConfig]:
+    def float64(self) -> Iterator[Designed[RunConfig]]:
         yield from self.again(2, "float64")
 
-    def decay(self) -> Iterator[RunConfig]:
+    def decay(self) -> Iterator[Designed[RunConfig]]:
         long = ["train.stop_when_generalised=true", "checkpoint.keep=true", "train.steps=20000"]
-        yield from self.sweep(*long, optim__weight_decay=[0.01, 0.1, 1.0], seed=range(8))
+        yield self.sweep(*long, optim__weight_decay=[0.01, 0.1, 1.0], seed=range(8))
 
-    def no_decay(self) -> Iterator[RunConfig]:
+    def no_decay(self) -> Iterator[Designed[RunConfig]]:
         long = ["train.stop_when_generalised=true", "checkpoint.keep=true", "train.steps=100000"]
-        yield from self.sweep(*long, optim__weight_decay=[0.0], seed=range(8))
+        yield self.sweep(*long, optim__weight_decay=[0.0], seed=range(8))
 
 
-STAGES: dict[str, Callable[[Diary], Iterator[RunConfig]]] = {
+STAGES: dict[str, Callable[[Diary], Iterator[Designed[RunConfig]]]] = {
     "census": Diary.census,
     "families": Diary.families,
     "answers": Diary.answers,
@@ -124,7 +124,8 @@ def main(argv: list[str]) -> int:
     if arguments.stage == "families" and (seeds.start % STRETCH or seeds.stop % STRETCH):
         raise ConfigError(f"--seeds {arguments.seeds}: expected whole stretches of {STRETCH} seeds, such as 400:450")
     diary = Diary(stores[0], how, seeds)
-    return execute(list(STAGES[arguments.stage](diary)), argv=["python", sys.argv[0], *argv]).exit_status
+    plans = sum(STAGES[arguments.stage](diary), Designed[RunConfig]())
+    return execute(plans, argv=["python", sys.argv[0], *argv]).exit_status
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from grok.errors import ConfigError, StoreError
 from grok.execute import execute
 from grok.execute.sweep import GO_ON
 from grok.masking import without_passwords
-from grok.store import check_path
+from grok.store import Purposes, check_path
 from sweeps.search.comparison import Comparison
 from sweeps.search.config import StudyConfig
 from sweeps.search.driver import Search, Train
@@ -65,8 +65,8 @@ def carry_out(
 def by_execution(argv: Sequence[str]) -> Train:
     """Return the function that trains runs with ``grok.execute``."""
 
-    def train(settings: Sequence[Plain]) -> bool:
-        outcome = execute([load_config(one) for one in settings], argv=argv)
+    def train(settings: Sequence[Plain], design: Purposes) -> bool:
+        outcome = execute([load_config(one) for one in settings], argv=argv, design=design)
         return set(outcome.run_ids) <= set(outcome.statuses)
 
     return train

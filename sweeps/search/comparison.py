@@ -85,7 +85,12 @@ class Comparison:
             f"pinned {self.pinned['pinned_at']}: trial {self.pinned['trial']} against the default on "
             f"{len(stage.seeds)} new seeds; {self.pinned['test']}"
         )
-        if not search.train([settings for side in SIDES for settings in wanted[side]]):
+        planned = [
+            (settings, {"side": side, "trial": self.pinned["trial"] if side == "best" else None, "seed": seed})
+            for side in SIDES
+            for settings, seed in zip(wanted[side], stage.seeds, strict=True)
+        ]
+        if not search.train_as("member", planned):
             return False
         objective = search.objectives[0]
         configs = {side: [load_config(settings) for settings in wanted[side]] for side in SIDES}

@@ -11,19 +11,20 @@ shorter run that the next rung extends.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grok.config import RunConfig, flatten, load_config
-from grok.config.fields import walk
+from grok.config.fields import canonical_json, walk
 from grok.errors import ConfigError, TrainingError
 from grok.execute.planned import name_runs
-from grok.store import StoreWriter, check_path, open_store
+from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import READ_AT_HORIZON, Objective, SeedOutcome, make_objectives, read_outcomes
 from sweeps.search.proposal import propose
@@ -36,8 +37,8 @@ from sweeps.settings import apply
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-Train = Callable[[Sequence[Plain]], bool]
-"""Trains runs, given as nested settings, and returns whether all of them are stored."""
+Train = Callable[[Sequence[Plain], Purposes], bool]
+"""Trains runs, given as nested settings with what they are for, and returns whether all of them are stored."""
 
 SEARCH_FOLDER: Final = "search"
 RUNS, REASON = "runs", "reason"
@@ -219,13 +220,27 @@ class Search:
         return [apply(self.base, {**params, **length, "seed": seed}) for seed in stage.seeds]
 
     def _train(self, flying: Sequence[FrozenTrial]) -> bool:
-        wanted: list[Plain] = []
+        wanted: list[tuple[Plain, dict[str, Any]]] = []
         for trial in flying:
-            settings = self.settings_of(trial.params, self.stages[trial.user_attrs.get(STAGES, 0)])
+            stage = self.stages[trial.user_attrs.get(STAGES, 0)]
+            settings = self.settings_of(trial.params, stage)
             if impossible(settings[0]) is None:
-                wanted += settings
+                places = ({"trial": trial.number, "seed": seed} for seed in stage.seeds)
+                wanted += zip(settings, places, strict=True)
         # One sweep may mix values of `checkpoint.keep`: it is not a setting of the command.
-        return self.train(wanted) if wanted else True
+        return self.train_as("trial", wanted) if wanted else True
+
+    def train_as(self, role: str, wanted: Sequence[tuple[Plain, Mapping[str, Any]]]) -> bool:
+        """Train runs, each with its place in the study's design; return whether all are stored."""
+        detail = {"study": self.study.name}
+        purposes = [Purpose(role=role, unit=unit, choice_detail=detail) for _, unit in wanted]
+        return self.train([settings for settings, _ in wanted], Purposes("search", purposes, design_id=self.design_id))
+
+    @property
+    def design_id(self) -> str:
+        """The study's id among the designs of the store: the hash of its name and its definition."""
+        text = canonical_json(["search", self.study.name, self.definition()])
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     def _judge(self, record: StudyRecord, trial: FrozenTrial, round_number: int) -> None:
         from optuna.trial import TrialState

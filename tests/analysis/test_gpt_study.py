@@ -19,6 +19,7 @@ from analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.store import Row
+from grok.store.designs import Design, Purpose
 from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
 from tests.analysis.simulate import MACHINE
@@ -85,10 +86,12 @@ def run(
     return Row(result, config, identity, MACHINE, data_hash=data)
 
 
-def store_of(rows: list[Row]) -> Observations:
+def store_of(rows: list[Row], kind: str = "sweep", role: str = "member") -> Observations:
+    """Return the observations of these runs, all of one design."""
     shard = to_shard(rows)
-    frames = [to_pandas(kind, shard.table(kind)) for kind in ("runs", "curves", "steps")]
-    return Observations(*frames, path=Path("simulated"))
+    frames = [to_pandas(name, shard.table(name)) for name in ("runs", "curves", "steps")]
+    table = Design(kind, tuple((row.result.run_id, Purpose(role=role)) for row in rows)).table(())
+    return Observations(*frames, path=Path("simulated"), designs=to_pandas("designs", table))
 
 
 def test_best_not_last_and_the_spread_over_seeds() -> None:

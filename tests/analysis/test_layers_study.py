@@ -18,9 +18,10 @@ from analysis.statistics.spread import variance_ratio
 from analysis.studies.layers import QUESTION as Q_LAYERS
 from analysis.studies.layers import Layers
 from analysis.studies.transplants import transplants
+from grok.store.designs import Purpose
 from grok.streams import derive_seed
 from tests.analysis.questions import ask
-from tests.analysis.simulate import Truth, simulate
+from tests.analysis.simulate import Planned, Truth, simulate, transplanted
 
 LAYERS = ["token_embedding", "blocks.0.mlp", "final_norm", "head"]
 
@@ -197,7 +198,7 @@ def test_a_mean_over_pairs_without_common_seeds_is_students() -> None:
         mean_over_pairs(values[:4], (list("aabb"), list("cdcd")))
 
 
-def test_an_order_that_the_command_named_is_a_factor_and_layers_that_went_together_are_one() -> None:
+def test_an_order_that_was_exchanged_is_a_factor_and_layers_that_went_together_are_one() -> None:
     rng = np.random.default_rng(31)
     truths = []
     for embedding, head, order, replicate in itertools.product([0, 1], [0, 1], [0, 1], range(2)):
@@ -207,12 +208,20 @@ def test_an_order_that_the_command_named_is_a_factor_and_layers_that_went_togeth
         given = {"seed": 50, "seeds.layers": layers, "perturb.ulps": 1, "seeds.perturb": replicate}
         given |= {"train.steps": 20_000, "eval.every": 50, **({"seeds.order": 8} if order else {})}
         truths.append(Truth(given, float(time)))
-    observations = simulate(truths)
-    apart = transplants(observations)
-    assert [t.factors for t in apart] == [["head", "position_embedding + token_embedding"]] * 2, (
-        "two orders, two designs"
-    )
-    observations.sweeps = [{"argv": ["python", "-m", "sweeps.layers", "--donor-init", "512", "--donor-order=8"]}]
+    cells = [
+        Purpose(
+            role="cell",
+            unit={
+                "recipient": 50,
+                "donor_init": 512,
+                "exchanged": sorted(t.overrides["seeds.layers"]),
+                "streams": ["order"] if "seeds.order" in t.overrides else [],
+                "repeat": t.overrides["seeds.perturb"],
+            },
+        )
+        for t in truths
+    ]
+    observations = simulate(truths, Planned("layers", list(zip(truths, cells, strict=True))))
     (one,) = transplants(observations)
     assert one.name == "seed 50 ← init seed 512, order seed 8"
     assert (len(one.rows), sorted(one.factors)) == (16, ["head", "order", "position_embedding + token_embedding"])
@@ -226,16 +235,15 @@ def test_an_order_that_the_command_named_is_a_factor_and_layers_that_went_togeth
     )
 
 
-def test_a_donor_that_no_run_of_the_store_has_is_named_by_the_command() -> None:
+def test_a_donor_that_no_run_of_the_store_has_is_named_by_the_design() -> None:
     donor = derive_seed(900_001, "init")
     truths = [
         Truth({"seed": 4, "seeds.layers": layers, "perturb.ulps": 1, "seeds.perturb": r}, 3000.0 + r)
         for layers in ({}, {"head": donor}, {"head": donor, "blocks.0": donor})
         for r in range(2)
     ]
-    observations = simulate(truths)
-    assert [t.donor for t in transplants(observations)] == [f"init seed {donor}"]
-    observations.sweeps = [{"argv": ["python", "-m", "sweeps.layers", "--recipient", "4", "--donor", "900001"]}]
+    assert [t.donor for t in transplants(simulate(truths))] == [f"init seed {donor}"]
+    observations = simulate(truths, *transplanted(truths, donor=900_001))
     assert [t.donor for t in transplants(observations)] == ["seed 900001"]
 
 

@@ -37,7 +37,7 @@ def test_another_numerics_tag_is_another_computation_of_one_trajectory() -> None
     truths = [Truth({"seed": 1}, 900), Truth({"seed": 1, "replicate": 1}, 950, numerics="cuda/lanes 64")]
     found = simulate(truths)
     assert len(found.arithmetic) == 1
-    assert len(found.computations) == 2
+    assert len(found.observed) == 2
 
 
 def test_failed_runs_are_no_observations_and_diverged_ones_never_generalise() -> None:

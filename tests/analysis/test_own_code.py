@@ -30,7 +30,7 @@ def store_of(codes: list[dict[str, str]]) -> Observations:
         own_code=[json.dumps(codes[i % len(codes)]) for i in range(24)],
         **{"config.task.plugin": json.dumps(MINE), "config.eval.metric_plugins": json.dumps(METRIC)},
     )
-    return Observations(runs, simulated.curves)
+    return Observations(runs, simulated.curves, designs=simulated.designs)
 
 
 def test_changed_code_is_another_condition() -> None:
@@ -57,7 +57,7 @@ def test_code_of_one_version_is_named_by_its_settings_alone() -> None:
         own_code=[json.dumps({models[i % 2]["_target_"]: f"{i % 2}a"}) for i in range(24)],
         **{"config.model.plugin": [json.dumps(models[i % 2]) for i in range(24)]},
     )
-    observations = Observations(runs, simulated.curves)
+    observations = Observations(runs, simulated.curves, designs=simulated.designs)
     (family,) = families(observations, ("model.plugin",))
     assert [len(rows) for rows in family.groups.values()] == [12, 12]
     assert "own_code" not in populations(observations).settings
@@ -67,7 +67,8 @@ def test_code_of_one_version_is_named_by_its_settings_alone() -> None:
 def test_text_that_no_version_wrote_is_read_as_it_stands(text: str) -> None:
     simulated = simulate(census(8, np.random.default_rng(5), steps=300, every=25))
     runs = simulated.all_runs.assign(own_code=[text] * 4 + ['{"mine.task":"aa"}'] * 4)
-    assert len(populations(Observations(runs, simulated.curves)).every) >= 1
+    observations = Observations(runs, simulated.curves, designs=simulated.designs)
+    assert len(populations(observations).every) >= 1
 
 
 def test_a_changed_metric_moves_no_run() -> None:
@@ -88,7 +89,7 @@ def test_commands_say_which_version_of_the_code_they_need() -> None:
     observations = store_of([{"mine.task": "5c27bca497"}, {"mine.task": "3828f112f6"}])
     runs = observations.all_runs.drop(columns="config.own_code")
     runs["started_at"] = pd.to_datetime(["2026-11-20", "2026-11-22"] * 12)
-    observations = Observations(runs, observations.curves)
+    observations = Observations(runs, observations.curves, designs=observations.designs)
     first, second = populations(observations).every
     assert [code_needed(observations, p.rows) for p in (first, second)] == [
         "mine.task 3828f112",
@@ -119,7 +120,10 @@ def test_values_of_two_versions_of_a_metric_are_not_pooled() -> None:
     names = dict(zip(simulated.all_runs["run_id"][:12], new["run_id"], strict=True))
     later = simulated.curves[simulated.curves["run_id"].isin(names)]
     curves.append(later.assign(run_id=later["run_id"].map(names), metrics=json.dumps({"norm": 2.0})))
-    observations = Observations(runs, pd.concat(curves, ignore_index=True))
+    designs = simulated.designs
+    again = designs[designs["run_id"].isin(names)].assign(results_seen=True)
+    designs = pd.concat([designs, again.assign(run_id=again["run_id"].map(names), design_id="later")])
+    observations = Observations(runs, pd.concat(curves, ignore_index=True), designs=designs)
     assert [len(p) for p in populations(observations).every] == [18], "it trained alike"
     parts = {name: rows.index for name, rows in observations.by_condition()}
     assert {name: len(ids) for name, ids in parts.items()} == {

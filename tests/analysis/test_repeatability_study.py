@@ -12,8 +12,19 @@ from analysis.populations import populations
 from analysis.statistics.replication import Verdict
 from analysis.studies.families import decay_families
 from analysis.studies.repeatability import verdict
+from grok.store.designs import Purpose
 from tests.analysis.questions import ask, needs
-from tests.analysis.simulate import Truth, census, curve, mixture_times, row, simulate
+from tests.analysis.simulate import (
+    Planned,
+    Truth,
+    branch,
+    census,
+    curve,
+    mixture_times,
+    repeat,
+    simulate,
+    sweep,
+)
 
 
 def again(truths: list[Truth], times: int, spread: float, rng: np.random.Generator) -> list[Truth]:
@@ -44,7 +55,12 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     winners, ordinary = [t for t in seeds if t.time < 2000][:6], [t for t in seeds if not t.fast][:6]
     repeats = again(winners, 8, 0.01, rng)
     others = again(ordinary, 8, 0.01, rng) + afresh(winners + ordinary, 8, rng, order=5000)
-    store = simulate(seeds + repeats + others)
+    redrawn = others[48:]
+    families = [
+        repeat(own, redrawn[8 * n : 8 * n + 8], "order", "best" if own in winners else "drawn")
+        for n, own in enumerate(winners + ordinary)
+    ]
+    store = simulate(seeds + repeats + others, *families)
     study = ask("repeatability", store)
     ulp, order = study.tests
     assert (ulp.name, order.name) == ("ulp", "split + init")
@@ -68,7 +84,8 @@ def test_many_seeds_that_come_back_now_and_then_are_told_from_chance_together() 
         for s in range(10)
         for k in range(4)
     ]
-    (test,) = ask("repeatability", simulate(seeds + children)).tests
+    families = [repeat(seeds[s], children[4 * s : 4 * s + 4], "order", "best") for s in range(10)]
+    (test,) = ask("repeatability", simulate(seeds + children, *families)).tests
     assert test.result.count(Verdict.MOST, Verdict.MORE) == 0 and (test.result.pooled.value, test.result.pooled.n) == (
         0.15, 40,
     )  # fmt: skip
@@ -107,35 +124,32 @@ def test_a_candidate_of_seeds_at_one_order_is_compared_with_them() -> None:
     assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
 
 
-@pytest.mark.parametrize("kinds", ["optim.weight_decay=0.0", "ulp,optim.weight_decay=0"])
-def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it(kinds: str) -> None:
+def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it() -> None:
     """Super seeds without weight decay: the choice was made with it, so a comparison of the two would be biased."""
     rng = np.random.default_rng(11)
     seeds = census(300, rng)
     winners = [t for t in seeds if t.time < 2000][:6]
-    longer = {"optim.weight_decay": 0.0}
-    without = [Truth({**t.overrides, **longer}, 3 * t.time) for t in winners]
-    sample = [Truth({**t.overrides, **longer}, 3 * t.time, t.fast) for t in seeds[40:50]]
-    observations = simulate([*seeds, *without, *sample])
-    runs = [{"run_id": row(truth).result.run_id} for truth in without]
-    unrecorded = [family.groups for family in decay_families(observations)]
-    assert [len(rows) for rows in unrecorded[0].values()] == [16, 16]
-    argv = ["python", "-m", "sweeps.repeat", "--seeds", "1,2", f"--kinds={kinds}"]
-    observations = Observations(
-        observations.all_runs, observations.curves, sweeps=[{"argv": argv, "config": {"runs": runs}}]
-    )
+    other = {"optim.weight_decay": 0.0}
+    without = [Truth({**t.overrides, **other}, 3 * t.time) for t in winners]
+    sample = [Truth({**t.overrides, **other}, 3 * t.time, t.fast) for t in seeds[40:50]]
+    runs = [*seeds, *without, *sample]
+    repeats = [
+        repeat(own, [again], "optim.weight_decay=0.0", "best") for own, again in zip(winners, without, strict=True)
+    ]
+    observations = simulate(runs, *repeats)
     (family,) = decay_families(observations)
     assert [(value, len(rows)) for value, rows in family.groups.items()] == [("0.1", 10), ("0", 10)]
     assert sorted(len(p) for p in populations(observations).every) == [10, 300]
     study = ask("repeatability", observations)
     (test,) = study.tests
-    assert (test.kind.name.partition("=")[0], len(test.kind.candidates)) == ("optim.weight_decay", 6)
+    assert (test.kind.name, len(test.kind.candidates)) == ("optim.weight_decay=0.0", 6)
     assert (test.result.pooled.value, test.result.pooled.n) == (0, 6)
     assert "most of these seeds are not super with this setting" in study.findings[0].text
-    assert (test.name, study.about) == (kinds.split(",")[-1], "optim.weight_decay=0.1")
-    plain = {"argv": ["python", "-m", "grok.run", "-m"], "config": {"runs": [*runs, {"run_id": "another"}]}}
-    both = Observations(observations.all_runs, observations.curves, sweeps=[*observations.sweeps, plain])
+    assert study.about == "optim.weight_decay=0.1"
+    both = simulate(runs, sweep([*seeds, *without, *sample]), *repeats)
     assert sorted(len(p) for p in populations(both).every) == [16, 300], "a sweep of all seeds asked for them, too"
+    (test,) = ask("repeatability", both).tests
+    assert (test.result.pooled.value, test.result.pooled.n) == (0, 6)
 
 
 @pytest.mark.parametrize(("path", "kind"), [("auto", "processor"), ("onednn", "path")])
@@ -150,7 +164,7 @@ def test_equal_bits_are_no_repeat_and_another_processor_is_one(path: str, kind: 
     (found,) = ask("repeatability", shard).tests
     assert (found.name, found.result.pooled.n) == (kind, 1)
     runs = shard.all_runs.assign(weights_hash="equal")
-    assert "the store has none" in needs("repeatability", Observations(runs, shard.curves))
+    assert "the store has none" in needs("repeatability", Observations(runs, shard.curves, designs=shard.designs))
 
 
 @pytest.mark.slow
@@ -177,33 +191,14 @@ def test_seeds_that_were_not_chosen_are_ranked_and_their_own_first_run_chooses()
     assert chance.result.verdict is not Verdict.MOST
 
 
-def test_cells_of_a_cross_beside_a_census_are_no_candidates_by_name() -> None:
-    length = {"train.steps": 3000, "eval.every": 100}
-    truths = [Truth({"seed": i, **length}, 2000.0 if i < 3 else 9000.0) for i in range(30)]
-    for split, init, order in itertools.product(range(4), repeat=3):
-        for replicate in range(2):  # both runs of a cell agree
-            seeds = {"seeds.split": 70 + split, "seeds.init": 80 + init, "seeds.order": 90 + order}
-            kicked = {"perturb.ulps": 1, "seeds.perturb": replicate}
-            truths.append(Truth({**seeds, **kicked, **length}, 2000.0 if init == 0 else 9000.0))
-    (test,) = ask("repeatability", simulate(truths)).tests
-    assert test.name == "ulp", "a cell of two kept streams was not chosen either"
-    assert len(test.kind.candidates) == 16, "the cells whose first run is super"
-    assert test.units[["again", "of"]].to_numpy().tolist() == [[1, 1]] * 16
-    assert test.result.mean is None, "they share one init seed: one draw of such a seed, not sixteen"
-    assert len(test.kind.controls) == 48 and test.controls is not None
-    assert test.controls.n == 3, "three init seeds"
-    assert verdict(test).endswith("together most of their repeats are super")
-
-
 def test_a_seed_that_grok_repeat_trained_longer_stays_in_the_census() -> None:
-    """A store may have records of `--kinds train.steps=N`: the best seeds left the census, 0 of 96 for 4 of 100."""
+    """Where the longest run of a trajectory stood for it, the best seeds left the census: 0 of 96 for 4 of 100."""
     short = {"train.steps": 3000, "eval.every": 500}
     seeds = [Truth({"seed": s, **short}, 2000.0 if s < 4 else 9000.0) for s in range(50)]
     longer = [Truth({"seed": s, "train.steps": 20_000, "eval.every": 500}, 2000.0) for s in range(4)]
-    store = simulate(seeds + longer)
-    runs = [{"run_id": row(truth).result.run_id} for truth in longer]
-    words = ["python", "-m", "sweeps.repeat", "--best", "4", "--kinds", "train.steps=20000"]
-    store.sweeps = [{"argv": words, "config": {"runs": runs}}]
+    (parents, again) = seeds[:4], longer
+    repeats = [repeat(own, [run], "train.steps=20000", "best") for own, run in zip(parents, again, strict=True)]
+    store = simulate(seeds + longer, *repeats)
     shares = ask("census", store).shares
     assert (shares["super"].n, shares["super"].value) == (50, 4 / 50)
 
@@ -224,19 +219,6 @@ def test_cells_of_a_cross_beside_repeated_seeds_are_neither_candidates_nor_contr
     assert sorted(unit.name for unit in test.kind.controls) == ["seed 20", "seed 21"]
 
 
-def test_the_first_cells_of_a_cross_that_still_trains_are_no_candidates_by_name() -> None:
-    length = {"train.steps": 3000, "eval.every": 100}
-    truths = [Truth({"seed": i, **length}, 2000.0 if i < 3 else 9000.0) for i in range(30)]
-    for order in range(3):
-        for replicate in range(2):
-            seeds = {"seeds.split": 70, "seeds.init": 80, "seeds.order": 90 + order}
-            kicked = {"perturb.ulps": 1, "seeds.perturb": replicate}
-            truths.append(Truth({**seeds, **kicked, **length}, 9000.0))
-    named = [Truth({"seed": 50, "perturb.ulps": 1, "seeds.perturb": k, **length}, 2000.0) for k in range(4)]
-    (test,) = ask("repeatability", simulate(truths + named)).tests
-    assert [unit.name for unit in test.kind.candidates] == ["seed 50"]
-
-
 def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
     """It was given by name, as one of the best, and its repeats with all layers its own are super again."""
     length = {"train.steps": 3000, "eval.every": 500}
@@ -246,31 +228,43 @@ def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
         for s in (7, 8, 20)
         for k in range(4)
     ]
-    store = simulate(seeds + again)
-    argv = ["python", "-m", "sweeps.layers", "--recipient", "8", "--donor", "900"]
-    store.sweeps = [{"argv": argv, "config": {"runs": []}}]
+    named = [(t, Purpose(role="cell", unit={"recipient": 8, "donor": 900, "exchanged": []})) for t in again[4:8]]
+    named.insert(0, (seeds[8], Purpose(role="recipient", choice="named")))
+    store = simulate(seeds + again, Planned("layers", named))
     (test,) = ask("repeatability", store).tests
     assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
     assert [unit.name for unit in test.kind.controls] == ["seed 20"]
     assert [unit.name for unit in test.kind.neither] == ["seed 8"]
 
 
-@pytest.mark.parametrize("command", ["sweeps.branch", "sweeps.repeat"])
+@pytest.mark.parametrize("command", ["branch", "repeat"])
 def test_a_seed_that_was_chosen_as_one_of_the_best_is_no_ordinary_control(command: str) -> None:
     """Seed 8 is second best, not super, and its repeats are all super: ordinary seeds' repeats are not."""
     length = {"train.steps": 3000, "eval.every": 500}
     seeds = [Truth({"seed": s, **length}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
-    repeats = [
-        Truth({"seed": s, "seeds.order": 100 * s + k, **length}, 2000.0 if s in (7, 8) else 9500.0)
+    repeats = {
+        s: [Truth({"seed": s, "seeds.order": 100 * s + k, **length}, 2000.0 if s < 9 else 9500.0) for k in range(4)]
         for s in (7, 8, 20, 21)
-        for k in range(4)
+    }
+    choices = {7: "best", 8: "best", 20: "drawn", 21: "drawn"}
+    designs = [
+        branch({s: its}, seeds, choices[s]) if command == "branch" else repeat(seeds[s], its, "order", choices[s])
+        for s, its in repeats.items()
     ]
-    store = simulate(seeds + repeats)
-    options = ["--best", "2", *(["--at", "2500"] if command == "sweeps.branch" else ["--kinds", "order"])]
-    runs = [{"run_id": row(truth).result.run_id} for truth in repeats]
-    store.sweeps = [{"argv": ["python", "-m", command, *options], "config": {"runs": runs}}]
-    (test,) = ask("repeatability", store).tests
+    (test,) = ask("repeatability", simulate([*seeds, *itertools.chain(*repeats.values())], *designs)).tests
     assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
     assert sorted(unit.name for unit in test.kind.controls) == ["seed 20", "seed 21"]
     assert test.controls is not None and test.controls.value == 0
     assert [unit.name for unit in test.kind.neither] == ["seed 8"]
+
+
+def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -> None:
+    """Nobody said how they were chosen: they may have been chosen by the results."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, 2000.0 if s < 3 else 9000.0) for s in range(30)]
+    again = {s: [Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length}, seeds[s].time) for k in range(4)]
+             for s in (1, 20)}  # fmt: skip
+    listed = [repeat(seeds[s], its, "ulp", "given") for s, its in again.items()]
+    (test,) = ask("repeatability", simulate([*seeds, *again[1], *again[20]], *listed)).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 1"]
+    assert not test.kind.controls and [unit.name for unit in test.kind.neither] == ["seed 20"]

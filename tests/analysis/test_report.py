@@ -25,6 +25,7 @@ from analysis.studies import QUESTIONS
 from analysis.writing import write_report
 from grok.store import StoreWriter
 from grok.store.testing import example_row, failed
+from grok.terminal import CONTROL
 from tests.analysis.simulate import Truth, census, row, simulate, write
 
 
@@ -119,12 +120,12 @@ def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_png")
 def test_text_from_a_store_is_escaped(tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script>"
+    evil = "<script>alert(1)</script>\x1b[8m\u200f"
     found = simulate([Truth({"seed": i, "experiment": evil}, 900, numerics=evil) for i in range(6)])
     found.path = Path(evil)
     page = write_report(compile_report(found), tmp_path).read_text()
-    assert evil not in page
-    assert "&lt;script&gt;" in page
+    assert evil not in page and not CONTROL.search(page)
+    assert r"&lt;script&gt;alert(1)&lt;/script&gt;\x1b[8m\u200f" in page
     assert evil not in str(with_terms(f"seed {evil} censored"))
 
 
@@ -166,6 +167,8 @@ def test_a_sweep_that_is_not_done_says_so(tmp_path: Path) -> None:
     for sweep in ("20260101-000000-aaaaaa", "20260101-010000-bbbbbb"):  # interrupted, and given again
         with StoreWriter(path) as writer:
             writer.record_sweep(sweep, command, {"settings": settings, "runs": planned})
+            for design, seen in plans([], [simulated.sweep(truths)]):
+                writer.record_design(design, seen)
     assert report.main([str(path), "--out", str(tmp_path / "out")]) == 0
     (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["provenance"]["pending"]
     again = f"python -m grok.run -m 'seed=range(0,12)' store.path={path}"

@@ -21,7 +21,7 @@ from grok.config.fields import settings_of
 from grok.errors import ConfigError, TrainingError
 from grok.store import StoreWriter
 from grok.store.testing import example_rows
-from grok.terminal import readable_output
+from grok.terminal import one_line, readable_output
 from tests.doors.conftest import TINY, Ended, environment
 
 EVERY = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
@@ -229,8 +229,12 @@ class TestOutput:
     def test_nothing_steers_the_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
         """A word of the command, or a text of somebody else's store."""
         with readable_output():
-            print("a\x1b[2J\x1b]0;b\x07\x1b[31mred\x1b[0m\tc\u202e", file=sys.stderr)
-        assert capsys.readouterr().err == "a\\x1b[2J\\x1b]0;b\\x07\x1b[31mred\x1b[0m\tc\\u202e\n"
+            print("a\x1b[2J\x1b]0;b\x07\x1b[31mred\x1b[0m\tc\u202e\x1b[8mhidden\x1b[30;40m", file=sys.stderr)
+            print(f"warning: {one_line('a' + chr(8) + 'b' + chr(27) + '[31m')}", file=sys.stderr)
+        said = capsys.readouterr().err
+        assert said == (
+            "a\\x1b[2J\\x1b]0;b\\x07\x1b[31mred\x1b[0m\tc\\u202e\\x1b[8mhidden\\x1b[30;40m\nwarning: a\\x08b\\x1b[31m\n"
+        )
 
     def test_is_put_back(self) -> None:
         before = sys.stdout, sys.stderr

@@ -34,13 +34,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import pyarrow.parquet as pq
+
 import grok.run
 import sweeps.search.__main__
 from grok.cli import store as store_commands
 from grok.execute import worker  # noqa: F401  (imported before the forks, with torch)
 from grok.gpt.training import engine  # noqa: F401
 from grok.store import StoreWriter, open_store
-from grok.store.testing import example_rows
+from grok.store.contract import contents
+from grok.store.designs import keys_of
+from grok.store.testing import example_design, example_rows
 from sweeps.search import carry_out  # noqa: F401
 from tests.chains import append, machine, read_table
 from tests.doors.conftest import TINY
@@ -84,9 +88,10 @@ class Work:
 
 
 def filled(folder: Path, seeds: range) -> None:
-    """Make a store of one shard a run, each with a folder of weights."""
+    """Make a store of one shard a run, each with a folder of weights and a design of its own."""
     with StoreWriter(folder) as writer:
         for row in example_rows(seeds):
+            writer.record_design(example_design([row.result.run_id]))
             weights = folder / "checkpoints" / row.result.run_id / "weights-final"
             weights.mkdir(parents=True)
             (weights / "weights.bin").write_bytes(bytes(2000))
@@ -163,21 +168,27 @@ def aside(function: Callable[..., T], *arguments: Any) -> T:
     return result
 
 
-def seen(store: Path) -> set[str]:
-    """Return the runs that a reader of the store sees, also while somebody works in it."""
-    return set(open_store(store).run_ids()) if (store / "store.json").is_file() else set()
+def seen(store: Path) -> set[object]:
+    """Return the runs and rows of designs that a reader of the store sees, also while somebody works in it."""
+    if not (store / "store.json").is_file():
+        return set()
+    opened = open_store(store)
+    return {*opened.run_ids(), *keys_of(opened.designs_table())}
 
 
 def doubled(store: Path) -> int:
-    """Return how many runs are there twice for a reader of the files, who knows nothing of this project."""
-    raw = raw_run_ids(store)
+    """Return how many runs and rows of designs are there twice for a reader of the files alone."""
+    raw: list[object] = list(raw_run_ids(store))
+    for file in (store / "designs").glob("*.parquet"):
+        raw += keys_of(pq.read_table(file))
     return len(raw) - len(set(raw))
 
 
-def result(store: Path) -> tuple[Any, Any, Any]:
-    """Return runs, curves and the trials of the searches of a finished store."""
+def result(store: Path) -> tuple[Any, ...]:
+    """Return runs, curves, designs and the trials of the searches of a finished store."""
+    designs = contents(store, "designs").drop_columns(["results_seen"]).to_pylist()
     trials = [json.loads(path.read_text())["trials"] for path in sorted((store / "search").glob("quickstart.json"))]
-    return (*content(store), trials)
+    return (*content(store), designs, trials)
 
 
 def ended(pid: int, seconds: float, watched: Path | None = None, changes: int = 0) -> int | None:

@@ -19,9 +19,10 @@ from grok.errors import ConfigError
 from grok.execute import execute, refusals
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
-from grok.execute.plan import make_plan, shared_settings
+from grok.execute.plan import Plan, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.pool import WorkerPool
+from grok.execute.record import StoredRuns, design_of_sweep
 from grok.numerics.machine import memory_limit, usable_cores, usable_memory
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
@@ -49,6 +50,13 @@ def stored(
     with StoreWriter(path) as writer:
         writer.commit(rows)
     return open_store(path)
+
+
+def write_design(store: Store, plan: Plan) -> None:
+    """Write the design of a plan as the command does before it trains."""
+    design = design_of_sweep(plan.runs, StoredRuns(store), "given")
+    with StoreWriter(store.layout.root) as writer:
+        writer.record_design(design.named(plan.requested))
 
 
 def test_a_plan_is_what_is_asked_for_minus_duplicates_minus_stored(tmp_path: Path) -> None:
@@ -109,8 +117,7 @@ def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path:
     store = open_store(tmp_path / "S")
     first = make_plan(asked, store)
     assert [run.config.replicate for run in first.to_train] == [1, 1, 1]
-    with StoreWriter(tmp_path / "S") as writer:
-        writer.record_sweep("20240101-000000-abcdef", [], {"forced": first.replicates})
+    write_design(store, first)
     store = stored(tmp_path / "S", list(first.to_train[:2]))
     again = make_plan(asked, store)
     assert again.requested == first.requested and len(again.stored) == 2
@@ -121,27 +128,16 @@ def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path:
 
 
 def test_a_clock_that_jumped_does_not_begin_a_forced_command_anew(tmp_path: Path) -> None:
-    """Records are named by their time; the last command's may be the oldest."""
+    """The last command's design may have the earliest time."""
     asked = name_runs([tiny(seed, force=True) for seed in range(2)])
     store = stored(tmp_path / "S", name_runs([tiny(seed) for seed in range(2)]))
     first = make_plan(asked, store)
     store = stored(tmp_path / "S", list(first.to_train))
     second = make_plan(asked, store)
-    with StoreWriter(tmp_path / "S") as writer:
-        writer.record_sweep("20990101-000000-abcdef", [], {"forced": first.replicates})
-        writer.record_sweep("20010101-000000-abcdef", [], {"forced": second.replicates})
+    for plan in (second, first):
+        write_design(store, plan)
     store = stored(tmp_path / "S", list(second.to_train[:1]))
     assert [run.run_id for run in make_plan(asked, store).to_train] == [second.requested[1]]
-
-
-def test_a_damaged_record_of_a_sweep_is_no_condition(tmp_path: Path) -> None:
-    store = stored(tmp_path / "S", name_runs([tiny(0)]))
-    for i, text in enumerate(
-        ("", "[]", '{"config": []}', '{"config": {"forced": 3}}', '{"config": {"forced": {"command": "x"}}}')
-    ):
-        (store.layout.sweeps / f"2024-{i}.json").write_text(text)
-    (run,) = make_plan(name_runs([tiny(0, force=True)]), store).to_train
-    assert run.config.replicate == 1
 
 
 @pytest.mark.parametrize("name, values", [("workers", (1, 2)), ("device", ("cpu", "auto")), ("force", (True, False))])

@@ -313,6 +313,27 @@ def test_four_processes_equal_one_to_rounding(build: Build, tmp_path: Path, chan
     assert to_rounding(alone, together(tmp_path, runs, 4)["four"])
 
 
+@pytest.mark.slow
+def test_three_processes_resume_to_equal_bits(build: Build, tmp_path: Path) -> None:
+    """Sums of three terms depend on their order, which must be that of the run that never stopped."""
+    kinds: dict[str, dict[str, Any]] = {
+        "ddp": {}, "ddp, two micro-batches each": {"train__micro_batch": 1}, "fsdp": {"train__parallel": "fsdp"},
+        "fsdp, two micro-batches each": {"train__micro_batch": 1, "train__parallel": "fsdp"},
+    }  # fmt: skip
+    runs: list[dict[str, Any]] = []
+    for name, changes in kinds.items():
+        config = build(model__dropout=0.1, model__d_model=48, **changes)
+        runs += [
+            {"name": f"{name}, whole", "config": config},
+            {"name": f"{name}, half", "config": config, "stop_at": 5, "checkpoint": str(tmp_path / name)},
+            {"name": name, "config": config, "resume": str(tmp_path / name)},
+        ]
+    made = together(tmp_path, runs, 3)
+    assert [name for name in kinds if not to_the_bit(made[f"{name}, whole"], made[name])] == []
+    sums = {name: made[name]["numerics"].partition("sums=")[2].partition(";")[0] for name in kinds}
+    assert list(sums.values()) == ["fixed", "fixed", "", "once"]
+
+
 @given(rows=st.integers(1, 40), micro=st.integers(1, 40), ranks=st.integers(1, 9))
 def test_pieces_are_the_batch(rows: int, micro: int, ranks: int) -> None:
     """In order, none empty, none in two micro-batches; one for each process where there are rows enough."""

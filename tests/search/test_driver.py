@@ -250,7 +250,7 @@ def test_a_study_of_changed_code_is_refused(tmp_path: Path, monkeypatch: pytest.
         search = world.search(optim=optim)
         record = search.record()
         world.search(optim=optim).record()
-        elsewhere = replace(search, train=lambda settings: True)  # as if they were stored under other names
+        elsewhere = replace(search, train=lambda settings, design: True)  # as if they were stored under other names
         with pytest.raises(TrainingError, match="your own code or the data changed while they trained"):
             elsewhere.run(record)
         (tmp_path / "mine.py").write_text(code + "# changed\n")

@@ -108,10 +108,10 @@ def test_two_processes_on_one_study(tmp_path: Path) -> None:
     here, there = first.record(), second.record()
     plain_train = world.train
 
-    def train_while_the_other_finishes(settings: Any) -> bool:
+    def train_while_the_other_finishes(settings: Any, design: Any) -> bool:
         second.train = plain_train
         assert second.run(there)
-        return plain_train(settings)
+        return plain_train(settings, design)
 
     first.train = train_while_the_other_finishes
     assert first.run(here)
@@ -148,10 +148,10 @@ def test_a_lock_that_another_process_left_is_taken_over(tmp_path: Path, monkeypa
     plain_train = world.train
     lock = tmp_path / "store" / "search" / "test.journal.lock"
 
-    def train_while_the_other_dies(settings: Any) -> bool:
+    def train_while_the_other_dies(settings: Any, design: Any) -> bool:
         if world.calls == 0:
             lock.symlink_to(lock.with_suffix(""))
-        return plain_train(settings)
+        return plain_train(settings, design)
 
     search = world.search({"trials": 3})
     search.train = train_while_the_other_dies

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grok.config import ArithmeticConfig, identify, load_config
-from grok.store import StoreWriter
+from grok.store import Purposes, StoreWriter
 from grok.streams import Stream
 from sweeps.search.config import StudyConfig, split_study
 from sweeps.search.driver import Search
@@ -43,11 +43,13 @@ class World:
         self.path = path
         self.fails = fails
         self.calls = 0
+        self.designs: list[Purposes] = []
         self.trained: list[str] = []
         self.said: list[str] = []
 
-    def train(self, settings: Sequence[Plain]) -> bool:
+    def train(self, settings: Sequence[Plain], design: Purposes) -> bool:
         self.calls += 1
+        self.designs.append(design)
         configs = [load_config(one) for one in settings]
         with StoreWriter(self.path, thorough=False) as writer:
             new = {identify(config).run_id: config for config in configs}

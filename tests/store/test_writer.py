@@ -1,13 +1,19 @@
 """Committing, refusing, and putting right what kills and bad disks leave."""
 
+import errno
+import functools
+import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -308,6 +314,53 @@ def test_a_failed_run_leaves_its_shard_without_touching_its_neighbours(tmp_path:
     with StoreWriter(tmp_path / "S") as writer:
         assert writer.recovered == []
     assert len(open_store(tmp_path / "S").curves()) == sum(len(row.result.curve) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "alone"),
+    [
+        ("fsync", False),
+        ("unlink", True),
+        *(pytest.param(call, True, marks=pytest.mark.slow) for call in ("rename", "close")),
+    ],
+)
+def test_no_refused_call_costs_a_failed_row_or_denies_a_stored_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, alone: bool
+) -> None:
+    """Each call in turn is the first that the disk refuses; all after it are refused, too."""
+    rows, close = example_rows(range(2)), os.close
+    before = [failed(row) for row in rows[: 1 if alone else 2]]
+    for refused in itertools.count():
+        path = tmp_path / f"S{refused}"
+        with StoreWriter(path) as writer:
+            writer.commit(before)
+            calls = itertools.count()
+
+            def maybe(real: Callable[..., Any], *words: Any, calls: Any = calls, refused: int = refused) -> Any:
+                if next(calls) >= refused:
+                    if real is close:  # the kernel closes it all the same
+                        real(*words)
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return real(*words)
+
+            with monkeypatch.context() as patch:
+                names = {"rename": ["rename", "replace"]}.get(call, [call])
+                for name in names:
+                    patch.setattr(os, name, functools.partial(maybe, getattr(os, name)))
+                try:
+                    writer.commit([rows[0]])
+                    said = "completed"
+                except StoreError as error:
+                    assert "unchanged" in str(error)
+                    said = "failed"
+            met = next(calls) > refused
+        StoreWriter(path).close()
+        assert open_store(path).statuses() == {
+            row.result.run_id: said if row is before[0] else "failed" for row in before
+        }
+        assert_contract(path)
+        if not met:
+            break
 
 
 def test_other_numerics_are_a_duplicate_and_no_conflict(tmp_path: Path) -> None:

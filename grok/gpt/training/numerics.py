@@ -43,6 +43,8 @@ class Numerics:
     """Whether each process keeps only a shard of weights and moments."""
     products: str = "plain"
     """The path of products with a weight, of :mod:`grok.numerics.products`."""
+    sums: str | None = None
+    """Order in which gradients are summed, where it is another one than that of earlier versions: see ``_sums``."""
     fused_dropout: bool = False
     """Whether the fused kernel applies dropout to the attention weights."""
 
@@ -67,6 +69,7 @@ class Numerics:
             micro_batch=micro,
             devices=ranks,
             sharded=ranks > 1 and config.train.parallel == "fsdp",
+            sums=_sums(config, micro, ranks, on_cpu=device == "cpu"),
             products=choose_path(config.numerics.path, config.precision) if device == "cpu" else "plain",
             fused_dropout=device.startswith("cuda")
             and ranks == 1
@@ -124,8 +127,21 @@ class Numerics:
             parts["devices"] = self.devices
         if self.sharded:
             parts["parallel"] = "fsdp"
+        if self.sums is not None:
+            parts["sums"] = self.sums
         parts["torch"] = torch.__version__
         return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+def _sums(config: GptConfig, micro: int, ranks: int, *, on_cpu: bool) -> str | None:
+    """Return how ``ranks`` processes sum gradients, for the tag.
+
+    ``once``: shards of several micro-batches are summed over the processes once a step. ``fixed``: three or more
+    replicas never change DDP's buckets, so that a resumed run adds in the same order. Two terms have one sum.
+    """
+    if config.train.parallel == "fsdp":
+        return "once" if ranks > 1 and config.train.batch_size > micro * ranks else None
+    return "fixed" if ranks > 2 and not (config.numerics.compile and on_cpu) else None
 
 
 class Compiled:

@@ -42,9 +42,15 @@ class Loss(nn.Module):
 
 
 def replicate(loss: Loss, numerics: Numerics) -> DistributedDataParallel:
-    """Return ``loss`` wrapped in DDP: its backward pass sums the gradients of all processes."""
+    """Return ``loss`` wrapped in DDP: its backward pass sums the gradients of all processes.
+
+    DDP rebuilds its buckets after the first pass of a process, and three or more processes then add in another order: a
+    resumed run would have other bits. It does not rebuild them where parameters may be unused.
+    """
     devices = [torch.cuda.current_device()] if numerics.device.type == "cuda" else None
-    module = DistributedDataParallel(loss, device_ids=devices, gradient_as_bucket_view=True)
+    module = DistributedDataParallel(
+        loss, device_ids=devices, gradient_as_bucket_view=True, find_unused_parameters=True
+    )
     module.register_comm_hook(None, lambda state, bucket: _sum(bucket))  # DDP checks the annotations of this function
     return module
 

@@ -1,0 +1,394 @@
+"""What each command says that its runs are for: the rows of its design against the truth."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import grok
+from grok.cli.compose import compose
+from grok.config import GptConfig, identify
+from grok.config.gpt import TrainConfig as GptTrain
+from grok.errors import ConfigError
+from grok.execute import Designed, execute
+from grok.execute.plan import make_plan
+from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.record import StoredRuns, design_of_sweep
+from grok.records import RunResult
+from grok.run import main as run
+from grok.store import Provenance, Row, StoreWriter, open_store
+from sweeps import branch, layers, repeat
+from sweeps.search.__main__ import main as search
+from sweeps.settings import arithmetic
+from tests.execute.conftest import tiny
+
+TINY = [
+    "task.operation=x+y", "task.modulus=7", "model.d_model=8", "model.heads=2", "model.d_ff=8", "model.layers=1",
+    "train.steps=6", "train.batch_size=8", "eval.every=3", "numerics.compile=false", "executor=inline",
+]  # fmt: skip
+STUDY = ["study.trials=2", "study.seeds=2", "study.parallel=2"]
+
+
+def rows(store: Path) -> pd.DataFrame:
+    """Return the rows of a store's designs, with their JSON read; every key is there once."""
+    found = open_store(store).designs()
+    assert not found.duplicated(["design_id", "run_id", "role", "unit"]).any()
+    for name in ("unit", "redrawn", "choice_detail"):
+        found[name] = [None if pd.isna(text) else json.loads(text) for text in found[name]]
+    return found
+
+
+def new_rows(store: Path, command: Callable[[], Any]) -> pd.DataFrame:
+    """Return the rows that a command adds; given again, it adds none."""
+    before = set(open_store(store).designs()["design_id"]) if (store / "store.json").exists() else set()
+    command()
+    after = rows(store)
+    command()
+    assert len(rows(store)) == len(after)
+    return after[~after["design_id"].isin(before)]
+
+
+def sweep(store: Path, *words: str) -> Callable[[], Any]:
+    return lambda: _passes(run(["-m", *TINY, *words, f"store.path={store}"]))
+
+
+def _passes(status: int) -> None:
+    assert status == 0
+
+
+def units(found: pd.DataFrame, role: str) -> list[dict[str, Any]]:
+    return list(found["unit"][found["role"] == role])
+
+
+def test_a_census_is_its_seeds_as_they_were_asked_for(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    _passes(run(["-m", *TINY, "seed=0,1", f"store.path={store}", "dry_run=true"]))
+    assert not store.exists(), "a dry run writes nothing"
+    first = new_rows(store, sweep(store, "seed=range(0,3)"))
+    assert (first["kind"] == "sweep").all() and (first["role"] == "member").all() and (first["choice"] == "given").all()
+    assert sorted(unit["seed"] for unit in units(first, "member")) == [0, 1, 2]
+    assert not first["results_seen"].any() and first["parent_run_id"].isna().all() and first["design_id"].nunique() == 1
+    assert set(first["run_id"]) == set(open_store(store).runs()["run_id"])
+    both = new_rows(store, sweep(store, "seed=range(1,5)"))
+    seen = {row["unit"]["seed"]: row["results_seen"] for _, row in both.iterrows()}
+    assert seen == {1: True, 2: True, 3: False, 4: False}
+    again = new_rows(store, lambda: grok.sweep(*TINY, seed=range(3), store=str(store)))
+    assert again.empty, "the same plan from Python is the same design"
+    one = new_rows(store, lambda: grok.run(*TINY, seed=9, store=str(store)))
+    assert units(one, "member") == [{"seed": 9}]
+
+
+def test_a_scan_names_the_stream_and_its_master_seed(tmp_path: Path) -> None:
+    found = new_rows(tmp_path / "S", sweep(tmp_path / "S", "seeds.init=range(0,3)"))
+    assert (found["kind"] == "sweep").all()
+    assert sorted(unit["init"] for unit in units(found, "member")) == [0, 1, 2]
+    assert all(unit["seed"] == 0 for unit in units(found, "member"))
+    layer = new_rows(tmp_path / "S", sweep(tmp_path / "S", "++seeds.layers={head:5}"))
+    assert units(layer, "member") == [{"seed": 0, "layers.head": 5}]
+
+
+def test_two_swept_streams_are_a_crossed_design(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    words = ("seeds.split=0,1", "seeds.init=0,1", "perturb.ulps=1", "seeds.perturb=0,1")
+    found = new_rows(store, sweep(store, *words))
+    assert (found["kind"] == "crossed").all() and (found["role"] == "cell").all() and len(found) == 8
+    assert {(unit["split"], unit["init"], unit["repeat"]) for unit in units(found, "cell")} == {
+        (split, init, repeat) for split in (0, 1) for init in (0, 1) for repeat in (0, 1)
+    }
+    order = open_store(store).runs()["seed_order"].iloc[0]
+    assert {unit["order"] for unit in units(found, "cell")} == {order}
+
+
+def test_perturbed_runs_repeat_the_unperturbed_one(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    words = ("seed=0,1", "perturb.ulps=1", "seeds.perturb=0,1")
+    found = new_rows(store, sweep(store, *words))
+    assert (found["kind"] == "repeat").all() and found["parent_run_id"].isna().all()
+    assert {(unit["kind"], unit["seed"], unit["repeat"]) for unit in units(found, "child")} == {
+        ("ulp", seed, repeat) for seed in (0, 1) for repeat in (0, 1)
+    }
+    assert all(redrawn == [] for redrawn in found["redrawn"])
+    sweep(store, "seed=0,1")()
+    assert new_rows(store, sweep(store, *words)).empty, "the parent is stored by now, and the design is the same"
+    further = new_rows(store, sweep(store, "seed=0", "perturb.ulps=1", "seeds.perturb=7"))
+    plain = open_store(store).runs().query("`config.perturb.ulps` == 0 and seed == 0")["run_id"].iloc[0]
+    assert list(further["parent_run_id"]) == [plain]
+    planned = new_rows(store, sweep(store, "seed=5", "perturb.ulps=0,1"))
+    (child,) = planned[planned["role"] == "child"].to_dict("records")
+    (member,) = planned[planned["role"] == "member"].to_dict("records")
+    assert child["parent_run_id"] == member["run_id"], "planned together"
+
+
+def test_longer_runs_extend_and_are_seen_and_stay_what_they_were(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    words = ("seed=range(0,3)",)
+    sweep(store, *words)()
+    longer = new_rows(store, sweep(store, *words, "train.steps=12"))
+    assert (longer["kind"] == "extend").all() and (longer["role"] == "member").all() and longer["results_seen"].all()
+    mixed = new_rows(store, sweep(store, "seed=range(2,5)", "train.steps=12"))
+    assert (mixed["kind"] == "sweep").all() and mixed["results_seen"].sum() == 1
+    other = tmp_path / "T"
+    sweep(other, *words, "train.steps=12")()
+    sweep(other, *words)()
+    again = new_rows(other, sweep(other, *words, "train.steps=12"))
+    assert again.empty, "what was a sweep first is one for good"
+
+
+def test_the_streams_of_a_stored_run_are_seen_under_another_master_seed_and_length(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    sweep(store, "seed=3")()
+    row = open_store(store).runs().iloc[0]
+    streams = [f"seeds.{stream}={row[f'seed_{stream}']}" for stream in ("split", "init", "order")]
+    found = new_rows(store, sweep(store, "seed=4", *streams, "train.steps=9"))
+    assert found["results_seen"].all() and units(found, "member")[0]["seed"] == 4
+
+
+def test_a_schedule_that_looks_at_the_length_does_not_hide_a_result(tmp_path: Path) -> None:
+    """Then each length is a trajectory of its own."""
+
+    configs = [GptConfig(seed=seed, train=GptTrain(steps=steps)) for seed, steps in ((0, 100), (0, 200), (1, 200))]
+    assert not configs[0].length_is_free()
+    short, long, other = (PlannedRun(config, identify(config, "data"), "data") for config in configs)
+    stored = StoredRuns(None)
+    stored.add(short.identity.trajectory_id, 100, 0, short.run_id)
+    assert stored.has_results_of(long) and not stored.has_results_of(other)
+
+
+def test_failed_runs_are_no_results(tmp_path: Path) -> None:
+    (run_of_4,) = name_runs([tiny(4)])
+    failed = RunResult(run_id=run_of_4.run_id, status="failed", stop_reason="exception", steps=0)
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.commit([Row(failed, run_of_4.config, run_of_4.identity, Provenance.collect())])
+    stored = StoredRuns(open_store(tmp_path / "S"))
+    assert not stored.has_results_of(run_of_4) and not stored.run_ids
+
+
+def test_runs_from_python_are_unstated_until_somebody_says(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    configs = [tiny(seed, executor="inline", store={"path": str(store)}) for seed in range(2)]
+    found = new_rows(store, lambda: execute(configs))
+    assert (found["choice"] == "unstated").all() and (found["kind"] == "sweep").all()
+    assert sorted(unit["seed"] for unit in units(found, "member")) == [0, 1]
+    drawn = new_rows(store, lambda: execute(configs, design="drawn"))
+    assert (drawn["choice"] == "drawn").all() and drawn["results_seen"].all()
+
+
+def test_replicates_of_force_repeat_what_was_asked_for(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    sweep(store, "seed=0,1")()
+    before = set(rows(store)["design_id"])
+    plain = set(open_store(store).run_ids())
+    sweep(store, "seed=0,1", "force=true")()
+    found = rows(store)
+    found = found[~found["design_id"].isin(before)]
+    assert set(found["parent_run_id"]) == plain and found["results_seen"].all()
+    assert {(unit["kind"], unit["seed"], unit["repeat"]) for unit in units(found, "child")} == {
+        ("again", 0, 1),
+        ("again", 1, 1),
+    }
+    sweep(store, "seed=0,1", "force=true")()
+    assert sorted(open_store(store).runs()["replicate"]) == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.fixture
+def census(tmp_path: Path) -> Path:
+    sweep(tmp_path / "S", "seed=range(0,6)")()
+    return tmp_path / "S"
+
+
+BRANCH = ["--best", "1", "--random", "2", "--at", "3", "--times", "2", "--redraw", "order,split+init"]
+
+
+@pytest.mark.parametrize("how", ["command", "python", "python, parts"])
+def test_branches_name_their_parents_and_how_they_were_chosen(census: Path, how: str) -> None:
+    argv = ["--store", str(census), *BRANCH, *TINY]
+
+    def from_python() -> None:
+        plan = branch.planned(argv)
+        execute(plan if how == "python" else list(plan), design=None if how == "python" else plan.design)
+
+    found = new_rows(census, (lambda: _passes(branch.main(argv))) if how == "command" else from_python)
+    assert (found["kind"] == "branch").all() and found["design_id"].nunique() == 1
+    parents, children = found[found["role"] == "parent"], found[found["role"] == "child"]
+    assert Counter(parents["choice"]) == {"best": 1, "drawn": 2} and parents["results_seen"].all()
+    curves = open_store(census).curves(list(open_store(census).runs().query("`config.seeds.order`.isna()")["run_id"]))
+    at = curves[curves["step"] == 3].set_index("run_id")["val_loss"]
+    (best,) = parents["run_id"][parents["choice"] == "best"]
+    assert at[best] == at.min()
+    detail = next(iter(parents["choice_detail"][parents["choice"] == "best"]))
+    assert detail == {"by": "val_loss", "at": 3, "best": 1, "of": 6}
+    assert len(children) == 3 * 2 * 2 and not children["results_seen"].any()
+    runs = open_store(census).runs().set_index("run_id")
+    for _, child in children.iterrows():
+        mine, parent = runs.loc[child["run_id"]], runs.loc[child["parent_run_id"]]
+        moved = {s for s in ("split", "init", "order") if mine[f"seed_{s}"] != parent[f"seed_{s}"]}
+        assert moved == set(child["redrawn"]) and child["unit"]["seed"] == parent["seed"] == mine["seed"]
+        assert child["line"] == child["parent_run_id"]
+        of_parent = parents[parents["run_id"] == child["parent_run_id"]].iloc[0]
+        assert (child["choice"], child["choice_detail"]) == (of_parent["choice"], of_parent["choice_detail"])
+
+
+def test_children_are_never_candidates_and_their_children_keep_the_line(census: Path) -> None:
+    argv = ["--store", str(census), *BRANCH, *TINY]
+    branch.main(argv)
+    children = rows(census).query("role == 'child'")
+    one = children.iloc[0]
+    second = ["--store", str(census), "--parents", one["run_id"], "--redraw", "init", "--times", "1", *TINY]
+    found = new_rows(census, lambda: branch.main(second))
+    assert set(found["choice"]) == {"named"} and set(found["line"]) == {one["line"]}
+    assert set(found["parent_run_id"].dropna()) == {one["run_id"]}
+    config = arithmetic(compose([*TINY, f"store.path={census}"]))
+    among = branch.candidates(open_store(census), config, None)
+    assert not set(among.index) & set(children["run_id"]) and len(among) == 6
+
+
+def test_candidates_are_members_of_before_any_result(census: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two seeds were added because of something seen, by a script that did not say so."""
+    settings = compose([*TINY, f"store.path={census}"])
+    execute([arithmetic(settings, seed=seed) for seed in (50, 51)])
+    config = arithmetic(settings)
+    assert set(branch.candidates(open_store(census), config, None)["seed"]) == set(range(6))
+    with pytest.raises(ConfigError, match="2 were not asked for as members of a population"):
+        branch.planned(["--store", str(census), "--best", "7", "--random", "0", "--at", "3", *TINY])
+    for seeds, allowed in (("range(0,2)", 0), ("range(0,6)", 6)):  # going on with two of them, then with all
+        sweep(census, f"seed={seeds}", "train.steps=12")()
+        longer = arithmetic(compose([*TINY, "train.steps=12", f"store.path={census}"]))
+        assert len(branch.candidates(open_store(census), longer, None)) == allowed
+    for shard in (census / "designs").glob("*.parquet"):
+        shard.unlink()
+    capsys.readouterr()
+    assert len(branch.candidates(open_store(census), config, None)) == 8
+    assert "says of no run what it was for" in capsys.readouterr().out
+
+
+def test_a_refusal_names_the_settings_and_the_seeds_that_count(
+    census: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert branch.main(["--store", str(census), "--at", "3", *TINY, "train.steps=9", "optim.lr=0.5"]) == 2
+    said = capsys.readouterr().err
+    assert "0 finished seeds with these settings" in said and "train.steps=6" in said and "optim.lr=0.001" in said
+    scan = census.parent / "scan"
+    sweep(scan, "seeds.init=range(0,3)")()
+    capsys.readouterr()
+    assert branch.main(["--store", str(scan), "--at", "3", *TINY]) == 2
+    assert "only master seeds count" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["command", "python"])
+def test_repeats_name_candidates_controls_and_kinds(census: Path, how: str) -> None:
+    settings = ["numerics.compile=false", "executor=inline"]
+    argv = ["--store", str(census), "--best", "1", "--times", "2", "--kinds", "ulp,order,float64", *settings]
+    command = (lambda: _passes(repeat.main(argv))) if how == "command" else (lambda: execute(repeat.planned(argv)))
+    found = new_rows(census, command)
+    assert (found["kind"] == "repeat").all()
+    assert Counter(found["role"]) == {"candidate": 1, "control": 1, "child": 10}
+    (candidate,) = found["run_id"][found["role"] == "candidate"]
+    runs = open_store(census).runs().set_index("run_id")
+    for _, child in found[found["role"] == "child"].iterrows():
+        mine, parent, unit = runs.loc[child["run_id"]], runs.loc[child["parent_run_id"]], child["unit"]
+        assert unit["of"] == ("candidate" if child["parent_run_id"] == candidate else "control")
+        assert child["choice"] == ("best" if unit["of"] == "candidate" else "drawn")
+        assert unit["seed"] == parent["seed"]
+        assert (mine["config.perturb.ulps"] > 0) == (unit["kind"] == "ulp")
+        assert (mine["config.precision"] == "float64") == (unit["kind"] == "float64")
+        assert (
+            (mine["seed_order"] != parent["seed_order"]) == (unit["kind"] == "order") == (child["redrawn"] == ["order"])
+        )
+    assert next(iter(found["choice_detail"][found["role"] == "candidate"]))["of"] == 6
+
+
+def test_transplants_name_both_sides(census: Path) -> None:
+    factors = ["--factors", "head=head;rest=blocks,token_embedding,position_embedding"]
+    argv = ["--recipient", "0", "--donor", "1", "--both", "--replicates", "2", *factors, *TINY, f"store.path={census}"]
+    found = new_rows(census, lambda: execute(layers.planned(argv)))
+    assert (found["kind"] == "layers").all()
+    runs = open_store(census).runs().set_index("run_id")
+    cells = found[found["role"] == "cell"]
+    assert len(cells) == 2 * 4 * 2
+    origins = {
+        cell["unit"]["recipient"]: cell["run_id"]
+        for _, cell in cells.iterrows()
+        if not cell["unit"]["exchanged"] and cell["unit"]["repeat"] == 0
+    }
+    for _, cell in cells.iterrows():
+        unit, mine = cell["unit"], runs.loc[cell["run_id"]]
+        assert mine["seed"] == unit["recipient"] and mine["seed_perturb"] == unit["repeat"]
+        assert ("head" in json.loads(mine["layers"])) == ("head" in unit["exchanged"])
+        assert cell["parent_run_id"] == origins[unit["recipient"]] and cell["donor_run_id"] == origins[unit["donor"]]
+    plain = runs[runs["config.perturb.ulps"] == 0].reset_index().set_index("seed")["run_id"]
+    for role in ("recipient", "donor"):
+        assert set(found["run_id"][found["role"] == role]) == {plain[0], plain[1]}
+
+
+def test_a_transplant_from_an_init_seed_and_an_order_seed(tmp_path: Path) -> None:
+    words = [
+        "--recipient",
+        "0",
+        "--donor-init",
+        "5",
+        "--donor-order",
+        "8",
+        "--factors",
+        "all=token_embedding,blocks,head",
+    ]
+    argv = [*words, "--replicates", "1", *TINY, f"store.path={tmp_path / 'S'}"]
+    found = new_rows(tmp_path / "S", lambda: _passes(layers.main(argv)))
+    assert {(tuple(unit["exchanged"]), tuple(unit["streams"])) for unit in found["unit"]} == {
+        ((), ()), (("all",), ()), ((), ("order",)), (("all",), ("order",)),
+    }  # fmt: skip
+    assert found["donor_run_id"].isna().all() and all(unit["donor_init"] == 5 for unit in found["unit"])
+
+
+@pytest.mark.parametrize("door", ["grok search", "hydra"])
+def test_a_search_is_one_design_of_its_trials(tmp_path: Path, door: str) -> None:
+    pytest.importorskip("optuna")
+    store = tmp_path / "S"
+    words = ["study=quickstart", *STUDY, *TINY, f"store.path={store}"]
+    if door == "grok search":
+        found = new_rows(store, lambda: _passes(search(words)))
+    else:
+        space = "optim.lr=tag(log,interval(1e-4,1e-2))"
+        studied = ["hydra/sweeper=lanes_optuna", "+study=base", *STUDY, "study.name=mine", space]
+        found = new_rows(store, lambda: _passes(run(["-m", *studied, *TINY, f"store.path={store}"])))
+    assert (found["kind"] == "search").all() and (found["role"] == "trial").all() and found["design_id"].nunique() == 1
+    assert {(unit["trial"], unit["seed"]) for unit in units(found, "trial")} == {(t, s) for t in (0, 1) for s in (0, 1)}
+    name = "quickstart" if door == "grok search" else "mine"
+    runs = json.loads((store / "search" / f"{name}.json").read_text())
+    text = json.dumps(runs)
+    assert all(run_id in text for run_id in found["run_id"])
+
+
+def test_two_plans_that_train_together_keep_their_designs(census: Path) -> None:
+    of_one = branch.planned(["--store", str(census), *BRANCH, *TINY])
+    of_two = Designed([arithmetic(compose([*TINY, f"store.path={census}"]), seed=77)], "given")
+    found = new_rows(census, lambda: execute(of_one + of_two))
+    assert Counter(found["kind"]) == {"branch": len(of_one) + 3, "sweep": 1}
+
+
+def test_interleaved_commands_leave_each_others_rows(census: Path) -> None:
+    argv = ["--store", str(census), "--seeds", "0:6", *BRANCH, *TINY]
+    words = ("seed=range(4,8)",)
+    for _ in range(2):
+        branch.main(argv)
+        sweep(census, *words)()
+    found = rows(census)
+    assert found["design_id"].nunique() == 3
+    assert Counter(found["kind"]) == {"sweep": 6 + 4, "branch": 3 + 12}
+
+
+def test_the_design_of_100_000_runs_takes_seconds() -> None:
+    """A bound far above the 3 s that it takes: it catches what grows with the square."""
+    runs = name_runs([tiny(seed) for seed in range(5_000)])
+    plan = make_plan(runs, None)
+    begun = time.monotonic()
+    stored = StoredRuns(None)
+    design = design_of_sweep(plan.runs, stored, "given").named(plan.requested)
+    assert design.table(stored.run_ids).num_rows == 5_000
+    assert time.monotonic() - begun < 5
