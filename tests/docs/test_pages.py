@@ -148,8 +148,8 @@ def test_every_module_of_a_command_exists() -> None:
 MODULE = re.compile(r"python3? -m ((?:grok|analysis|sweeps|benchmarks)(?:\.\w+)?)")
 """A command by its module's name."""
 
-NAMES_MODULES = {"docs/running.md", "docs/decisions/0006-one-command-and-a-face.md", "grok/store/rerun.py", "Makefile"}
-"""The table of modules, the decision on them, and what must run where ``grok`` is not on the path."""
+NAMES_MODULES = {"docs/running.md", "grok/store/rerun.py", "Makefile"}
+"""The table of modules, and what must run where ``grok`` is not on the path."""
 
 
 def test_commands_are_written_as_they_are_typed() -> None:
