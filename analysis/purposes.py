@@ -114,7 +114,9 @@ def _readable(designs: pd.DataFrame) -> pd.DataFrame:
     units = [_json(text) for text in rows["unit"]]
     redrawn = [_json(text) for text in rows["redrawn"]]
     fine = [isinstance(u, dict) and (r is None or isinstance(r, list)) for u, r in zip(units, redrawn, strict=True)]
-    texts = {name: [text if isinstance(text, str) else None for text in rows[name]] for name in ("parent_run_id", "line")}
+    texts = {
+        name: [text if isinstance(text, str) else None for text in rows[name]] for name in ("parent_run_id", "line")
+    }
     texts = {name: pd.Series(values, index=rows.index, dtype=object) for name, values in texts.items()}
     rows = rows.assign(unit=units, redrawn=[_in_order(names) for names in redrawn], **texts)
     return rows[pd.Series(fine, index=rows.index, dtype=bool)].reset_index(drop=True)
@@ -173,7 +175,7 @@ def asked(observations: Observations) -> pd.DataFrame:
     seed = first["place"].map(shown.drop_duplicates("place").set_index("place")["asked_seed"])
     when = first["place"].map(usable.groupby("place")["planned_at"].min())
     rows = runs.loc[first["run_id"]]
-    seed = rows["seed"].where(seed.isna().to_numpy(), seed.to_numpy()).astype("int64")
+    seed = seed.fillna(pd.Series(rows["seed"].to_numpy(), index=seed.index)).to_numpy(dtype="int64")
     rows = rows.assign(seed=seed, place=first["place"].to_numpy(), planned_at=when.to_numpy())
     return rows.sort_values(["seed", "run_id"], kind="stable")
 
@@ -184,16 +186,17 @@ def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     To go on with some of them may have been a choice by results, so they stay as long as they were asked for.
     """
     claims = observations.once(_claims)
-    later = claims[claims["results_seen"] & claims["place"].isin(rows["place"])]
-    if later.empty:
+    claims = claims[claims["place"].isin(rows["place"])]
+    claims = claims[claims["design_id"].isin(claims["design_id"][claims["results_seen"]])]
+    if claims.empty:
         return rows
     runs = observations.observed
     lengths = runs["config.train.steps"].astype("int64")
-    for _, group in later.groupby("design_id", sort=False):
+    for _, group in claims.groupby("design_id", sort=False):
         here = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
         here = here.drop_duplicates("place").set_index("place")
-        before = set(rows["place"][rows["planned_at"] <= group["planned_at"].max()])
-        if not before <= set(here.index):
+        before = rows["place"][rows["planned_at"] <= group["planned_at"].max()]
+        if not set(before) <= set(here.index):
             continue
         new = rows["place"].map(here["run_id"])
         longer = new.notna() & (new.map(lengths) > rows["config.train.steps"])
@@ -217,7 +220,7 @@ def _claims(observations: Observations) -> pd.DataFrame:
         length=runs["config.train.steps"].to_numpy(dtype="int64"),
         replicate=runs["replicate"].to_numpy(dtype="int64"),
         typed=[len(set(unit) - {"seed"}) for unit in rows["unit"]],
-        asked_seed=[seed if isinstance(seed, int) and not isinstance(seed, bool) else None for seed in seeds],
+        asked_seed=pd.array([seed if type(seed) is int else None for seed in seeds], dtype="Int64"),
     )
 
 

@@ -24,7 +24,6 @@ from benchmarks.settings import default_config
 from grok.arithmetic.engine import seat
 from grok.arithmetic.lane import Lane
 from grok.arithmetic.program import dropout_noise
-from grok.arithmetic.run import ArithmeticRun
 from grok.config import ArithmeticConfig
 from grok.execute.allocation import keep_freed_memory, use_large_pages
 from grok.execute.planned import name_runs
@@ -111,7 +110,7 @@ def measure(steps: int, folder: Path, compiled: bool, modulus: int = MODULUS) ->
     name_runs(list(configs.values()))  # makes the code of all of them importable
     steppers: dict[str, Callable[[], float]] = {}
     for name, config in configs.items():
-        steppers[name] = stepper(seat(ArithmeticRun(Job(run_id="0", config=config)), {}))
+        steppers[name] = stepper(seat(Job(run_id="0", config=config), {}))
         for _ in range(3):  # the first step compiles
             steppers[name]()
     seconds: dict[str, list[float]] = {name: [] for name in steppers}

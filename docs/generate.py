@@ -118,7 +118,8 @@ def _setting(name: str, hint: Any, rule: Rule, default: Any) -> tuple[str, ...]:
     values = accepted_values(hint, rule).replace(str(MAX_SEED), "2^63 - 1")
     if choices := rule.choices or LISTS.get(name):
         values = ", ".join(f"`{choice}`" for choice in choices)
-    identity = "resolved" if name == "seed" or name.startswith("seeds.") else IDENTITY[rule.role]
+    is_seed = name in ("seed", "switch.order") or name.startswith("seeds.")
+    identity = "resolved" if is_seed else IDENTITY[rule.role]
     identity = "numerics tag" if name in TAG else identity
     return f"`{name}`", f"`{_text(default)}`", values, identity, rule.doc
 

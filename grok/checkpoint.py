@@ -21,7 +21,7 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,18 +85,18 @@ def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin |
     Raises:
         OtherRunsCheckpoint: they differ; says both.
     """
-    found = Origin(manifest.get("run_id"), manifest.get("trajectory_id"), manifest.get("numerics"))
+    actual = Origin(manifest.get("run_id"), manifest.get("trajectory_id"), manifest.get("numerics"))
     if expected is None:
         return
-    same = None in (found.run_id, expected.run_id) or found.run_id == expected.run_id
-    same &= None in (found.trajectory_id, expected.trajectory_id) or found.trajectory_id == expected.trajectory_id
-    if found.numerics and expected.numerics:
-        own = found.numerics.split(TAGS)
+    same = None in (actual.run_id, expected.run_id) or actual.run_id == expected.run_id
+    same &= None in (actual.trajectory_id, expected.trajectory_id) or actual.trajectory_id == expected.trajectory_id
+    if actual.numerics and expected.numerics:
+        own = actual.numerics.split(TAGS)
         same &= expected.numerics.split(TAGS)[: len(own)] == own
     if not same:
         raise OtherRunsCheckpoint(
-            f"{path} is of another run: expected {expected}; found {found}. Nothing was removed: move it to the folder "
-            "of its own run, or out of the store, and give the command again"
+            f"{path} is of another run: expected {expected}; found {actual}. Nothing was removed: move it to the "
+            "folder of its own run, or out of the store, and give the command again"
         )
 
 
@@ -114,11 +114,17 @@ def run_folder(store: str | Path, run_id: str) -> Path:
     return Path(store) / CHECKPOINTS / plain_name(run_id, "run_id", CheckpointError)
 
 
-def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None = 1, keep_every: int = 0) -> Path:
+def save_checkpoint(
+    folder: str | Path,
+    checkpoint: Checkpoint,
+    keep: int | None = 1,
+    keep_every: int = 0,
+    keep_steps: Collection[int] = (),
+) -> Path:
     """Write ``checkpoint`` below the run's ``folder`` and return its path; then remove older ones.
 
-    The newest ``keep`` checkpoints (None: all) and those of every ``keep_every``-th step stay. The
-    newest is the one saved last, whatever its step: after a rollback that of the branch.
+    The newest ``keep`` checkpoints (None: all) and those of every ``keep_every``-th step and
+    of ``keep_steps`` stay. The newest is the one saved last, whatever its step: after a rollback that of the branch.
 
     Raises:
         CheckpointError: the disk refuses (existing checkpoints are unchanged), or the state is not
@@ -135,7 +141,7 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int | None
     _commit(target, split(checkpoint.tensors, checkpoint.parts), about, checkpoint.shards)
     if keep is not None:
         for _, step, old in _saved(folder)[keep:]:
-            if not _for_good(step, keep_every):
+            if not _for_good(step, keep_every, keep_steps):
                 _discard(old, checkpoint.run_id)
     return target
 
@@ -266,16 +272,16 @@ def checkpoint_steps(folder: str | Path) -> list[int]:
     return [step for _, step, _ in _saved(Path(folder))]
 
 
-def remove_checkpoints(folder: str | Path, keep_every: int = 0) -> None:
-    """Remove the run's checkpoints except those of every ``keep_every``-th step; kept weights stay.
+def remove_checkpoints(folder: str | Path, keep_every: int = 0, keep_steps: Collection[int] = ()) -> None:
+    """Remove the run's checkpoints except those of every ``keep_every``-th step and of ``keep_steps``.
 
-    A checkpoint of another run stays, too.
+    Kept weights stay. A checkpoint of another run stays, too.
     """
     folder = Path(folder)
     if not is_folder(folder):  # a link points outside the store
         return
     for _, step, path in _saved(folder):
-        if not _for_good(step, keep_every):
+        if not _for_good(step, keep_every, keep_steps):
             _discard(path, folder.name)
     with suppress(OSError):  # missing or not empty: kept weights stay, and files that another process writes
         clear_unfinished(folder, everything=True)
@@ -332,9 +338,9 @@ def _saved(folder: Path) -> list[tuple[int, int, Path]]:
     return sorted(((int(m[1]), int(m[2]), path) for m, path in matches if m), reverse=True)
 
 
-def _for_good(step: int, keep_every: int) -> bool:
-    """Return whether the checkpoint of ``step`` is kept by ``keep_every``."""
-    return keep_every > 0 and step > 0 and step % keep_every == 0
+def _for_good(step: int, keep_every: int, keep_steps: Collection[int]) -> bool:
+    """Return whether the checkpoint of ``step`` is kept by ``keep_every`` or ``keep_steps``."""
+    return step in keep_steps or (keep_every > 0 and step > 0 and step % keep_every == 0)
 
 
 def _commit(

@@ -3,8 +3,8 @@
     grok hf export RUN --store STORE --out DIR [--weights best]
     grok hf import DIR --data CORPUS --store STORE
 
-``export`` writes a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer.from_pretrained`` read. ``import``
-stores the GPT-2 of such a folder as a checkpoint at step 0. ``grok evaluate`` and ``grok generate`` accept its run_id,
+``export`` writes a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer.from_pretrained`` read, or with ``--for
+torch`` the last checkpoint with its optimiser's state as torch's distributed checkpoint. ``import`` stores the GPT-2 of such a folder as a checkpoint at step 0. ``grok evaluate`` and ``grok generate`` accept its run_id,
 and ``grok run ... resume.run=RUN_ID resume.step=0`` continues its training.
 """
 
@@ -36,7 +36,10 @@ examples:
 def main(argv: list[str]) -> int:
     """Export or import a model and print a summary."""
     arguments = parser().parse_args(argv)
-    print(_export(arguments) if arguments.action == "export" else _import(arguments))
+    if arguments.action == "import":
+        print(_import(arguments))
+    else:
+        print(_export(arguments) if arguments.reader == "transformers" else _export_for_torch(arguments))
     return 0
 
 
@@ -56,6 +59,13 @@ def parser() -> Parser:
     out.add_argument("--weights", default="last", choices=("last", "best", "average"), help="default: last")
     out.add_argument("--data", help="corpus, where the run does not say where its own is")
     out.add_argument("--without-tokenizer", action="store_true", help="the weights alone, without a tokeniser's files")
+    out.add_argument(
+        "--for",
+        dest="reader",
+        default="transformers",
+        choices=("transformers", "torch"),
+        help="torch: the last checkpoint's weights and moments, for torch's distributed checkpoints and dcp_to_torch_save",
+    )
     into = actions.add_parser("import", help="store the model of a transformers folder as a run's checkpoint")
     into.add_argument("folder", type=Path, metavar="DIR", help="a folder that transformers wrote")
     into.add_argument("--data", required=True, help="corpus prepared with --tokenizer gpt2 (or the model's own)")
@@ -84,6 +94,24 @@ def _export(arguments: argparse.Namespace) -> str:
         + ", for AutoModelForCausalLM.from_pretrained"
         + (" with trust_remote_code=True (its activation is in the folder's own code)" if code else "")
     )
+
+
+def _export_for_torch(arguments: argparse.Namespace) -> str:
+    """Write what a checkpoint trains on with. Its metadata are a pickle, so the store itself has safetensors instead."""
+    import warnings
+
+    from torch.distributed.checkpoint import FileSystemWriter, save
+
+    from grok.checkpoint import load_checkpoint
+    from grok.cli.trained import find_run
+    from grok.gpt.training.checkpoint import from_checkpoint
+
+    refuse_unwritable_folder("--out", arguments.out)
+    now, _ = from_checkpoint(load_checkpoint(find_run(arguments.run, arguments.store).folder))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that only one process writes
+        save(dict(now.tensors), storage_writer=FileSystemWriter(arguments.out), no_dist=True)
+    return f"{arguments.out}: {len(now.tensors)} tensors of step {now.step} as torch's distributed checkpoint"
 
 
 _ADDED: Final = ("data.mixture_hashes", "data.document_mask", "perturb.ulps")

@@ -81,6 +81,15 @@ def alive_here(owner: Owner) -> bool | None:
     return start_of(owner.pid) == owner.started
 
 
+def is_stopped(owner: Owner) -> bool:
+    """Return whether the owner's process is on this machine and stands still (Ctrl-Z, SIGSTOP); False where unknown."""
+    if not alive_here(owner):
+        return False
+    with suppress(OSError):
+        return Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
 def host_in_names() -> str:
     """Return this machine's name without characters that a file name must not have."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).lstrip(".-")[:60] or "host"

@@ -108,6 +108,7 @@ class TrainingRun:
         """Return whether a checkpoint is due at ``step``, by steps or by minutes; if so, restart the minutes."""
         settings = self.job.config.checkpoint
         by_steps = any(every > 0 and step % every == 0 for every in (settings.every, settings.keep_every))
+        by_steps |= step in settings.keep_steps
         by_time = settings.minutes > 0 and time.monotonic() - self._checkpointed > 60 * settings.minutes
         if by_steps or by_time:
             self._checkpointed = time.monotonic()

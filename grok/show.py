@@ -120,6 +120,8 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
         yield f"  {stream:9} {seed}{'' if seed == derive_seed(row['seed'], stream) else '  (given)'}"
     for name, seed in json.loads(row["layers"]).items():
         yield f"  layer     {name}: {seed}"
+    if row["config.switch.order"] is not None:
+        yield f"  order     {row['config.switch.order']}  (after step {row['branch_step']:,})"
     final = [f"{name} {row[name]:.4g}" for name in MEASURED if row[name] is not None]
     yield f"at the end  {', '.join(final) or 'nothing was measured'}"
     if own := run.own_metrics():

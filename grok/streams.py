@@ -31,10 +31,6 @@ STREAMS: Final = ("split", "init", "order", "dropout", "eval", "sample", "pertur
 """The streams whose seeds are derived from the master seed."""
 
 
-ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
-"""The sets of streams that branching redraws, as ``grok branch --redraw`` takes them."""
-
-
 def derive_seed(seed: int, stream: str) -> int:
     """Return the seed of ``stream`` for the master ``seed``, in [0, 2**63).
 
@@ -116,24 +112,6 @@ class Stream:
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
         """Return ``n`` integers in ``[0, high)``; the bias is below ``high / 2**53``."""
         return np.floor(self.uniform(n) * high).astype(np.int64)
-
-
-def redrawn_seeds(trajectory_id: str, redrawn: str, count: int) -> dict[str, int]:
-    """Return the new seeds, by stream or layer, of child number ``count`` of a run with ``redrawn`` streams.
-
-    They follow from the parent's trajectory: the same command gives the same children, two parents have no child in
-    common, and a child's seeds tell whose it is. ``redrawn``: streams joined by ``+``, as in ``split+init``.
-    """
-    fresh = Stream("sweep", int(trajectory_id[:15], 16)).at("branch", redrawn, count)
-    return {name: int(fresh.at(name).integers(1, 2**31)[0]) for name in redrawn.split("+")}
-
-
-def drawn_parents(first_seed: int, others: int, count: int) -> list[int]:
-    """Return the places, among ``others`` candidates in the order of their seeds, of ``count`` random parents.
-
-    ``first_seed``: the smallest master seed of all candidates, the best ones included.
-    """
-    return [int(i) for i in Stream("sweep", first_seed).at("branch", "random parents").permutation(others)[:count]]
 
 
 def layer_seeds(names: list[str], layers: dict[str, int], init_seed: int) -> dict[str, int]:

@@ -5,6 +5,8 @@ How    Takes parents from the seeds of a store: the best by validation loss at a
        many random ones. Redraws one stream of a parent, keeps the others, and trains the children;
        then redraws two streams. ``--redraw layers.head`` redraws only one layer's initial weights;
        ``layers.blocks.0+layers.blocks.1`` redraws those of two layers.
+       --at-step 49,98 redraws the order (or, with --ulps N, moves all weights by N units in the last place) only after
+       that step; --reverse begins with the other order and goes on with the parent's.
        To keep promising parts and redraw the rest is importance splitting (Kahn and Harris 1951): it
        finds rare events with fewer runs.
        Only the children are judged, because the parents were chosen by their own loss.
@@ -17,6 +19,7 @@ Example: grok branch --store results/store --seeds 0:100 --best 2 --random 2 --a
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
@@ -34,13 +37,16 @@ from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
+from grok.execute.plan import StoredRuns
 from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.record import first_ancestors
 from grok.store import Purpose, Purposes, Store, open_store
-from grok.streams import ALL_REDRAWS, MAX_SEED, STREAMS, derive_seed, drawn_parents, redrawn_seeds
+from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
 from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
+ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
+"""The sets of streams that are redrawn, as ``--redraw`` takes them."""
 LAYER: Final = "layers."
 """Prefix of a layer's name in ``--redraw``: ``layers.head``, as in ``seeds.layers.head``."""
 
@@ -175,18 +181,33 @@ def choose(
     return chosen
 
 
+def redrawn_seeds(trajectory_id: str, redrawn: str, count: int) -> dict[str, int]:
+    """Return the new seeds, by stream or layer, of child number ``count`` of a run with ``redrawn`` streams.
+
+    They follow from the parent's trajectory: the same command gives the same children, two parents have no child in
+    common. ``redrawn``: streams joined by ``+``, as in ``split+init``.
+    """
+    fresh = Stream("sweep", int(trajectory_id[:15], 16)).at("branch", redrawn, count)
+    return {name: int(fresh.at(name).integers(1, 2**31)[0]) for name in redrawn.split("+")}
+
+
+def drawn_parents(first_seed: int, others: int, count: int) -> list[int]:
+    """Return the places, among ``others`` candidates in the order of their seeds, of ``count`` random parents.
+
+    ``first_seed``: the smallest master seed of all candidates, the best ones included.
+    """
+    return [int(i) for i in Stream("sweep", first_seed).at("branch", "random parents").permutation(others)[:count]]
+
+
 def children(
     parent: pd.Series, settings: Settings, redraws: Sequence[str], times: int
 ) -> Iterator[tuple[ArithmeticConfig, str, int]]:
     """Yield ``parent``'s children: ``times`` runs for each set of redrawn streams, with that set and the count.
 
-    The new seeds are those of :func:`grok.streams.redrawn_seeds`.
+    The new seeds are those of :func:`redrawn_seeds`.
     """
-    kept: dict[str, Any] = {}
-    for stream in STREAMS:
-        seed = int(parent[f"seed_{stream}"])
-        kept[f"seeds__{stream}"] = None if seed == derive_seed(int(parent["seed"]), stream) else seed
-    layers = json.loads(parent["config.seeds.layers"])
+    kept = _streams_of(parent)
+    layers = kept["seeds__layers"]
     for redrawn in redraws:
         for count in range(times):
             new = redrawn_seeds(str(parent["trajectory_id"]), redrawn, count)
@@ -194,6 +215,64 @@ def children(
             redrawn_layers = {s.removeprefix(LAYER): seed for s, seed in new.items() if s.startswith(LAYER)}
             seeds = {**kept, **streams, "seeds__layers": layers | redrawn_layers}
             yield arithmetic(settings, seed=int(parent["seed"]), **seeds), redrawn, count
+
+
+def _streams_of(parent: pd.Series) -> dict[str, Any]:
+    """Return the settings of ``parent``'s streams and layers, those as null that its master seed gives."""
+    kept: dict[str, Any] = {"seeds__layers": json.loads(parent["config.seeds.layers"])}
+    for stream in STREAMS:
+        seed = int(parent[f"seed_{stream}"])
+        kept[f"seeds__{stream}"] = None if seed == derive_seed(int(parent["seed"]), stream) else seed
+    return kept
+
+
+def switched(
+    parent: pd.Series, settings: Settings, steps: Sequence[int], arguments: argparse.Namespace, found: StoredRuns
+) -> Iterator[tuple[ArithmeticConfig, dict[str, Any]]]:
+    """Yield ``parent``'s children that change after each of ``steps``, with what their design says beside the parent.
+
+    Child number ``count`` has one other order at every step: that of the child whose whole order is redrawn. In the
+    reverse direction the run with this order, if it is stored, is the donor.
+    """
+    seed, kept = int(parent["seed"]), _streams_of(parent)
+    own = int(parent["seed_order"])
+    for step, count in itertools.product(steps, range(arguments.times)):
+        unit: dict[str, Any] = {"seed": seed, "repeat": count, "step": step}
+        if arguments.redraw:
+            (other,) = redrawn_seeds(str(parent["trajectory_id"]), "order", count).values()
+            first, then = (other, own) if arguments.reverse else (kept["seeds__order"], other)
+            straight = arithmetic(settings, seed=seed, **{**kept, "seeds__order": first})
+            moved: dict[str, Any] = {"redrawn": ("order",), "from_step": step, "unit": unit}
+            if arguments.reverse:
+                moved |= {"unit": {**unit, "reverse": True}, "donor_run_id": found.like(name_runs([straight])[0])}
+            yield replace(straight, switch=replace(straight.switch, step=step, order=then)), moved
+        if arguments.ulps is not None:
+            straight = arithmetic(settings, seed=seed, **{**kept, "seeds__perturb": count})
+            unit = {**unit, "kind": "ulp", "ulps": arguments.ulps}
+            moved = {"redrawn": (), "from_step": step, "unit": unit}
+            yield replace(straight, switch=replace(straight.switch, step=step, ulps=arguments.ulps)), moved
+
+
+def steps_of(arguments: argparse.Namespace) -> list[int] | None:
+    """Return the steps of ``--at-step``; None without it.
+
+    Raises:
+        ConfigError: they are no steps, or the other options do not go with them.
+    """
+    text, redraw, ulps = arguments.at_step, arguments.redraw, arguments.ulps
+    if text is None:
+        if arguments.reverse or ulps is not None:
+            raise ConfigError("--reverse and --ulps say what changes in mid-run: give --at-step T1,T2 too")
+        return None
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
+        raise ConfigError(f"--at-step {text}: expected steps with commas, for example 49,98,245")
+    if redraw not in (None, "order") or (redraw is None and ulps is None):
+        raise ConfigError(f"--at-step {text}: expected --redraw order, --ulps N, or both")
+    if ulps is not None and ulps < 1:
+        raise ConfigError(f"--ulps {ulps}: expected at least 1")
+    if arguments.reverse and redraw is None:
+        raise ConfigError("--reverse exchanges the two orders: give --redraw order too")
+    return list(dict.fromkeys(int(step) for step in text.split(",")))
 
 
 def redraws_of(text: str) -> list[str]:
@@ -244,9 +323,10 @@ def parser() -> Parser:
     parser.add_argument("--best", type=int, default=2, help="parents by lowest validation loss (default 2)")
     parser.add_argument("--random", type=int, default=2, help="additional random parents (default 2)")
     parser.add_argument("--at", type=int, default=1500, help="step at which the best are chosen (default 1500)")
-    parser.add_argument(
-        "--redraw", default=ALL_REDRAWS, help=f"streams to redraw, or layers.NAME (default {ALL_REDRAWS})"
-    )
+    parser.add_argument("--redraw", help=f"streams to redraw, or layers.NAME (default {ALL_REDRAWS})")
+    parser.add_argument("--at-step", help="steps, with commas, after which the order is redrawn or the weights move")
+    parser.add_argument("--reverse", action="store_true", help="with --at-step: from the other order to the parent's")
+    parser.add_argument("--ulps", type=int, help="with --at-step: units in the last place by which all weights move")
     parser.add_argument("--times", type=int, default=4, help="children per parent and redraw (default 4)")
     parser.add_argument(
         "overrides", nargs="*", metavar="NAME=VALUE", help="settings of the parents and children, as for `grok run`"
@@ -265,19 +345,24 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
         if getattr(arguments, name) < least:
             raise ConfigError(f"--{name} {getattr(arguments, name)}: expected at least {least}")
     for word in arguments.overrides:
-        if word.startswith(("seed=", "seeds.", "store.path=")):
-            raise ConfigError(f"{word}: the parents' streams are kept or redrawn, and --store names the store")
-    redraws = redraws_of(arguments.redraw)
+        if word.startswith(("seed=", "seeds.", "switch.", "store.path=")):
+            raise ConfigError(
+                f"{word}: the parents' streams are kept or redrawn (--redraw, --at-step), and --store names the store"
+            )
+    steps = steps_of(arguments)
+    redraws = redraws_of(arguments.redraw or ALL_REDRAWS) if steps is None else [*(arguments.redraw or "").split()]
     settings = compose([*arguments.overrides, f"store.path={quoted(arguments.store)}"])
     config = arithmetic(settings)
     store = open_store(arguments.store)
     named = arguments.parents is not None
     parents = _named(store, config, arguments.parents) if named else _chosen(store, config, arguments)
-    refuse_too_many_runs(len(parents) * len(redraws) * arguments.times, f"--times {arguments.times}")
+    sets = len(redraws) if steps is None else len(steps) * (len(redraws) + (arguments.ulps is not None))
+    refuse_too_many_runs(len(parents) * sets * arguments.times, f"--times {arguments.times}")
     configs: list[ArithmeticConfig] = []
     purposes: list[Purpose] = []
     beside: list[tuple[str, Purpose]] = []
     ancestors = first_ancestors(store)
+    found = StoredRuns(store if arguments.reverse else None)
     for run_id, row in parents.iterrows():
         parent, seed = str(run_id), int(row["seed"])
         of_parent = Purpose(
@@ -288,14 +373,20 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
             line=ancestors.get(parent, parent),
         )
         beside.append((parent, of_parent))
+        of_child = replace(of_parent, role="child", parent_run_id=parent)
+        if steps is not None:
+            of_row = switched(row, settings, steps, arguments, found)
+            for child, moved in of_row:
+                configs.append(child)
+                purposes.append(replace(of_child, **moved))
+            continue
         for child, redrawn, count in children(row, settings, redraws, arguments.times):
             configs.append(child)
             unit = {"seed": seed, "repeat": count}
-            streams = tuple(redrawn.split("+"))
-            purposes.append(replace(of_parent, role="child", unit=unit, parent_run_id=parent, redrawn=streams))
+            purposes.append(replace(of_child, unit=unit, redrawn=tuple(redrawn.split("+"))))
     print(
         f"parents: {len(parents)} (seeds {', '.join(str(seed) for seed in parents['seed'])}), "
-        f"redraws: {len(redraws)}, times: {arguments.times}, children: {len(configs)}"
+        f"redraws: {sets}, times: {arguments.times}, children: {len(configs)}"
     )
     return Designed(configs, Purposes("branch", purposes, beside))
 

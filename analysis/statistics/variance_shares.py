@@ -4,27 +4,30 @@ The outcome y of a run is a sum of independent random effects, one for each set 
 factors and one for the replicate (chaos):
 ``y = mean + sum over sets A of effect_A(levels of A) + chaos``.
 
-The mean square of a set of factors measures the part of the cell means that its levels explain
-and that no other set of as many or fewer factors explains. Its expectation is a known linear
-combination of the variance components, so a linear system gives the components. Intervals are
-fiducial (generalised confidence intervals): each mean square is a scaled chi-square, which is
-inverted draw by draw. On a full grid with equal numbers of replicates this is the classical
-analysis, exact under the model. On a sampled grid the chi-squares have Satterthwaite's degrees of
-freedom, and the intervals are approximate.
+Two runs that share exactly the levels of the factors A differ by the effects of all other sets. So half the mean
+squared difference of such pairs is the total variance without that of A and its subsets, and differences between
+these means give each component. Sums over pairs are sums over groups, so thousands of cells take seconds. On a full
+grid with equal numbers of replicates the components are those of the classical analysis of variance.
 
-Sources: Searle, Casella and McCulloch 1992 (fitting constants); Satterthwaite 1946;
-Weerahandi 1993; Hannig, Iyer and Patterson 2006 (fiducial generalised intervals).
+Intervals invert a simulated test: a share is inside if normal effects of this share, on the same cells, give an
+estimate as far from it as the one seen often enough. Effects of 20 levels or more with heavier tails than the normal
+distribution widen it. Fewer levels cannot show their tails.
+
+Sources: Searle, Casella and McCulloch 1992; Sobol 1993 (pairs that share a set of inputs); Carpenter 1999 (test
+inversion by simulation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse, stats
 
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
@@ -32,9 +35,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 CHAOS: Final = "chaos"
-DRAWS: Final = 4000
-TOLERANCE: Final = 1e-8
-"""Relative eigenvalues below this count as zero."""
+SIMULATED: Final = 1000
+"""Number of simulated outcomes."""
+MOST_VALUES: Final = 500_000
+"""Effects that are simulated at a time."""
+LEVELS: Final = 20
+"""Smallest number of levels, or of cells with replicates, whose tails are estimated."""
+SHARES: Final = np.linspace(0, 1, 101)
+"""Shares that are held against the estimate."""
 
 
 @dataclass(frozen=True)
@@ -52,199 +60,222 @@ class VarianceShares:
     replicates: float
     n: int
     balanced: bool
-    """A full grid with equally many replicates in each cell: the intervals are exact under the model."""
+    """A full grid with equally many replicates in each cell."""
 
 
 def variance_shares(
     y: Floats,
-    factors: dict[str, Ints],
+    factors: Mapping[str, Ints],
     rng: np.random.Generator,
     level: float = LEVEL,
     sums: Mapping[str, Collection[str]] | None = None,
+    merged: bool = False,
 ) -> VarianceShares:
     """Return the variance shares of outcome ``y`` (n,) over crossed ``factors`` (name: level of each run).
 
     Factors with a single level are left out. ``sums`` names sums of components. Example: an order nested in its
     split is the crossed model with the sum of ``order`` and ``split × order``.
 
+    ``merged``: the interaction of all factors counts as chaos, so that no cell needs two replicates.
+
     Raises:
         NotEnoughData: no factor has two levels; no cell has two replicates, so interaction and chaos cannot
-            be separated; the levels are not crossed enough to separate the components; or all outcomes are equal.
+            be separated, and they are not ``merged``; no two runs share exactly one of the sets of factors; or all
+            outcomes are equal.
     """
-    names = [name for name, values in factors.items() if len(np.unique(values)) > 1]
-    if not names:
-        raise NotEnoughData("at least two levels of one source of randomness")
-    codes = np.stack([np.unique(factors[name], return_inverse=True)[1] for name in names], 1)
-    cells, where, counts = np.unique(codes, axis=0, return_inverse=True, return_counts=True)
-    where = where.reshape(-1)
-    if counts.max() < 2:
-        raise NotEnoughData(
-            "at least two replicates of a cell (perturb.ulps=1 with two seeds.perturb): with one deterministic run "
-            "a cell, interaction and chaos look the same"
-        )
-    if float(np.ptp(y)) == 0:
-        raise NotEnoughData("outcomes that differ")
-    means = np.bincount(where, weights=y) / counts
-    within = len(y) - len(cells)
-    design = _Design(cells, 1 / counts, names, strict=True)
-    if design.missing:
-        design = _Design(cells, 1 / counts, names, strict=False)
-    if design.missing:
-        raise NotEnoughData(
-            f"seeds crossed more fully to tell {', '.join(design.missing)} from the rest (a grid, full or sampled)"
-        )
-    inside: Floats = np.bincount(where, weights=(y - means[where]) ** 2).astype(np.float64)
-    squares = np.array([*design.mean_squares(means), float(inside.sum()) / within])
-    solve = np.linalg.inv(design.expected)
-    point = np.asarray(solve @ squares)
-    chaos = _freedom(inside[counts > 1], within)
-    dof = np.array([*design.degrees_of_freedom(np.maximum(point, 0)), chaos])
-    draws = (squares * dof / rng.chisquare(dof, (DRAWS, len(dof)))) @ solve.T
-    labels = [_name(names, s) for s in design.subsets] + [CHAOS]
-    sizes = cells.max(0) + 1
-    balanced = len(cells) == np.prod(sizes) and counts.min() == counts.max()
-    method = "fiducial, full grid" if balanced else "fiducial, sampled grid (approximate)"
-    parts = np.maximum(point, 0)
-    shares = _estimates(parts / parts.sum(), draws, labels, len(y), method, level)
-
-    def summed(chosen: NDArray[np.bool_]) -> Estimate:
-        value = np.stack([parts[chosen].sum(), parts[~chosen].sum()])
-        drawn = np.stack([draws[:, chosen].sum(1), draws[:, ~chosen].sum(1)], 1)
-        return _estimates(value / value.sum(), drawn, ["sum", "rest"], len(y), method, level)["sum"]
-
-    together = summed(np.array([len(s) > 1 for s in design.subsets] + [False])) if len(names) > 1 else None
-    return VarianceShares(
-        shares,
-        together,
-        {
-            name: summed(np.isin(labels, list(members)))
-            for name, members in (sums or {}).items()
-            if set(members) <= set(labels)
-        },
-        dict(zip(labels, parts.tolist(), strict=True)),
-        float(parts.sum()),
-        dict(zip(names, (int(s) for s in sizes), strict=True)),
-        len(y) / len(cells),
-        len(y),
-        bool(balanced),
-    )
+    return Cells(factors, rng, merged).shares(y, level, sums)
 
 
-def _freedom(squares: Floats, most: int) -> float:
-    """Return the degrees of freedom of the sum of ``squares`` (one per cell), at most ``most``.
+def carried(y: Floats, rows: NDArray[np.bool_]) -> float:
+    """Return the share of the sum of squares of ``y`` (n,) about its mean that ``rows`` (n,) carry."""
+    squares = (y - y.mean()) ** 2
+    return float(squares[rows].sum() / squares.sum()) if squares.any() else 0.0
 
-    They are those of the chi-square with the same mean and variance (Satterthwaite). If a few chaotic cells
-    make most of the sum, it is less certain than the number of cells suggests.
+
+def bounded(y: Floats, saturated: NDArray[np.bool_]) -> Floats:
+    """Return ``y`` (n,) with the ``saturated`` runs (n,) moved to the nearest value of the others.
+
+    A run at the end of its scale, such as one without a wrong answer, has a value that says how many examples there
+    are. Beside this, give the shares without these runs, which are those of a sampled grid.
+
+    Raises:
+        NotEnoughData: all runs are saturated.
     """
-    spread = len(squares) * float(squares.var(ddof=1)) if len(squares) > 1 else 0.0
-    return min(float(most), max(1.0, 2 * float(squares.sum()) ** 2 / spread)) if spread > 0 else float(most)
+    if saturated.all():
+        raise NotEnoughData("runs that are not at the end of the scale")
+    return np.asarray(np.clip(y, y[~saturated].min(), y[~saturated].max()))
 
 
-def _name(names: Sequence[str], subset: tuple[int, ...]) -> str:
+def _name(names: Sequence[str], subset: Iterable[int]) -> str:
     return " × ".join(names[i] for i in subset)
 
 
-def _estimates(
-    value: Floats, draws: Floats, labels: list[str], n: int, method: str, level: float
-) -> dict[str, Estimate]:
-    # A draw's total includes its negative components: clipping each at 0 first would raise the total and
-    # bias all shares down.
-    total = draws.sum(1, keepdims=True)
-    drawn = np.clip(draws / np.where(total > 0, total, np.inf), 0, 1)
-    tail = (1 - level) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
-    return {
-        label: Estimate(float(v), min(float(a), float(v)), max(float(b), float(v)), n, method, level)
-        for label, v, a, b in zip(labels, value, low, high, strict=True)
-    }
+class Cells:
+    """The cells of one design: its pairs of runs by the factors whose levels they share, and simulated effects."""
 
+    def __init__(self, factors: Mapping[str, Ints], rng: np.random.Generator, merged: bool = False) -> None:
+        """Count the pairs, and simulate effects with variance 1. Arguments and errors: `variance_shares`."""
+        names = [name for name, values in factors.items() if len(np.unique(values)) > 1]
+        if not names:
+            raise NotEnoughData("at least two levels of one source of randomness")
+        codes = np.stack([np.unique(factors[name], return_inverse=True)[1] for name in names], 1)
+        n, k = codes.shape
+        sets = [s for size in range(k + 1) for s in combinations(range(k), size)]
+        self._subsets = sets[1:-1] if merged else sets[1:]
+        self.labels = [_name(names, s) for s in self._subsets]
+        self.labels.append(f"{_name(names, range(k))} and {CHAOS}" if merged else CHAOS)
+        self._groups = [np.unique(codes[:, list(s)], axis=0, return_inverse=True)[1].reshape(-1) for s in sets]
+        sizes = [np.bincount(group) for group in self._groups]
+        self._counts, self._merged = sizes[-1], merged
+        if not merged and self._counts.max() < 2:
+            raise NotEnoughData(
+                "at least two replicates of a cell (perturb.ulps=1 with two seeds.perturb): with one deterministic run "
+                "a cell, interaction and chaos look the same"
+            )
+        self._member = [sparse.csr_array((np.ones(n), (group, np.arange(n)))) for group in self._groups]
+        self._own = np.stack([size[group] for size, group in zip(sizes, self._groups, strict=True)], 1).astype(float)
+        # From pairs that share at least a set to those that share exactly it.
+        exactly = np.array([[(-1.0) ** (len(b) - len(a)) * (set(a) <= set(b)) for b in sets] for a in sets])
+        pairs = exactly @ (self._own.sum(0) - n)
+        used = 1 + len(self._subsets)
+        missing = [label for label, number in zip(self.labels, pairs[1:used], strict=False) if number < 1]
+        if missing or pairs[0] < 1:
+            raise NotEnoughData(
+                f"seeds crossed more fully to tell {', '.join(missing)} from the rest (a grid, full or sampled)"
+            )
+        self.levels = dict(zip(names, (int(size) for size in codes.max(0) + 1), strict=True))
+        self.balanced = bool(len(self._counts) == np.prod(codes.max(0) + 1) and np.ptp(self._counts) == 0)
+        apart = exactly[:used] / pairs[:used, None]  # half the mean squared difference, from sums over groups
+        upper = [[(-1.0) ** (len(a) - len(b)) * (set(b) <= set(a)) for b in self._subsets] for a in self._subsets]
+        single = np.array(upper).reshape(used - 1, used - 1) @ (apart[0] - apart[1:])
+        self._solve = np.concatenate([single, (apart[0] - single.sum(0))[None]])
+        self._simulated = self._simulate(rng)
+        self._others = rng.permutation(SIMULATED)
 
-def _basis(columns: Floats) -> Floats:
-    """Return an orthonormal basis (cells, rank) of the span of ``columns`` (cells, k)."""
-    values, vectors = np.linalg.eigh(columns.T @ columns)
-    kept = values > TOLERANCE * max(float(values[-1]), 1.0)
-    return np.asarray(columns @ (vectors[:, kept] / np.sqrt(values[kept])))
+    def components(self, y: Floats) -> Floats:
+        """Return the estimated components (components,) of outcome ``y`` (n,), chaos last; they may be negative."""
+        y = y - y.mean()
+        sums = np.array([float(((member @ y) ** 2).sum()) for member in self._member])
+        return np.asarray(self._solve @ (self._own.T @ y**2 - sums))
 
+    def shares(
+        self, y: Floats, level: float = LEVEL, sums: Mapping[str, Collection[str]] | None = None
+    ) -> VarianceShares:
+        """Return the variance shares of outcome ``y`` (n,). Arguments: `variance_shares`.
 
-class _Design:
-    """The expected mean squares of the cell means, for the cells that were run.
-
-    Rows of ``expected`` are the mean squares (one per set of factors, then chaos), columns the
-    variance components in the same order.
-    """
-
-    def __init__(self, cells: Ints, noise: Floats, names: Sequence[str], *, strict: bool) -> None:
-        """Decompose ``cells`` (m, factors); the variance of a cell's mean has ``noise`` (m,) times the chaos variance.
-
-        ``strict``: each set's effects are made orthogonal to all other sets of as many factors, so that
-        its mean square has as few components as possible. This needs many cells. Otherwise they are
-        orthogonal only to sets of fewer factors.
+        Raises:
+            NotEnoughData: all outcomes are equal.
         """
-        m, k = cells.shape
-        self.subsets = [s for size in range(1, k + 1) for s in combinations(range(k), size)]
-        *partial, _ = self.subsets
-        self._noise, self._strict = noise, strict
-        self._levels = [np.unique(cells[:, list(s)], axis=0, return_inverse=True)[1].reshape(-1) for s in partial]
-        indicator = [np.eye(int(level.max()) + 1)[level] for level in self._levels]
+        if float(np.ptp(y)) == 0:
+            raise NotEnoughData("outcomes that differ")
+        point = self.components(y)
+        parts = np.maximum(point, 0)
+        simulated = self._with_tails(y, parts)
+        sd = np.tile(np.sqrt(parts), (SIMULATED, 1))
+        # The other components are not known: each simulated outcome has those of another one's estimate.
+        others = np.maximum(_quadratic(simulated, sd, sd), 0)[self._others]
+        method = "pairs of runs, full grid" if self.balanced else "pairs of runs, sampled grid"
 
-        def span(size: int, but: int = -1) -> Floats:
-            kept = [z for j, z in enumerate(indicator) if len(partial[j]) <= size - (not strict) and j != but]
-            return _basis(np.hstack([np.ones((m, 1)), *kept]))
+        def estimate(members: NDArray[np.bool_]) -> Estimate:
+            value = float(parts[members].sum() / parts.sum())
+            low, high = _inverted(simulated, others, members, float(point[members].sum() / point.sum()), level)
+            return Estimate(value, min(low, value), max(high, value), len(y), method, level)
 
-        self._bases: list[Floats] = []
-        for i, s in enumerate(partial):
-            freed = span(len(s), i)
-            self._bases.append(_basis(indicator[i] - freed @ (freed.T @ indicator[i])))
-        self._freed = span(k - 1)
-        self._left = m - self._freed.shape[1]
-        self.missing = [_name(names, s) for s, b in zip(partial, self._bases, strict=True) if not b.shape[1]]
-        if self._left < 1:
-            self.missing.append(_name(names, self.subsets[-1]))
-        self.expected = np.zeros((0, 0)) if self.missing else self._expected()
-        if not self.missing and np.linalg.cond(self.expected) > 1 / TOLERANCE:
-            self.missing = [_name(names, s) for s in self.subsets]
+        every = np.arange(len(point))
+        summed = {name: np.isin(self.labels, list(m)) for name, m in (sums or {}).items() if set(m) <= set(self.labels)}
+        together = np.array([len(s) > 1 for s in self._subsets] + [False])
+        return VarianceShares(
+            {label: estimate(every == i) for i, label in enumerate(self.labels)},
+            estimate(together) if together.any() else None,
+            {name: estimate(members) for name, members in summed.items()},
+            dict(zip(self.labels, parts.tolist(), strict=True)),
+            float(parts.sum()),
+            self.levels,
+            len(y) / len(self._counts),
+            len(y),
+            self.balanced,
+        )
 
-    def _sums(self, basis: Floats, i: int) -> Floats:
-        """Return ``basis`` summed over the cells of each level of the i-th set: (levels, rank)."""
-        out = np.zeros((int(self._levels[i].max()) + 1, basis.shape[1]))
-        np.add.at(out, self._levels[i], basis)
-        return out
+    def _with_tails(self, y: Floats, components: Floats) -> Floats:
+        """Return the simulated estimates; those of effects with heavier tails than the normal are further apart."""
+        simulated = self._simulated.copy()
+        for i, s in enumerate(self._subsets):
+            group = self._groups[1 + i]
+            size = np.bincount(group)
+            if len(s) > 1 or len(size) < LEVELS or components[i] <= 0:
+                continue
+            means = np.bincount(group, weights=y) / size
+            excess = float(stats.kurtosis(means, bias=False)) * (float(means.var()) / components[i]) ** 2
+            _widen(simulated, i, 1 + max(0.0, min(excess, float(len(size)))) / 2)
+        repeated = self._counts > 1
+        if not self._merged and repeated.sum() >= LEVELS:
+            where = self._groups[-1]
+            means = np.bincount(where, weights=y) / self._counts
+            squares = np.bincount(where, weights=(y - means[where]) ** 2)[repeated]
+            freedom = (self._counts[repeated] - 1).astype(np.float64)
+            if float(squares.sum()) > 0:
+                expected = squares.sum() / freedom.sum() * freedom
+                _widen(
+                    simulated,
+                    len(components) - 1,
+                    float(((squares - expected) ** 2).sum() / (2 * expected**2 / freedom).sum()),
+                )
+        return simulated
 
-    def _expected(self) -> Floats:
-        n, m = len(self._bases), len(self._noise)
-        expected = np.zeros((n + 2, n + 2))
-        for row, basis in enumerate(self._bases):
-            for column in range(n):
-                expected[row, column] = float((self._sums(basis, column) ** 2).sum())
-            expected[row, n + 1] = float((basis**2).sum(1) @ self._noise)
-            expected[row] /= basis.shape[1]
-            expected[row, n] = 1.0
-        for column in range(n):
-            expected[n, column] = max(0.0, m - float((self._sums(self._freed, column) ** 2).sum()))
-        expected[n, n + 1] = float((1 - (self._freed**2).sum(1)) @ self._noise)
-        expected[n] /= self._left
-        expected[n, n] = 1.0
-        expected[n + 1, n + 1] = 1.0
-        return expected
+    def _simulate(self, rng: np.random.Generator) -> Floats:
+        """Return the estimates of simulated outcomes (draws, estimates, components, components), as quadratic forms.
 
-    def mean_squares(self, means: Floats) -> list[float]:
-        """Return the mean square of each set of factors, the full one last."""
-        squares = [float(((basis.T @ means) ** 2).sum()) / basis.shape[1] for basis in self._bases]
-        rest = means - self._freed @ (self._freed.T @ means)
-        return [*squares, float((rest**2).sum()) / self._left]
+        The outcome of a draw is the sum of normal effects, each with its standard deviation. The estimates are
+        quadratic in these, so one simulation serves all components.
+        """
+        n, c = len(self._own), len(self._solve)
+        groups = [*self._groups[1:c], np.arange(n)]
+        out, size = [], max(1, MOST_VALUES // (n * c))
+        for start in range(0, SIMULATED, size):
+            draws = min(size, SIMULATED - start)
+            effects = np.stack([rng.normal(size=(int(g.max()) + 1, draws))[g] for g in groups], 2)  # (n, draws, c)
+            forms = np.zeros((draws, c, c * c))
+            for i, member in enumerate(self._member):
+                weighted = (effects * self._own[:, i, None, None]).transpose(1, 2, 0) @ effects.transpose(1, 0, 2)
+                sums = np.asarray(member @ effects.reshape(n, -1)).reshape(-1, draws, c)
+                weighted -= sums.transpose(1, 2, 0) @ sums.transpose(1, 0, 2)
+                forms += self._solve[:, i, None] * weighted.reshape(draws, 1, c * c)
+            out.append(forms.reshape(draws, c, c, c))
+        return np.concatenate(out)
 
-    def degrees_of_freedom(self, components: Floats) -> list[float]:
-        """Return those of the chi-square with the mean and variance of each mean square (Satterthwaite)."""
 
-        def effective(basis: Floats) -> float:
-            covariance = components[-2] * np.eye(basis.shape[1]) + components[-1] * (basis.T * self._noise) @ basis
-            for i, variance in enumerate(components[:-2]):
-                sums = self._sums(basis, i)
-                covariance += variance * sums.T @ sums
-            spread = float((covariance**2).sum())
-            return float(np.trace(covariance)) ** 2 / spread if spread > 0 else float(basis.shape[1])
+def _quadratic(forms: Floats, left: Floats, right: Floats) -> Floats:
+    """Return ``forms`` (draws, ..., c, c) between the vectors ``left`` and ``right`` (draws, c): (draws, ...)."""
+    middle = (1,) * (forms.ndim - 3)
+    half = forms @ right.reshape(len(right), *middle, -1, 1)
+    return np.asarray((left.reshape(len(left), *middle, -1) * half[..., 0]).sum(-1))
 
-        degrees = [effective(basis) for basis in self._bases]
-        if self._strict:
-            return [*degrees, float(self._left)]
-        return [*degrees, effective(_basis(np.eye(len(self._noise)) - self._freed @ self._freed.T))]
+
+def _widen(simulated: Floats, i: int, times: float) -> None:
+    """Give the simulated estimates of component ``i`` alone ``times`` their variance, if that is more."""
+    if times > 1:
+        expected = (np.arange(simulated.shape[1]) == i).astype(np.float64)
+        simulated[:, :, i, i] = expected + math.sqrt(times) * (simulated[:, :, i, i] - expected)
+
+
+def _inverted(
+    simulated: Floats, others: Floats, members: NDArray[np.bool_], value: float, level: float
+) -> tuple[float, float]:
+    """Return the ends of the interval of the share of ``members`` (components,) with the estimate ``value``."""
+    sds = []
+    for mine in (members, ~members):
+        parts = others * mine
+        parts[parts.sum(1) == 0] = mine
+        sds.append(np.sqrt(parts / parts.sum(1, keepdims=True)))
+    forms = simulated[:, members].sum(1) - value * simulated.sum(1)
+    # The outcome is sqrt(s) times an effect inside and sqrt(1 - s) times one outside.
+    inside, outside = sds
+    own, mixed, rest = (
+        _quadratic(forms, *pair)[:, None] for pair in ((inside, inside), (inside, outside), (outside, outside))
+    )
+    gap = SHARES * own + 2 * np.sqrt(SHARES * (1 - SHARES)) * mixed + (1 - SHARES) * rest
+    tail = (1 - level) / 2
+    above, below = (gap >= 0).mean(0), (gap <= 0).mean(0)[::-1]
+    low = float(np.interp(tail, np.maximum.accumulate(above), SHARES)) if above[0] < tail else 0.0
+    high = 1 - float(np.interp(tail, np.maximum.accumulate(below), SHARES)) if below[0] < tail else 1.0
+    return low, high

@@ -92,6 +92,10 @@ def pairs(observations: Observations) -> pd.DataFrame:
     place = observations.once(places)
     children = children[children["run_id"].isin(place.index) & children["choice"].isin((*CHOSEN, "drawn"))]
     children = children[children["redrawn"].map(bool).astype(bool)]
+    own = observations.observed["seed"]  # of a run whose design says no other
+    children = children.assign(
+        seed=[u.get("seed", own[r]) for r, u in zip(children["run_id"], children["unit"], strict=True)]
+    )
     random = set(observations.once(random_seeds)["place"])
     descended = set(children["run_id"])
     records = [
@@ -103,10 +107,10 @@ def pairs(observations: Observations) -> pd.DataFrame:
             "generation": 1 if place.get(parent) in random else 2,
             "kind": _kind(choice, place.get(parent) in random, parent in descended),
             "line": line or parent,
-            "seed": unit.get("seed"),
+            "seed": seed,
         }
-        for child, parent, redrawn, choice, line, unit in children[
-            ["run_id", "parent_run_id", "redrawn", "choice", "line", "unit"]
+        for child, parent, redrawn, choice, line, seed in children[
+            ["run_id", "parent_run_id", "redrawn", "choice", "line", "seed"]
         ].itertuples(index=False, name=None)
     ]
     names = ["child", "place", "parent", "redrawn", "generation", "kind", "line", "seed"]

@@ -14,7 +14,7 @@ from analysis.observations import (
     varying_columns,
 )
 from analysis.own_versions import OWN_CODE
-from analysis.purposes import SEEDS, asked
+from analysis.purposes import SEEDS, asked, extended
 
 MOST = 6
 """Largest number of families of one setting; the largest are kept."""
@@ -52,7 +52,8 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
     """Return the families of each of ``settings`` with at least two values, the largest first.
 
     If another setting varies as well, each of its values makes a separate family. Only runs that were asked for before
-    any result count: repeats of seeds that were chosen under one value would bias the comparison towards it.
+    any result count: repeats of seeds that were chosen under one value would bias the comparison towards it. They are
+    as long as a design went on with every one of the family's runs of their value.
     """
     rows = observations.once(asked)
     rows = rows[rows["layers"] == "{}"]
@@ -85,7 +86,8 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
                 matched = _matched({reference: groups[reference], **groups})
                 if len(matched) > 1:
                     apart = tuple(v for v in groups if v not in matched)
-                    result.append(Family(setting, matched, at, apart))
+                    longer = {value: extended(observations, runs) for value, runs in matched.items()}
+                    result.append(Family(setting, longer, at, apart))
                     break
     return result
 

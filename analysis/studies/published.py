@@ -11,13 +11,13 @@ import pandas as pd
 
 WIKITEXT_103: Final = pd.DataFrame(
     [
-        ("GPT-2 117M (WebText, not tuned)", "117M", 500_000, 37.5, "test, zero-shot", "Radford et al. 2019"),
-        ("GPT-2 345M (WebText, not tuned)", "345M", 500_000, 26.37, "test, zero-shot", "Radford et al. 2019"),
-        ("Transformer-XL base", "151M", 40_000, 23.24, "test", "NVIDIA DeepLearningExamples"),
-        ("Transformer-XL large", "247M", 100_000, 18.18, "test", "NVIDIA DeepLearningExamples"),
-        ("nanoGPT 24 layers, d 1024", "353M", 4_000, 22.6, "best validation", "the seed diary, 2023"),
+        ("GPT-2 117M (WebText, not tuned)", "117M", 500_000, 37.5, "word", "test, zero-shot", "Radford et al. 2019"),
+        ("GPT-2 345M (WebText, not tuned)", "345M", 500_000, 26.37, "word", "test, zero-shot", "Radford et al. 2019"),
+        ("Transformer-XL base", "151M", 40_000, 23.24, "word", "test", "NVIDIA DeepLearningExamples"),
+        ("Transformer-XL large", "247M", 100_000, 18.18, "word", "test", "NVIDIA DeepLearningExamples"),
+        ("nanoGPT 24 layers, d 1024", "353M", 4_000, 22.6, "BPE of 50,304", "best validation", "the seed diary, 2023"),
     ],
-    columns=["model", "parameters", "steps", "perplexity", "on", "source"],
+    columns=["model", "parameters", "steps", "perplexity", "per", "on", "source"],
 )
 """Final results. The steps in the GPT-2 rows are those of the Megatron reproduction."""
 

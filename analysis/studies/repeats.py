@@ -81,11 +81,11 @@ def _columns(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
 
 def _kind_of(unit: dict[str, Any]) -> str | None:
     """Return what a repeat changes; None if that is no setting that can change a result: it is a longer run."""
-    kind = str(unit.get("kind", "ulp"))
+    kind = str(unit.get("kind"))
     name, equals, _ = kind.partition("=")
     if kind in ("float64", "precision") or name == "precision":
         return "precision"
-    return kind if not equals or name in CONDITION_SETTINGS else None
+    return kind if kind in ("ulp", "again", "path") or (equals and name in CONDITION_SETTINGS) else None
 
 
 def kinds(observations: Observations) -> list[Kind]:

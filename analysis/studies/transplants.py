@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, in_words, seed_names, varying_columns
-from analysis.purposes import roles
+from analysis.purposes import places, roles
 from grok.streams import derive_seed
 
 STREAMS: Final = ("split", "order")
@@ -53,43 +53,28 @@ def transplants(observations: Observations) -> list[Transplant]:
     """Return the transplants of the store's ``layers`` designs.
 
     Designs of equal settings, recipient and donor are one transplant. Layers that were always exchanged together are
-    one factor. The recipient's own runs are the cells with nothing exchanged, never the run for which it was chosen.
+    one factor. The recipient's own runs are the cells with nothing exchanged and its other repeats with weights moved
+    by a unit in the last place, never the run for which it was chosen.
     """
-    cells = observations.once(roles).of("cell", kinds=("layers",))
-    rows = observations.measured(cells["run_id"])
-    cells = cells[cells["run_id"].isin(rows.index)]
+    found = observations.once(roles)
+    cells, again = found.of("cell", kinds=("layers",)), found.of("child", kinds=("repeat",))
+    cells = cells[[_donor(unit) is not None for unit in cells["unit"]]]
     if cells.empty:
         return []
-    settings = varying_columns(rows)
-    label = rows.groupby(settings, dropna=False).ngroup() if settings else pd.Series(0, index=rows.index)
-    units = pd.DataFrame(
-        {
-            "run": cells["run_id"],
-            "design": cells["design_id"],
-            "setting": label[cells["run_id"]].to_numpy(),
-            "recipient": [unit.get("recipient") for unit in cells["unit"]],
-            "donor": [_donor(unit) for unit in cells["unit"]],
-            "streams": [_streams(unit) for unit in cells["unit"]],
-        }
-    )
+    again = again["run_id"][[unit.get("kind") == "ulp" for unit in again["unit"]]]
+    rows, place = observations.measured([*cells["run_id"], *again]), observations.once(places)
+    cells = cells[cells["run_id"].isin(rows.index)]
+    settings = varying_columns(rows.loc[cells["run_id"].unique()])
     masters = {derive_seed(m, "init"): f"seed {m}" for unit in cells["unit"] for m in _masters(unit)}
     names = {stream: seed_names(observations.arithmetic, stream) for stream in ("init", *STREAMS)}
     names["init"] = masters | names["init"]
-    found: dict[tuple[Any, ...], dict[str, frozenset[str]]] = {}
-    for (_, setting, _, donor), group in units.dropna(subset="donor").groupby(
-        ["design", "setting", "recipient", "donor"], sort=True
-    ):
-        exchanged = dict(zip(group["run"], group["streams"], strict=True))
-        own = _seeds(rows, [run for run, streams in exchanged.items() if not streams])
-        theirs = _seeds(
-            rows, [run for run, streams in exchanged.items() if streams == frozenset().union(*group["streams"])]
-        )
-        factors = tuple((s, theirs[s]) for s in STREAMS if any(s in streams for streams in exchanged.values()))
-        key = (own["split"], own["order"], own["init"], int(setting), int(donor), factors)
-        found.setdefault(key, {}).update(exchanged)
     result = []
-    for (*_, init, _, donor, factors), exchanged in sorted(found.items(), key=lambda entry: entry[0]):
+    for (*_, init, donor, _, factors), exchanged in sorted(_exchanged(cells, rows, settings).items()):
         every = rows.loc[list(exchanged)]
+        own = set(place[[run for run in exchanged if every.at[run, "layers"] == "{}" and not exchanged[run]]])
+        beside = rows.loc[rows.index.intersection(again).difference(every.index)]
+        beside = beside[place[beside.index].isin(own) & _as_long(beside, every)]
+        every = pd.concat([every, beside])
         maps = every["layers"].map(json.loads)
         if maps.map(bool).sum() < 2:
             continue
@@ -99,6 +84,38 @@ def transplants(observations: Observations) -> list[Transplant]:
         who = _seed(names, "init", init), _seed(names, "init", donor)
         result.append(Transplant(*who, columns, every, design, differing, words))
     return result
+
+
+def _exchanged(
+    cells: pd.DataFrame, rows: pd.DataFrame, settings: list[str]
+) -> dict[tuple[Any, ...], dict[str, frozenset[str]]]:
+    """Return the streams that each run has from the donor, by transplant.
+
+    A transplant is named by the recipient's split, order and init seed, the donor's init seed, the settings, and the
+    streams that are factors, with the donor's seeds.
+    """
+    label = rows.groupby(settings, dropna=False).ngroup() if settings else pd.Series(0, index=rows.index)
+    designs: dict[tuple[Any, ...], dict[str, frozenset[str]]] = {}
+    for run, design, unit in cells[["run_id", "design_id", "unit"]].itertuples(index=False, name=None):
+        key = design, int(label[run]), unit.get("recipient"), _donor(unit)
+        designs.setdefault(key, {})[run] = _streams(unit)
+    found: dict[tuple[Any, ...], dict[str, frozenset[str]]] = {}
+    for (_, setting, _, donor), exchanged in designs.items():
+        moved = frozenset().union(*exchanged.values())
+        own = next((run for run, streams in exchanged.items() if not streams), None)
+        whole = next((run for run, streams in exchanged.items() if streams == moved), None)
+        if own is None or whole is None:
+            continue  # not trained yet
+        split, order, init = (int(rows.at[own, f"seed_{stream}"]) for stream in (*STREAMS, "init"))
+        factors = tuple((s, int(rows.at[whole, f"seed_{s}"])) for s in STREAMS if s in moved)
+        found.setdefault((split, order, init, donor, setting, factors), {}).update(exchanged)
+    return found
+
+
+def _as_long(repeats: pd.DataFrame, cells: pd.DataFrame) -> pd.Series:
+    """Return whether repeats are perturbed as the cells are, and as long: a shorter one would censor all times."""
+    alike = repeats["config.perturb.ulps"].isin(cells["config.perturb.ulps"].unique())
+    return alike & (repeats["config.train.steps"] >= cells["config.train.steps"].min())
 
 
 def _donor(unit: Mapping[str, Any]) -> int | None:
@@ -118,10 +135,6 @@ def _streams(unit: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(STREAMS) & frozenset(map(str, [*unit.get("exchanged", ()), *unit.get("streams", ())]))
 
 
-def _seeds(rows: pd.DataFrame, runs: list[str]) -> dict[str, int]:
-    return {stream: int(rows.at[runs[0], f"seed_{stream}"]) if runs else -1 for stream in ("init", *STREAMS)}
-
-
 def _design(
     maps: pd.Series, exchanged: Mapping[str, frozenset[str]], streams: list[str]
 ) -> tuple[list[str], np.ndarray]:
@@ -131,7 +144,7 @@ def _design(
         bits = np.array([float(layer in layers) for layers in maps])
         columns.setdefault(bits.tobytes(), ([], bits))[0].append(layer)
     for stream in streams:
-        columns[stream.encode()] = ([stream], np.array([float(stream in exchanged[run]) for run in maps.index]))
+        columns[stream.encode()] = ([stream], np.array([float(stream in exchanged.get(run, ())) for run in maps.index]))
     return [" + ".join(names) for names, _ in columns.values()], np.column_stack([b for _, b in columns.values()])
 
 

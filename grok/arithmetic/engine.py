@@ -13,7 +13,8 @@ from grok.arithmetic.lane import Lane
 from grok.arithmetic.own_lane import own_lane
 from grok.arithmetic.own_program import own_program
 from grok.arithmetic.program import OneLaneProgram, Program, program_key
-from grok.arithmetic.run import ArithmeticRun
+from grok.arithmetic.run import ArithmeticRun, at_own_numerics
+from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError
 from grok.records import Event, Job, StopRequested
 from grok.runs import never
@@ -47,7 +48,7 @@ def train(
     while waiting or flying:
         while waiting and len(flying) < (lanes or 1):
             job = waiting.pop()
-            flying.append(seat(ArithmeticRun(job), programs))
+            flying.append(seat(job, programs))
         for lane in list(flying):
             lane.run.go()
             for event in lane.advance(stop):
@@ -62,13 +63,12 @@ def train(
                 flying.remove(lane)
 
 
-def seat(run: ArithmeticRun, programs: dict[str, Program]) -> Lane:
-    """Return the lane of ``run``; its program comes from ``programs``, or is made and added to it."""
-    key = program_key(run.config)
-    if run.config.plugins():
-        if key not in programs:
-            programs[key] = own_program(run.config)
-        return own_lane(run, programs[key])
+def seat(job: Job, programs: dict[str, Program]) -> Lane:
+    """Return the lane of ``job``; its program comes from ``programs``, or is made and added to it."""
+    config = job.config
+    assert isinstance(config, ArithmeticConfig)
+    key, own = program_key(config), bool(config.plugins())
     if key not in programs:
-        programs[key] = OneLaneProgram(run.config)
-    return Lane(run, programs[key])
+        programs[key] = own_program(config) if own else OneLaneProgram(config)
+    run = ArithmeticRun(at_own_numerics(job, programs[key].tag()))
+    return own_lane(run, programs[key]) if own else Lane(run, programs[key])

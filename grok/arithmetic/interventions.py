@@ -13,6 +13,9 @@ from torch import Tensor
 
 from grok.arithmetic.initial import Parameters
 from grok.arithmetic.measure import squared_norm
+from grok.config.arithmetic import ArithmeticConfig
+from grok.numerics.ulps import move_by_ulps
+from grok.streams import Stream
 
 
 def stable_logits(logits: Tensor) -> Tensor:
@@ -37,6 +40,17 @@ def orthogonal_gradients(parameters: Parameters, gradients: dict[str, Tensor]) -
         across = g - along * w
         projected[name] = across * (g.norm() / (across.norm() + 1e-30))
     return projected
+
+
+@torch.no_grad()
+def move_weights(parameters: Parameters, config: ArithmeticConfig) -> None:
+    """Move every number of all tensors by up to ``switch.ulps`` units in the last place, in place.
+
+    The draws have an address of their own with the step, so ``perturb.ulps`` draws others.
+    """
+    stream = Stream("perturb", config.stream_seeds().perturb).at("switch", config.switch.step or 0)
+    for name, p in parameters.items():
+        p.copy_(move_by_ulps(p.detach().contiguous(), config.switch.ulps, stream.at(name)))
 
 
 class NormClamp:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic.initial import Parameters, initial_parameters
-from grok.arithmetic.interventions import NormClamp, orthogonal_gradients
+from grok.arithmetic.interventions import NormClamp, move_weights, orthogonal_gradients
 from grok.arithmetic.measure import norms
 from grok.arithmetic.mechanism import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics
 from grok.arithmetic.optimizer import AdamW, Optimizer, SlowGradients, learning_rate
@@ -83,7 +83,13 @@ class Lane:
         if run.ended():  # resumed at its last step: it was killed before its row was written
             yield self.result()
             return
+        if run.start_due() and not stop():
+            point = self.point(math.nan, math.nan, *self.evaluate())
+            point.metrics = self.metrics({})
+            yield run.observe(point)
         while not run.ended() and not stop():
+            if run.move_due():
+                move_weights(self.parameters, config)
             step = run.step + 1
             loss, accuracy, gradients = self.gradients(step)
             self.update(gradients, step)
@@ -146,7 +152,7 @@ class Lane:
             metrics |= circuit_metrics(self.parameters, task, logits)
         if "logits" in wanted:
             metrics |= logit_metrics(self.train_set, logits)
-        if "gradient" in wanted:
+        if "gradient" in wanted and gradients:  # none before the first update
             metrics |= gradient_metrics(gradients)
         return metrics
 
@@ -172,7 +178,7 @@ class Lane:
             val_acc=val_acc,
             weight_norm=weight_norm,
             weight_norm_all=weight_norm_all,
-            lr=learning_rate(self.run.config.optim, self.run.step),
+            lr=learning_rate(self.run.config.optim, self.run.step) if self.run.step else math.nan,
             block_norms=block_norms,
         )
 

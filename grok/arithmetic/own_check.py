@@ -8,7 +8,6 @@ import torch
 
 from grok.arithmetic.engine import seat
 from grok.arithmetic.own_program import ModuleProgram, OwnLaneProgram, losses_of
-from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import shapes_of
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import NumericsConfig
@@ -35,7 +34,7 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
     config.refuse_large_batch()
     config = replace(config, numerics=NumericsConfig(compile=False))
     try:
-        lane = seat(ArithmeticRun(Job(run_id="planned", config=config)), {})
+        lane = seat(Job(run_id="planned", config=config), {})
         lane.optimizer.tensors()  # refuses a state that no checkpoint can keep
         if isinstance(lane.program, (ModuleProgram, OwnLaneProgram)):
             lane.gradients(1)

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_right
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from grok.arithmetic.order import BatchOrder
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE, event_times
 from grok.config.arithmetic import ArithmeticConfig
-from grok.records import CurvePoint, Job, Progress, RunResult
+from grok.records import Checkpoint, CurvePoint, Job, Progress, RunResult
 from grok.runs import TrainingRun, evaluation_steps
+
+
+def at_own_numerics(job: Job, tag: str) -> Job:
+    """Return ``job``; without the checkpoint of its trunk, if that was not computed under the numerics ``tag``.
+
+    The run must equal its trunk to the bit. What a run leaves for itself may have any tag: the row says so.
+    """
+    if job.resume is None or job.resume.run_id == job.run_id or job.resume.state["numerics"] == [tag]:
+        return job
+    warnings.warn(
+        f"a checkpoint to switch from was computed by '{' | '.join(job.resume.state['numerics'])}', this is '{tag}': "
+        "the run begins at step 0",
+        stacklevel=2,
+    )
+    return replace(job, resume=None)
 
 
 class ArithmeticRun(TrainingRun):
@@ -21,7 +37,8 @@ class ArithmeticRun(TrainingRun):
         self.config = job.config
         schedule, points = job.config.eval, job.config.eval.points
         log_points = points if schedule.schedule == "log" else None
-        super().__init__(job, evaluation_steps(job.config.train.steps, every=schedule.every, log_points=log_points))
+        regular = evaluation_steps(job.config.train.steps, every=schedule.every, log_points=log_points)
+        super().__init__(job, regular | {step for step in schedule.steps if step <= job.config.train.steps})
         self.streams = job.config.stream_seeds()
         self.step = 0
         self.curve: list[CurvePoint] = []
@@ -34,18 +51,20 @@ class ArithmeticRun(TrainingRun):
             self.config.train.batch_size,
             seed=self.streams.order,
             moved=self._evaluations_until if self.config.eval.couple_order else None,
+            switch=self.config.switch.to_order(),
         )
         if job.resume is not None:
-            self._restore(job.resume.step, job.resume.state)
+            self._restore(job.resume)
 
-    def _restore(self, step: int, state: dict[str, Any]) -> None:
-        self.step = step
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        self.step, state = checkpoint.step, checkpoint.state
         # The shorter run was evaluated at its last step, which may not be on the longer run's schedule.
         self.curve = [CurvePoint(**point) for point in state["curve"] if point["step"] in self.due]
         self._good_in_a_row = state["good_in_a_row"]
-        self.spend(state["seconds"])
-        self.started_at = state["started_at"]
         self.tags = list(state["numerics"])
+        if checkpoint.run_id == self.job.run_id:  # else the trunk's time, and not this run's
+            self.spend(state["seconds"])
+            self.started_at = state["started_at"]
 
     def _evaluations_until(self, step: int) -> int:
         """Return the number of passes over the validation set up to ``step``: a function of the schedule."""
@@ -61,6 +80,13 @@ class ArithmeticRun(TrainingRun):
             "started_at": self.started_at,
         }
 
+    def move_due(self) -> bool:
+        """Return whether the weights are moved (``switch.ulps``) before the next update.
+
+        Evaluation and checkpoint of the present step come before that, so a resumed run moves them, too, and once.
+        """
+        return self.config.switch.ulps > 0 and self.step == self.config.switch.step
+
     def decision_due(self) -> bool:
         """Return whether the early stop evaluates at this step (every ``train.stop_every`` steps)."""
         train = self.config.train
@@ -70,12 +96,19 @@ class ArithmeticRun(TrainingRun):
         """Return whether the run is evaluated at the present step."""
         return self.step in self.due
 
+    def start_due(self) -> bool:
+        """Return whether the initial weights are still to be evaluated."""
+        return self.step == 0 and 0 in self.due and not self.curve
+
     def next_due(self) -> int:
-        """Return the step of the next evaluation, early-stop decision or checkpoint, or of the end."""
+        """Return the step of the next evaluation, early-stop decision, checkpoint or move of weights, or of the end."""
         train, checkpoint = self.config.train, self.config.checkpoint
         later = self._steps[bisect_right(self._steps, self.step) :][:1]
         decisions = train.stop_every if train.stop_when_generalised else 0
         cadences = [n for n in (decisions, checkpoint.every, checkpoint.keep_every) if n > 0]
+        switch = self.config.switch
+        marks = [*checkpoint.keep_steps, *([switch.step] if switch.ulps and switch.step is not None else [])]
+        later += [step for step in marks if step > self.step]
         return min([*later, max(train.steps, self.step + 1), *[(self.step // n + 1) * n for n in cadences]])
 
     def decide(self, val_acc: float) -> None:

@@ -103,6 +103,7 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
     version.setbase(VERSION_BASE)
     parser = get_args_parser()
     parser.error = _refuse_option  # type: ignore[method-assign]  # its own prints eight lines of Hydra's options
+    parser.allow_abbrev = False  # else --experiment is taken for --experimental-rerun
     args = parser.parse_intermixed_args(list(words))  # options may stand behind overrides
     if args.experimental_rerun:
         raise ConfigError(

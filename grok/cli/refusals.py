@@ -22,6 +22,20 @@ EXECUTORS: Final = {
 """Launchers of Hydra's own that people know, and the executor that does the same here."""
 
 
+MEANT: Final = {
+    "learning_rate": "optim.lr",
+    "wd": "optim.weight_decay",
+    "epochs": "train.steps",
+    "iterations": "train.steps",
+    "max_steps": "train.steps",
+    "n_layer": "model.layers",
+    "n_head": "model.heads",
+    "n_embd": "model.d_model",
+    "prime": "task.modulus",
+}
+"""Names that other programs give to settings."""
+
+
 def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
     """Return one line on an error of Hydra or OmegaConf.
 
@@ -54,7 +68,9 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
         return unknown_setting(unknown[1], mode)
     if "requires --multirun" in text or "Ambiguous value" in text:
         several = re.search(r"'([^']+=.*?)'(?: requires|\s)", text)
-        remedy = "expected one value" if one_run else "several values are a sweep, give -m to run all of them"
+        remedy = (
+            "expected one value" if one_run else "several values are a sweep: `grok sweep` (or -m) runs all of them"
+        )
         return f"{several[1] if several else 'several values'}: {remedy}"
     cause = f": {error.__cause__}" if str(error) and str(error.__cause__ or "") not in text else ""
     return _joined(text + cause)
@@ -96,6 +112,8 @@ def unknown_setting(name: str, of_mode: str | None = None) -> str:
         return f"{name} is a group of settings, not a value: expected one of {inside}"
     if name.partition(".")[0] == "sweeps":
         return f"unknown setting '{name}': a named sweep is a command: grok {name.rpartition('.')[2]} --help"
+    if (meant := MEANT.get(name.rpartition(".")[2])) is not None:
+        return f"unknown setting '{name}', did you mean '{meant}'?"
     parts, names = name.split("."), of.get(of_mode or "", known)
     # the name may be that of a map's entry: task.plugn._target_
     whole_or_map = [nearest(".".join(parts[:count]), names) for count in range(len(parts), min(2, len(parts)) - 1, -1)]

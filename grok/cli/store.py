@@ -21,6 +21,7 @@ from grok.errors import ConfigError, StoreError
 from grok.files import disk_errors, is_unfinished
 from grok.plugins import PLUGIN_PATH, activate, code_of
 from grok.plugins.spec import TARGET
+from grok.processes import is_stopped
 from grok.store.compact import compact
 from grok.store.conflicts import conflict_files
 from grok.store.layout import Layout, is_current, orphans, read_marker, refuse_missing, strangers
@@ -243,7 +244,8 @@ def _without_row(layout: Layout, stored: Collection[str]) -> int:
 def _print_leases(layout: Layout) -> None:
     words = {True: "alive", False: "dead, its runs are free", None: "on another machine, or before a reboot"}
     for owner, runs, alive in Leases(layout).owners() if layout.leases.is_dir() else []:
-        print(f"  {runs} runs leased to {owner}: {words[alive]}")
+        state = "stopped" if is_stopped(owner) else words[alive]
+        print(f"  {runs} runs leased to {owner}: {state}")
 
 
 def _verify(path: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from grok.cli.compose import run_application
 from grok.cli.presets import announcement, refuse_two_lengths
 from grok.cli.refusals import explain, no_launcher
-from grok.config import GptConfig, RunConfig, load_config
+from grok.config import GptConfig, RunConfig, load_configs
 from grok.errors import ConfigError, GrokError, TrainingError
 from grok.masking import without_passwords
 from grok.processes import Rank
@@ -72,17 +72,17 @@ class Task:
         return [self._ended(run_id, outcome) for run_id in outcome.run_ids]
 
     def _execute(self, settings: Sequence[Mapping[str, Any]], design: Purposes | None = None) -> Outcome:
-        from grok.execute import execute
+        from grok.execute import Designed, execute
 
         self.begun = True
-        self.configs = [load_config(job) for job in settings]
+        self.configs = load_configs(settings)
         language_models = [config for config in self.configs if isinstance(config, GptConfig)]
         for config in language_models:
             refuse_two_lengths(config, self.argv)
         if Rank.of_this_process().index == 0:
             for line in announcement(language_models, self.argv):
                 print(without_passwords(line), flush=True)
-        self.outcome = execute(self.configs, argv=self.argv, design=design or "given")
+        self.outcome = execute(Designed(self.configs, design or "given"), argv=self.argv)
         return self.outcome
 
     @staticmethod

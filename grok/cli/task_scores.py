@@ -53,14 +53,15 @@ def record(run: TrainedRun, scores: Mapping[str, Sequence[TaskScore]]) -> dict[s
 def page(run: TrainedRun, scores: Mapping[str, Sequence[TaskScore]]) -> str:
     """Return the scores as lines; those that others published say so."""
     lines = [f"run {run.run_id} by lm-evaluation-harness, computed here", ""]
-    lines.append(f"{'weights':<10}{'task':<24}{'metric':<18}{'value':>12}{'stderr':>12}{'documents':>11}{'shots':>7}")
+    lines.append(f"{'weights':<10}{'task':<24} {'metric':<18}{'value':>12}{'stderr':>12}{'documents':>11}{'shots':>7}")
     for which, listed in scores.items():
         for s in listed:
-            stderr = "" if s.stderr is None else f"{s.stderr:.4f}"
-            shown = f"{s.value:>12.4f}" if abs(s.value) < 1e7 else f"{s.value:>12.4g}"
-            lines.append(f"{which:<10}{s.task:<24}{s.metric:<18}{shown}{stderr:>12}{s.documents:>11,}{s.shots:>7}")
+            value, stderr = (
+                "" if x is None else f"{x:.4f}" if abs(x) < 1e6 else f"{x:.4g}" for x in (s.value, s.stderr)
+            )
+            lines.append(f"{which:<10}{s.task:<24} {s.metric:<18}{value:>12}{stderr:>12}{s.documents:>11,}{s.shots:>7}")
     published = record(run, scores)["published"]
     if published:
         lines += ["", "published by others, not computed here (the 580M model's log; the Pile's paper)"]
-        lines += [f"{p['model']:<10}{p['task']:<24}{p['metric']:<18}{p['value']:>12.4f}" for p in published]
+        lines += [f"{p['model']:<10}{p['task']:<24} {p['metric']:<18}{p['value']:>12.4f}" for p in published]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from grok.config.common import RunConfig
 from grok.config.fields import build, flatten
 from grok.config.gpt import GptConfig
 from grok.config.identity import NUMERICS_VERSION, Identity, identify
-from grok.config.load import MODES, config_columns, load_config
+from grok.config.load import MODES, config_columns, load_config, load_configs
 
 __all__ = [
     "MODES",
@@ -22,4 +22,5 @@ __all__ = [
     "flatten",
     "identify",
     "load_config",
+    "load_configs",
 ]

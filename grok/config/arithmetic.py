@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grok.config.common import (
@@ -12,10 +12,12 @@ from grok.config.common import (
     RunConfig,
     refuse_odd_heads,
     refuse_too_many_evaluations,
+    sorted_steps,
 )
 from grok.config.fields import section, setting
 from grok.errors import ConfigError, nearest
 from grok.plugins import Operation, Spec, check_spec, label
+from grok.streams import MAX_SEED
 
 MODULAR_OPERATIONS = (
     "x+y",
@@ -250,6 +252,13 @@ class EvalConfig:
         choices=("every", "log"),
     )
     points: int = setting(100, "Evaluations of the log schedule.", role="schedule", minimum=2, maximum=MOST_EVALUATIONS)
+    steps: list[int] = setting(
+        [],
+        "Steps of further evaluations, for example dense ones at the start; 0: the initial weights. A run with them "
+        "can be extended.",
+        role="schedule",
+        neutral=[],
+    )
     passes: int = setting(
         1,
         "Passes over the validation set per evaluation.",
@@ -273,6 +282,7 @@ class EvalConfig:
     )
 
     def __post_init__(self) -> None:
+        self.steps = sorted_steps("eval.steps", self.steps, first=0)
         for name, spec in self.metric_plugins.items():
             if not (isinstance(spec, dict) and spec and name.isidentifier()):
                 raise ConfigError(
@@ -288,6 +298,46 @@ class EvalConfig:
 
 
 @dataclass(kw_only=True)
+class SwitchConfig:
+    """A change in mid-run: up to its step the run equals its trunk, the same settings without ``switch``."""
+
+    step: int | None = setting(
+        None,
+        "Step after which the change applies; evaluation and checkpoint of this step come before it.",
+        minimum=0,
+        neutral=None,
+    )
+    order: int | None = setting(
+        None,
+        "Order seed of all updates after `switch.step`; null: the run's own.",
+        minimum=0,
+        maximum=MAX_SEED,
+        role="none",
+        neutral=None,
+    )
+    ulps: int = setting(
+        0,
+        "Move every weight once, after `switch.step`, by up to this many units in the last place.",
+        minimum=0,
+        maximum=2**20,
+        neutral=0,
+    )
+
+    def __post_init__(self) -> None:
+        if self.step is None and (self.order is not None or self.ulps):
+            change = f"switch.order={self.order}" if self.order is not None else f"switch.ulps={self.ulps}"
+            raise ConfigError(f"{change} needs the step after which it applies: give switch.step=T")
+        if self.step is not None and self.order is None and not self.ulps:
+            raise ConfigError(
+                f"switch.step={self.step} changes nothing by itself: give switch.order=SEED or switch.ulps=N too"
+            )
+
+    def to_order(self) -> tuple[int, int] | None:
+        """Return (step, order seed) of the switch, or None."""
+        return None if self.step is None or self.order is None else (self.step, self.order)
+
+
+@dataclass(kw_only=True)
 class ArithmeticConfig(RunConfig):
     """A small transformer on a table of equations."""
 
@@ -297,8 +347,10 @@ class ArithmeticConfig(RunConfig):
     train: TrainConfig = section(TrainConfig)
     eval: EvalConfig = section(EvalConfig)
     perturb: PerturbConfig = section(PerturbConfig)
+    switch: SwitchConfig = section(SwitchConfig)
 
     def __post_init__(self) -> None:
+        self.refuse_impossible_switch()
         if not self.task.plugin:
             self.refuse_large_batch()
         if self.eval.schedule == "every":
@@ -320,11 +372,36 @@ class ArithmeticConfig(RunConfig):
                 f"{self.task.operation!r}{modulus} at fraction {self.task.train_fraction}: at most {n}"
             )
 
+    def refuse_impossible_switch(self) -> None:
+        """Refuse a switch that the run does not reach, or that is not at one place in a coupled order.
+
+        Raises:
+            ConfigError: names both settings.
+        """
+        step = self.switch.step
+        if step is not None and step >= self.train.steps:
+            raise ConfigError(
+                f"switch.step={step}: the run ends at train.steps={self.train.steps}, expected at most "
+                f"{self.train.steps - 1}"
+            )
+        if step is not None and self.eval.couple_order:
+            raise ConfigError(
+                f"switch.step={step} with eval.couple_order=true: evaluations move the order there; leave one out"
+            )
+
+    def trunk(self) -> tuple[RunConfig, int] | None:
+        if self.switch.step is None:
+            return None
+        return replace(self, switch=SwitchConfig()), self.switch.step
+
+    def switched_streams(self) -> dict[str, int]:
+        return {} if self.switch.order is None else {"switch.order": self.switch.order}
+
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can change training: noise and perturbation only where they are on."""
         draws = self.model.plugin or self.optim.plugin or self.optim.intervention or self.train.loss_plugin
         noise = {"dropout"} if self.model.dropout > 0 or draws else set()
-        perturb = {"perturb"} if self.perturb.ulps > 0 else set()
+        perturb = {"perturb"} if self.perturb.ulps > 0 or self.switch.ulps > 0 else set()
         return super().live_streams() | noise | perturb
 
     def coupled_schedule(self) -> dict[str, object]:
@@ -336,6 +413,7 @@ class ArithmeticConfig(RunConfig):
             "schedule": self.eval.schedule,
             "points": self.eval.points,
             "passes": self.eval.passes,
+            **({"steps": self.eval.steps} if self.eval.steps else {}),
         }
 
     def length_is_free(self) -> bool:

@@ -89,6 +89,24 @@ class CheckpointConfig:
         0, "Steps between checkpoints that are kept permanently, also after the run; 0: none.", role="none", minimum=0
     )
 
+    keep_steps: list[int] = setting(
+        [], "Steps of further checkpoints that are kept permanently: other runs can switch there.", role="none"
+    )
+
+    def __post_init__(self) -> None:
+        self.keep_steps = sorted_steps("checkpoint.keep_steps", self.keep_steps, first=1)
+
+
+def sorted_steps(name: str, steps: list[int], first: int) -> list[int]:
+    """Return the steps of the setting ``name`` in order, each once.
+
+    Raises:
+        ConfigError: one is below ``first``.
+    """
+    if any(step < first for step in steps):
+        raise ConfigError(f"{name}={steps}: expected a list of steps, each at least {first}")
+    return sorted(set(steps))
+
 
 @dataclass(kw_only=True)
 class SinksConfig:
@@ -204,6 +222,14 @@ class RunConfig:
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can change training under these settings."""
         return frozenset({"split", "init", "order"})
+
+    def trunk(self) -> tuple[RunConfig, int] | None:
+        """Return the settings of the run that this one equals up to a step, and that step; None: it is its own."""
+        return None
+
+    def switched_streams(self) -> dict[str, int]:
+        """Return the seeds that take the place of streams in mid-run, by setting."""
+        return {}
 
     def length_is_free(self) -> bool:
         """Return whether a shorter run is a prefix of a longer one: no schedule looks at ``train.steps``."""

@@ -30,6 +30,9 @@ Role = Literal["result", "length", "schedule", "none"]
 
 T = TypeVar("T")
 
+Built = dict[tuple[Any, str, int], Any]
+"""Groups of settings that :func:`build` has made."""
+
 
 class _Never:
     """A neutral value that no setting equals."""
@@ -127,8 +130,12 @@ def defaults_of(cls: Any) -> dict[str, Any]:
     return flat
 
 
-def build(cls: type[T], data: Any, prefix: str = "", root: Any = None) -> T:
+def build(cls: type[T], data: Any, prefix: str = "", root: Any = None, built: Built | None = None) -> T:
     """Build ``cls`` from nested plain ``data``, checking every name, type and bound.
+
+    Args:
+        built: groups of settings that were built before, by kind, prefix and identity of their data: thousands of jobs
+            share nearly all of theirs, and each is checked once. The data must stay alive meanwhile.
 
     Raises:
         ConfigError: an unknown name (with the nearest right one), a wrong type, or a
@@ -146,7 +153,13 @@ def build(cls: type[T], data: Any, prefix: str = "", root: Any = None) -> T:
     for name, value in data.items():
         field = declared[name]
         if field.rule is None:
-            values[name] = build(field.hint, value, f"{prefix}{name}.", root)
+            key = (field.hint, f"{prefix}{name}.", id(value))
+            if built is None or key not in built:
+                values[name] = build(field.hint, value, f"{prefix}{name}.", root, built)
+                if built is not None:
+                    built[key] = values[name]
+            else:
+                values[name] = built[key]
         else:
             values[name] = _check(prefix + name, value, field.kind, field.optional, field.rule)
     return cls(**values)

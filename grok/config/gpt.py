@@ -317,9 +317,11 @@ class ResumeConfig:
 
 @dataclass(kw_only=True)
 class TargetConfig:
-    """Published size of the preset; the run prints its own beside it."""
+    """Size of the preset's model; a run with other settings prints its own beside it."""
 
-    params: int | None = setting(None, "Published number of parameters of the preset.", role="none", minimum=1)
+    params: int | None = setting(
+        None, "Number of parameters of the preset's model (its source may count another one).", role="none", minimum=1
+    )
     vocab_size: int | None = setting(None, "Vocabulary size of that count.", role="none", minimum=2)
 
 

@@ -61,8 +61,9 @@ def identify(config: RunConfig, data_hash: str | None = None, code: Mapping[str,
     # A stream that cannot change training is not part of the trajectory: evaluation and
     # sampling never are, the other streams only if these settings use them.
     streams = asdict(config.stream_seeds())
-    live = {name: seed for name, seed in streams.items() if name in config.live_streams()}
-    seeded = {name: seed for name, seed in streams.items() if name in live or name in _ALWAYS_NAMED}
+    switched = config.switched_streams()
+    live = {name: seed for name, seed in streams.items() if name in config.live_streams()} | switched
+    seeded = {name: seed for name, seed in streams.items() if name in live or name in _ALWAYS_NAMED} | switched
     layers = canonical_json(config.seeds.layers)
     run = {"streams": canonical_json(seeded), "layers": layers, "length": length, "schedule": schedule, **measuring}
     trajectory = {

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import RunConfig
-from grok.config.fields import build, settings_of
+from grok.config.fields import Built, build, settings_of
 from grok.config.gpt import GptConfig, require_preset
 from grok.errors import ConfigError, nearest
 
 MODES: Final[dict[str, type[RunConfig]]] = {"arithmetic": ArithmeticConfig, "gpt": GptConfig}
 
 
-def load_config(data: Mapping[str, Any]) -> RunConfig:
+def load_configs(jobs: Sequence[Mapping[str, Any]]) -> list[RunConfig]:
+    """Return the checked configs of many jobs; groups of settings that they share are checked once."""
+    built: Built = {}
+    return [load_config(job, built) for job in jobs]
+
+
+def load_config(data: Mapping[str, Any], built: Built | None = None) -> RunConfig:
     """Return the checked config of nested plain ``data``; ``data["mode"]`` chooses its kind.
+
+    ``built``: see :func:`grok.config.fields.build`.
 
     Raises:
         ConfigError: anything unknown, of a wrong type, out of range or impossible together.
@@ -24,7 +32,7 @@ def load_config(data: Mapping[str, Any]) -> RunConfig:
     if mode not in MODES:
         raise ConfigError(f"mode={mode!r} is not known{nearest(str(mode), MODES)}: expected one of {', '.join(MODES)}")
     try:
-        config = build(MODES[mode], data)
+        config = build(MODES[mode], data, built=built)
     except ConfigError:
         _refuse_another_mode(data, mode)
         raise

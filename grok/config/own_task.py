@@ -6,8 +6,8 @@ import functools
 import json
 
 from grok.config.fields import canonical_json
-from grok.errors import ConfigError
-from grok.plugins import Examples, Operation, Spec, build, label, load
+from grok.errors import ConfigError, GrokError
+from grok.plugins import Examples, Operation, Spec, build, label, load, place_in_own_code
 
 
 def table_of(spec: Spec) -> Operation | Examples:
@@ -22,7 +22,13 @@ def table_of(spec: Spec) -> Operation | Examples:
 @functools.lru_cache(maxsize=16)
 def _table(text: str, code: object) -> Operation | Examples:
     spec = json.loads(text)
-    made = build(spec)
+    try:
+        made = build(spec)
+    except (GrokError, MemoryError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"task.plugin={label(spec)} fails{place_in_own_code(error)} ({reason})") from error
     if not isinstance(made, (Operation, Examples)):
         raise ConfigError(
             f"task.plugin={label(spec)} returned a {type(made).__name__}: expected a grok.plugins.Operation or Examples"

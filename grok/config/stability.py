@@ -12,9 +12,9 @@ EVENTS: Final = {
     "not_finite": "the loss, the gradient, the weights or AdamW's second moments are not finite",
     "spike": "the loss is far above its recent median",
     "rising": "the smoothed loss has stayed above where it started",
-    "grad_norm": "the gradient norm is far above its recent median",
-    "adam_v": "AdamW's second moments are far above their recent median",
-    "weight_norm": "the norm of the weights is far above its recent median",
+    "grad_norm": "the gradient norm is far above its recent values",
+    "adam_v": "AdamW's second moments are far above their recent values",
+    "weight_norm": "the norm of the weights is far above its recent values",
     "grad_growth": "the gradient norm has grown many times over its lowest recent level",
     "weight_growth": "the norm of the weights has grown many times over its lowest recent level",
     "stuck": "the smoothed loss has stayed far above its lowest value",
@@ -57,7 +57,11 @@ class StabilityConfig:
         10.0, "The rise (of a norm or moment: in its logarithm) must exceed this many robust deviations.", minimum=0
     )
     factor: float = setting(
-        10.0, "A norm or second moment this many times its recent median is an outlier.", above=1, neutral=10.0
+        10.0,
+        "A norm this many times its highest value of 20 windows is an outlier; a second moment, 2.5 times as many. "
+        "Values with heavy tails must rise further.",
+        above=1,
+        neutral=10.0,
     )
     growth: float = setting(
         30.0,

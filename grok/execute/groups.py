@@ -1,7 +1,7 @@
 """Which runs train together: lane groups. Nothing about grouping may affect a result.
 
 Runs of one group share a program (compiled once a worker), so they differ in seeds,
-their ulps, learning rate, warm-up, weight decay and length only. The first groups are large and the last
+their ulps, switch, learning rate, warm-up, weight decay and length only. The first groups are large and the last
 ones small, so that all workers end at about the same time; a group's size also bounds
 what an executor holds in flight.
 """
@@ -16,7 +16,9 @@ from typing import Any, Final
 from grok.config.fields import canonical_json, walk
 from grok.execute.planned import PlannedRun
 
-VARYING: Final = frozenset({"optim.lr", "optim.weight_decay", "optim.warmup_steps", "perturb.ulps"})
+VARYING: Final = frozenset(
+    {"optim.lr", "optim.weight_decay", "optim.warmup_steps", "perturb.ulps", "switch.step", "switch.ulps"}
+)
 """Result settings that may differ between the lanes of one program."""
 
 LARGEST: Final = 64

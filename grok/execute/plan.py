@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 from grok.config import RunConfig, flatten
+from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute.groups import Group, lane_groups
 from grok.execute.planned import PlannedRun, value_of
 from grok.execute.pool import WorkerPool
 from grok.execute.replicates import replicates_to_train
-from grok.execute.resume import ShorterRuns
+from grok.execute.resume import Prefixes
 from grok.store import Store
 
 SHARED: Final = (
@@ -33,6 +34,47 @@ SHARED: Final = (
 """Settings of the command rather than of a run: one sweep has one value of each."""
 
 
+class StoredRuns:
+    """What a store holds, looked up once for a plan: the status of every run, and by trajectory those with a result."""
+
+    def __init__(self, store: Store | None) -> None:
+        self.statuses: dict[str, str] = {}
+        self._ends: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        self._lengths: set[int] = set()
+        self.run_ids: set[str] = set()
+        columns = ["trajectory_id", "status", "replicate", "config.train.steps"]
+        for row in store.table("runs", None, columns).to_pylist() if store is not None else ():
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take one more run, a row of ``runs``."""
+        self.statuses[row["run_id"]] = row["status"]
+        if row["status"] != "failed":
+            steps = row["config.train.steps"]
+            self._ends[row["trajectory_id"]].append((steps, -row["replicate"], row["run_id"]))
+            self._lengths.add(steps)
+            self.run_ids.add(row["run_id"])
+
+    def has_results_of(self, run: PlannedRun) -> bool:
+        """Return whether a run of this condition and these streams is stored, of any length."""
+        if run.identity.trajectory_id in self._ends:
+            return True
+        if run.config.length_is_free():  # else the name of a trajectory has its length
+            return False
+        return any(run.under("train.steps", steps).identity.trajectory_id in self._ends for steps in self._lengths)
+
+    def is_extended_by(self, run: PlannedRun) -> bool:
+        """Return whether ``run`` only makes a stored trajectory longer."""
+        length = value_of(run.config, "train.steps")
+        return any(steps < length for steps, _, _ in self._ends.get(run.identity.trajectory_id, ()))
+
+    def like(self, run: PlannedRun) -> str | None:
+        """Return the stored run of the trajectory of ``run``: that of its length, else the longest."""
+        ends = self._ends.get(run.identity.trajectory_id, ())
+        wanted = value_of(run.config, "train.steps")
+        return max(ends, key=lambda end: (end[0] == wanted, *end))[2] if ends else None
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a command comes to."""
@@ -44,6 +86,8 @@ class Plan:
     to_train: tuple[PlannedRun, ...]
     pool: WorkerPool
     """The workers that train them."""
+    found: StoredRuns
+    """What the store held when the plan was made."""
 
     @property
     def requested(self) -> tuple[str, ...]:
@@ -61,13 +105,9 @@ class Plan:
             self.to_train if runs is None else runs, workers=pool.workers, lanes=pool.lanes or 1, gpu=pool.gpu
         )
 
-    def varying(self) -> list[str]:
-        """Return the names of the settings in which the runs to train differ."""
-        return varying([flatten(run.config) for run in self.to_train])
-
     def labels(self) -> dict[str, str]:
         """Return for each run_id to train what tells it apart: ``seed 17``, ``init 3 lr 0.002``."""
-        names = [name for name in self.varying() if name != "experiment"] or ["seed"]
+        names = [name for name in varying([run.config for run in self.to_train]) if name != "experiment"] or ["seed"]
         return {
             run.run_id: " ".join(f"{name.rpartition('.')[2]} {value_of(run.config, name)}" for name in names)
             for run in self.to_train
@@ -77,17 +117,31 @@ class Plan:
         """Return the counts: ``2000 planned, 1936 stored (2 diverged), 0 duplicates, 64 to train``."""
         ends = Counter(status for status in self.stored.values() if status != "completed")
         unusual = f" ({', '.join(f'{n} {status}' for status, n in sorted(ends.items()))})" if ends else ""
-        extended = sum(run.extends is not None for run in self.to_train)
+        switched = sum(run.extends_at is not None for run in self.to_train)
+        extended = sum(run.extends is not None for run in self.to_train) - switched
         further = f" ({extended} from the end of a shorter run)" if extended else ""
+        further += f" ({switched} from a checkpoint of their trunk)" if switched else ""
         return (
             f"{len(self.requested)} planned, {len(self.stored)} stored{unusual}, {self.duplicates} duplicates, "
             f"{len(self.to_train)} to train{further}"
         )
 
 
-def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the settings in which flat ``configs`` differ."""
-    return [name for name in configs[0] if any(other[name] != configs[0][name] for other in configs)]
+def varying(configs: Sequence[RunConfig]) -> list[str]:
+    """Return the names of the settings in which ``configs``, all of one mode, differ."""
+    first = configs[0]
+    names = {name for config in configs for name in _differences(first, config)}
+    return [name for name, _, _ in walk(first) if name in names]
+
+
+def _differences(first: Any, other: Any, prefix: str = "") -> Iterator[str]:
+    for field in fields(first):
+        a, b = getattr(first, field.name), getattr(other, field.name)
+        if a is not b and a != b:  # equal sections, nearly all of thousands of runs', are compared whole
+            if is_dataclass(a):
+                yield from _differences(a, b, f"{prefix}{field.name}.")
+            else:
+                yield f"{prefix}{field.name}"
 
 
 def shared_settings(configs: Sequence[RunConfig]) -> RunConfig:
@@ -117,8 +171,9 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
     Equal runs are trained once; a stored, shorter run whose checkpoint was kept is extended.
     """
     shared = requested[0].config
-    statuses = store.statuses() if store is not None else {}
-    named = replicates_to_train(requested, store) if shared.force else requested
+    found = StoredRuns(store)
+    statuses = found.statuses
+    named = replicates_to_train(requested, store, statuses) if shared.force else requested
     runs = {run.run_id: run for run in named}
     stored = {
         run_id: statuses[run_id]
@@ -126,11 +181,12 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
         if run_id in statuses and not (shared.retry_failed and statuses[run_id] == "failed")
     }
     waiting = [run for run_id, run in runs.items() if run_id not in stored]
-    shorter = ShorterRuns(store) if store is not None and waiting else None
-    to_train = tuple(replace(run, extends=shorter.longest_below(run)) if shorter else run for run in waiting)
+    prefixes = Prefixes(store) if store is not None and waiting else None
+    to_train = tuple(prefixes.extended(run) if prefixes else run for run in waiting)
     return Plan(
         runs=tuple(named),
         stored=stored,
         to_train=to_train,
         pool=WorkerPool.of(shared, to_train),
+        found=found,
     )

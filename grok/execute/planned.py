@@ -28,7 +28,9 @@ class PlannedRun:
     code: Mapping[str, str] | None = None
     """For each import path of the user's own code that the run names: its fingerprint."""
     extends: str | None = None
-    """A stored, shorter run of the same trajectory whose kept checkpoint this one goes on from."""
+    """A stored run whose kept checkpoint this one goes on from: a shorter one of its trajectory, or its trunk."""
+    extends_at: int | None = None
+    """The step of the trunk's checkpoint; None: the last one of a shorter run."""
     repeats: str | None = None
     """With ``force=true``: the run that was asked for, of which this one is a further replicate."""
 
@@ -38,7 +40,10 @@ class PlannedRun:
 
     def under(self, name: str, value: Any) -> PlannedRun:
         """Return the run with another value of one setting, such as ``train.steps``, and the names of that."""
-        config = with_setting(self.config, name, value)
+        return self.with_config(with_setting(self.config, name, value))
+
+    def with_config(self, config: RunConfig) -> PlannedRun:
+        """Return the run of other settings, with the same data and code, under its names."""
         return replace(self, config=config, identity=identify(config, self.data_hash, self.code))
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from grok.config import GptConfig, RunConfig, flatten
-from grok.execute.plan import Plan, varying
+from grok.execute.plan import StoredRuns, varying
 from grok.execute.planned import PlannedRun, value_of
 from grok.execute.replicates import FORCED
-from grok.masking import without_secrets
 from grok.store import Purpose, Purposes, Store
 from grok.streams import STREAMS
 
@@ -61,44 +57,6 @@ class Designed(Sequence[C], Generic[C]):
         return tuple(self)[index]
 
 
-class StoredRuns:
-    """The stored runs that have a result, by trajectory."""
-
-    def __init__(self, store: Store | None) -> None:
-        self._ends: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
-        self._lengths: set[int] = set()
-        self.run_ids: set[str] = set()
-        columns = ["trajectory_id", "status", "replicate", "config.train.steps"]
-        for row in store.table("runs", None, columns).to_pylist() if store is not None else ():
-            if row["status"] != "failed":
-                self.add(row["trajectory_id"], row["config.train.steps"], row["replicate"], row["run_id"])
-
-    def add(self, trajectory_id: str, steps: int, replicate: int, run_id: str) -> None:
-        """Take one more run."""
-        self._ends[trajectory_id].append((steps, -replicate, run_id))
-        self._lengths.add(steps)
-        self.run_ids.add(run_id)
-
-    def has_results_of(self, run: PlannedRun) -> bool:
-        """Return whether a run of this condition and these streams is stored, of any length."""
-        if run.identity.trajectory_id in self._ends:
-            return True
-        if run.config.length_is_free():  # else the name of a trajectory has its length
-            return False
-        return any(run.under("train.steps", steps).identity.trajectory_id in self._ends for steps in self._lengths)
-
-    def is_extended_by(self, run: PlannedRun) -> bool:
-        """Return whether ``run`` only makes a stored trajectory longer."""
-        length = value_of(run.config, "train.steps")
-        return any(steps < length for steps, _, _ in self._ends.get(run.identity.trajectory_id, ()))
-
-    def like(self, run: PlannedRun) -> str | None:
-        """Return the stored run of the trajectory of ``run``: that of its length, else the longest."""
-        ends = self._ends.get(run.identity.trajectory_id, ())
-        wanted = value_of(run.config, "train.steps")
-        return max(ends, key=lambda end: (end[0] == wanted, *end))[2] if ends else None
-
-
 def first_ancestors(store: Store) -> dict[str, str]:
     """Return the first ancestor of every run that some design has as a child."""
     rows = store.designs_table().select(["run_id", "role", "line"]).to_pylist()
@@ -138,6 +96,15 @@ def _purpose(run: PlannedRun, stored: StoredRuns, planned: Mapping[str, str], ch
         parent = config.resume.run if config.resume.run in stored.run_ids else None
         step = config.resume.step
         return Purpose(role="child", unit=unit, parent_run_id=parent, redrawn=(), choice="named", from_step=step)
+    if (trunk := config.trunk()) is not None:
+        straight = run.with_config(trunk[0])
+        parent = stored.like(straight) or planned.get(straight.identity.trajectory_id)
+        switched = config.switched_streams()
+        unit |= {**switched, "step": trunk[1]}
+        redrawn = tuple(stream.removeprefix("switch.") for stream in switched)
+        return Purpose(
+            role="child", unit=unit, parent_run_id=parent, redrawn=redrawn, choice=choice, from_step=trunk[1]
+        )
     if choice != "unstated" and value_of(config, "perturb.ulps"):
         plain = run.under("perturb.ulps", 0)
         parent = stored.like(plain) or planned.get(plain.identity.trajectory_id)
@@ -173,40 +140,8 @@ def _cell(run: PlannedRun) -> dict[str, Any]:
     return unit | {"repeat": perturb if value_of(config, "perturb.ulps") else replicate}
 
 
-def runs_to_record(plan: Plan, requested: Sequence[PlannedRun], store: Store, argv: Sequence[str]) -> list[PlannedRun]:
-    """Return the runs to train, and those requested that no record of the same command names.
-
-    Runs that another command trained belong to this one, too: its words say how they were chosen. With ``force=true``,
-    or without words, only the runs to train are returned.
-    """
-    runs = {run.run_id: run for run in plan.to_train}
-    if argv and plan.stored and not any(run.repeats for run in plan.runs):
-        known = _recorded(store, argv)
-        runs |= {run.run_id: run for run in requested if run.run_id not in known and run.run_id not in runs}
-    return list(runs.values())
-
-
-def content(runs: Sequence[PlannedRun]) -> dict[str, Any]:
-    """Return the effective settings of ``runs``: what all share, and what differs between them."""
-    flat = [flatten(run.config) for run in runs]
-    differing = varying(flat)
-    return {
-        "settings": {name: value for name, value in flat[0].items() if name not in differing},
-        "runs": [
-            {"run_id": run.run_id, **{name: settings[name] for name in differing}}
-            for run, settings in zip(runs, flat, strict=True)
-        ],
-    }
-
-
-def _recorded(store: Store, argv: Sequence[str]) -> set[str]:
-    """Return the ids of the runs in the records of commands with these words."""
-    known: set[str] = set()
-    words = without_secrets(list(argv))  # as it is written
-    for path in store.layout.sweeps.glob("*.json"):
-        # a record is a help, never a condition
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if record["argv"] == words:
-                known |= {str(run["run_id"]) for run in record["config"]["runs"]}
-    return known
+def settings_to_record(runs: Sequence[PlannedRun]) -> dict[str, Any]:
+    """Return the settings that all runs of a command share, and the names of those in which they differ."""
+    differing = varying([run.config for run in runs])
+    settings = {name: value for name, value in flatten(runs[0].config).items() if name not in differing}
+    return {"settings": settings, "varying": differing}

@@ -4,10 +4,10 @@ but where a question needs the model's tensors or a checkpoint."""
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.fields import canonical_json, walk
@@ -25,34 +25,10 @@ from grok.processes import Rank
 from grok.store import Store
 from grok.streams import layer_seeds
 
+C = TypeVar("C", bound=RunConfig)
+
 SINK_PACKAGES: Final = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 """The package that each log beside the store needs."""
-
-
-def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store: Store | None) -> None:
-    """Refuse what could not be trained; ``shared`` are the command's own settings, ``store`` what is stored, if any.
-
-    Raises:
-        ConfigError: a device or an executor that this machine lacks, a seed for a tensor that no model has, or
-            compilation of batches whose shape changes.
-        DataError: a corpus that is damaged or does not fit the model.
-        CheckpointError: a run that cannot go on from the checkpoint that it names.
-    """
-    configs = [run.config for run in requested]
-    refuse_missing_device(shared, configs)
-    refuse_unavailable(shared.executor, shared.plugin_path)
-    refuse_unusable_code(configs)
-    refuse_unusable_logs(configs)
-    refuse_unusable_tasks(configs)
-    refuse_unknown_tensors(configs)
-    refuse_unusable_data(configs)
-    if any(isinstance(config, GptConfig) for config in configs):
-        stored = store.run_ids() if store is not None else set()  # a finished sweep may be given again
-        new = [run.config for run in requested if isinstance(run.config, GptConfig) and run.run_id not in stored]
-        for config in new:
-            refuse_changing_shapes(config, Rank.of_this_process().size)
-        refuse_without_effect(new)
-    refuse_unusable_parents(requested, store)
 
 
 def refuse_missing_device(shared: RunConfig, configs: Sequence[RunConfig]) -> None:
@@ -82,19 +58,17 @@ def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:
     The one question of planning that needs the model and with it torch: asked only of
     configs that re-seed tensors. (A GPT's tensors depend on its corpus: its engine asks.)
     """
-    seen = set()
-    for config in configs:
-        if isinstance(config, ArithmeticConfig) and config.seeds.layers and not config.plugins():
-            key = canonical_json([asdict(config.model), asdict(config.task), sorted(config.seeds.layers)])
-            if key not in seen:
-                from grok.arithmetic.initial import parameter_shapes
+    renewing = (c for c in configs if isinstance(c, ArithmeticConfig) and c.seeds.layers and not c.plugins())
+    for config in _distinct(renewing, lambda c: [asdict(c.model), asdict(c.task), sorted(c.seeds.layers)]):
+        from grok.arithmetic.initial import parameter_shapes
 
-                layer_seeds(list(parameter_shapes(config)), config.seeds.layers, 0)
-                seen.add(key)
+        layer_seeds(list(parameter_shapes(config)), config.seeds.layers, 0)
 
 
 def refuse_without_effect(configs: Sequence[GptConfig]) -> None:
-    """Refuse settings of new language models that would have no effect. Runs that are stored with them stay readable.
+    """Refuse settings of new language models that would have no effect, or that could not be compiled.
+
+    Runs that are stored with them stay readable.
 
     Raises:
         ConfigError: a limit could never be reached: names the settings, and what would do.
@@ -102,6 +76,7 @@ def refuse_without_effect(configs: Sequence[GptConfig]) -> None:
     """
     _refuse_masks_without_ends(configs)
     for config in configs:
+        refuse_changing_shapes(config, Rank.of_this_process().size)
         optim, train, limit = config.optim, config.train, config.stability.skip_limit
         if limit > SKIP_WINDOW:
             raise ConfigError(
@@ -123,16 +98,15 @@ def refuse_unusable_code(configs: Sequence[RunConfig]) -> None:
     Raises:
         GrokError: it cannot be imported, does not fit the contracts, or fails.
     """
-    seen = set()
-    for config in configs:
-        if isinstance(config, ArithmeticConfig) and config.plugins():
-            result = {name: value for name, value, rule in walk(config) if rule.role == "result"}
-            key = canonical_json([result, config.eval.metric_plugins, sorted(config.seeds.layers)])
-            if key not in seen:
-                from grok.arithmetic.own_check import refuse_unusable
 
-                refuse_unusable(config)
-                seen.add(key)
+    def trained(config: ArithmeticConfig) -> list[Any]:
+        result = {name: value for name, value, rule in walk(config) if rule.role == "result"}
+        return [result, config.eval.metric_plugins, sorted(config.seeds.layers)]
+
+    for config in _distinct((c for c in configs if isinstance(c, ArithmeticConfig) and c.plugins()), trained):
+        from grok.arithmetic.own_check import refuse_unusable
+
+        refuse_unusable(config)
 
 
 def refuse_unusable_logs(configs: Sequence[RunConfig]) -> None:
@@ -176,15 +150,14 @@ def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
         DataError: tokens are missing or cut off, the tokeniser is another one, a split is missing or shorter
             than a block, the model's vocabulary is too small, or documents have no end that a mask could use.
     """
-    seen = set()
-    for config in configs:
-        if isinstance(config, GptConfig) and config.data.path is not None:
-            data, model = config.data, config.model
-            fit = [data.mixture, data.validation, data.document_mask, model.context, model.vocab_size]
-            key = canonical_json([data.folders(), *fit])
-            if key not in seen:
-                _refuse_unusable_corpora(config)
-                seen.add(key)
+
+    def read(config: GptConfig) -> list[Any]:
+        data, model = config.data, config.model
+        fit = [data.mixture, data.validation, data.document_mask, model.context, model.vocab_size]
+        return [data.folders(), *fit]
+
+    for config in _distinct((c for c in configs if isinstance(c, GptConfig) and c.data.path is not None), read):
+        _refuse_unusable_corpora(config)
 
 
 def _refuse_unusable_corpora(config: GptConfig) -> None:
@@ -221,3 +194,44 @@ def _refuse_masks_without_ends(configs: Sequence[GptConfig]) -> None:
         for name in [name for name, weight in data.mixture.items() if weight > 0] or [MAIN]:
             if (corpus := open_corpus(folders[name])).document_end is None:
                 raise _no_ends(corpus.path)
+
+
+CHECKS: Final[tuple[Callable[[Sequence[RunConfig]], None], ...]] = (
+    refuse_unusable_code,
+    refuse_unusable_logs,
+    refuse_unusable_tasks,
+    refuse_unknown_tensors,
+    refuse_unusable_data,
+)
+"""What no run may have, in the order in which it is asked. Each asks once about runs that are alike for it."""
+
+
+def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store: Store | None) -> None:
+    """Refuse what could not be trained; ``shared`` are the command's own settings, ``store`` what is stored, if any.
+
+    Raises:
+        ConfigError: a device or an executor that this machine lacks, a seed for a tensor that no model has, or
+            compilation of batches whose shape changes.
+        DataError: a corpus that is damaged or does not fit the model.
+        CheckpointError: a run that cannot go on from the checkpoint that it names.
+    """
+    configs = [run.config for run in requested]
+    refuse_missing_device(shared, configs)
+    refuse_unavailable(shared.executor, shared.plugin_path)
+    for check in CHECKS:
+        check(configs)
+    if any(isinstance(config, GptConfig) for config in configs):
+        stored = store.run_ids() if store is not None else set()  # a finished sweep may be given again
+        new = [run for run in requested if run.run_id not in stored]
+        refuse_without_effect([run.config for run in new if isinstance(run.config, GptConfig)])
+        refuse_unusable_parents(new)
+
+
+def _distinct(configs: Iterable[C], key: Callable[[C], Any]) -> Iterator[C]:
+    """Yield the first of all configs with equal keys."""
+    seen = set()
+    for config in configs:
+        text = canonical_json(key(config))
+        if text not in seen:
+            seen.add(text)
+            yield config

@@ -19,11 +19,15 @@ FORCED: Final = "forced"
 """In the ``choice_detail`` of a run that ``force=true`` trains again: which replicate it is (of the run ``asked``)."""
 
 
-def replicates_to_train(requested: Sequence[PlannedRun], store: Store | None) -> list[PlannedRun]:
-    """Return the replicates that a command with ``force=true`` trains for the ``requested`` runs, in their order."""
+def replicates_to_train(
+    requested: Sequence[PlannedRun], store: Store | None, statuses: Mapping[str, str]
+) -> list[PlannedRun]:
+    """Return the replicates that a command with ``force=true`` trains for the ``requested`` runs, in their order.
+
+    ``statuses``: those of the stored runs.
+    """
     if store is None:
         return list(requested)
-    statuses = store.statuses()
     last = _last(requested, store)
     runs = [_replicate(run, last[run.run_id]) for run in requested] if last is not None else []
     if not all(run.run_id in statuses for run in runs):

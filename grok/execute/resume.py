@@ -1,20 +1,20 @@
 """From which checkpoint a run goes on: the one owner of that rule, before a sweep and in its workers.
 
 A run goes on from its own checkpoint. Where it has none, a language model goes on from the one that ``resume.run``
-and ``resume.step`` name, and any run from the end of the stored, shorter run that the plan says it extends. Else it
-begins at step 0.
+and ``resume.step`` name, and any run from the stored run that the plan says it extends: from the end of a shorter one,
+or from its trunk at the step of its switch. Else it begins at step 0.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grok.config import MODES, ArithmeticConfig, GptConfig, RunConfig, flatten
+from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
 from grok.config.fields import settings_of
 from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.execute.kept_weights import is_measured_at_kept_weights
@@ -49,13 +49,30 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
     named = named_checkpoint(run.config, store_path)
     if named is not None or run.extends is None:
         return named
-    shorter = run_folder(store_path, run.extends)
-    if has_checkpoint(shorter):
-        of = stored_origin(store_path, run.extends)
-        return replace(load_checkpoint(shorter, whole=whole, of=of), run_id=run.run_id)
-    if checkpoint_steps(shorter):  # else it was removed after the plan was made
-        notes.append(f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew")
+    folder, at, of = run_folder(store_path, run.extends), run.extends_at, stored_origin(store_path, run.extends)
+    damaged = f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew"
+    if at is not None and at in checkpoint_steps(folder):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the note says it
+            try:
+                return load_checkpoint(folder, at, whole=whole, of=of)
+            except CheckpointUnreadable:
+                raise
+            except CheckpointError:
+                notes.append(damaged)
+    elif at is None and has_checkpoint(folder):
+        return replace(load_checkpoint(folder, whole=whole, of=of), run_id=run.run_id)
+    elif at is None and checkpoint_steps(folder):  # else it was removed after the plan was made
+        notes.append(damaged)
     return None
+
+
+def trunk_of(run: PlannedRun) -> tuple[Identity, int] | None:
+    """Return the names of the run that ``run`` equals up to a step, and this step; None: it switches nowhere."""
+    if (trunk := run.config.trunk()) is None:
+        return None
+    config, step = trunk
+    return identify(config, run.data_hash, run.code), step
 
 
 def origin_of(run: PlannedRun) -> Origin:
@@ -118,10 +135,10 @@ def named_checkpoint(config: RunConfig, store_path: str) -> Checkpoint | None:
     return load_checkpoint(folder, config.resume.step, whole=not _in_shares(config), of=of)
 
 
-def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None) -> None:
+def refuse_unusable_parents(requested: Sequence[PlannedRun]) -> None:
     """Refuse ``resume.run`` where its checkpoint is missing or was made under settings that are not named.
 
-    Only for runs that are to begin from it: not for stored ones, nor for those that have a checkpoint of their own.
+    Asked of runs that are not stored, and only where they have no checkpoint of their own.
 
     Raises:
         CheckpointError: the new run cannot go on from it.
@@ -133,8 +150,6 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun], store: Store | None
         from grok.checkpoint import checkpoint_steps, read_state, run_folder
         from grok.gpt.training.checkpoint import check_settings
 
-        if store is not None and run.run_id in store.statuses():
-            continue
         if not checkpoint_steps(run_folder(config.store.path, run.run_id)):
             folder = _named_folder(config.resume.run, config.store.path)
             state = read_state(folder, config.resume.step, of=stored_origin(config.store.path, config.resume.run))
@@ -190,19 +205,21 @@ def _named_folder(run_id: str, store_path: str) -> Path:
     return folder
 
 
-class ShorterRuns:
-    """Stored runs whose checkpoint was kept, by all that must be equal for another run to go on from them.
+class Prefixes:
+    """Stored runs whose checkpoints were kept, by all that must be equal for another run to go on from them.
 
-    Besides the trajectory these are the settings of evaluation, early stop and replicate: the
-    longer run's row, and the weights it keeps, must be what they would be in an empty store.
+    Besides the trajectory, its own or its trunk's, these are the settings of evaluation, early stop and replicate: the
+    row of the run that goes on, and the weights it keeps, must be what they would be in an empty store.
     """
 
     def __init__(self, store: Store) -> None:
         # not the folders that have only kept weights, from which no run can go on
-        checkpoints = (path for path in store.layout.checkpoints.glob("*/[0-9]*-step-*") if not is_unfinished(path))
-        kept = {path.parent.name for path in checkpoints}
-        self._ends: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-        if not kept:
+        self._kept: dict[str, set[int]] = {}
+        for path in store.layout.checkpoints.glob("*/[0-9]*-step-*"):
+            if not is_unfinished(path):
+                self._kept.setdefault(path.parent.name, set()).add(int(path.name.rpartition("-")[2]))
+        self._rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        if not self._kept:
             return
         alike = [name for cls in MODES.values() for name in _schedule_settings(cls)]
         columns = [
@@ -213,32 +230,45 @@ class ShorterRuns:
             "stop_reason",
             "config.save",
             "config.eval.metrics",
+            "config.train.steps",
             "own_code",
             *(f"config.{n}" for n in dict.fromkeys(alike)),
         ]
-        for row in store.table("runs", kept, columns).to_pylist():
-            if row["stop_reason"] == "steps":
-                values = (row[f"config.{name}"] for name in _schedule_settings(MODES[row["mode"]]))
-                self._ends.setdefault((row["trajectory_id"], *values), []).append(row)
+        for row in store.table("runs", self._kept, columns).to_pylist():
+            values = (row[f"config.{name}"] for name in _schedule_settings(MODES[row["mode"]]))
+            self._rows.setdefault((row["trajectory_id"], *values), []).append(row)
 
-    def longest_below(self, run: PlannedRun) -> str | None:
-        """Return the longest stored run that ``run`` goes on from, if there is one.
+    def extended(self, run: PlannedRun) -> PlannedRun:
+        """Return ``run`` with the stored run that it goes on from, if there is one.
 
-        A log schedule spreads its points over the run's length, so it never is continued.
+        That is the longest shorter run of its own trajectory, or else its trunk at the step of the switch.
         """
+        if not self._rows or not run.config.length_is_free():
+            return run
+        # a log schedule spreads its points over the run's length
         settings = flatten(run.config)
-        if not run.config.length_is_free() or settings.get("eval.schedule", "every") != "every":
-            return None
-        values = (settings[name] for name in _schedule_settings(type(run.config)))
-        ends = self._ends.get((run.identity.trajectory_id, *values), [])
+        steps, log = settings["train.steps"], settings.get("eval.schedule") == "log"
         shorter = [
             (row["steps"], row["run_id"])
-            for row in ends
-            if row["steps"] < settings["train.steps"]
-            and _is_measured_alike(run, row)
-            and _leaves_no_trace(run.config, row["steps"], row["config.save"])
+            for row in self._alike(run, run.identity)
+            if row["steps"] < steps and not log and row["stop_reason"] == "steps"
         ]
-        return max(shorter)[1] if shorter else None
+        if shorter:
+            return replace(run, extends=max(shorter)[1])
+        if (trunk := trunk_of(run)) is not None:
+            identity, step = trunk
+            for row in self._alike(run, identity):
+                if step in self._kept[row["run_id"]] and not (log and row["config.train.steps"] != steps):
+                    return replace(run, extends=row["run_id"], extends_at=step)
+        return run
+
+    def _alike(self, run: PlannedRun, identity: Identity) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the trajectory in ``identity`` that are measured as ``run`` is."""
+        settings = flatten(run.config)
+        values = (settings[name] for name in _schedule_settings(type(run.config)))
+        for row in self._rows.get((identity.trajectory_id, *values), []):
+            if _is_measured_alike(run, row) and _leaves_no_trace(run.config, row["steps"], row["config.save"]):
+                yield row
 
 
 def _is_measured_alike(run: PlannedRun, row: Mapping[str, Any]) -> bool:

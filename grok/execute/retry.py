@@ -167,11 +167,13 @@ class GroupRunner:
             if not self._said_held:
                 self._said_held = True
                 several = len(report.held) > 1
-                lost, other = "leased by a lost worker of this sweep", "being trained by another sweep in this store"
+                by = ", ".join(sorted(set(report.held.values())))
+                lost = f"leased by a lost worker of this sweep ({by})"
+                other = f"being trained by another sweep in this store ({by})"
                 self.tell(
                     f"{len(report.held)} run{'s are' if several else ' is'} {lost if group.deaths else other}, waiting "
-                    f"for {'them' if several else 'it'}; if that one is dead, its runs are taken over after about "
-                    f"{STALE_AFTER / 60:.0f} minutes without a sign of it"
+                    f"for {'them' if several else 'it'}; if that one is dead or stands still, its runs are taken over "
+                    f"after about {STALE_AFTER / 60:.0f} minutes without a sign of it"
                 )
             self._held.append(replace(group, runs=tuple(run for run in group.runs if run.run_id in set(report.held))))
 

@@ -7,53 +7,37 @@ import json
 import os
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
-from grok.config import ArithmeticConfig, GptConfig, RunConfig
-from grok.errors import GrokError, StoreError
-from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
+from grok.config import GptConfig, RunConfig
+from grok.errors import GrokError
+from grok.execute.announce import announce
 from grok.execute.executors.base import make_executor
 from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
 from grok.execute.logs import RunLogs
-from grok.execute.own_code import own_code_lines
 from grok.execute.plan import Plan, make_plan, shared_settings
-from grok.execute.planned import PlannedRun, name_runs, value_of
+from grok.execute.planned import PlannedRun, name_runs
 from grok.execute.progress import ProgressView, say
 from grok.execute.ranks import let_go, refuse_unsharable, take_part
-from grok.execute.record import Choice, Designed, StoredRuns, content, design_of_sweep, runs_to_record
+from grok.execute.record import Choice, Designed, design_of_sweep, settings_to_record
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
-from grok.execute.worker import WorkerSettings, keeps_checkpoints, refuse_unclean
+from grok.execute.worker import WorkerSettings, finished_row, keeps_checkpoints, refuse_unclean
 from grok.plugins import active
 from grok.processes import Rank
 from grok.records import RunResult
-from grok.store import Provenance, Purposes, Row, Store, StoreWriter, check_path, open_store
-from grok.store.rerun import literal
+from grok.store import Provenance, Purposes, Store, StoreWriter, check_path, open_store
 
 GO_ON = "The same command goes on where it stopped."
 CORRECT = "Correct this first; the same command then goes on where it stopped."
 CORRECT_CODE = (
     "Correct this first; the same command then trains runs of changed code anew, and goes on with the others."
 )
-
-
-MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep_every")
-"""Settings in no name of a run by which it measures or keeps more: a stored run may lack it."""
-
-
-UNUSED: Final = {
-    "none": ("grokfast_alpha", "grokfast_lamb", "grokfast_window"),
-    "ema": ("grokfast_window",),
-    "ma": ("grokfast_alpha",),
-}
-"""For each gradient filter the settings of filters that it does not use. They are in the names of runs all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +93,18 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
     refuse_impossible(shared, requested, store)
     provenance = _provenance(shared)
     if shared.dry_run:
-        plan = _announced(make_plan(requested, store), store, details=True)
-        _say_what_no_run_uses(requested)
-        _say_what_is_not_measured(requested, plan, store)
+        plan = make_plan(requested, store)
+        announce(plan, store, provenance, details=True)
         say(f"Nothing was trained (dry_run=true). The store would be {path}.")
         return Outcome(plan.requested, dict(plan.stored), {}, 0)
     with StoreWriter(path) as writer:
         for repair in writer.recovered:
             say(f"Repaired: {repair}")
         store = store or open_store(path)
-        plan = _announced(make_plan(requested, store), store)
-        _say_what_no_run_uses(requested)
-        _say_what_is_not_measured(requested, plan, store)
-        if plan.to_train and provenance.git_dirty:
-            print("Note: the code has changes that are not committed (git_dirty in every row).", file=sys.stderr)
+        plan = make_plan(requested, store)
+        announce(plan, store, provenance)
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
-        sweep.record_designs(configs)
-        sweep.record(requested)
+        sweep.record(configs)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())
 
 
@@ -134,71 +113,6 @@ def _provenance(shared: RunConfig) -> Provenance:
     provenance = Provenance.collect(sweep_id)
     refuse_unclean(provenance, shared)
     return provenance
-
-
-def _announced(plan: Plan, store: Store | None, *, details: bool = False) -> Plan:
-    """Return ``plan`` once its line is printed."""
-    line = plan.summary()
-    if plan.to_train:
-        seconds = seconds_to_train(plan.to_train, store, plan.pool.workers, gpu=plan.pool.gpu)
-        line += f"; {plan.pool}" + (f"; about {duration(seconds)}" if seconds is not None else "")
-    say(line)
-    for about in own_code_lines(plan, store):
-        say(about)
-    if details and plan.to_train:
-        sizes = [len(group.runs) for group in plan.groups()]
-        memory = bytes_per_worker(plan.to_train, plan.pool.lanes or 1)
-        spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{max(sizes)}"
-        say(f"{len(sizes)} lane group(s) of {spread} run(s); about {memory / 1e9:.1f} GB a worker")
-    return plan
-
-
-def _say_what_no_run_uses(requested: Sequence[PlannedRun]) -> None:
-    """Say that runs differ in a setting of a gradient filter that they have not: two names, equal bits."""
-    configs = [run.config for run in requested if isinstance(run.config, ArithmeticConfig)]
-    for kind, names in UNUSED.items():
-        optims = [config.optim for config in configs if config.optim.grokfast == kind]
-        swept = [f"optim.{name}" for name in names if len({getattr(optim, name) for optim in optims}) > 1]
-        if swept:
-            say(
-                f"Note: runs with optim.grokfast={kind} do not use {', '.join(swept)}: "
-                "those that differ in nothing else have equal bits."
-            )
-
-
-def _say_what_is_not_measured(requested: Sequence[PlannedRun], plan: Plan, store: Store | None) -> None:
-    """Say that stored runs did not measure or keep what is asked for now: it is in no name of a run."""
-    asks = {
-        run.run_id: {name: value_of(run.config, name) for name in MORE}
-        for run in requested
-        if run.run_id in plan.stored
-    }
-    if store is None or not any(any(values.values()) for values in asks.values()):
-        return
-    lacking: dict[str, None] = {}
-    runs = set()
-    for row in store.table("runs", asks, ["mode", "status", *(f"config.{name}" for name in MORE)]).to_pylist():
-        for name, value in asks[row["run_id"]].items():
-            has = row[f"config.{name}"]
-            if name == "checkpoint.keep":
-                has = keeps_checkpoints(row["mode"], row["status"], bool(has))
-            if row["status"] != "failed" and not _has(has, value):
-                lacking[f"{name}={literal(value)}"] = None
-                runs.add(row["run_id"])
-    if runs:
-        say(
-            f"Note: {len(runs)} stored run{'s' if len(runs) > 1 else ''} did without {', '.join(lacking)}; "
-            "add force=true to train them again as the next replicate."
-        )
-
-
-def _has(stored: Any, wanted: Any) -> bool:
-    """Return whether a run with the setting ``stored`` has all that ``wanted`` gives."""
-    if isinstance(wanted, list):
-        return set(wanted) <= set(json.loads(stored or "[]"))
-    if wanted is None or isinstance(wanted, bool):
-        return bool(stored) or not wanted
-    return wanted == 0 or (bool(stored) and wanted % int(stored) == 0)
 
 
 @dataclass(slots=True)
@@ -274,24 +188,21 @@ class Sweep:
         live.request_stop()
         tell(f"{name}: finished runs are written, runs in flight leave a checkpoint; Ctrl-C again ends at once")
 
-    def record_designs(self, configs: Designed[RunConfig]) -> None:
-        """Write what the runs are for, and of which of them a result was stored already."""
-        stored = StoredRuns(self.store)
+    def record(self, configs: Designed[RunConfig]) -> None:
+        """Write what the runs are for, and of which a result was stored already; beside it the command's words.
+
+        A command that trains nothing and says nothing new of any run leaves no trace.
+        """
+        stored = self.plan.found
         seen = stored.run_ids | {run.run_id for run in self.plan.runs if stored.has_results_of(run)}
-        runs = iter(self.plan.runs)
+        runs, new = iter(self.plan.runs), 0
         for part, design in configs.parts:
             planned = list(itertools.islice(runs, len(part)))
             purposes = design if isinstance(design, Purposes) else design_of_sweep(planned, stored, design)
-            self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
-
-    def record(self, requested: Sequence[PlannedRun]) -> None:
-        """Record the command beside the store, unless it trains nothing and is recorded."""
-        runs = runs_to_record(self.plan, requested, self.store, self.argv)
-        if not runs:
-            return
-        assert self.provenance.sweep_id is not None
-        with nullcontext() if self.plan.to_train else suppress(StoreError):  # nothing else depends on the disk
-            self.writer.record_sweep(self.provenance.sweep_id, self.argv, content(runs))
+            new += self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
+        if new or self.plan.to_train:
+            assert self.provenance.sweep_id is not None
+            self.writer.record_sweep(self.provenance.sweep_id, self.argv, settings_to_record(self.plan.runs))
 
     def _record_failure(self, run: PlannedRun, error: str) -> None:
         result = RunResult(
@@ -303,7 +214,7 @@ class Sweep:
             device=self.shared.device,
             started_at=time.time(),
         )
-        self.writer.commit([Row(result, run.config, run.identity, self.provenance, run.data_hash, run.code)])
+        self.writer.commit([finished_row(result, run, self.provenance, self.shared.store.path)])
 
     def _say_what_stored_runs_lack(self) -> None:
         """Say that a stored run did not keep the weights that ``save`` now names; it is not trained again."""
@@ -325,13 +236,13 @@ class Sweep:
             return
         from grok.checkpoint import remove_checkpoints, run_folder
 
-        for row in self.store.table(
-            "runs", left, ["mode", "status", "config.checkpoint.keep", "config.checkpoint.keep_every"]
-        ).to_pylist():
+        kept = [f"config.checkpoint.{name}" for name in ("keep", "keep_every", "keep_steps")]
+        for row in self.store.table("runs", left, ["mode", "status", *kept]).to_pylist():
             if not keeps_checkpoints(row["mode"], row["status"], row["config.checkpoint.keep"]):
                 with suppress(GrokError, OSError):  # nothing depends on it
                     folder = run_folder(self.shared.store.path, row["run_id"])
-                    remove_checkpoints(folder, row["config.checkpoint.keep_every"] or 0)
+                    every, steps = row["config.checkpoint.keep_every"], row["config.checkpoint.keep_steps"]
+                    remove_checkpoints(folder, every or 0, json.loads(steps or "[]"))
 
     def conclude(self, totals: Totals) -> Outcome:
         """Print what happened and how to go on; return the outcome."""

@@ -25,7 +25,14 @@ from grok.execute.ledger import Ledger
 from grok.execute.lineage import Lineage
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
-from grok.execute.resume import METRICS, StoredCheckpoints, checkpoint_to_resume, metrics_of, origin_of
+from grok.execute.resume import (
+    METRICS,
+    StoredCheckpoints,
+    checkpoint_to_resume,
+    metrics_of,
+    origin_of,
+    trunk_of,
+)
 from grok.numerics.machine import cores_of_a_rank
 from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank
@@ -74,8 +81,8 @@ class GroupReport:
 
     finished: dict[str, str] = field(default_factory=dict)
     """Status of every run that this group committed."""
-    held: list[str] = field(default_factory=list)
-    """Runs that another sweep is training now."""
+    held: dict[str, str] = field(default_factory=dict)
+    """Runs that another sweep is training now, each with that sweep's process."""
     stored: list[str] = field(default_factory=list)
     """Runs that another sweep has finished meanwhile."""
     paused: dict[str, str] = field(default_factory=dict)
@@ -112,7 +119,7 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
         with StoreWriter(settings.store_path, thorough=False, create=False) as writer:
             try:
                 claim = writer.claim([run.run_id for run in group.runs], retry_failed=settings.retry_failed)
-                report.held, report.stored = sorted(claim.held), claim.done
+                report.held, report.stored = claim.held, claim.done
                 granted = set(claim.granted)
                 runs = [run for run in group.runs if run.run_id in granted]
                 if runs:
@@ -284,9 +291,10 @@ def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) 
     from grok.checkpoint import run_folder, save_checkpoint
 
     folder = run_folder(store_path, checkpoint.run_id)
+    settings = config.checkpoint
     if (metrics := metrics_of(config)) is not None:
         checkpoint = replace(checkpoint, state={**checkpoint.state, METRICS: metrics})
-    save_checkpoint(folder, checkpoint, checkpoints_of(config), config.checkpoint.keep_every)
+    save_checkpoint(folder, checkpoint, checkpoints_of(config), settings.keep_every, settings.keep_steps)
 
 
 def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, store_path: str) -> Row:
@@ -298,6 +306,8 @@ def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, sto
         for moment, tensors in result.tensors.items():
             save_weights(run_folder(store_path, result.run_id), moment, tensors, of)
         result.tensors = {}
+    if (trunk := trunk_of(run)) is not None and result.parent_run_id is None:
+        result.parent_run_id, result.branch_step = trunk[0].run_id, trunk[1]
     identity = run.identity if result.run_id == run.run_id else replace(run.identity, run_id=result.run_id)
     return Row(result, run.config, identity, provenance, run.data_hash, run.code)
 
@@ -307,7 +317,8 @@ def clear_checkpoints(store_path: str, row: Row) -> None:
     if not keeps_checkpoints(row.config.mode, row.result.status, row.config.checkpoint.keep):
         from grok.checkpoint import remove_checkpoints, run_folder
 
-        remove_checkpoints(run_folder(store_path, row.result.run_id), row.config.checkpoint.keep_every)
+        settings = row.config.checkpoint
+        remove_checkpoints(run_folder(store_path, row.result.run_id), settings.keep_every, settings.keep_steps)
 
 
 def keeps_checkpoints(mode: str, status: str, keep: bool) -> bool:

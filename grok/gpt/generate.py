@@ -150,7 +150,7 @@ def _continue(
     new: list[list[int]] = [[] for _ in rows]
     ended = [False] * len(rows)
     text = torch.tensor([list(prompts[i]) for i, _ in rows], device=model.token_embedding.weight.device)
-    ahead = _Ahead(model, len(rows), text.shape[1] + tokens)
+    ahead = Ahead(model, len(rows), text.shape[1] + tokens)
     for t in range(tokens):
         logits = ahead.logits(text)[:, :vocab_size]
         # a text that has ended is continued in its row and ignored, until all have ended
@@ -166,7 +166,7 @@ def _continue(
         yield Generation(prompt=i, sample=j, ids=ids, ended=end)
 
 
-class _Ahead:
+class Ahead:
     """Logits of the next token, from cached keys and values while the text fits the model's context."""
 
     def __init__(self, model: GPT, batch: int, length: int) -> None:

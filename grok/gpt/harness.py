@@ -23,6 +23,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from grok.errors import ConfigError, DataError, GrokError, nearest
+from grok.gpt.generate import Ahead
 from grok.gpt.model import GPT
 from grok.text.tokenizers import Tokenizer
 
@@ -114,9 +115,10 @@ class Predictions:
             )
         ids, text = (self.encode(prompt) or [self.prefix()])[most - self.context :], ""
         new: list[int] = []
+        ahead = Ahead(self.model, 1, len(ids) + most)
         for _ in range(most):
             window = torch.tensor([ids + new], device=self.device)
-            token = int(self.model(window)[0, -1, : self.model.vocab_size].argmax())
+            token = int(ahead.logits(window)[0].argmax())
             if token == self.tokenizer.eot_id:
                 break
             new.append(token)

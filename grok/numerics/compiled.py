@@ -138,7 +138,7 @@ def is_whole_library(path: Path) -> bool:
     if len(head) < ELF.size or not any(head):
         return False
     mark, place, width, count = ELF.unpack(head)
-    return mark != b"\x7fELF" or (place > 0 and place + width * count <= size)
+    return bool(mark != b"\x7fELF" or 0 < place <= size - width * count)
 
 
 def is_compile_error(error: Exception) -> bool:

@@ -7,7 +7,7 @@ the user's command names is imported, never code that a store or a checkpoint na
 
 from grok.plugins.code import PLUGIN_PATH, Code, code_of, fingerprints
 from grok.plugins.contracts import Examples, Moment, Operation, RunSink
-from grok.plugins.imports import activate, active, build, ends_process, exits_refused, is_own, load
+from grok.plugins.imports import activate, active, build, ends_process, exits_refused, is_own, load, place_in_own_code
 from grok.plugins.spec import Spec, arguments_of, check_spec, label, target_of
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "is_own",
     "label",
     "load",
+    "place_in_own_code",
     "target_of",
 ]

@@ -85,6 +85,13 @@ def is_own(namespace: Mapping[str, object]) -> bool:
     return module in _FINDER.code.modules or module.split(".", maxsplit=1)[0] in packages
 
 
+def place_in_own_code(error: BaseException) -> str:
+    """Return ``" at FILE:LINE"``, the innermost line of the user's own code that an error came through, or ``""``."""
+    walked = traceback.walk_tb(error.__traceback__)
+    own = [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)]
+    return f" at {Path(own[-1][0].co_filename).name}:{own[-1][1]}" if own else ""
+
+
 def ends_process(error: BaseException) -> bool:
     """Return whether the user's own code raised what ends a process: ``sys.exit(0)`` must not pass for success.
 
@@ -115,11 +122,9 @@ def exits_refused() -> Iterator[None]:
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as end:
         if not ends_process(end):
             raise
-        walked = traceback.walk_tb(end.__traceback__)
-        code, line = [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)][-1]
         raise ConfigError(
-            f"your own code would end the process at {Path(code.co_filename).name}:{line} ({type(end).__name__}: "
-            f"{end}): expected it to return, or to raise another exception"
+            f"your own code would end the process{place_in_own_code(end)} ({type(end).__name__}: {end}): expected it "
+            "to return, or to raise another exception"
         ) from end
 
 
@@ -167,4 +172,4 @@ def build(spec: Spec, *positional: Any, **further: Any) -> Any:
     try:
         return made(*positional, **{**further, **arguments_of(spec)})
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{label(spec)} refuses its arguments: {error}") from error
+        raise ConfigError(f"{label(spec)} refuses its arguments{place_in_own_code(error)}: {error}") from error

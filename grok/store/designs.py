@@ -24,7 +24,7 @@ from grok.config.fields import canonical_json
 from grok.errors import StoreError
 from grok.store.rows import repeats
 from grok.store.schema import KEYS, schema, to_table
-from grok.untrusted import is_plain
+from grok.untrusted import is_plain, read_json_text
 
 KINDS_OF_DESIGN: Final = ("sweep", "crossed", "branch", "repeat", "layers", "search", "extend")
 ROLES: Final = ("member", "parent", "child", "candidate", "control", "cell", "recipient", "donor", "trial")
@@ -224,35 +224,18 @@ def _among(known: Sequence[str]) -> tuple[Callable[[Any], bool], str]:
 
 
 def _is_simple(value: object) -> bool:
-    return value is None or isinstance(value, (bool, float, str)) or (isinstance(value, int) and abs(value) < 2**63)
+    return value is None or isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and abs(value) < 2**63)
 
 
-def _no_number(text: str) -> None:
-    raise ValueError(text)
-
-
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_number)
-
-
-def _parsed(text: str) -> Any:
-    """Return the JSON value, or None (also for ``null``) where the text is none, too long or too deep."""
+def _holds(text: str, hint: Any) -> bool:
+    """Return whether the text is JSON of this type, and of simple values, of lists of them, or of maps of them."""
     try:
-        return _DECODER.decode(text) if len(text) <= LONGEST else None
-    except (ValueError, RecursionError):
-        return None
-
-
-def _is_map(text: str) -> bool:
-    """Return whether the text is a JSON map of simple values, of lists of them, or of maps of them."""
-    value = _parsed(text)
-    inside = value.values() if isinstance(value, dict) else ()
+        value = read_json_text(text, hint) if len(text) <= LONGEST else None
+    except ValueError:
+        return False
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     parts = (one.values() if isinstance(one, dict) else one if isinstance(one, list) else (one,) for one in inside)
-    return isinstance(value, dict) and all(_is_simple(part) for several in parts for part in several)
-
-
-def _is_list_of_texts(text: str) -> bool:
-    value = _parsed(text)
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return value is not None and all(_is_simple(part) for several in parts for part in several)
 
 
 def _or_null(accepts: Callable[[Any], bool], expected: str) -> tuple[Callable[[Any], bool], str]:
@@ -260,7 +243,7 @@ def _or_null(accepts: Callable[[Any], bool], expected: str) -> tuple[Callable[[A
 
 
 _A_NAME: Final = (is_plain, "a name of letters, digits, '.', '_' and '-'")
-_A_MAP: Final = (_is_map, "a JSON map of numbers, texts, flags and lists of these")
+_A_MAP: Final = (lambda text: _holds(text, dict[str, Any]), "a JSON map of numbers, texts, flags and lists of these")
 _ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "design_id": _A_NAME,
     "kind": _among(KINDS_OF_DESIGN),
@@ -269,7 +252,7 @@ _ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "unit": _A_MAP,
     "parent_run_id": _or_null(*_A_NAME),
     "donor_run_id": _or_null(*_A_NAME),
-    "redrawn": _or_null(_is_list_of_texts, "a JSON list of texts"),
+    "redrawn": _or_null(lambda text: _holds(text, list[str]), "a JSON list of texts"),
     "choice": _among(CHOICES),
     "choice_detail": _or_null(*_A_MAP),
     "from_step": _or_null(lambda value: value >= 0, "a step"),

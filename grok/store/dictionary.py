@@ -42,7 +42,11 @@ RUNS: Final[Mapping[str, Column]] = {
     "config_id": Column(
         "Identifier of the settings without any seed: equal for all seeds of one condition and length."
     ),
-    "parent_run_id": Column("The run from which this run branched off.", null="the run is not a branch"),
+    "parent_run_id": Column(
+        "The run from which this run branched off, after a rollback, by `resume.run`, or by `switch.step`: then it is "
+        "the trunk, the same settings without `switch`, which may not be stored.",
+        null="the run is not a branch",
+    ),
     "branch_step": Column("Step at which this run branched off its parent.", STEP, "the run is not a branch"),
     "mode": Column("`arithmetic` or `gpt`."),
     "seed": Column("Master seed.", SEED),

@@ -4,12 +4,13 @@ A lease only saves work. If two sweeps train one run nevertheless, the later com
 compared and dropped. So the loss of a lease does no harm, and a sweep takes over the
 leases of a dead one. A sweep counts as dead
 
-* on the same machine: when its process has ended (compared by number and start time,
-  because the system reuses process numbers);
-* on another machine, in another container or before the last reboot: when its heartbeat
-  counter has not changed for ``stale_after`` seconds of *this* machine's monotonic clock.
-  Clocks of two machines are never compared. That takes two looks by one :class:`Leases`:
-  the process that waits for the runs keeps one and looks again and again.
+* on the same machine, at once: when its process has ended (compared by number and start time,
+  because the system reuses process numbers), or its lease is of another store, of which this
+  one is a copy;
+* anywhere: when its heartbeat counter has not changed for ``stale_after`` seconds of *this*
+  machine's monotonic clock, because it is gone or stands still. Clocks of two machines are
+  never compared. That takes two looks by one :class:`Leases`: the process that waits for the
+  runs keeps one and looks again and again.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from pathlib import Path
 from typing import Final
 
 from grok.files import disk_errors, locked, remove_quietly, replace_text
-from grok.processes import Owner, alive_here
+from grok.processes import Owner, alive_here, is_stopped
 from grok.store.layout import Layout
 from grok.untrusted import is_file, is_plain, plain_name, read_json_object
 
 STALE_AFTER: Final = 120.0
-"""Seconds without a heartbeat after which a sweep on another machine counts as dead."""
+"""Seconds without a heartbeat after which a sweep counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Claim:
     done: list[str]
     """Already in the store."""
     held: dict[str, str]
-    """Leased to another sweep, with that sweep's name: claim again later."""
+    """Leased to another sweep, with its process and state: claim again later."""
 
 
 class Leases:
@@ -48,8 +49,7 @@ class Leases:
 
     Args:
         layout: the store.
-        stale_after: seconds without a visible heartbeat after which a sweep on another
-            machine counts as dead.
+        stale_after: seconds without a visible heartbeat after which a sweep counts as dead.
         clock: a monotonic clock in seconds.
     """
 
@@ -62,7 +62,7 @@ class Leases:
         self._held: set[str] = set()
         self._beats = 0
         self._watched: dict[str, tuple[str, float]] = {}
-        """For each owner on another machine: its last heartbeat, and when it changed by this machine's clock."""
+        """For each other owner: its last heartbeat, and when it changed by this machine's clock."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -75,7 +75,7 @@ class Leases:
     def claim(self, run_ids: Sequence[str], done: Collection[str] = ()) -> Claim:
         """Lease the runs that no living sweep has leased. The caller holds :meth:`locked`."""
         holders = self._living()
-        held = {run_id: str(holders[run_id]) for run_id in run_ids if run_id in holders}
+        held = {run_id: _in_words(holders[run_id]) for run_id in run_ids if run_id in holders}
         granted = [run_id for run_id in run_ids if run_id not in held]
         if granted:
             self._held |= set(granted)
@@ -134,8 +134,8 @@ class Leases:
 
     def _is_dead(self, owner: Owner) -> bool:
         here = alive_here(owner)
-        if here is not None:
-            return not here
+        if here is False or (here and self._is_of_another_store(owner)):
+            return True
         beat = ""
         with suppress(OSError):
             beat = self._beat(owner.name).read_text(errors="replace") if is_file(self._beat(owner.name)) else ""
@@ -145,6 +145,13 @@ class Leases:
             self._watched[owner.name] = (beat, now)
             return False
         return now - since > self._stale_after
+
+    def _is_of_another_store(self, owner: Owner) -> bool:
+        """Return whether an owner on this machine made its lease in another folder that is still there."""
+        with suppress(OSError, ValueError):
+            named = read_json_object(self._lease(owner.name)).get("folder")
+            return isinstance(named, str) and not self._folder.samefile(named)
+        return False
 
     def _all(self) -> Iterator[tuple[Owner, list[str]]]:
         for path in sorted(self._folder.glob("*.json")):
@@ -163,7 +170,7 @@ class Leases:
     def _write(self) -> None:
         if self._me is None:
             self._me = Owner.this_process()
-        content = {"owner": asdict(self._me), "run_ids": sorted(self._held)}
+        content = {"owner": asdict(self._me), "run_ids": sorted(self._held), "folder": str(self._folder.resolve())}
         self._beats += 1
         # not flushed to disk: what a power failure leaves is a dead owner's lease, or none
         replace_text(self._beat(self._me.name), str(self._beats))
@@ -178,3 +185,7 @@ class Leases:
     def _forget(self, owner: str) -> None:
         remove_quietly(self._lease(owner))
         remove_quietly(self._beat(owner))
+
+
+def _in_words(owner: Owner) -> str:
+    return f"{owner}, which is stopped" if is_stopped(owner) else str(owner)

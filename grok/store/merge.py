@@ -6,13 +6,13 @@ import filecmp
 import itertools
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grok.errors import StoreError
 from grok.files import (
@@ -26,7 +26,7 @@ from grok.files import (
     unique,
     write_folder,
 )
-from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
+from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, pairs_to_compare, traces
 from grok.store.conflicts import origin, record_conflict
 from grok.store.layout import Layout, check_path
 from grok.store.reader import Store, open_store
@@ -192,30 +192,28 @@ def _copy_checkpoints(shard: Shard, source: Layout, target: Layout) -> int:
 def find_conflicts(a: Store, b: Store) -> list[Conflict]:
     """Return the conflicts between runs of two stores; ``run_id`` is in ``a``, ``other_run_id`` in ``b``.
 
-    Only runs of equal trajectory and equal numerics tag are read and compared.
+    Only runs that may have to agree are read: of equal trajectory and numerics tag, or a run and its trunk.
     """
     facts_a, facts_b = a.table("runs", None, FACTS), b.table("runs", None, FACTS)
-    shared = _trajectories(facts_a) & _trajectories(facts_b)
-    by_trajectory: dict[tuple[str, str | None], list[Trace]] = defaultdict(list)
-    for trace in _traces_of(a, facts_a, shared):
-        by_trajectory[trace.trajectory_id, trace.numerics].append(trace)
-    pairs = (
-        (mine, theirs)
-        for theirs in _traces_of(b, facts_b, shared)
-        for mine in by_trajectory[theirs.trajectory_id, theirs.numerics]
-    )
-    return [conflict for mine, theirs in pairs if (conflict := difference(mine, theirs)) is not None]
+    mine, theirs = _traces_of(a, facts_a, facts_b), _traces_of(b, facts_b, facts_a)
+    return [conflict for pair in pairs_to_compare(mine, theirs) if (conflict := difference(*pair)) is not None]
 
 
-def _trajectories(facts: pa.Table) -> set[tuple[str, str | None]]:
-    return set(zip(facts["trajectory_id"].to_pylist(), facts["numerics"].to_pylist(), strict=True))
-
-
-def _traces_of(store: Store, facts: pa.Table, wanted: set[tuple[str, str | None]]) -> list[Trace]:
-    keys = zip(facts["trajectory_id"].to_pylist(), facts["numerics"].to_pylist(), strict=True)
-    runs = facts.filter(pa.array([key in wanted for key in keys], pa.bool_()))
+def _traces_of(store: Store, facts: pa.Table, others: pa.Table) -> list[Trace]:
+    """Return the traces of the runs in ``facts`` that may have to agree with one of the ``others``."""
+    keys = set(zip(*_columns(others, "trajectory_id", "numerics"), strict=True))
+    named: set[str] = set(*_columns(others, "run_id"))
+    switched = others.filter(pc.equal(others["mode"], "arithmetic"))
+    trunks: set[str] = set(*_columns(switched, "parent_run_id"))
+    rows = zip(*_columns(facts, "trajectory_id", "numerics", "run_id", "parent_run_id"), strict=True)
+    wanted = [(t, n) in keys or run_id in trunks or parent in named for t, n, run_id, parent in rows]
+    runs = facts.filter(pa.array(wanted, pa.bool_()))
     curves = store.table("curves", runs["run_id"].to_pylist(), ["run_id", "step", *MEASUREMENTS])
     return list(traces(runs, curves).values())
+
+
+def _columns(table: pa.Table, *names: str) -> list[list[Any]]:
+    return [table[name].to_pylist() for name in names]
 
 
 def _copy_folder(source: Path, target: Path) -> None:

@@ -277,7 +277,7 @@ def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns
 
 def _read_one_by_one(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
     """Read shard by shard, upgrading older ones and leaving damaged ones out."""
-    tables = [pa.table({n: pa.array([], schema(kind).field(n).type) for n in columns})]
+    tables = [pa.schema([schema(kind).field(name) for name in columns]).empty_table()]
     for path in paths:
         try:
             table = read_shard(Path(path), kind, columns).replace_schema_metadata(None)

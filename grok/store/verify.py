@@ -44,10 +44,10 @@ def verify(path: str | Path) -> list[str]:
     partners; the key of every table is unique; every point belongs to a run; what designs
     say can be understood, and the parents, donors and lines that they name are stored or
     planned; every JSON text is of its column's type; a completed run's row equals its
-    curve's last point; runs of one trajectory and numerics tag have equal bits; the records
-    of sweeps and searches can be read; no conflict is recorded. Not checked: checkpoints
-    and kept weights, which are compared with their own fingerprints when they are loaded
-    (`grok store verify` checks the checkpoints, too).
+    curve's last point; runs of one trajectory and numerics tag have equal bits, and so have a
+    run and its trunk up to the switch; the records of sweeps and searches can be read; no
+    conflict is recorded. Not checked: checkpoints and kept weights, which are compared with
+    their own fingerprints when they are loaded (`grok store verify` checks the checkpoints, too).
 
     A sweep may write to the store meanwhile: what it commits is not looked at.
 
@@ -227,3 +227,6 @@ def _disagreements(points: dict[str, Trace]) -> Iterator[str]:
                 conflict = difference(a, b)
                 if conflict is not None:
                     yield f"equal trajectory and numerics, different bits: {conflict}"
+    for trace in points.values():
+        if (trunk := trace.trunk()) in points and (conflict := difference(trace, points[str(trunk)])) is not None:
+            yield f"a run and its trunk, different bits before the switch: {conflict}"

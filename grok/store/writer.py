@@ -259,7 +259,7 @@ class StoreWriter:
     def leased_by_others(self) -> set[str]:
         """Return the runs that other living sweeps have leased; remove the leases of dead ones.
 
-        A sweep on another machine is dead for this writer when its heartbeat has been the same at all
+        A sweep whose process is there is dead for this writer when its heartbeat has been the same at all
         its looks for two minutes: keep the writer, and ask it again every few seconds.
         """
         return self._leases.of_others()

@@ -8,7 +8,7 @@ set -euo pipefail
 store=${1:?usage: results/diary/train.sh STORE [FIRST] [LAST]} first=${2:-0} last=${3:-950}
 ((last <= 950)) || { echo "LAST is $last: expected at most 950, where branching ends" >&2 && exit 2; }
 how=(eval.every=250 dry_run="${PLAN:+true}")
-[ -n "${PLAN:-}" ] || how=(eval.every=250)
+[ -n "${PLAN:-}" ] || how=(eval.every=250 require_clean=true)
 grok() { # of the checkout that this script stands in, not what is installed; a plan goes on after an error
   local status=0
   python -m grok "$@" || status=$?

@@ -115,6 +115,7 @@ def main(argv: list[str]) -> int:
     """Train a stage."""
     arguments = parser().parse_intermixed_args(sorted(store_as_setting(argv), key=is_store))
     how = [word for word in arguments.settings if not is_store(word)]
+    how = how if "dry_run=true" in how else ["require_clean=true", *how]
     stores = [word.partition("=")[2] for word in arguments.settings if is_store(word)]
     if len(stores) != 1:
         raise ConfigError(f"{len(stores)} stores are named: expected one, for example --store outputs/diary")

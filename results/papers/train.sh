@@ -5,7 +5,7 @@
 set -euo pipefail
 store=${1:-results/papers/store}
 how=(executor=inline store.path="$store")
-[ -z "${PLAN:-}" ] || how+=(dry_run=true)
+if [ -n "${PLAN:-}" ]; then how+=(dry_run=true); else how+=(require_clean=true); fi
 sweep() { # PAPER WORDS...
   [[ "${ONLY:-$1}" == "$1" ]] || return 0
   python -m grok sweep "${@:2}" "${how[@]}" # the checkout that this script stands in, not what is installed

@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.exceptions import StorageInternalError
 
-from grok.config import load_config
+from grok.config import load_configs
 from grok.errors import ConfigError, StoreError
 from grok.execute import execute
 from grok.execute.sweep import GO_ON
@@ -66,7 +66,7 @@ def by_execution(argv: Sequence[str]) -> Train:
     """Return the function that trains runs with ``grok.execute``."""
 
     def train(settings: Sequence[Plain], design: Purposes) -> bool:
-        outcome = execute([load_config(one) for one in settings], argv=argv, design=design)
+        outcome = execute(load_configs(settings), argv=argv, design=design)
         return set(outcome.run_ids) <= set(outcome.statuses)
 
     return train

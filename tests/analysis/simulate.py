@@ -23,7 +23,7 @@ from grok.arithmetic.outcome import event_times
 from grok.config import flatten, identify, load_config
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, StoreWriter
-from grok.store.designs import Design, Purpose
+from grok.store.designs import Design, Purpose, Purposes
 from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
 from grok.store.schema import schema
@@ -288,7 +288,8 @@ def plans(rows: Sequence[Row], planned: Sequence[Planned]) -> Iterator[tuple[Des
     known: set[str] = set()
     for plan in planned:
         named = [(run if isinstance(run, str) else row(run).result.run_id, purpose) for run, purpose in plan.rows]
-        yield Design(plan.kind, tuple(named)), {run for run, _ in named if places.get(run) in known}
+        purposes = Purposes(plan.kind, [purpose for _, purpose in named])
+        yield purposes.named([run for run, _ in named]), {run for run, _ in named if places.get(run) in known}
         known |= {places[run] for run, _ in named if run in places}
 
 

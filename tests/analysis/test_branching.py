@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.offspring import likeness, related_share, slope
 from analysis.studies import QUESTIONS, Missing, ask
 from analysis.studies.branching import Branching, pairs
+from grok.store import DamagedShardWarning
 from grok.streams import derive_seed
-from tests.analysis.simulate import Planned, Truth, branch, run_ids, simulate, sweep
+from tests.analysis.simulate import Planned, Truth, branch, run_ids, simulate, sweep, write
 
 STREAMS = ("split", "init", "order")
 
@@ -148,6 +150,20 @@ def test_children_without_rows_are_in_no_class_and_are_said(lost: str) -> None:
         assert isinstance(answer, Branching)
         assert sum(len(f.rows) for f in answer.families) == len(children) - 12
         assert any("What 12 runs were for is unknown" in note for note in answer.notes)
+
+
+def test_a_damaged_design_is_unknown_for_its_runs_only(tmp_path: Path) -> None:
+    truths = branched(np.random.default_rng(4), 8, 2, {"all": 0.1}, census=16)
+    path = write(truths, tmp_path / "store", *related(truths, best=(0, 1)))
+    shards = sorted((path / "designs").glob("*.parquet"), key=lambda shard: shard.stat().st_mtime_ns)
+    best = shards[1]
+    best.write_bytes(best.read_bytes()[:-20])
+    with pytest.warns(DamagedShardWarning, match=best.name):
+        left = Observations.read(path)
+    study = ask("branching", left)
+    assert {kind for family in study.families for kind in family.rows["kind"]} == {"random"}
+    assert any("What 24 runs were for is unknown" in note for note in study.notes)
+    assert len(study.census) == 16
 
 
 def test_children_planned_without_a_design_are_counted_apart_with_the_words_that_declare_them() -> None:

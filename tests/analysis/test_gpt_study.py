@@ -19,7 +19,7 @@ from analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.store import Row
-from grok.store.designs import Design, Purpose
+from grok.store.designs import Purpose, Purposes
 from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
 from tests.analysis.simulate import MACHINE
@@ -90,7 +90,7 @@ def store_of(rows: list[Row], kind: str = "sweep", role: str = "member") -> Obse
     """Return the observations of these runs, all of one design."""
     shard = to_shard(rows)
     frames = [to_pandas(name, shard.table(name)) for name in ("runs", "curves", "steps")]
-    table = Design(kind, tuple((row.result.run_id, Purpose(role=role)) for row in rows)).table(())
+    table = Purposes(kind, [Purpose(role=role)] * len(rows)).named([row.result.run_id for row in rows]).table(())
     return Observations(*frames, path=Path("simulated"), designs=to_pandas("designs", table))
 
 
@@ -175,6 +175,7 @@ def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(
     assert {"published", "published_on_the_way", "branches"} <= {t.name for t in study.tables}
     assert "not a WikiText-103 result" in " ".join(study.notes)
     assert set(WIKITEXT_103["perplexity"]) == {37.5, 26.37, 23.24, 18.18, 22.6}
+    assert dict(zip(WIKITEXT_103["perplexity"], WIKITEXT_103["per"], strict=True))[22.6] == "BPE of 50,304"
     page = write_report(compile_report(found), tmp_path).read_text()
     assert "<b>light" not in page
     assert "&lt;b&gt;light" in page

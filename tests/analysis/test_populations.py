@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.observations import Observations
 from analysis.populations import FEWEST, STREAMS, Populations, populations
+from grok.store.designs import Purpose
 from grok.streams import derive_seed
-from tests.analysis.simulate import Truth, census, crossed, simulate
+from tests.analysis.questions import ask
+from tests.analysis.simulate import Planned, Truth, census, crossed, simulate, sweep
 
 
 def of(truths: Sequence[Truth]) -> Populations:
@@ -98,6 +101,73 @@ def test_repeats_coupled_runs_and_small_groups_stay_outside() -> None:
     found = of(truths)
     assert [len(p) for p in found.every] == [20]
     assert found.beside == 3
+
+
+def typed(truth: Truth, seed: int = 0, **changes: object) -> Truth:
+    """The streams of a random seed, typed one by one under another master seed."""
+    streams = {f"seeds.{stream}": derive_seed(truth.overrides["seed"], stream) for stream in STREAMS}
+    return Truth({**truth.overrides, "seed": seed, **streams, **changes}, truth.time, truth.fast)
+
+
+def test_streams_that_are_typed_again_with_more_steps_leave_their_seeds_in_the_census() -> None:
+    """The longest run of a trajectory stood for it, under the master seed of that run: 0 of 196 were super."""
+    seeds = [Truth({"seed": s, "eval.every": 500}, 2000.0 if s < 4 else 9000.0) for s in range(200)]
+    again = [typed(truth, 900 + n, **{"train.steps": 20_000}) for n, truth in enumerate(seeds[:4])]
+    store = simulate([*seeds, *again], sweep(again))
+    (p,) = populations(store).every
+    assert (len(p), p.rows["seed"].tolist()) == (200, list(range(200)))
+    assert set(p.rows["config.train.steps"]) == {3000}
+    shares = ask("census", store).shares
+    assert (shares["super"].n, shares["super"].value) == (200, 4 / 200)
+
+
+@pytest.mark.parametrize("first", ["census", "typed"])
+def test_a_run_that_two_plans_ask_for_has_the_seed_of_the_census(first: str) -> None:
+    """At equal length both plans ask for one run, and its row names the seed of that which trained it: 25 of 40."""
+    runs = [typed(Truth({"seed": s, "eval.every": 500}, 9000.0), 900 + s) for s in range(40)]
+    asked = [(run, Purpose(unit={"seed": s})) for s, run in enumerate(runs)]
+    plans = [Planned("sweep", asked), sweep(runs)]  # type: ignore[arg-type]
+    (p,) = populations(simulate(runs, *(plans if first == "census" else plans[::-1]))).every
+    assert (p.varies, p.seeds.tolist()) == (STREAMS, list(range(40)))
+
+
+@pytest.mark.parametrize("choice", ["given", "best"])
+def test_seeds_that_are_continued_for_their_results_do_not_move_the_median(choice: str) -> None:
+    """The 24 best of those that had not generalised went on, and stood for all others: a median of 4,809."""
+    times = np.exp(np.random.default_rng(8).normal(np.log(8843), 0.6, 200))
+    seeds = [Truth({"seed": s, "train.steps": 4000, "eval.every": 100}, float(t)) for s, t in enumerate(times)]
+    late = sorted((t for t in seeds if t.time > 4000), key=lambda t: t.time)
+    longer = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in late[:24]]
+    study = ask("survival", simulate([*seeds, *longer], sweep(longer, "extend", choice)))
+    assert not any("median step of generalisation" in finding.label for finding in study.findings)
+    assert study.end <= 4000 and set(study.population.rows["config.train.steps"]) == {4000}
+
+
+def test_going_on_with_every_seed_chooses_nothing() -> None:
+    times = np.exp(np.random.default_rng(8).normal(np.log(8843), 0.6, 200))
+    seeds = [Truth({"seed": s, "train.steps": 4000, "eval.every": 100}, float(t)) for s, t in enumerate(times)]
+    longer = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in seeds]
+    whole = ask("survival", simulate([*seeds, *longer], sweep(longer, "extend")))
+    (median,) = [f.estimate for f in whole.findings if f.label == "median step of generalisation"]
+    assert median.low <= 8843 <= median.high and median.high < 10_500
+    part = ask("survival", simulate([*seeds, *longer[:-1]], sweep(longer, "extend")))  # one is still trained
+    assert set(part.population.rows["config.train.steps"]) == {4000}
+    # one more plan trains half of them and as many new seeds: only the new ones are asked for without results
+    new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 100}, 9000.0) for s in range(200, 230)]
+    half = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in seeds[:100]]
+    mixed = ask("survival", simulate([*seeds, *half, *new], sweep([*half, *new])))
+    assert mixed.population.rows["config.train.steps"].value_counts().to_dict() == {4000: 200, 60_000: 30}
+
+
+def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> None:
+    seeds = census(20, np.random.default_rng(0))
+    whole = simulate(seeds)
+    lost = Observations(whole.all_runs, whole.curves, designs=whole.designs.iloc[6:])
+    (p,) = populations(lost).every
+    assert len(p) == 14
+    assert any("What 6 runs were for is unknown" in note for note in ask("census", lost).notes)
+    assert not populations(Observations(whole.all_runs, whole.curves)).every
+    assert not populations(simulate(seeds, sweep(seeds, choice="unstated"))).every
 
 
 def test_an_empty_store_has_no_population() -> None:

@@ -14,6 +14,7 @@ from scipy import stats
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.proportions import (
     RARE,
+    at_any_time,
     clopper_pearson,
     clustered_ratio,
     confirmed_ratio,
@@ -21,6 +22,7 @@ from analysis.statistics.proportions import (
     ratio,
     seeds_for_width,
     share,
+    unequal_rates,
     wilson,
 )
 from analysis.statistics.resampling import generator
@@ -192,3 +194,62 @@ def test_a_lucky_combination_is_not_confirmed_as_a_lucky_seed(interaction: str) 
 def test_nothing_to_share() -> None:
     with pytest.raises(NotEnoughData):
         share(0, 0)
+
+
+def test_ranks_tell_levels_apart_where_a_top_quarter_does_not() -> None:
+    """3 × 4 × 4 seeds, as committed: a quarter of the variance is that of the init seed."""
+    rng = generator("ranks")
+    split, init, order = (v.reshape(-1) for v in np.meshgrid(np.arange(3), np.arange(4), np.arange(4), indexing="ij"))
+    ranks = quarter = alarms = 0
+    for _ in range(60):
+        y = rng.normal(0, 0.5, 4)[init] + rng.normal(0, np.sqrt(0.75), 48)
+        ranks += heterogeneity(y, init, rng, 199, [4 * split + order]).p <= 0.05
+        quarter += heterogeneity(y < np.quantile(y, 0.25), init, rng, 199, [split, order]).p <= 0.05
+        alarms += heterogeneity(rng.normal(size=48), init, rng, 199, [4 * split + order]).p <= 0.05
+    assert ranks > 25 and quarter < 15 and alarms <= 9
+
+
+def test_looking_often_does_not_exclude_the_true_rate() -> None:
+    """A store of 2,000 seeds that is looked at every 50: one look's interval misses 10% in a quarter of stores."""
+    rng = generator("looks")
+    once = ever = 0
+    looks = np.arange(50, 2001, 50)
+    for _ in range(25):
+        hits = np.cumsum(rng.random(2000) < 0.1)[looks - 1]
+        once += any(not (e := share(int(k), int(n))).low <= 0.1 <= e.high for k, n in zip(hits, looks, strict=True))
+        ever += any(
+            not (e := at_any_time(int(k), int(n))).low <= 0.1 <= e.high for k, n in zip(hits, looks, strict=True)
+        )
+    assert once >= 3 and ever <= 3
+
+
+def test_the_confidence_sequence_inverts_its_martingale() -> None:
+    for hits, n in ((0, 50), (19, 1984), (50, 50), (3, 4)):
+        e = at_any_time(hits, n)
+        assert e.low <= hits / n <= e.high
+        assert e.low < share(hits, n).low or hits == 0
+        assert e.high > share(hits, n).high or hits == n
+        for end in {e.low, e.high} - {0.0, 1.0}:
+            ratio_at = stats.betabinom.pmf(hits, n, 0.5, 0.5) / stats.binom.pmf(hits, n, end)
+            assert ratio_at == pytest.approx(20, rel=1e-6)
+    assert at_any_time(0, 50).low == 0 and at_any_time(50, 50).high == 1
+    with pytest.raises(NotEnoughData):
+        at_any_time(0, 0)
+
+
+def test_groups_with_one_rate_and_with_two() -> None:
+    rng = generator("groups")
+    assert unequal_rates([0, 30], [500, 500], rng).p == pytest.approx(stats.fisher_exact([[0, 500], [30, 470]]).pvalue)
+    found = unequal_rates([5, 4, 6, 21], [500, 480, 520, 500], rng)
+    assert found.p <= 0.01 and found.p_of[3] == found.p and min(found.p_of[:3]) > 0.05
+    assert [e.n for e in found.shares] == [500, 480, 520, 500]
+    alarms = sum(
+        unequal_rates(rng.binomial(500, [0.02] * 5).tolist(), [500] * 5, rng, 199).p <= 0.05 for _ in range(200)
+    )
+    assert alarms <= 20  # 10 expected at most; three standard deviations
+    with pytest.raises(NotEnoughData):
+        unequal_rates([0, 0], [10, 10], rng)
+    with pytest.raises(NotEnoughData):
+        unequal_rates([1], [10], rng)
+    with pytest.raises(ValueError, match="expected 0 <= hits <= runs"):
+        unequal_rates([11, 0], [10, 10], rng)

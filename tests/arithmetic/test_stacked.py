@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,10 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grok.arithmetic.engine import never
+from grok.arithmetic.engine import never, train
+from grok.arithmetic.initial import initial_parameters
+from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.stacked.engine import Stack
+from grok.arithmetic.table import split
 from grok.config import ArithmeticConfig, identify
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult
@@ -125,6 +130,50 @@ def test_evaluation_cadence_moves_no_bit() -> None:
     runs = [run_stacked(tiny(seed=5, eval={"every": every}), lanes=3)[0] for every in (1, 5, 24)]
     assert len({run.weights_hash for run in runs}) == 1
     assert [curve(run)[24] for run in runs] == [curve(runs[0])[24]] * 3
+
+
+@pytest.mark.parametrize("lanes", [None, 2], ids=["looped", "stacked"])
+def test_dense_evaluations_at_the_start_move_no_bit(lanes: int | None) -> None:
+    """Step 0 is the initial weights: no mini-batch, no update. Steps beyond the end wait for a longer run."""
+
+    def run(*configs: ArithmeticConfig) -> list[RunResult]:
+        return results(*configs) if lanes is None else run_stacked(*configs, lanes=lanes)
+
+    every = {"every": 8, "steps": [5, 0, 1, 30, 1]}
+    plain, dense, beside = run(tiny(eval={"every": 8}), tiny(eval=every), tiny(seed=2, eval={"every": 8, "steps": [0]}))
+    assert dense.weights_hash == plain.weights_hash
+    assert list(curve(plain)) == [8, 16, 24] and list(curve(dense)) == [0, 1, 5, 8, 16, 24]
+    assert {step: curve(dense)[step] for step in curve(plain)} == curve(plain)
+    start, first = dense.curve[:2]
+    initial = initial_parameters(tiny())
+    norm = torch.cat([p.flatten() for p in initial.values()]).double().norm().item()
+    assert start.weight_norm_all == pytest.approx(norm, rel=1e-12)
+    assert math.isfinite(start.val_loss) and math.isnan(start.train_loss) and math.isnan(start.lr)
+    assert first.lr > 0 and beside.curve[0].val_loss != start.val_loss
+    val_loss, val_acc = OneLaneProgram(tiny()).evaluate(initial, split(tiny().task, tiny().stream_seeds().split)[1])
+    assert (start.val_loss, start.val_acc) == (pytest.approx(val_loss, rel=1e-6), val_acc)
+
+
+def test_a_run_with_dense_evaluations_is_extended_and_resumed() -> None:
+    over: dict[str, Any] = {"eval": {"every": 8, "steps": [0, 3, 26]}, "checkpoint": {"keep": True, "every": 2}}
+    short, whole = tiny(**over), tiny(**over, train={"steps": 30})
+    for run in (train, partial(train_stacked, lanes=2, stop=never, device="cpu")):
+        saved = [e for e in run(jobs(short)) if isinstance(e, Checkpoint)]
+        (expected,) = [e for e in run(jobs(whole)) if isinstance(e, RunResult)]
+        assert list(curve(expected)) == [0, 3, 8, 16, 24, 26, 30]
+        for checkpoint in (saved[0], saved[-1]):
+            resumed = run([Job(run_id="run0", config=whole, resume=checkpoint)])
+            (found,) = [e for e in resumed if isinstance(e, RunResult)]
+            assert repr(found.curve) == repr(expected.curve) and found.weights_hash == expected.weights_hash
+
+
+def test_dense_evaluations_are_a_schedule_in_the_names_of_a_run() -> None:
+    plain, dense = identify(tiny()), identify(tiny(eval={"steps": [3, 0]}))
+    assert dense.run_id != plain.run_id and dense.trajectory_id == plain.trajectory_id
+    assert dense.config_id == plain.config_id and dense == identify(tiny(eval={"steps": [0, 3, 3]}))
+    assert identify(tiny(eval={"steps": []})) == plain
+    with pytest.raises(ConfigError, match=r"eval\.steps=\[-1\]: expected a list of steps, each at least 0"):
+        tiny(eval={"steps": [-1]})
 
 
 def test_refilling_moves_no_bit_and_no_buffer() -> None:

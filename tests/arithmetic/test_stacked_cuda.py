@@ -137,3 +137,23 @@ def test_a_capture_replays_on_what_lies_in_the_buffers_now() -> None:
     x.copy_(torch.tensor([1.0, 2.0, 3.0]))
     captured()
     assert y.tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("path", ["eager", "compiled"])
+def test_a_switch_inside_an_epoch_is_the_same_captured_or_not_alone_or_resumed(path: str) -> None:
+    """Step 7 is the first of an epoch's three updates; the lanes beside it switch at other steps."""
+    configs = [
+        tiny(**PATHS[path], seed=s, eval={"every": 4, "steps": [0]}, checkpoint={"keep_steps": [7]},
+             switch={"step": 7 - s, "order": 99, "ulps": s})
+        for s in range(3)
+    ]  # fmt: skip
+    together = on_gpu(*configs)
+    for found, config in zip(together, configs, strict=True):
+        assert same_bits(found, on_gpu(config, graphs=path == "compiled")[0])
+    saved = {e.step: e for e in train_stacked(jobs(configs[0]), lanes=8, stop=never) if isinstance(e, Checkpoint)}
+    resumed = train_stacked([Job(run_id="run0", config=configs[0], resume=saved[7])], lanes=8, stop=never)
+    (found,) = [e for e in resumed if isinstance(e, RunResult)]
+    assert found.weights_hash == together[0].weights_hash
+    trunk = on_gpu(tiny(**PATHS[path], seed=0, eval={"every": 4, "steps": [0]}))[0]
+    before = [point.step for point, own in zip(trunk.curve, found.curve, strict=True) if repr(point) == repr(own)]
+    assert before == [0, 4]

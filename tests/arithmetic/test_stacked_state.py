@@ -31,7 +31,7 @@ def test_the_device_finds_the_batches_of_the_order(seeds: dict[str, int]) -> Non
     state.train_set.copy_(torch.randint(FIRST_NUMBER, FIRST_NUMBER + 11, state.train_set.shape, generator=generator))
     for k in range(1, 10):  # three epochs of 25, 25 and 10 examples
         if (k - 1) % run.order.batches_per_epoch == 0:
-            state.shuffle([(1, run.order.stream((k - 1) // run.order.batches_per_epoch))])
+            state.shuffle([(1, run.order.stream(*run.order.place(k)))])
         index, size = run.order.padded_batch(k)
         batch = step.batch()
         expected = state.train_set[:, 1, torch.from_numpy(index)]

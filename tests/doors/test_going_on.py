@@ -218,7 +218,7 @@ def test_kept_weights_are_no_checkpoint_to_go_on_from(door: Door) -> None:
 
 def test_a_checkpoint_that_went_after_the_plan_is_not_called_damaged(tmp_path: Path) -> None:
     identity = SimpleNamespace(trajectory_id=None)
-    longer: Any = SimpleNamespace(run_id="longer", config=None, identity=identity, extends="shorter")
+    longer: Any = SimpleNamespace(run_id="longer", config=None, identity=identity, extends="shorter", extends_at=None)
     notes: list[str] = []
     assert checkpoint_to_resume(longer, str(tmp_path), notes) is None
     assert notes == []

@@ -133,6 +133,18 @@ def refused(ended: Ended, *, says: list[str], folder: Path, before: frozenset[st
     assert {entry.name for entry in folder.iterdir()} == before, "something was written"
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("seed=0-15", "seed=range(0,16)"), ("seed=3..5", "seed=range(3,6)"), ("seeds=range(0,4)", "seed=range(0,4)"),
+        ("store=foo", "store.path=foo"), ("--experiment quickstart", "NAME=VALUE"), ("epochs=3", "train.steps"),
+        ("optim.learning_rate=1", "optim.lr"), ("seed=1,2", "grok sweep"),
+    ],
+)  # fmt: skip
+def test_what_other_programs_call_it_is_understood(door: Door, tmp_path: Path, word: str, meant: str) -> None:
+    refused(door(*word.split()), says=[meant], folder=tmp_path)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_refused_in_one_line(door: Door, tmp_path: Path, case: str) -> None:
     words, says = CASES[case]

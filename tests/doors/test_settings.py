@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from grok.cli.compose import conf_source
-from grok.config import ArithmeticConfig, flatten, load_config
+from grok.config import ArithmeticConfig, flatten, load_config, load_configs
+from grok.errors import ConfigError
 from grok.execute.planned import data_hash
 from grok.store import open_store
 from tests.doors.conftest import Door
@@ -83,3 +85,14 @@ def test_an_experiment_runs(door: Door, tmp_path: Path, name: str) -> None:
 
 def test_arithmetic_runs_read_no_data() -> None:
     assert data_hash(ArithmeticConfig()) is None
+
+
+def test_jobs_that_share_groups_of_settings_are_checked_as_each_alone() -> None:
+    shared = {"lr": 0.5}
+    jobs: list[dict[str, Any]] = [{"seed": seed, "optim": shared, "train": {"steps": 3 + seed}} for seed in range(3)]
+    jobs.append({"mode": "arithmetic", "seed": 9, "optim": dict(shared), "log": {}})
+    configs = load_configs(jobs)
+    assert configs == [load_config(job) for job in jobs]
+    assert configs[0].optim is configs[1].optim is not configs[3].optim  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"optim\.lr"):
+        load_configs([*jobs, {"optim": {"lr": -1}}])

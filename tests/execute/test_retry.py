@@ -187,7 +187,7 @@ class Leased(LossyExecutor):
         self._flying.remove(group)
         ids = [run.run_id for run in group.runs]
         if len(self.started) == 1:
-            return GroupReport(held=ids)
+            return GroupReport(held=dict.fromkeys(ids, "process 7 on far"))
         return GroupReport(stored=dict.fromkeys(ids, "completed"))
 
 
@@ -200,7 +200,7 @@ def test_runs_of_another_sweep_are_waited_for_and_it_is_said_at_once(
     totals = runner.run(lane_groups(RUNS[:3], workers=1))
     assert totals.elsewhere == {run.run_id for run in RUNS[:3]}
     assert len(said) == 1 and said[0][0] == 1, "said once, before the runs are asked for again"
-    assert "being trained by another sweep in this store, waiting for them" in said[0][1]
+    assert "being trained by another sweep in this store (process 7 on far), waiting for them" in said[0][1]
 
 
 class OnOtherNodes(LossyExecutor):
@@ -217,7 +217,7 @@ class OnOtherNodes(LossyExecutor):
             assert len(held) == len(group.runs)
             self.claimed_in_vain += 1
             self._flying.remove(group)
-            return GroupReport(held=held)
+            return GroupReport(held=dict.fromkeys(held, "process 7 on far"))
         try:
             return super().result(ticket)
         except WorkerDied:

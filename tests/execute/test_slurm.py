@@ -121,6 +121,20 @@ def test_slurm_writes_the_same_store(
     assert not (tmp_path / "S" / "live").exists()
 
 
+def test_code_of_ones_own_goes_along_with_its_jobs(tmp_path: Path) -> None:
+    """As docs/running.md shows it: the file is on the machine of the command only."""
+    found = []
+    for executor in ("inline", "slurm"):
+        folder = tmp_path / executor
+        folder.mkdir()
+        (folder / "own.py").write_text("def size(moment):\n    return float(len(moment.parameters))\n")
+        words = ["-m", "seed=0,1", *TINY, "eval.metric_plugins.size._target_=own.size", "store.path=S"]
+        ended = command(*words, f"executor={executor}", "workers=2", folder=folder)
+        assert ended.status == 0 and "Your code: eval.metric_plugins.size=own.size" in ended.out, ended
+        found.append(content(folder / "S"))
+    assert found[0] == found[1]
+
+
 def test_a_killed_job_is_tried_again(
     sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
 ) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import pytest
+import torch
+from torch import Tensor
 
 from grok.checkpoint import save_checkpoint
 from grok.config import load_config
 from grok.execute.resume import StoredCheckpoints
+from grok.gpt.training import engine
 from grok.gpt.training.engine import train
+from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, Job, RunResult
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import RUN, result_of, run
+from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
 from tests.gpt.faults import AT, FAULTS, SMALL, caught, injected, settings_of, table
 
 PAGE = Path(__file__).parents[2] / "results" / "faults" / "language_models.md"
@@ -82,6 +87,9 @@ def test_a_resumed_run_rolls_back(corpus: Corpus) -> None:
         abandoned, end = (
             e for e in run(load_config(settings), replace(checkpoint, run_id="a" * 20)) if isinstance(e, RunResult)
         )
+        *_, killed = run(load_config(settings), replace(checkpoint, run_id="a" * 20), stop_at=AT + 5)
+        assert isinstance(killed, Checkpoint)
+        assert differences(end, result_of(run(load_config(settings), killed))) == []
     assert (abandoned.status, abandoned.branch_step, end.status) == ("rolled_back", AT - 3, "completed")
     assert end.steps == SMALL["train"]["steps"] and (end.parent_run_id, end.branch_step) == ("a" * 20, AT - 3)
 
@@ -98,3 +106,113 @@ def test_the_page_lists_every_fault() -> None:
     """``python -m tests.gpt.faults`` prints the table."""
     assert table() in PAGE.read_text(encoding="utf-8")
     assert len(FAULTS) >= 12
+
+
+class Beset(Trainer):
+    """A trainer that meets each fault of ``AWAIT`` once, whatever is resumed or rolled back."""
+
+    met: ClassVar[set[int]] = set()
+
+    def kind(self, k: int) -> str | None:
+        return AWAIT.get(k) if k not in self.met else None
+
+    def batch(self, k: int) -> tuple[Tensor, Tensor]:
+        x, y = super().batch(k)
+        if self.kind(k) != "garbage":
+            return x, y
+        self.met.add(k)
+        return torch.zeros_like(x), torch.full_like(y, self.model.vocab_size - 1)
+
+    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
+        loss = super().gradients(k, x, y)
+        if self.kind(k) == "explosion":
+            self.met.add(k)
+            torch._foreach_mul_([p.grad for p in self.parameters], 1000.0)
+        if self.kind(k) == "nan":
+            self.met.add(k)
+            loss = loss * torch.nan
+        return loss
+
+    @torch.no_grad()
+    def apply(self, norm: Tensor, rate: float) -> None:
+        k = self.counters.step
+        kind = self.kind(k)
+        super().apply(norm, rate * (300 if kind == "rate" else 1))
+        if kind == "flip":
+            weight = dict(self.model.named_parameters())["token_embedding.weight"]
+            weight.view(torch.int32)[-1, 0] ^= 1 << 30  # 2**128 times as large
+        if kind in ("rate", "flip"):
+            self.met.add(k)
+
+
+AWAIT: Final = {150 + 243 * n: ("garbage", "explosion", "nan", "rate", "flip")[n % 5] for n in range(20)}
+"""Twenty faults in 5,000 steps, far enough apart to be incidents of their own."""
+
+
+def noisy(data: str, **changes: Any) -> dict[str, Any]:
+    """Return the settings of a small run with the checks of every run, all of which are acted on."""
+    settings: dict[str, Any] = {
+        "mode": "gpt", "experiment": "gpt/noisy", "data": {"path": data}, "numerics": {"compile": False},
+        "model": {"layers": 1, "d_model": 16, "heads": 2, "context": 16}, "log": {"quiet": True},
+        "optim": {"lr": 1e-2, "schedule": "constant", "warmup_steps": 20},
+        "train": {"steps": 5000, "batch_size": 2, "threads": 1},
+        "eval": {"every": 5000, "windows": 4, "sample_tokens": 0},
+        "stability": {"policy": "new_data_seed", "signals": "all"},
+    }  # fmt: skip
+    for name, value in changes.items():
+        group, key = name.split("__")
+        settings[group] = {**settings.get(group, {}), key: value}
+    return settings
+
+
+@pytest.mark.slow
+def test_resumed_runs_survive_twenty_faults(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It diverges at the first one, because its policy is to stop; from there on nobody touches it, but three kills."""
+    monkeypatch.setattr(engine, "Trainer", Beset)
+    monkeypatch.setattr(Beset, "met", set())
+    stops = load_config(noisy(str(corpus.path), stability__policy="stop"))
+    checkpoint = run(stops, stop_at=140)[-1]
+    assert isinstance(checkpoint, Checkpoint)
+    assert result_of(run(stops, checkpoint)).status == "diverged"
+    resume = {"run": "a" * 20, "step": 140, "changes": ["stability.policy"]}
+    config = load_config({**noisy(str(corpus.path)), "resume": resume})
+    Beset.met.clear()
+    results, checkpoint = [], replace(checkpoint, run_id="a" * 20)
+    for stop_at in (1000, 2345, 3600, None):
+        *events, last = run(config, checkpoint, stop_at)
+        results += [e for e in events if isinstance(e, RunResult)]
+        if isinstance(last, Checkpoint):
+            checkpoint = last
+    assert isinstance(last, RunResult) and (last.status, last.steps) == ("completed", 5000)
+    caught_at = [r.step_log[-1].step for r in results[:-1]]
+    assert all(0 <= caught - k <= 2 for caught, k in zip(caught_at, AWAIT, strict=True)), caught_at
+    assert len({r.run_id for r in results}) == len(results)
+    assert last.curve[-1].val_loss < 1.3, "it learns on"
+
+
+HEALTHY: Final = [
+    {"optim__lr": lr, "train__batch_size": size, "optim__betas": [0.9, beta2], **more}
+    for lr in (3e-3, 1e-2, 3e-2)
+    for size in (1, 2, 8)
+    for beta2 in (0.95, 0.999)
+    for more in (
+        {},
+        {"optim__clip": 0.0, "optim__warmup_steps": 0},
+        {"model__dropout": 0.2, "data__sampling": "random", "model__tied": False},
+    )
+][:50]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["long", "short"])
+def test_healthy_runs_give_no_alarm(corpus: Corpus, tmp_path: Path, text: str) -> None:
+    """Fifty of each, with heavy-tailed gradients; an epoch of the short text has some twenty sequences."""
+    data = corpus if text == "long" else prepare_text(tmp_path, text_of(90))
+    alarms = {}
+    for seed, changes in enumerate(HEALTHY):
+        config = load_config({**noisy(str(data.path), train__steps=500, **changes), "seed": seed})
+        made = result_of(run(config))
+        events = [(p.step, p.event) for p in made.step_log if p.event]
+        if events or made.status != "completed":
+            alarms[repr(changes)] = made.status, events
+    assert len(HEALTHY) == 50 and alarms == {}

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from grok import hf
 from grok.checkpoint import checkpoint_steps, load_checkpoint, save_checkpoint
 from grok.cli.presets import gpt_settings
 from grok.config import load_config
@@ -277,6 +280,19 @@ def test_a_checkpoint_in_shares_is_read_by_one_process(build: Build, results: di
     }
     went_on = described(result_of(run(build(**BOTH), checkpoint)))
     assert to_rounding(described(result_of(run(build(**BOTH)))), went_on)
+
+
+def test_torch_opens_a_checkpoint_in_shares(results: dict[str, Any], tmp_path: Path) -> None:
+    """By ``dcp_to_torch_save``, with every weight and moment."""
+    folder = results["folder"] / "fsdp"
+    assert hf.main(["export", str(folder), "--for", "torch", "--out", str(tmp_path / "dcp")]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that only one process reads
+        dcp_to_torch_save(tmp_path / "dcp", tmp_path / "one.pt")
+    opened = torch.load(tmp_path / "one.pt", weights_only=True)
+    now, _ = from_checkpoint(load_checkpoint(folder))
+    assert opened.keys() == now.tensors.keys() and any(name.startswith("optim.exp_avg.") for name in opened)
+    assert all(torch.equal(opened[name], tensor) for name, tensor in now.tensors.items())
 
 
 def test_checkpoints_in_shares_have_their_common_states_once(build: Build, results: dict[str, Any]) -> None:

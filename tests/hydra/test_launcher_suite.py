@@ -57,7 +57,13 @@ def test_a_foreign_sweep_by_both_plugins(hydra_sweep_runner: Any, tmpdir: Any) -
         task_function=lambda config: config.foo * config.bar,
         config_path="configs",
         config_name="compose.yaml",
-        overrides=["hydra/launcher=grok_lanes", "hydra/sweeper=grok_lanes", "group1=file1,file2", "bar=range(1,4)"],
+        overrides=[
+            "hydra/launcher=grok_lanes",
+            "hydra/sweeper=grok_lanes",
+            "group1=file1,file2",
+            "bar=range(1,4)",
+            *CHDIR,
+        ],
         temp_dir=tmpdir,
     )
     with sweep:

@@ -15,7 +15,7 @@ from analysis.observations import Observations
 from grok import show
 from grok.config import identify
 from grok.config.arithmetic import METRICS
-from grok.execute.own_code import own_code_lines
+from grok.execute.announce import own_code_lines
 from grok.execute.plan import make_plan
 from grok.execute.planned import name_runs
 from grok.plugins import Code, activate

@@ -16,7 +16,6 @@ from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.model import MLP, Transformer
 from grok.arithmetic.own_model import tokens_of
 from grok.arithmetic.own_program import OwnLaneProgram
-from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.table import shapes_of, split
 from grok.config import ArithmeticConfig
 from grok.errors import GrokError
@@ -72,7 +71,7 @@ def test_its_losses_and_gradients_are_those_of_a_plain_module(
     model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = own(model=model, precision="float64")
-    lane = seat(ArithmeticRun(Job(run_id="run0", config=config)), {})
+    lane = seat(Job(run_id="run0", config=config), {})
     assert isinstance(lane.program, OwnLaneProgram)
     batch = lane.batch(1)
     loss, accuracy, gradients = lane.program.gradients(lane.parameters, batch, no_noise)

@@ -114,7 +114,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_bits(case: str) -> No
 
 
 def test_dropout_is_drawn_anew_at_each_step() -> None:
-    lane = seat(ArithmeticRun(Job(run_id="run0", config=own(**CASES["module on equations, dropout"]))), {})
+    lane = seat(Job(run_id="run0", config=own(**CASES["module on equations, dropout"])), {})
     assert len({lane.batch(step).seed for step in (1, 2, 3)}) == 3
 
 
@@ -220,13 +220,22 @@ def test_code_that_does_not_fit_is_refused_before_anything_is_trained(settings: 
         refuse_unusable_code([own(**settings)])
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("return {}['a']", "task.plugin=odd.task fails at odd.py:2 (KeyError: 'a')"),
+     ("raise ValueError('n is odd')", "odd.task refuses its arguments at odd.py:2: n is odd")],
+)  # fmt: skip
+def test_a_task_that_raises_is_named_with_its_line(body: str, said: str, write: Write) -> None:
+    write(odd=f"def task():\n    {body}")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        results(own(task={"plugin": {"_target_": "odd.task"}}))
+
+
 def test_a_buffer_of_a_fixed_seed_is_accepted() -> None:
     lane = seat(
-        ArithmeticRun(
-            Job(
-                run_id="run0",
-                config=own(**PLAIN | {"model": {"plugin": {"_target_": "mine.RandomBuffer", "fixed": True}}}),
-            )
+        Job(
+            run_id="run0",
+            config=own(**PLAIN | {"model": {"plugin": {"_target_": "mine.RandomBuffer", "fixed": True}}}),
         ),
         {},
     )

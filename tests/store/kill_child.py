@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from unittest.mock import patch
 
 from grok.store import StoreWriter
-from grok.store import compact as compact_module
 from grok.store import writer as writer_module
 from grok.store.compact import compact
 from grok.store.merge import merge
@@ -41,8 +41,7 @@ def commit(path: str) -> None:
 
 def plan_again(path: str) -> None:
     """The small shards of designs are merged meanwhile."""
-    compact_module.SMALL = writer_module.SMALL = 4  # type: ignore[misc]
-    with StoreWriter(path) as writer:
+    with patch.object(writer_module, "SMALL", 4), StoreWriter(path) as writer:
         plan(writer, range(5))
 
 

@@ -16,7 +16,6 @@ import pytest
 from grok.cli.store import main
 from grok.errors import StoreError
 from grok.store import DamagedShardWarning, Purpose, Purposes, StoreWriter, open_store
-from grok.store import compact as compact_module
 from grok.store import writer as writer_module
 from grok.store.contract import assert_contract, contents, read_raw
 from grok.store.designs import Design, decoded
@@ -96,8 +95,7 @@ class TestPlanning:
         assert open_store(tmp_path / "S").designs().equals(first)
 
     def test_many_plans_become_one_shard(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (compact_module, writer_module):
-            monkeypatch.setattr(module, "SMALL", 8)
+        monkeypatch.setattr(writer_module, "SMALL", 8)
         with StoreWriter(tmp_path / "S") as writer:
             for n in range(20):
                 writer.record_design(one(unit={"trial": n}))
@@ -211,7 +209,18 @@ ODD: Mapping[str, Any] = {
     "choice_detail": "[" * 90_000, "redrawn": '{"a": 1}', "parent_run_id": "../../outside", "line": "a\nb",
     "donor_run_id": "x" * 300, "from_step": -3, "retired": "x" * 100_001, "planned_at": 2**62,
 }  # fmt: skip
-ODD_UNITS = ("", "null", "7", "[]", "{", '{"a": NaN}', '{"a":' * 2000, "1" * 5000, '{"a": ' + "9" * 40 + "}")
+ODD_UNITS = (
+    "",
+    "null",
+    "7",
+    "[]",
+    "{",
+    '{"a": NaN}',
+    '{"a":' * 2000,
+    "1" * 5000,
+    '{"a": ' + "9" * 40 + "}",
+    r'{"a": "\ud800"}',
+)
 
 
 @pytest.mark.parametrize(("column", "value"), [*ODD.items(), *(("unit", text) for text in ODD_UNITS)])
@@ -267,6 +276,15 @@ class TestMerge:
         merge(a, [b])
         assert open_store(a).designs()["retired"].tolist() == ["elsewhere"]
         assert_contract(a)
+
+    @pytest.mark.filterwarnings("ignore::grok.store.DamagedShardWarning")
+    def test_a_foreign_file_beside_the_rows_is_left_out(self, stores: list[Path]) -> None:
+        """Then shards are read one by one."""
+        put(stores[0], one("own"))
+        put(stores[1], one())
+        shutil.copy(min((stores[1] / "runs").iterdir()), stores[1] / "designs" / "runs.parquet")
+        assert merge(stores[0], [stores[1]]).designs == 1
+        assert len(open_store(stores[0]).designs()) == 2
 
     @pytest.mark.parametrize("into", [False, True])
     def test_other_facts_of_one_key_are_a_conflict(

@@ -1,6 +1,8 @@
 """Two sweeps in one store: who trains what, and what becomes of a dead sweep's claims."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +92,34 @@ def test_a_sweep_on_another_machine_is_judged_by_its_heartbeat_alone(tmp_path: P
     now[0] += 2
     assert granted()
     assert not (layout.leases / "far.json").exists()
+
+
+def test_a_stopped_sweep_on_this_machine_is_named_and_taken_over(tmp_path: Path) -> None:
+    """It waits for a debugger, a Ctrl-Z or a hung disk: its process is alive, and nobody knows for how long."""
+    path = tmp_path / "S"
+    now = [1000.0]
+    StoreWriter(path).close()
+    leases = Leases(Layout(path), stale_after=60, clock=lambda: now[0])
+    with claimant(path, "a") as other:
+        other.send_signal(signal.SIGSTOP)
+        os.waitpid(other.pid, os.WUNTRACED)
+        named = f"process {other.pid} on {Owner.this_process().host}, which is stopped"
+        with leases.locked():
+            assert leases.claim(["a"]).held == {"a": named}
+            now[0] += 59
+            assert leases.claim(["a"]).held
+            now[0] += 2
+            assert leases.claim(["a"]).granted == ["a"]
+        other.kill()
+
+
+def test_a_copy_of_a_store_in_use_waits_for_nobody(tmp_path: Path) -> None:
+    with claimant(tmp_path / "S", "a"):
+        shutil.copytree(tmp_path / "S", tmp_path / "copy")
+        (tmp_path / "again").symlink_to(tmp_path / "S")
+        with StoreWriter(tmp_path / "copy") as copied, StoreWriter(tmp_path / "again") as same:
+            assert copied.claim(["a"]).granted == ["a"]
+            assert same.claim(["a"]).held
 
 
 def test_a_heartbeat_says_when_the_leases_were_taken_over(tmp_path: Path) -> None:

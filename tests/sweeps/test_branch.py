@@ -11,7 +11,7 @@ from grok.cli.compose import compose
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS
-from sweeps.branch import candidates
+from sweeps.branch import candidates, drawn_parents, redrawn_seeds
 from sweeps.branch import main as branch
 from sweeps.settings import arithmetic
 
@@ -97,3 +97,8 @@ def test_bad_input_is_refused_in_one_line(
     assert branch(["--store", str(store), "--at", "3", *words, *TINY]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and said in error
+
+
+def test_the_draws_of_branches_are_those_of_every_stored_branch() -> None:
+    assert redrawn_seeds("0123456789abcdef0123", "split+init", 1) == {"split": 1682535175, "init": 260601372}
+    assert drawn_parents(0, 29, 3) == [24, 20, 18]

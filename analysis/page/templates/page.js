@@ -98,7 +98,7 @@ function rows() {
   });
   document.addEventListener("click", event => {
     const run = runOf(event);
-    if (run !== NOBODY && !event.target.closest("button, a, code")) selection.select(run, "row");
+    if (run !== NOBODY && !event.target.closest("button, a")) selection.select(run, "row");
   });
   document.addEventListener("keydown", event => {
     if (event.key === "Escape" && selection.selected !== NOBODY) selection.select(selection.selected);

@@ -13,7 +13,7 @@ const signed = (a, b, way) => (a === null || a === "" || b === null || b === "")
 // columns, given by the beginning of their names. ``value(column, row)`` returns a cell; ``holding(word)`` returns
 // the test whether a row contains a word.
 function filterOf(text, names, value, holding) {
-  const tests = [];
+  const tests = [], unknown = [];
   for (const word of text.trim().split(/\s+/).filter(Boolean)) {
     const bound = word.match(/^([^<>=]+)(<=|>=|=|<|>)(.+)$/);
     const plain = name => name.toLowerCase().replaceAll(" ", "_");
@@ -27,10 +27,13 @@ function filterOf(text, names, value, holding) {
         return Number.isFinite(wanted) && typeof cell === "number" ? test(cell, wanted) : bound[2] === "=" && String(cell).toLowerCase() === bound[3].toLowerCase();
       });
     } else {
+      if (bound) unknown.push(bound[1]);
       tests.push(holding(word.toLowerCase()));
     }
   }
-  return row => tests.every(test => test(row));
+  const keep = row => tests.every(test => test(row));
+  keep.note = unknown.length ? `; no column ${unknown.join(", ")}` : "";
+  return keep;
 }
 
 function copyButton(text, words = "copy") {
@@ -91,7 +94,7 @@ function shortTable(table) {
       row.hidden = !keep(i);
       left += !row.hidden;
     });
-    count.textContent = `${left} of ${rows.length} rows`;
+    count.textContent = `${left} of ${rows.length} rows${keep.note}`;
   });
 }
 
@@ -199,7 +202,7 @@ class LongTable {
     const [column, way] = this.sorted;
     if (column >= 0) chosen.sort((a, b) => signed(this.value(column, a), this.value(column, b), way) || a - b);
     this.order = chosen;
-    this.count.textContent = `${number(chosen.length)} of ${number(this.data.rows)} rows`;
+    this.count.textContent = `${number(chosen.length)} of ${number(this.data.rows)} rows${keep.note}`;
     this.view.scrollTop = 0;
     this.view.style.height = `${Math.min(14, Math.max(2, chosen.length)) * ROW + 48}px`;
     this.draw();

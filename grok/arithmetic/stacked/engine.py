@@ -14,14 +14,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, starmap
 
-import numpy as np
 import torch
 
 from grok.arithmetic.initial import Parameters, initial_parameters
-from grok.arithmetic.interventions import NormClamp
+from grok.arithmetic.interventions import NormClamp, move_weights
 from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.program import dtype_of, program_key
-from grok.arithmetic.run import ArithmeticRun
+from grok.arithmetic.run import ArithmeticRun, at_own_numerics
 from grok.arithmetic.stacked.captured import Captured
 from grok.arithmetic.stacked.interventions import variant
 from grok.arithmetic.stacked.state import LaneState
@@ -128,9 +127,8 @@ class Stack:
                 f"{self.width} stacked lanes could not be set up on {device} ({reason}): lanes=N takes fewer, "
                 "numerics.graphs=false captures no CUDA graph, device=cpu trains on the processor"
             ) from error
-        self._batches = -(-config.task.train_examples() // config.train.batch_size)
-        self._epoch = np.full(self.width, -1)
-        """For each lane the epoch whose order is on the device."""
+        self._order: list[tuple[int, int] | None] = [None] * self.width
+        """For each lane (order seed, epoch) of the order that is on the device."""
 
     def _set_up(self) -> None:
         """Compile and capture. No lane is alive yet, so the warm-up changes no result."""
@@ -178,7 +176,8 @@ class Stack:
         while True:
             for lane in range(self.width):
                 while self.seats[lane] is None and (self.ready or self.waiting):
-                    yield from self._seat(lane, self.ready.popleft() if self.ready else Seat(self.waiting.popleft()))
+                    yield from self._seat(lane, self.ready.popleft() if self.ready else self._next())
+            yield from self._start()
             if self._seated():
                 began = time.monotonic()
                 self._queue()
@@ -189,6 +188,10 @@ class Stack:
                 yield from news
                 yield from self._checkpoints(self._seated())
                 return
+
+    def _next(self) -> Seat:
+        """Return a seat for the next waiting run."""
+        return Seat(at_own_numerics(self.waiting.popleft(), self.tag()))
 
     def _seated(self) -> list[tuple[int, Seat]]:
         return [(lane, seat) for lane, seat in enumerate(self.seats) if seat is not None]
@@ -207,21 +210,37 @@ class Stack:
             return
         self.state.instruct(lane, run.config.optim, dropout_seed=run.streams.dropout, norm=seat.norm)
         self.state.show(lane, seat.train_set, seat.val_set)
-        self._epoch[lane] = -1
+        self._order[lane] = None
         self.seats[lane] = seat
 
+    def _start(self) -> Iterator[Progress]:
+        """Evaluate the initial weights of lanes whose schedule has step 0."""
+        due = {lane: seat.run for lane, seat in self._seated() if seat.run.start_due()}
+        if due:
+            evaluated, squares = self._evaluate(list(due)), self.state.squared_norms()
+            for lane, run in due.items():
+                nothing = (math.nan, math.nan)
+                yield observe(run, nothing, evaluated[lane], {n: x[lane] for n, x in squares.items()})
+
     def _shuffle(self, further: int = 0) -> None:
-        """Queue the data order of every lane that begins an epoch in ``further`` steps."""
-        seated = self._seated()
-        epochs = (np.array([seat.run.step for _, seat in seated]) + further) // self._batches
-        lanes = np.array([lane for lane, _ in seated])
-        begun = np.flatnonzero(epochs != self._epoch[lanes])
-        self._epoch[lanes] = epochs
-        self.state.shuffle([(seated[i][0], seated[i][1].run.order.stream(int(epochs[i]))) for i in begun])
+        """Queue the data order of every lane that begins an epoch, or another order, in ``further`` steps."""
+        begun = []
+        for lane, seat in self._seated():
+            place = seat.run.order.place(seat.run.step + further + 1)
+            if place != self._order[lane]:
+                self._order[lane] = place
+                begun.append((lane, seat.run.order.stream(*place)))
+        self.state.shuffle(begun)
 
     def _queue(self) -> None:
         """Queue steps up to the next one at which anything is due in any lane."""
         steps = min(LOOK_EVERY, *[seat.run.next_due() - seat.run.step for _, seat in self._seated()])
+        for lane, seat in self._seated():
+            if seat.run.move_due():
+                held = self.state.lanes([lane], ("parameters",))[0]
+                weights = {name.partition(".")[2]: tensor for name, tensor in held.items()}
+                move_weights(weights, seat.run.config)
+                self.state.put(lane, weights)
         with product_precision(self.config.precision):
             for further in range(steps):
                 self._shuffle(further)
@@ -234,7 +253,7 @@ class Stack:
         done = torch.cuda.Event()
         done.record()
         while self.waiting and len(self.ready) < self.width and not done.query():
-            self.ready.append(Seat(self.waiting.popleft()))
+            self.ready.append(self._next())
 
     def _look(self, began: float) -> Iterator[Event]:
         """Wait for the steps queued since ``began``; evaluate, decide, and free the lanes of ended runs.
@@ -328,7 +347,7 @@ def observe(
         val_acc=val[1],
         weight_norm=weight_norm,
         weight_norm_all=weight_norm_all,
-        lr=learning_rate(run.config.optim, run.step),
+        lr=learning_rate(run.config.optim, run.step) if run.step else math.nan,
         block_norms=block_norms,
     )
     return run.observe(point)

@@ -84,10 +84,16 @@ class LaneState:
         return self.settings[len(self.SCALARS) :]
 
     @torch.no_grad()
-    def seat(self, lane: int, parameters: Parameters, moments: dict[str, Parameters], step: int) -> None:
-        """Write a run's weights and moments at ``step`` into a lane; without moments they are zero."""
+    def put(self, lane: int, parameters: Parameters) -> None:
+        """Write weights into a lane."""
         for name in self.names:
             self.parameters[name][lane].copy_(parameters[name])
+
+    @torch.no_grad()
+    def seat(self, lane: int, parameters: Parameters, moments: dict[str, Parameters], step: int) -> None:
+        """Write a run's weights and moments at ``step`` into a lane; without moments they are zero."""
+        self.put(lane, parameters)
+        for name in self.names:
             for moment, named in self.moments.items():
                 if moments:
                     named[name][lane].copy_(moments[moment][name])

@@ -83,6 +83,11 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / WEIGHTS).is_file():
         return _tensors(folder / WEIGHTS)
     if not (folder / INDEX).is_file():
+        if any(folder.glob("pytorch_model*.bin")):
+            raise CheckpointError(
+                f"{folder} has its weights as .bin files, which are pickles and are not read here: convert them where you "
+                f"trust them, by AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained(DIR), and give DIR"
+            )
         raise CheckpointError(
             f"{folder} has neither {WEIGHTS} nor {INDEX}: give a folder that `save_pretrained` wrote, as safetensors"
         )

@@ -58,6 +58,10 @@ class Batches:
         blocks = [(len(tokens) - 1) // self.context for tokens in self.tokens]
         return [sequences * source.share / n for source, n in zip(self.sources, blocks, strict=True)]
 
+    def per_epoch(self) -> float:
+        """Return the number of batches in an epoch of the corpus that is repeated first; below 1 if a batch has more."""
+        return 1 / (self.batch.full * max(self.epochs(1)))
+
     def _order(self, branch: Branch) -> MixtureOrder:
         if branch.order not in self.orders:
             seed = self.config.stream_seeds().order

@@ -312,7 +312,8 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
             f"the checkpoint of run {checkpoint.run_id} has the state of another optimiser ({shown['optim.kind']}): "
             "optim.kind cannot change on the way, start a new run"
         )
-    idle = [n for n in config.resume.changes if n not in different]
+    own = checkpoint.run_id != config.resume.run  # made under these settings, after the changes
+    idle = [n for n in config.resume.changes if n not in different and not own]
     if idle:
         raise CheckpointError(
             f"resume.changes names {', '.join(idle)}, which does not differ from the checkpoint's: "

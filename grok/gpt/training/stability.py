@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from grok.config.stability import SKIP_WINDOW, StabilityConfig
-from grok.gpt.training.signals import ONSET_WINDOWS, Signal, onset, spread
+from grok.gpt.training.signals import ONSET_WINDOWS, TAIL, Signal, onset, spread
 from grok.records import StepPoint
 
 SMOOTHING: Final = 0.98
@@ -29,6 +29,8 @@ OUTLIERS: Final = {
     "adam_v": ("adam_v_l1", "adam_v_max"),
 }
 """Events that are outliers by a robust score, with the quantity of each."""
+MOMENTS: Final = 2.5
+"""Second moments average squares, so their outliers must be larger by this factor, and rise twice as far."""
 GROWING: Final = {"grad_growth": "grad_norm", "weight_growth": "param_norm"}
 """Events of slow growth. Second moments have none, because they grow at the start of every run."""
 
@@ -97,8 +99,9 @@ class Incident:
 class Watch:
     """Checks the numbers of every step for the events of ``grok.config.stability.EVENTS``."""
 
-    def __init__(self, config: StabilityConfig) -> None:
-        self.config = config
+    def __init__(self, config: StabilityConfig, epoch: float = math.inf) -> None:
+        """``epoch``: number of batches in an epoch of the data."""
+        self.config, self.epoch = config, epoch
         self.recent: deque[float] = deque(maxlen=config.window)
         self.first: float | None = None
         """Loss of the first step; about log V for a new model."""
@@ -114,7 +117,8 @@ class Watch:
         self.before: dict[str, float] = {}
         """These norms after the previous update."""
         self.still = 0
-        self.batches: deque[int] = deque(maxlen=config.window)
+        # of half an epoch: a new epoch repeats the batches of the last one in another order
+        self.batches: deque[int] = deque(maxlen=int(min(config.window, epoch / 2)))
         self.repeats = 0
         self.skipped: deque[int] = deque(maxlen=config.skip_limit)
 
@@ -174,6 +178,8 @@ class Watch:
 
     def _stands_out(self, event: str, values: dict[str, float]) -> bool:
         limits = {"factor": self.config.factor, "sigma": self.config.sigma}
+        if event == "adam_v":
+            limits |= {"factor": MOMENTS * self.config.factor, "tail": 2 * TAIL}
         return any(self.signals[n].outlier(values[n], **limits) for n in OUTLIERS[event] if n in values)
 
     def _remember(self, loss: float, values: dict[str, float]) -> None:
@@ -227,7 +233,7 @@ class Watch:
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; a state of an older version has only the loss."""
-        fresh = Watch(self.config)
+        fresh = Watch(self.config, self.epoch)
         self.recent = deque(state["recent"], maxlen=self.config.window)
         self.first, self.smooth, self.above = state["first"], state["smooth"], state["above"]
         best = state.get("best")
@@ -238,7 +244,7 @@ class Watch:
         for name in ("latest", "before"):
             setattr(self, name, {n: math.nan if v is None else v for n, v in state.get(name, {}).items()})
         self.still, self.repeats = state.get("still", 0), state.get("repeats", 0)
-        self.batches = deque(state.get("batches", ()), maxlen=self.config.window)
+        self.batches = deque(state.get("batches", ()), maxlen=self.batches.maxlen)
         self.skipped = deque(state.get("skipped", ()), maxlen=self.config.skip_limit)
 
 

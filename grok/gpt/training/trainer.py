@@ -77,7 +77,7 @@ class Trainer:
         sets = {"": (corpus, "val"), **texts.validation}
         self.validation = {name: self._validation_set(*where) for name, where in sets.items()}
         """Tokens and window starts of each validation set; the name of the main one is ``""``."""
-        self.watch, self.branch = Watch(config.stability), Branch()
+        self.watch, self.branch = Watch(config.stability, self.batches.per_epoch()), Branch()
         self.counters = Counters(scale=start_scale(config))
         self.batch_sum: int | None = None
         """Checksum of the last batch's tokens."""

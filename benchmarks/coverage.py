@@ -1,0 +1,386 @@
+"""How often the intervals of the report hold: ``python -m benchmarks.coverage``.
+
+Every estimator of the seeds' studies is applied to simulated studies of the committed stores' size with a known
+truth. `docs/coverage.md` gets the table. ``--studies`` is the number of simulated studies of each case.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from analysis.statistics.estimate import Estimate
+from analysis.statistics.offspring import between_parents, kept_distance, normal_scores
+from analysis.statistics.proportions import at_any_time, heterogeneity, share, unequal_rates
+from analysis.statistics.replication import mean_share
+from analysis.statistics.resampling import generator
+from analysis.statistics.variance_shares import CHAOS, Cells
+
+Floats = NDArray[np.float64]
+Effects = dict[tuple[str, ...], Floats]
+Seen = tuple[str, float, Estimate, float]
+"""A quantity, its true value, its estimate, and the value that the study would like to exclude."""
+
+STUDIES: Final = 1000
+PAGE: Final = Path("docs/coverage.md")
+START: Final = "<!-- table of python -m benchmarks.coverage -->"
+END: Final = "<!-- end of the table -->"
+STREAMS: Final = ("split", "init", "order")
+SUBSETS: Final = [s for size in (1, 2, 3) for s in combinations(STREAMS, size)]
+CENSUS, BLOCK, BLOCKS, TOP, TENTH = 1984, 50, 19, 19, float(special.ndtri(0.9))
+
+
+@dataclass(frozen=True)
+class World:
+    """What decides a run's outcome, a standard normal number. ``variance``: of each set of streams."""
+
+    name: str
+    variance: tuple[tuple[tuple[str, ...], float], ...]
+    tail: str = ""
+    """``some``: split and init decide nine tenths of the outcome of every tenth pair, and nothing of the others'.
+    ``best``: they decide it for the tenth pair that is best by it."""
+    floor: float = -np.inf
+    """Outcomes below it are equal: the runs are at chance level."""
+
+    def effects(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Effects:
+        return {s: rng.normal(size=shape) for s in [*SUBSETS, ("flag",)]}
+
+    def redrawn(self, rng: np.random.Generator, parents: Effects, stream: str, times: int) -> Effects:
+        """Return the effects of ``times`` children of each parent (parents, times)."""
+        shape = (len(parents["split",]), times)
+        new = self.effects(rng, shape)
+        kept = {s: v for s, v in parents.items() if stream not in s and (s != ("flag",) or stream == "order")}
+        return new | {s: np.broadcast_to(v[:, None], shape) for s, v in kept.items()}
+
+    def outcome(self, e: Effects) -> Floats:
+        if not self.tail:
+            y = sum(np.sqrt(v) * e[s] for s, v in self.variance)
+        else:
+            pair, own = e["split", "init"], e[STREAMS]
+            decided = pair > TENTH if self.tail == "best" else e["flag",] > TENTH
+            rest = special.ndtri(0.9 * special.ndtr(own)) if self.tail == "best" else own
+            y = np.sqrt(0.9) * np.where(decided, pair, rest) + np.sqrt(0.1) * e["split", "order"]
+        return np.asarray(np.maximum(y, self.floor), dtype=np.float64)
+
+    def early(self, rng: np.random.Generator, e: Effects) -> Floats:
+        """Return an early measure, by which parents are chosen: it tells more about split and init than the outcome."""
+        told = 0.7 * (e["split",] + e["split", "init"]) + rng.normal(0, 0.3, e["split",].shape)
+        return np.asarray(self.outcome(e) + told)
+
+
+ADDITIVE: Final = (
+    (("split",), 0.1), (("init",), 0.05), (("split", "init"), 0.25), (("order",), 0.03), (("split", "order"), 0.07),
+    (("init", "order"), 0.05), (STREAMS, 0.45),
+)  # fmt: skip
+WORLDS: Final = (
+    World("additive", ADDITIVE),
+    World("additive, 40% of runs at chance", ADDITIVE, floor=-0.25),
+    World("nothing kept", ((STREAMS, 1.0),)),
+    World("a tenth of pairs hands on", (), "some"),
+    World("the best tenth hands on", (), "best"),
+)
+
+
+@dataclass(frozen=True)
+class Redraws:
+    """Children of one simulated census: one entry per child."""
+
+    children: Floats
+    redrawn: NDArray[np.str_]
+    parents: NDArray[np.int64]
+    lines: NDArray[np.int64]
+    own: Floats
+    chosen: NDArray[np.bool_]
+    """Whether the parent was chosen by its early loss or its outcome; the others are random."""
+
+    def only(self, rows: NDArray[np.bool_]) -> Redraws:
+        return Redraws(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+def redraws(world: World, rng: np.random.Generator, times: int = 4) -> Redraws:
+    """Return single redraws as the committed ones: 19 best, 19 random and the other super parents, and one line.
+
+    Of each 50 seeds the best by an early loss and a random one are parents. So are the best of the census by their
+    outcome. The line: the best of 40 other seeds, with twice as many children, the best three of which are parents.
+    """
+    census = world.effects(rng, (CENSUS,))
+    y, early = world.outcome(census), world.early(rng, census)
+    first = np.arange(BLOCKS) * BLOCK
+    best = first + early[: BLOCKS * BLOCK].reshape(BLOCKS, BLOCK).argmax(1)
+    random = first + (best - first + rng.integers(1, BLOCK, BLOCKS)) % BLOCK
+    top = np.setdiff1d(np.argsort(y)[-TOP:], np.concatenate([best, random]))
+    rows = np.concatenate([best, random, top])
+    named = world.effects(rng, (40,))
+    founder = np.array([world.outcome(named).argmax()])
+    groups = [(_take(census, rows), times), (_take(named, founder), 2 * times)]
+    grandchildren = [world.redrawn(rng, groups[1][0], stream, 8) for stream in STREAMS]
+    flat = {s: np.concatenate([g[s].reshape(-1) for g in grandchildren]) for s in census}
+    groups.append((_take(flat, np.argsort(world.outcome(flat))[-3:]), times))
+    out: list[list[Floats]] = []
+    start = 0
+    for effects, number in groups:
+        parent = np.arange(len(effects["split",])) + start
+        start += len(parent)
+        line = np.minimum(parent, len(rows))
+        chosen = ~np.isin(parent, np.arange(BLOCKS, 2 * BLOCKS))
+        mine = world.outcome(effects)
+        for i, stream in enumerate(STREAMS):
+            kids = world.outcome(world.redrawn(rng, effects, stream, number))
+            each = [np.repeat(v, number) for v in (np.full(len(parent), i), parent, line, mine, chosen)]
+            out.append([kids.reshape(-1), *each])
+    kids, stream, parent, line, mine, chosen = (np.concatenate(column) for column in zip(*out, strict=True))
+    return Redraws(
+        normal_scores(kids, y), np.array(STREAMS)[stream.astype(int)], parent.astype(int), line.astype(int),
+        normal_scores(mine, y), chosen.astype(bool),
+    )  # fmt: skip
+
+
+def _take(effects: Effects, rows: NDArray[np.int64]) -> Effects:
+    return {s: v[rows] for s, v in effects.items()}
+
+
+@cache
+def _truths(world: World) -> dict[tuple[str, str], float]:
+    """Return the true values by quantity and redraw, from 300 censuses with 40 children of each parent and redraw."""
+    rng = generator(f"coverage truth {world.name}")
+    sums: dict[tuple[str, str], Floats] = {}
+    for _ in range(300):
+        found = redraws(world, rng, 40)
+        for stream in STREAMS:
+            for kind, of_kind in _kinds(found).items():
+                rows = of_kind & (found.redrawn == stream)
+                _, place = np.unique(found.parents[rows], return_inverse=True)
+                size = np.bincount(place).astype(float)
+                total, square = (np.bincount(place, w) for w in (found.children[rows], found.children[rows] ** 2))
+                products = (total**2 - square) / (size * (size - 1))
+                column = [len(size), products.sum(), (total / size).sum(), total.sum(), found.own[rows].sum()]
+                sums[kind, stream] = sums.get((kind, stream), np.zeros(5)) + column
+    truths = {}
+    for (kind, stream), (n, products, means, total, own) in sums.items():
+        truths[kind, stream] = total / own if kind == "chosen" else products / n - (means / n) ** 2
+    return truths
+
+
+def _kinds(found: Redraws) -> dict[str, NDArray[np.bool_]]:
+    every = np.ones(len(found.children), dtype=bool)
+    return {"siblings, all parents": every, "siblings, random parents": ~found.chosen, "chosen": found.chosen}
+
+
+def _offspring(world: World) -> Callable[[np.random.Generator], Iterator[Seen]]:
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        every = redraws(world, rng)
+        truths = _truths(world)
+        for kind, rows in _kinds(every).items():
+            found = every.only(rows)
+            data = (found.children, found.redrawn, found.parents, found.lines)
+            kept = kept_distance(*data, found.own) if kind == "chosen" else between_parents(*data)
+            name = "distance kept, chosen parents" if kind == "chosen" else kind
+            for stream in ("order", "split"):
+                yield f"{name}: {stream} redrawn", truths[kind, stream], kept.shares[stream], 0.0
+            truth = truths[kind, "order"] - truths[kind, "split"]
+            yield f"{name}: order minus split", truth, kept.contrasts["order", "split"], 0.0
+
+    return study
+
+
+def grid(*sizes: int) -> dict[str, NDArray[np.int64]]:
+    """Return the levels of a full grid with two runs a cell."""
+    levels = np.meshgrid(*map(np.arange, sizes), np.arange(2), indexing="ij")
+    return {stream: level.reshape(-1) for stream, level in zip(STREAMS, levels, strict=False)}
+
+
+def sampled(*sizes: int, cells: int, again: int) -> dict[str, NDArray[np.int64]]:
+    """Return the levels of ``cells`` random cells, of which ``again`` are run twice."""
+    rng = generator(f"coverage cells {sizes} {cells}")
+    codes = np.unique(np.stack([rng.integers(0, size, cells) for size in sizes], 1), axis=0)
+    codes = np.concatenate([codes, rng.permutation(codes)[:again]])
+    return dict(zip(STREAMS, codes.T, strict=True))
+
+
+MIXED: Final = {"split": 0.05, "init": 0.3, "order": 0.2, "init × order": 0.15, CHAOS: 0.3}
+PAIRS: Final = {
+    "split": 0.1, "init": 0.05, "split × init": 0.25, "split × order": 0.07, "init × order": 0.05,
+    "split × init × order": 0.46, CHAOS: 0.02,
+}  # fmt: skip
+
+
+def effects_of(
+    factors: dict[str, NDArray[np.int64]], truth: dict[str, float], rng: np.random.Generator, rare: bool = False
+) -> Floats:
+    """Return outcomes (n,) with the variance components ``truth``; ``rare``: a tenth of all levels has most effect."""
+    n = len(factors["split"])
+    y = rng.normal(0, np.sqrt(truth[CHAOS]), n)
+    for name, variance in truth.items():
+        if name != CHAOS:
+            codes = np.stack([factors[stream] for stream in name.split(" × ")], 1)
+            level = np.unique(codes, axis=0, return_inverse=True)[1].reshape(-1)
+            effect = rng.normal(size=int(level.max()) + 1)
+            if rare:
+                effect *= np.sqrt(np.where(rng.random(len(effect)) < 0.1, 5.5, 0.5))
+            y += np.sqrt(variance) * effect[level]
+    return y
+
+
+def _crossed(
+    factors: dict[str, NDArray[np.int64]], truth: dict[str, float], rare: bool = False
+) -> Callable[[np.random.Generator], Iterator[Seen]]:
+    cells = Cells(factors, generator("coverage crossed"))
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        found = cells.shares(effects_of(factors, truth, rng, rare))
+        for name, e in found.shares.items():
+            yield name, truth.get(name, 0.0), e, 0.0
+        assert found.together is not None
+        yield "all interactions", sum(v for name, v in truth.items() if "×" in name), found.together, 0.0
+
+    return study
+
+
+def _families(parents: int, handing: float, high: float, low: float) -> Callable[[np.random.Generator], Iterator[Seen]]:
+    """Four children of each parent; the share ``handing`` of parents has super children at the rate ``high``."""
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        rates = np.where(rng.random(parents) < handing, high, low)
+        counts = [(int(k), 4) for k in rng.binomial(4, rates)]
+        yield "super children of all such parents", handing * high + (1 - handing) * low, mean_share(counts), 0.0096
+
+    return study
+
+
+def _growing(rate: float) -> Callable[[np.random.Generator], Iterator[Seen]]:
+    """A store of 2,000 seeds that is looked at after every 50, until its interval excludes the true rate."""
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        hits = np.cumsum(rng.random(2000) < rate)
+        for name, interval in (("one look's interval", share), ("at any time", at_any_time)):
+            looks = [interval(int(hits[n - 1]), n) for n in range(50, 2001, 50)]
+            wrong = [e for e in looks if not e.low <= rate <= e.high]
+            yield name, rate, wrong[0] if wrong else looks[-1], 2 * rate
+
+    return study
+
+
+def _p(value: float) -> Estimate:
+    """Return a test as an interval around 0 that excludes 0 if it rejects at 5%."""
+    return Estimate(value, 0.0 if value > 0.05 else value, 1.0, 1, "test")
+
+
+def _levels(init: float, interaction: float) -> Callable[[np.random.Generator], Iterator[Seen]]:
+    factors = grid(3, 4, 4)
+    truth = {"init": init, "split × init": interaction, "init × order": interaction, CHAOS: 0.02}
+    truth["split × init × order"] = 1 - sum(truth.values())
+    first = np.arange(96) % 2 == 0
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        y = effects_of(factors, truth, rng)[first]
+        split, order, levels = (factors[name][first] for name in ("split", "order", "init"))
+        quarter = y < np.quantile(y, 0.25)
+        for name, values, blocks in (
+            ("by itself, by the top quarter", quarter, [split, order]),
+            ("by itself, by ranks", y, [split, order]),
+            ("at all, by ranks", y, [4 * split + order]),
+        ):
+            yield name, 0.0, _p(heterogeneity(values, levels, rng, 199, blocks).p), 0.0
+
+    return study
+
+
+def _groups(rates: tuple[float, ...]) -> Callable[[np.random.Generator], Iterator[Seen]]:
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        yield (
+            "any group differs",
+            0.0,
+            _p(unequal_rates(rng.binomial(500, rates).tolist(), [500] * len(rates), rng, 999).p),
+            0.0,
+        )
+
+    return study
+
+
+def cases() -> Iterator[tuple[str, str, Callable[[np.random.Generator], Iterator[Seen]]]]:
+    """Yield the section, the case and its simulated study."""
+    for world in WORLDS:
+        yield "redraws", world.name, _offspring(world)
+    for name, factors in (
+        ("3 × 4 × 4, twice", grid(3, 4, 4)),
+        ("600 of 40 × 40 × 40, 60 twice", sampled(40, 40, 40, cells=600, again=60)),
+    ):
+        yield "crosses", f"{name}; mostly single seeds", _crossed(factors, MIXED)
+        yield "crosses", f"{name}; mostly pairs and triples", _crossed(factors, PAIRS)
+        yield "crosses", f"{name}; a tenth of levels has most effect", _crossed(factors, MIXED, rare=True)
+    for parents in (13, 19, 51):
+        yield "families", f"{parents} parents, a tenth hands on in 9 of 10", _families(parents, 0.1, 0.9, 0.01)
+        yield "families", f"{parents} parents, a tenth hands on in half", _families(parents, 0.1, 0.5, 0.005)
+        yield "families", f"{parents} parents, all alike", _families(parents, 1.0, 0.1, 0.0)
+    for rate in (0.01, 0.1):
+        yield "growing", f"rate {rate:.0%}, 40 looks", _growing(rate)
+    for init, interaction in ((0.0, 0.0), (0.0, 0.25), (0.25, 0.0), (0.5, 0.0)):
+        yield "levels", f"init {init:.0%}, its two pairs {interaction:.0%} each", _levels(init, interaction)
+    for rates in ((0.01,) * 4, (0.01, 0.01, 0.01, 0.03), (0.0, 0.06)):
+        yield "groups", " and ".join(f"{r:.0%}" for r in rates) + " of 500", _groups(rates)
+
+
+HEAD: Final = (
+    "| of | simulated study | estimate | truth | holds | truth below | truth above | mean width | says so | studies |\n"
+    "|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
+)
+
+
+def row(section: str, case: str, quantity: str, seen: list[Seen]) -> str:
+    """Return one line of the table: the share of studies whose interval holds the truth, and how wide it is."""
+    truth = np.array([t for _, t, _, _ in seen])
+    low, high = (np.array([getattr(e, end) for _, _, e, _ in seen]) for end in ("low", "high"))
+    null = np.array([n for _, _, _, n in seen])
+    below, above = truth < low - 1e-9, truth > high + 1e-9
+    said = (low > null + 1e-9) | (high < null - 1e-9)
+    test = section in ("levels", "groups")
+    held = (
+        ["", "", "", ""]
+        if test
+        else [f"{v:.3f}" for v in (1 - below.mean() - above.mean(), below.mean(), above.mean())]
+    )
+    cells = ["" if test else f"{truth.mean():.3f}", *held[:3], "" if test else f"{(high - low).mean():.2f}"]
+    return f"| {section} | {case} | {quantity} | {' | '.join(cells)} | {said.mean():.3f} | {len(seen):,} |"
+
+
+def table(studies: int, wanted: str = "") -> list[str]:
+    """Return the lines of the table of ``studies`` simulated studies a case; ``wanted``: part of a section's name."""
+    lines = []
+    for section, case, study in cases():
+        if wanted not in section:
+            continue
+        rng = generator(f"coverage {section} {case}")
+        found: dict[str, list[Seen]] = {}
+        for _ in range(studies):
+            for seen in study(rng):
+                found.setdefault(seen[0], []).append(seen)
+        for quantity, all_seen in found.items():
+            lines.append(row(section, case, quantity, all_seen))
+            print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    """Write the table into the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--studies", type=int, default=STUDIES)
+    parser.add_argument("--only", default="", help="print these sections only, and leave the page")
+    arguments = parser.parse_args()
+    lines = table(arguments.studies, arguments.only)
+    if not arguments.only:
+        text = PAGE.read_text(encoding="utf-8")
+        before, after = text[: text.index(START)], text[text.index(END) :]
+        PAGE.write_text("\n".join([before + START, "", HEAD, *lines, "", after]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

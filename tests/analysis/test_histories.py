@@ -1,0 +1,85 @@
+"""Whatever commands filled a store, in any order, the report says what each run was for, or that it is unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grok.execute.sweep import Sweep
+from tests.analysis.histories import History, said, shards, train_simulated
+
+FEW, MANY = 2, 100
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sweep, "train", train_simulated)
+
+
+def differences(truth: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
+    """Return what the report says otherwise than the truth, by class."""
+    unequal = {}
+    for name in ("asked", "children", "repeats", "cells", "transplants", "unknown", "unstated"):
+        if truth[name] != report[name]:
+            mine, theirs = (set(x.items()) if isinstance(x, dict) else set(x) for x in (truth[name], report[name]))
+            unequal[name] = {"missing": mine - theirs, "wrong": theirs - mine}
+    longer = {p: n for p, n in report["horizon"].items() if n > truth["horizon"].get(p, 0)}
+    return unequal | ({"horizon": longer} if longer else {})
+
+
+def check_whole(folder: Path, number: int) -> None:
+    history = History(folder / "S", np.random.default_rng(number))
+    history.go_on(7)
+    report = said(history.store)
+    found = differences(history.truth(), report)
+    assert not found, "\n".join([*history.words, str(found)])
+    asked = set(report["asked"])
+    assert all(members <= asked for members in report["populations"])
+    assert all(rows <= history.cells for rows in report["crossed"])
+    assert all(rows <= {run for *_, run in history.transplants} for rows in report["exchanged"])
+
+
+def check_damaged(folder: Path, number: int) -> None:
+    rng = np.random.default_rng(10_000 + number)
+    history = History(folder / "S", rng)
+    history.go_on(7)
+    truth, lost = history.truth(), set()
+    kept: set[str] = set()
+    for path, runs in list(shards(history.store)):
+        if rng.random() < 0.4:
+            lost |= runs
+            if rng.random() < 0.5:
+                path.unlink()
+            else:
+                path.write_bytes(path.read_bytes()[: int(rng.integers(1, path.stat().st_size))])
+        else:
+            kept |= runs
+    with pytest.warns() if lost else pytest.MonkeyPatch.context():
+        report = said(history.store)
+    assert report["unknown"] == (lost - kept) & report["places"].keys(), history.words
+    assert report["unstated"] <= truth["unstated"] | lost
+    for name in ("children", "repeats", "cells", "transplants"):
+        assert set(report[name]) <= set(truth[name]), (name, history.words)
+    assert set(report["asked"]) <= set(truth["asked"])
+    assert all(n <= truth["horizon"][p] for p, n in report["horizon"].items())
+    assert all(members <= set(truth["asked"]) for members in report["populations"])
+
+
+@pytest.mark.parametrize("number", range(FEW))
+def test_a_whole_history(tmp_path: Path, number: int) -> None:
+    check_whole(tmp_path, number)
+
+
+@pytest.mark.parametrize("number", range(FEW))
+def test_a_damaged_history(tmp_path: Path, number: int) -> None:
+    check_damaged(tmp_path, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(FEW, MANY))
+def test_more_histories(tmp_path: Path, number: int) -> None:
+    check_whole(tmp_path / "whole", number)
+    check_damaged(tmp_path / "damaged", number)

@@ -1,0 +1,123 @@
+"""What children keep: scale-free, true for chosen parents, and the intervals cover."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.offspring import between_parents, kept_distance, normal_scores, slope
+from analysis.statistics.resampling import generator
+from benchmarks.coverage import ADDITIVE, WORLDS, World, redraws, table
+
+
+def families(parents: int, children: int, share: float, seed: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scores of children, their parents, and the parents' own scores, of unchosen parents."""
+    rng = generator(seed)
+    kept = rng.normal(0, np.sqrt(share), parents)
+    own = kept + rng.normal(0, np.sqrt(1 - share), parents)
+    parent = np.repeat(np.arange(parents), children)
+    return kept[parent] + rng.normal(0, np.sqrt(1 - share), len(parent)), parent, own[parent]
+
+
+def test_scores_have_no_scale_and_ties_share_their_middle() -> None:
+    census = generator("scores").exponential(size=1000)
+    score = normal_scores(census, census)
+    assert score.mean() == pytest.approx(0) and score.var() == pytest.approx(1)
+    assert np.array_equal(normal_scores(np.log(census), np.log(census)), score)
+    assert normal_scores(np.array([1e9]), census)[0] == score.max()
+    assert normal_scores(np.array([0.0]), census)[0] == score.min()
+    cut = np.maximum(census, np.median(census))
+    tied = normal_scores(cut, cut)
+    assert np.ptp(tied[cut == cut.min()]) == 0
+    assert tied.mean() == pytest.approx(0) and tied.var() == pytest.approx(1)
+    with pytest.raises(NotEnoughData, match="differ"):
+        normal_scores(census, np.ones(10))
+
+
+def test_the_covariance_is_that_of_pairs_of_one_parent_less_pairs_of_two_lines() -> None:
+    rng = generator("pairs by hand")
+    parent = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6])
+    line = np.array([0, 1, 1, 3, 4, 5, 6])[parent]
+    child, order = rng.normal(size=len(parent)), np.full(len(parent), "order")
+    value = between_parents(child, order, parent, line).shares["order"].value
+    mean = [child[parent == p].mean() for p in range(6)]  # the last parent has no two children
+    within = [np.mean([a * b for i, a in enumerate(c) for j, b in enumerate(c) if i != j])
+              for c in (child[parent == p] for p in range(6))]  # fmt: skip
+    lines = [0, 1, 1, 3, 4, 5]
+    between = [mean[a] * mean[b] for a in range(6) for b in range(6) if lines[a] != lines[b]]
+    assert value == pytest.approx(np.mean(within) - np.mean(between))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.15, 0.4, 0.6])
+def test_the_share_of_unchosen_parents_is_the_kept_variance(share: float) -> None:
+    child, parent, own = families(4000, 4, share, f"unchosen {share}")
+    order = np.full(len(child), "order")
+    for mine in (None, own):
+        e = between_parents(child, order, parent, parent, mine).shares["order"]
+        assert e.value == pytest.approx(share, abs=0.04)
+    with_own = between_parents(child[:120], order[:120], parent[:120], parent[:120], own[:120]).shares["order"]
+    without = between_parents(child[:120], order[:120], parent[:120], parent[:120]).shares["order"]
+    assert share or with_own.high - with_own.low < without.high - without.low
+
+
+def test_a_line_through_chosen_families_misses_the_share_that_the_scores_find() -> None:
+    """Outcomes with a long upper tail, as logit accuracies have it, and parents that were chosen by them."""
+    rng = generator("a line misses")
+    lines, kept = [], []
+    for _ in range(30):
+        found = redraws(World("", ADDITIVE), rng)
+        found = found.only(found.redrawn == "order")
+        stretched = np.sinh(1.2 * found.children.clip(0)) + found.children  # one increasing function of the score
+        own = np.sinh(1.2 * found.own.clip(0)) + found.own
+        lines.append(slope(own, stretched, found.parents).value)
+        kept.append(kept_distance(found.children, found.redrawn, found.parents, found.lines, found.own))
+    assert np.mean(lines) < 0.3  # the true share is 0.4, and the early loss chose parents that keep more
+    assert 0.36 < np.mean([k.shares["order"].value for k in kept]) < 0.6
+
+
+def test_a_contrast_is_the_difference_on_common_lines() -> None:
+    found = redraws(WORLDS[0], generator("contrast"))
+    data = (found.children, found.redrawn, found.parents, found.lines)
+    for kept in (between_parents(*data), kept_distance(*data, found.own)):
+        assert set(kept.contrasts) == {(a, b) for a in kept.shares for b in kept.shares if a != b}
+        e, back = kept.contrasts["order", "split"], kept.contrasts["split", "order"]
+        assert e.value == pytest.approx(kept.shares["order"].value - kept.shares["split"].value)
+        assert (e.low, e.high) == pytest.approx((-back.high, -back.low))
+        assert e.n == len(np.unique(found.lines))
+    apart = np.where(found.redrawn == "order", found.lines, found.lines + 1000)
+    assert ("order", "split") not in between_parents(*data[:3], apart).contrasts
+
+
+def test_too_few_lines_and_parents_that_nobody_chose() -> None:
+    child, parent, own = families(4, 5, 0.4, "few")
+    order = np.full(len(child), "order")
+    with pytest.raises(NotEnoughData, match="at least 5 lines"):
+        between_parents(child, order, parent, parent)
+    child, parent, own = families(30, 4, 0.4, "unchosen parents")
+    with pytest.raises(NotEnoughData, match="chosen by their outcome"):
+        kept_distance(child, np.full(len(child), "order"), parent, parent, own)
+
+
+@pytest.mark.parametrize("world", [WORLDS[0], WORLDS[3]], ids=lambda w: w.name)
+def test_intervals_cover_in_a_few_studies(world: World) -> None:
+    """Truth without simulation: split redrawn of unrelated pairs keeps nothing, or the stated share of random seeds."""
+    rng = generator(f"few studies {world.name}")
+    inside = []
+    for _ in range(60):
+        found = redraws(world, rng)
+        found = found.only(~found.chosen)
+        kept = between_parents(found.children, found.redrawn, found.parents, found.lines)
+        # random seeds without the best of 50: their share is 0.02 below that of all
+        truth = {"split": 0.13, "init": 0.2, "order": 0.38} if not world.tail else {"split": 0.0, "init": 0.0}
+        inside += [kept.shares[s].low <= t <= kept.shares[s].high for s, t in truth.items()]
+    assert np.mean(inside) > 0.9
+
+
+@pytest.mark.slow
+def test_intervals_cover_at_their_level() -> None:
+    lines = [line.split(" | ") for line in table(1000, "redraws")]
+    rare = ("best tenth", "random parents: order")  # none of 19 parents hands on in one study of eight
+    for cells in lines:
+        floor = 0.82 if rare[0] in cells[1] and rare[1] in cells[2] else 0.91
+        assert float(cells[4]) > floor, cells
