@@ -43,9 +43,8 @@ test: setup
 fast: setup
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# The documentation as pages in site/; generated pages are made anew, warnings are errors.
+# The documentation as pages in site/, generated pages included; warnings are errors.
 docs: setup
-	$(BIN)/python -m docs.generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Line and branch coverage of the fast tests, commands in subprocesses included; the page is .coverage/html/index.html.

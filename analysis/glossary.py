@@ -1,4 +1,4 @@
-"""The words of the report, each defined once. ``python -m analysis.glossary`` prints docs/glossary.md."""
+"""The words of the report, each defined once. ``python -m analysis.glossary`` prints them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ EVERYDAY: Final = frozenset("run seed step store sweep split stream epoch lane s
 
 
 def markdown() -> str:
-    """Return docs/glossary.md."""
+    """Return all words as a Markdown page."""
     ordered = sorted(TERMS.items(), key=lambda item: item[0].lower())
     entries = "\n\n".join(f"**{term}**: {meaning}" for term, meaning in ordered)
     axes = "\n".join(f"| {letter} | {axis} |" for letter, axis in AXES.items())

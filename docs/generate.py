@@ -1,7 +1,6 @@
-"""The pages that are made from the code: ``python -m docs.generate`` (``make docs`` calls it).
+"""The pages that are made from the code, in ``docs/reference/``: ``python -m docs.generate`` writes them.
 
-``reference/settings.md`` comes from the dataclasses in ``grok.config``, ``reference/columns.md`` from
-``grok.store.dictionary``. A test fails while a page differs from what this makes.
+mkdocs writes them as well, before each build. They are not in git: the code has every word of them.
 """
 
 from __future__ import annotations
@@ -11,9 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from analysis import glossary
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.arithmetic import METRICS, OPERATIONS
 from grok.config.fields import Rule, accepted_values, canonical_json, defaults_of, settings_of
+from grok.gpt.planning import published
 from grok.store.dictionary import MEASUREMENTS, describe
 from grok.store.schema import CONFIG, schema
 from grok.streams import MAX_SEED
@@ -45,7 +46,7 @@ A setting that was added in a later version is left out at its default, so that 
 
 COLUMNS: Final = """# Columns of the store
 
-Every column of the three tables, in its order. `store.md` says how to read them.
+Every column of the four tables, in its order. [The store](../store.md) says how to read them.
 
 Floats that are not a number are stored as null; infinities stay. Lists and maps are JSON text.
 """
@@ -76,10 +77,17 @@ TAG: Final = {
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write the pages. One that is as it should be is not touched: mkdocs watches their folder while it serves."""
     FOLDER.mkdir(exist_ok=True)
     for name, make in PAGES.items():
-        (FOLDER / name).write_text(make(), encoding="utf-8")
+        page, text = FOLDER / name, make()
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def on_pre_build(config: Any) -> None:
+    """Write the pages before mkdocs builds the site (``hooks`` of ``mkdocs.yml``)."""
+    main()
 
 
 def settings_page() -> str:
@@ -155,7 +163,17 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)]) + "\n"
 
 
-PAGES: Final[dict[str, Callable[[], str]]] = {"settings.md": settings_page, "columns.md": columns_page}
+def figures_page() -> str:
+    """Return the published planning figures as Markdown, each beside the planner's own."""
+    return f"{NOTE}# Published planning figures\n\n`grok plan --diary` prints these tables.\n\n{published.page()}\n"
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "settings.md": settings_page,
+    "columns.md": columns_page,
+    "glossary.md": glossary.markdown,
+    "figures.md": figures_page,
+}
 """Name of a page: what makes it."""
 
 

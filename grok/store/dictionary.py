@@ -1,7 +1,7 @@
 """The data dictionary: each column's meaning, its unit, and when it is null.
 
 The settings themselves describe the ``config.*`` columns (:mod:`grok.config`). A test compares this dictionary with
-the schema; ``docs/reference/columns.md`` is generated from it.
+the schema; the documentation's page *Columns* is made from it (``python -m docs.generate``).
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ DESIGNS: Final[Mapping[str, Column]] = {
     ),
     "results_seen": Column("A result of this condition and these streams was stored when the plan was made."),
     "planned_at": Column("Time when the plan was first made, UTC."),
-    "retired": Column("Why the design was abandoned (`grok store retire`).", null="not abandoned"),
+    "retired": Column("Why the design was abandoned (`grok store retire STORE DESIGN --why TEXT`).", null="not abandoned"),
 }
 
 TABLES: Final = {"runs": RUNS, "curves": CURVES, "steps": STEPS, "designs": DESIGNS}

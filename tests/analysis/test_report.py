@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import factorial, glossary, histogram, layers, regimes, repeatability, report, super_seeds
+from analysis import factorial, histogram, layers, regimes, repeatability, report, super_seeds
 from analysis.answers import compile_report
 from analysis.figures.style import PALETTE
 from analysis.observations import Observations
@@ -208,11 +208,6 @@ def test_single_study_commands(module, store: Path, tmp_path: Path, capsys: pyte
     else:
         assert list((tmp_path / "figures").glob("*.png"))
     assert module.main([str(tmp_path / "nothing")]) == 2
-
-
-def test_the_glossary_page_is_the_reports_glossary() -> None:
-    docs = Path(__file__).parents[2] / "docs" / "glossary.md"
-    assert docs.read_text(encoding="utf-8") == glossary.markdown()
 
 
 def test_every_colour_has_a_dark_partner() -> None:

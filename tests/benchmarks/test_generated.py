@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.roofline import COUNT, page
+from benchmarks.roofline import COUNT, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("GROK_CUDA_PYTHON", ROOT / ".venv-cuda/bin/python"))
@@ -86,4 +86,5 @@ def test_nothing_in_the_count_adds_in_no_fixed_order() -> None:
 
 
 def test_the_page_shows_the_count() -> None:
-    assert (ROOT / "docs/roofline.md").read_text() == page(json.loads(COUNT.read_text()))
+    page = (ROOT / "docs/internals.md").read_text(encoding="utf-8")
+    assert [table for table in tables(json.loads(COUNT.read_text())) if table not in page] == []

@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from docs import generate
 from grok.__main__ import COMMANDS as CONSOLE
 
 ROOT = Path(__file__).parents[2]
+GENERATED = {generate.FOLDER / name: make for name, make in generate.PAGES.items()}
+"""Pages that are not in git: what makes them."""
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "sweeps/README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted({*(ROOT / "docs").rglob("*.md"), *GENERATED}),
 ]
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<kind>\w*)\n(?P<body>.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 
@@ -40,10 +43,15 @@ class Command:
         return f"{self.page}: {' '.join(self.words[:7])}"
 
 
+def text_of(page: Path) -> str:
+    """Return the Markdown of ``page``."""
+    return GENERATED[page]() if page in GENERATED else page.read_text(encoding="utf-8")
+
+
 def blocks(page: Path) -> list[Block]:
     """Return the fenced blocks of ``page``."""
     name = str(page.relative_to(ROOT))
-    text = page.read_text(encoding="utf-8")
+    text = text_of(page)
     return [Block(name, m["kind"], re.sub(f"^{m['indent']}", "", m["body"], flags=re.M)) for m in FENCE.finditer(text)]
 
 
@@ -51,7 +59,7 @@ def commands(page: Path) -> Iterator[Command]:
     """Yield every ``python -m``, ``grok`` and ``make`` command of ``page``: in blocks, and in `single quotes`."""
     for block in blocks(page):
         yield from commands_of(block)
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    text = FENCE.sub("", text_of(page))
     for quoted in re.findall(r"`([^`\n]+)`", text):
         yield from _command(str(page.relative_to(ROOT)), quoted.replace("\\|", "|"))
 
@@ -84,6 +92,6 @@ def _as_module(name: str) -> str | None:
 
 def links(page: Path) -> list[str]:
     """Return the targets of the relative links and images of ``page``."""
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    text = FENCE.sub("", text_of(page))
     targets = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text))
     return [target for target in targets if "://" not in target and not target.startswith("#")]

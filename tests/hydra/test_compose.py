@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analysis.records import typed
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -19,7 +20,6 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from analysis.records import typed
 from grok.cli.compose import compose as settings_of_a_run
 from hydra_plugins.grok_lanes._compose import Composer
 from hydra_plugins.grok_lanes.sweeper import count, expand

@@ -1,4 +1,4 @@
-"""The commands of docs/data.md do what the page says, and its counts are those of the published files."""
+"""The commands of docs/gpt.md do what the page says, and its counts are those of the published files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grok import evaluate, generate, prepare
 from grok.text.preparation import Request
 from grok.text.preparation import prepare as prepare_corpus
 
-PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "gpt.md").read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(line.partition("#")[0])
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

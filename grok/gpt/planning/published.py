@@ -1,7 +1,7 @@
 """Planning figures of the seed diary, the 104B chronicles and the 580M log, beside the same figures computed here.
 
 Each figure has the number that its source states and the number that follows from the settings of that source.
-``docs/planner.md`` shows the figures as tables, and a test compares the tables with this module.
+``grok plan --diary`` prints them as tables; so does a page of the documentation, which is made from this module.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _models() -> Sequence[Figure]:
         Figure("WikiText-103 model", "Model (353M)", 353e6, _WT103.without_positions, "parameters",
                f"without the position embedding; with it {_WT103.total:,}"),
         Figure("WikiText-103 model", "315M", 315e6, _WT103.without_positions, "parameters",
-               "the summary of the same model; it contradicts the 353M above"),
+               "the summary of the same model; its 2.5 times larger and 20.9 h are wrong, too"),
         Figure('"1B" model', "1B param model", 1e9, _ONE_B, "parameters",
                "24 layers of width 1920; the diary also says 1.16B, which is correct"),
     )  # fmt: skip
@@ -122,7 +122,7 @@ def _chinchilla() -> Sequence[Figure]:
         Figure("epochs of that run", "17 epochs", 17, _WT103_TOKENS / 119e6, "epochs", "one epoch has 119M tokens"),
         Figure("Chinchilla tokens of that model", "3.3B tokens suggested by Chinchilla", 3.3e9,
                rule * _WT103.without_positions, "tokens",
-               "3.3B tokens are for the 117M model; this model has 353M parameters"),
+               "3.3B tokens are for the 117M model; this run's 2.1B are 30% of 7.1B, not 30% less"),
         Figure("time relative to the 124M model", "1.4X longer", 1.4, 22 / 15, "", "22 h / 15 h"),
         Figure("size relative to the 124M model", "2.5X larger", 2.5, _WT103.without_positions / _GPT2_SMALL, "",
                "353.6M / 124.4M; 2.5 follows from the wrong count of 315M"),
