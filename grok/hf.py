@@ -101,7 +101,8 @@ def _export_for_torch(arguments: argparse.Namespace) -> str:
     """Write what a checkpoint trains on with. Torch's form has a pickle; so a store has safetensors instead."""
     import warnings
 
-    from torch.distributed.checkpoint import FileSystemWriter, save
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     from grok.checkpoint import load_checkpoint
     from grok.cli.trained import find_run
