@@ -14,8 +14,8 @@ from typing import Any, Final
 import pandas as pd
 
 from analysis.observations import Observations, as_text, differing_settings, floats
-from analysis.populations import STREAMS, populations
-from analysis.purposes import asked, random_seeds
+from analysis.populations import populations
+from analysis.purposes import STREAMS, asked, random_seeds
 from analysis.setup_files import setup_file
 from grok.streams import derive_seed
 
@@ -171,4 +171,5 @@ def _repeatable(observations: Observations, alone: Mapping[str, Any]) -> pd.Data
         return rows
     rows = rows[rows["config_id"] == rows["config_id"].value_counts().index[0]]
     random = rows[rows.index.isin(observations.once(random_seeds).index)]
-    return random if len(random) else rows
+    kept: pd.DataFrame = random if len(random) else rows
+    return kept

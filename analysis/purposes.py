@@ -114,11 +114,11 @@ def _readable(designs: pd.DataFrame) -> pd.DataFrame:
     units = [_json(text) for text in rows["unit"]]
     redrawn = [_json(text) for text in rows["redrawn"]]
     fine = [isinstance(u, dict) and (r is None or isinstance(r, list)) for u, r in zip(units, redrawn, strict=True)]
-    texts = {
-        name: [text if isinstance(text, str) else None for text in rows[name]] for name in ("parent_run_id", "line")
-    }
-    texts = {name: pd.Series(values, index=rows.index, dtype=object) for name, values in texts.items()}
-    rows = rows.assign(unit=units, redrawn=[_in_order(names) for names in redrawn], **texts)
+    read: dict[str, list[Any]] = {"unit": units, "redrawn": [_in_order(names) for names in redrawn]}
+    for name in ("parent_run_id", "line"):
+        read[name] = [text if isinstance(text, str) else None for text in rows[name]]
+    for name, values in read.items():
+        rows[name] = pd.Series(values, index=rows.index, dtype=object)
     return rows[pd.Series(fine, index=rows.index, dtype=bool)].reset_index(drop=True)
 
 
@@ -175,8 +175,8 @@ def asked(observations: Observations) -> pd.DataFrame:
     seed = first["place"].map(shown.drop_duplicates("place").set_index("place")["asked_seed"])
     when = first["place"].map(usable.groupby("place")["planned_at"].min())
     rows = runs.loc[first["run_id"]]
-    seed = seed.fillna(pd.Series(rows["seed"].to_numpy(), index=seed.index)).to_numpy(dtype="int64")
-    rows = rows.assign(seed=seed, place=first["place"].to_numpy(), planned_at=when.to_numpy())
+    shown_seed = seed.fillna(pd.Series(rows["seed"].to_numpy(), index=seed.index)).to_numpy(dtype="int64")
+    rows = rows.assign(seed=shown_seed, place=first["place"].to_numpy(), planned_at=when.to_numpy())
     return rows.sort_values(["seed", "run_id"], kind="stable")
 
 

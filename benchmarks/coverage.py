@@ -137,10 +137,11 @@ def redraws(world: World, rng: np.random.Generator, times: int = 4) -> Redraws:
             kids = world.outcome(world.redrawn(rng, effects, stream, number))
             each = [np.repeat(v, number) for v in (np.full(len(parent), i), parent, line, mine, chosen)]
             out.append([kids.reshape(-1), *each])
-    kids, stream, parent, line, mine, chosen = (np.concatenate(column) for column in zip(*out, strict=True))
+    columns = [np.concatenate(column) for column in zip(*out, strict=True)]
+    codes = [column.astype(np.int64) for column in columns]
     return Redraws(
-        normal_scores(kids, y), np.array(STREAMS)[stream.astype(int)], parent.astype(int), line.astype(int),
-        normal_scores(mine, y), chosen.astype(bool),
+        normal_scores(columns[0], y), np.array(STREAMS)[codes[1]], codes[2], codes[3], normal_scores(columns[4], y),
+        codes[5] > 0,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from grok.arithmetic.lane import Lane
 from grok.arithmetic.program import dropout_noise
 from grok.config import ArithmeticConfig
 from grok.execute.allocation import keep_freed_memory, use_large_pages
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.numerics.products import processor_model
 from grok.records import Job
 
@@ -107,7 +107,7 @@ def measure(steps: int, folder: Path, compiled: bool, modulus: int = MODULUS) ->
     use_large_pages()
     (folder / "own.py").write_text(CODE)
     configs = {name: config_of(over, str(folder), compiled, modulus) for name, over in CONTENDERS.items()}
-    name_runs(list(configs.values()))  # makes the code of all of them importable
+    prepare_runs(list(configs.values()))  # makes the code of all of them importable
     steppers: dict[str, Callable[[], float]] = {}
     for name, config in configs.items():
         steppers[name] = stepper(seat(Job(run_id="0", config=config), {}))

@@ -4,8 +4,9 @@
     grok hf import DIR --data CORPUS --store STORE
 
 ``export`` writes a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer.from_pretrained`` read, or with ``--for
-torch`` the last checkpoint with its optimiser's state as torch's distributed checkpoint. ``import`` stores the GPT-2 of such a folder as a checkpoint at step 0. ``grok evaluate`` and ``grok generate`` accept its run_id,
-and ``grok run ... resume.run=RUN_ID resume.step=0`` continues its training.
+torch`` the last checkpoint, with its optimiser's state, as torch's distributed checkpoint. ``import`` stores the GPT-2
+of such a folder as a checkpoint at step 0. ``grok evaluate`` and ``grok generate`` accept its run_id, and ``grok run
+... resume.run=RUN_ID resume.step=0`` continues its training.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def parser() -> Parser:
         dest="reader",
         default="transformers",
         choices=("transformers", "torch"),
-        help="torch: the last checkpoint's weights and moments, for torch's distributed checkpoints and dcp_to_torch_save",
+        help="torch: the last checkpoint's weights and moments as torch's distributed checkpoint",
     )
     into = actions.add_parser("import", help="store the model of a transformers folder as a run's checkpoint")
     into.add_argument("folder", type=Path, metavar="DIR", help="a folder that transformers wrote")
@@ -97,10 +98,11 @@ def _export(arguments: argparse.Namespace) -> str:
 
 
 def _export_for_torch(arguments: argparse.Namespace) -> str:
-    """Write what a checkpoint trains on with. Its metadata are a pickle, so the store itself has safetensors instead."""
+    """Write what a checkpoint trains on with. Torch's form has a pickle; so a store has safetensors instead."""
     import warnings
 
-    from torch.distributed.checkpoint import FileSystemWriter, save
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     from grok.checkpoint import load_checkpoint
     from grok.cli.trained import find_run

@@ -38,7 +38,7 @@ from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.execute.plan import StoredRuns
-from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.record import first_ancestors
 from grok.store import Purpose, Purposes, Store, open_store
 from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
@@ -63,7 +63,7 @@ class Conditions:
     @classmethod
     def of(cls, store: Store, config: ArithmeticConfig) -> Conditions:
         """Look up the runs of ``config`` in ``store``, of the present version of the user's own code."""
-        (run,) = name_runs([config])
+        (run,) = prepare_runs([config])
         runs = store.runs()
         lengths = runs["config.train.steps"].dropna().unique()
         alike = {run.under("train.steps", int(steps)).identity.config_id for steps in lengths}
@@ -244,7 +244,7 @@ def switched(
             straight = arithmetic(settings, seed=seed, **{**kept, "seeds__order": first})
             moved: dict[str, Any] = {"redrawn": ("order",), "from_step": step, "unit": unit}
             if arguments.reverse:
-                moved |= {"unit": {**unit, "reverse": True}, "donor_run_id": found.like(name_runs([straight])[0])}
+                moved |= {"unit": {**unit, "reverse": True}, "donor_run_id": found.like(prepare_runs([straight])[0])}
             yield replace(straight, switch=replace(straight.switch, step=step, order=then)), moved
         if arguments.ulps is not None:
             straight = arithmetic(settings, seed=seed, **{**kept, "seeds__perturb": count})
@@ -398,7 +398,7 @@ def _named(store: Store, config: ArithmeticConfig, names: str) -> pd.DataFrame:
         ConfigError: one has other settings than the command.
     """
     rows = [store.run(name) for name in names.split(",")]
-    (run,) = name_runs([config])
+    (run,) = prepare_runs([config])
     for row in rows:
         if row["config_id"] != run.identity.config_id:
             raise ConfigError(f"--parents: run {row['run_id']} has other settings than this command")

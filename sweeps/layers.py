@@ -33,7 +33,7 @@ from grok.config.common import refuse_too_many_runs
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.execute.plan import StoredRuns
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.store import Purpose, Purposes, check_path, open_store
 from grok.streams import MAX_SEED, Stream, derive_seed
 from sweeps.settings import arithmetic
@@ -174,7 +174,7 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
     path = directions[0].config.store.path
     store = open_store(path) if check_path(path) else None
     stored = StoredRuns(store)
-    origins = [name_runs([direction.cells[0][0]])[0].run_id for direction in directions]
+    origins = [prepare_runs([direction.cells[0][0]])[0].run_id for direction in directions]
     configs: list[ArithmeticConfig] = []
     purposes: list[Purpose] = []
     beside: list[tuple[str, Purpose]] = []
@@ -266,7 +266,7 @@ class Direction:
 
     def stored(self, stored: StoredRuns) -> tuple[str | None, str | None]:
         """Return the run_ids of the unperturbed recipient and donor; None where there is no such run."""
-        runs = [run.under("perturb.ulps", 0) for run in name_runs([self.config, self.donor])]
+        runs = [run.under("perturb.ulps", 0) for run in prepare_runs([self.config, self.donor])]
         return stored.like(runs[0]), stored.like(runs[1])
 
 

@@ -96,9 +96,8 @@ def between_parents(
 
     def moments(rows: NDArray[np.bool_]) -> tuple[Floats, Ints, float]:
         _, place = np.unique(parents[rows], return_inverse=True)
-        size, total, square = (
-            np.bincount(place, w) for w in (np.ones(rows.sum()), children[rows], children[rows] ** 2)
-        )
+        weights = np.ones(int(rows.sum())), children[rows], children[rows] ** 2
+        size, total, square = (np.bincount(place, weight).astype(np.float64) for weight in weights)
         if own is not None:
             mine = np.zeros(len(size))
             mine[place] = own[rows]
@@ -106,7 +105,7 @@ def between_parents(
         line = np.zeros(len(size), dtype=np.int64)
         line[place] = lines[rows]
         kept = size > 1
-        size, total, square, line = size[kept], total[kept], square[kept], line[kept]
+        line, size, total, square = line[kept], size[kept], total[kept], square[kept]
         names, unit = np.unique(line, return_inverse=True)
         sums = [np.ones(len(size)), (total**2 - square) / (size * (size - 1)), total / size]
         table = np.stack([np.bincount(unit, column, len(names)).astype(np.float64) for column in sums], 1)

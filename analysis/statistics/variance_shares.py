@@ -39,9 +39,11 @@ SIMULATED: Final = 1000
 """Number of simulated outcomes."""
 MOST_VALUES: Final = 500_000
 """Effects that are simulated at a time."""
+LEAST: Final = 0.02
+"""Smallest simulated estimate of a component with variance 1 whose logarithm is taken."""
 LEVELS: Final = 20
 """Smallest number of levels, or of cells with replicates, whose tails are estimated."""
-SHARES: Final = np.linspace(0, 1, 101)
+SHARES: Final = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
 """Shares that are held against the estimate."""
 
 
@@ -252,10 +254,14 @@ def _quadratic(forms: Floats, left: Floats, right: Floats) -> Floats:
 
 
 def _widen(simulated: Floats, i: int, times: float) -> None:
-    """Give the simulated estimates of component ``i`` alone ``times`` their variance, if that is more."""
+    """Give the simulated estimates of component ``i`` alone about ``times`` their variance, if that is more.
+
+    The estimate of the component itself is a variance, so its logarithm is stretched: it stays above 0.
+    """
     if times > 1:
-        expected = (np.arange(simulated.shape[1]) == i).astype(np.float64)
-        simulated[:, :, i, i] = expected + math.sqrt(times) * (simulated[:, :, i, i] - expected)
+        simulated[:, :, i, i] *= math.sqrt(times)
+        own = np.maximum(simulated[:, i, i, i] / math.sqrt(times), LEAST) ** math.sqrt(times)
+        simulated[:, i, i, i] = own / own.mean()
 
 
 def _inverted(

@@ -15,8 +15,8 @@ import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import Condition, Observations, conditions_of, describe_task, floats
-from analysis.populations import LAYERS, STREAMS, settings_in_words
-from analysis.purposes import CHOSEN, asked, places, random_seeds, roles
+from analysis.populations import LAYERS, settings_in_words
+from analysis.purposes import CHOSEN, STREAMS, asked, places, random_seeds, roles
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.offspring import related_share, slope
 from analysis.statistics.proportions import clopper_pearson, share

@@ -99,7 +99,7 @@ def _equations(row: pd.Series) -> str:
 
 def _cells(observations: Observations, mode: str) -> pd.DataFrame:
     cells = observations.once(roles).of("cell", kinds=("crossed",))
-    return observations.measured(cells["run_id"], mode)
+    return observations.measured(cells["run_id"].tolist(), mode)
 
 
 def _language_rows(observations: Observations) -> pd.DataFrame:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import Observations, describe_task
-from analysis.populations import STREAMS, listed
-from analysis.purposes import roles
+from analysis.populations import listed
+from analysis.purposes import STREAMS, roles
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.repeatability import agreement
 from analysis.statistics.replication import MOST, Replication, Verdict, mean_share, replication

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.observations import CONDITION_SETTINGS, Observations, in_words, is_derived, varying_columns
-from analysis.populations import STREAMS, Population, drawn, listed
-from analysis.purposes import CHOSEN, asked, places, roles
+from analysis.populations import Population, drawn, listed
+from analysis.purposes import CHOSEN, STREAMS, asked, places, roles
 from analysis.studies.hits import FEWEST_OTHERS, Hit, rare_outcome
 from analysis.studies.units import Kind, Unit, distinct
 
@@ -198,7 +198,12 @@ class _Condition:
         alone = self.every[self.every["own"].isna() & (self.every["kind"] == "ulp")]
         place = alone["run"].map(self.observations.once(places))
         first = alone["run"].groupby(place).first()
-        return {int(p): str(run) for p, run in first.items()} if len(first) >= FEWEST_OTHERS else {}
+        by_place = dict(zip(first.index.astype(int), map(str, first), strict=True))
+        return by_place if len(first) >= FEWEST_OTHERS else {}
+
+    def _row(self, run: Any) -> pd.Series:
+        row: pd.Series = self.judged.loc[run]
+        return row
 
     def _kind(self, name: str, fixed: tuple[str, ...], change: str, repeated: list[Repeated]) -> Kind:
         judged = [(row, own, [r for r in runs if pd.notna(self.hit.flags[r])]) for row, own, runs in repeated]
@@ -268,16 +273,16 @@ class _Condition:
         for (_, _), group in repeats.groupby([repeats["kind"].str.contains("="), key], sort=False):
             own = group["own"].iloc[0]
             own = self._first.get(int(place[group.index[0]])) if pd.isna(own) else str(own)
-            its = None if own is None else self.judged.loc[own]
+            its = None if own is None else self._row(own)
             seen = set() if its is None else {its["weights_hash"]}
             found: dict[str, list[str]] = {}
             for run, kind in group.drop_duplicates("run")[["run", "kind"]].itertuples(index=False):
-                row = self.judged.loc[run]
+                row = self._row(run)
                 if run != own and row["weights_hash"] not in seen:
                     seen.add(row["weights_hash"])
                     found.setdefault(kind if its is None else self._change(kind, row, its), []).append(str(run))
             for kind, runs in found.items():
-                by_kind.setdefault(kind, []).append((self.judged.loc[own or runs[0]], own, runs))
+                by_kind.setdefault(kind, []).append((self._row(own or runs[0]), own, runs))
         return by_kind
 
     @staticmethod
@@ -301,5 +306,5 @@ class _Condition:
             runs = group["run"].drop_duplicates()
             seeds, its = (self.judged.loc[ids, free].to_numpy(dtype=np.int64) for ids in (runs, [own]))
             if len(kept := runs[distinct(seeds, its)]):
-                repeated.append((self.judged.loc[own], str(own), [str(run) for run in kept]))
+                repeated.append((self._row(own), str(own), [str(run) for run in kept]))
         return repeated

@@ -61,8 +61,8 @@ def transplants(observations: Observations) -> list[Transplant]:
     cells = cells[[_donor(unit) is not None for unit in cells["unit"]]]
     if cells.empty:
         return []
-    again = again["run_id"][[unit.get("kind") == "ulp" for unit in again["unit"]]]
-    rows, place = observations.measured([*cells["run_id"], *again]), observations.once(places)
+    ulps = again["run_id"][[unit.get("kind") == "ulp" for unit in again["unit"]]].tolist()
+    rows, place = observations.measured([*cells["run_id"], *ulps]), observations.once(places)
     cells = cells[cells["run_id"].isin(rows.index)]
     settings = varying_columns(rows.loc[cells["run_id"].unique()])
     masters = {derive_seed(m, "init"): f"seed {m}" for unit in cells["unit"] for m in _masters(unit)}
@@ -72,7 +72,7 @@ def transplants(observations: Observations) -> list[Transplant]:
     for (*_, init, donor, _, factors), exchanged in sorted(_exchanged(cells, rows, settings).items()):
         every = rows.loc[list(exchanged)]
         own = set(place[[run for run in exchanged if every.at[run, "layers"] == "{}" and not exchanged[run]]])
-        beside = rows.loc[rows.index.intersection(again).difference(every.index)]
+        beside = rows.loc[rows.index.intersection(ulps).difference(every.index)]
         beside = beside[place[beside.index].isin(own) & _as_long(beside, every)]
         every = pd.concat([every, beside])
         maps = every["layers"].map(json.loads)
@@ -100,14 +100,15 @@ def _exchanged(
         key = design, int(label[run]), unit.get("recipient"), _donor(unit)
         designs.setdefault(key, {})[run] = _streams(unit)
     found: dict[tuple[Any, ...], dict[str, frozenset[str]]] = {}
+    seeds: Any = rows
     for (_, setting, _, donor), exchanged in designs.items():
         moved = frozenset().union(*exchanged.values())
         own = next((run for run, streams in exchanged.items() if not streams), None)
         whole = next((run for run, streams in exchanged.items() if streams == moved), None)
         if own is None or whole is None:
             continue  # not trained yet
-        split, order, init = (int(rows.at[own, f"seed_{stream}"]) for stream in (*STREAMS, "init"))
-        factors = tuple((s, int(rows.at[whole, f"seed_{s}"])) for s in STREAMS if s in moved)
+        split, order, init = (int(seeds.at[own, f"seed_{stream}"]) for stream in (*STREAMS, "init"))
+        factors = tuple((s, int(seeds.at[whole, f"seed_{s}"])) for s in STREAMS if s in moved)
         found.setdefault((split, order, init, donor, setting, factors), {}).update(exchanged)
     return found
 
@@ -115,7 +116,8 @@ def _exchanged(
 def _as_long(repeats: pd.DataFrame, cells: pd.DataFrame) -> pd.Series:
     """Return whether repeats are perturbed as the cells are, and as long: a shorter one would censor all times."""
     alike = repeats["config.perturb.ulps"].isin(cells["config.perturb.ulps"].unique())
-    return alike & (repeats["config.train.steps"] >= cells["config.train.steps"].min())
+    long: pd.Series = repeats["config.train.steps"] >= cells["config.train.steps"].min()
+    return alike & long
 
 
 def _donor(unit: Mapping[str, Any]) -> int | None:

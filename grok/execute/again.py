@@ -16,7 +16,7 @@ from grok.config.fields import check, settings_of
 from grok.config.gpt import LogConfig
 from grok.errors import ConfigError, DataError, StoreError, TrainingError
 from grok.execute.engines import train
-from grok.execute.planned import PlannedRun, data_hash, name_runs, with_setting
+from grok.execute.planned import PlannedRun, data_hash, prepare_runs, with_setting
 from grok.execute.pool import visible_gpus
 from grok.execute.refusals import refuse_unusable_data
 from grok.execute.resume import named_checkpoint
@@ -98,7 +98,7 @@ def find_stored(store: Store, prefix: str, changes: Mapping[str, Any]) -> Stored
     if isinstance(config, GptConfig):
         _refuse_other_data(config, row)
         refuse_unusable_data([config])
-    (named,) = name_runs([config])
+    (named,) = prepare_runs([config])
     identity = identify(config, row["data_hash"], named.code)
     # an abandoned branch comes out of its run's training, under a name of its own
     name = str(row["parent_run_id"]) if row["status"] == "rolled_back" else run_id

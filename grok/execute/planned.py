@@ -47,8 +47,10 @@ class PlannedRun:
         return replace(self, config=config, identity=identify(config, self.data_hash, self.code))
 
 
-def name_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
-    """Return every config with its names. Code of the user's own that they name is read, and can be imported then.
+def prepare_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
+    """Read what the names of runs depend on, and return every config with its names.
+
+    That is corpora, weights, and the user's own code, which can be imported from then on.
 
     Raises:
         DataError: the data of a GPT run is missing.

@@ -21,7 +21,7 @@ from grok.execute.interrupt import Interrupt
 from grok.execute.live import LiveFolder
 from grok.execute.logs import RunLogs
 from grok.execute.plan import Plan, make_plan, shared_settings
-from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.progress import ProgressView, say
 from grok.execute.ranks import let_go, refuse_unsharable, take_part
 from grok.execute.record import Choice, Designed, design_of_sweep, settings_to_record
@@ -77,7 +77,7 @@ def execute(
     refuse_unsharable(configs, rank)
     if rank.index > 0:
         status = 0 if shared.dry_run else take_part(shared, rank)
-        return Outcome(tuple(run.run_id for run in name_runs(configs)), {}, {}, status)
+        return Outcome(tuple(run.run_id for run in prepare_runs(configs)), {}, {}, status)
     designed = configs if isinstance(configs, Designed) and design is None else Designed(configs, design or "unstated")
     outcome = _carry_out(shared, designed, argv)
     if rank.size > 1 and not shared.dry_run:
@@ -89,7 +89,7 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
     """Plan and train ``configs``, whose command's own settings are ``shared``."""
     path = shared.store.path
     store = open_store(path) if check_path(path) else None
-    requested = name_runs(configs)
+    requested = prepare_runs(configs)
     refuse_impossible(shared, requested, store)
     provenance = _provenance(shared)
     if shared.dry_run:

@@ -44,8 +44,9 @@ def attend(
     mask: Mask | None,
     dropped: float = 0.0,
 ) -> Tensor:
-    """Return causal attention of queries ``q`` [B, H, T, K] over keys ``k`` and values ``v`` [B, H, S, K].
+    """Return causal attention of queries ``q`` [B, H, T, K] over keys ``k`` and values ``v`` [B, H or fewer, S, K].
 
+    Fewer heads of keys and values are grouped queries: each serves as many heads of queries, one after another.
     ``bias`` [H, T, S] or [B, 1 or H, T, S] is added to the scores. The fused kernel runs unless a dropout mask or a
     softmax of its own is asked for; ``dropped`` is the share of weights that it drops itself.
     """
@@ -53,7 +54,10 @@ def attend(
     scale = 1 / math.sqrt(width)
     if scaling == "operands":
         q, k, scale = q * width**-0.25, k * width**-0.25, 1.0
-    if softmax == "fused" and mask is None:
+    in_kernel = softmax == "fused" and mask is None
+    if k.shape[1] < q.shape[1] and not (in_kernel and shares_keys(q.device)):
+        k, v = (y.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for y in (k, v))  # [B, H, S, K]
+    if in_kernel:
         allowed = None
         if bias is not None or t != s:
             allowed = past_only(t, s, q.device) if bias is None else bias
@@ -65,6 +69,14 @@ def attend(
     else:
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     return drop(weights.to(v.dtype), mask) @ v
+
+
+def shares_keys(device: torch.device) -> bool:
+    """Return whether the fused kernel reads keys and values that several heads of queries share, without copies.
+
+    On a CPU it does. On a GPU its forms for a mask and for float32 lack it, so all of them get copies.
+    """
+    return device.type == "cpu"
 
 
 def rounded_softmax(scores: Tensor) -> Tensor:
@@ -90,7 +102,14 @@ def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float,
     if allowed is not None and allowed.dtype != torch.bool:
         allowed = allowed.to(low)
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=allowed, dropout_p=dropped, is_causal=allowed is None, scale=scale
+        q,
+        k,
+        v,
+        attn_mask=allowed,
+        dropout_p=dropped,
+        is_causal=allowed is None,
+        scale=scale,
+        enable_gqa=k.shape[1] < q.shape[1],
     )
 
 

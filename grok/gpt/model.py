@@ -72,8 +72,6 @@ class CausalSelfAttention(nn.Module):
             q, k = rotate(q, places), rotate(k, places)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
-        if self.config.kv_heads is not None:  # [B, H, S, K] as the queries are
-            k, v = (y.repeat_interleave(self.config.heads // self.config.kv_heads, dim=1) for y in (k, v))
         mask = masks.get(f"blocks.{self.layer}.attention")
         how = {"scaling": self.config.qk_scaling, "softmax": self.config.softmax}
         dropped = self.dropped if torch.is_grad_enabled() else 0.0

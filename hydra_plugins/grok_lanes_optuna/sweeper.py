@@ -111,12 +111,12 @@ def _train(task: PlanTask) -> Train:
 
     def train(settings: Sequence[dict[str, Any]], design: Purposes) -> bool:
         from grok.config import load_config
-        from grok.execute.planned import name_runs
+        from grok.execute.planned import prepare_runs
         from grok.store import open_store
 
         task.run_plan(settings, design)
         configs = [load_config(one) for one in settings]
         stored = open_store(configs[0].store.path).statuses()
-        return all(run.run_id in stored for run in name_runs(configs))
+        return all(run.run_id in stored for run in prepare_runs(configs))
 
     return train

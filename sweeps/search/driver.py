@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.config import RunConfig, flatten, load_config
 from grok.config.fields import canonical_json, walk
 from grok.errors import ConfigError, TrainingError
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import READ_AT_HORIZON, Objective, SeedOutcome, make_objectives, read_outcomes
@@ -139,7 +139,7 @@ class Search:
 
     def _versions(self) -> dict[str, dict[str, str]]:
         """Return the versions of the user's own code and of the data; nothing without either."""
-        (run,) = name_runs([self.default])
+        (run,) = prepare_runs([self.default])
         known = {**(run.code or {}), **({"data": run.data_hash} if run.data_hash else {})}
         return {"code": known} if known else {}
 
@@ -291,7 +291,7 @@ class Search:
         Raises:
             TrainingError: one is not stored, because code or data changed while it trained.
         """
-        run_ids = [run.run_id for run in name_runs(configs)]
+        run_ids = [run.run_id for run in prepare_runs(configs)]
         budgets = {run_id: int(flatten(c)["train.steps"]) for run_id, c in zip(run_ids, configs, strict=True)}
         outcomes = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon if last else None, budgets)
         if missing := [run_id for run_id in run_ids if run_id not in outcomes]:
@@ -309,7 +309,7 @@ class Search:
 
         for stage in self.stages[:-1]:
             configs = [load_config(settings) for settings in self.settings_of(params, stage)]
-            for run in name_runs(configs):
+            for run in prepare_runs(configs):
                 remove_checkpoints(run_folder(str(self.store_path), run.run_id))
 
 

@@ -14,7 +14,7 @@ from grok.cli.presets import gpt_settings
 from grok.config import GptConfig
 from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.gpt.initial import build_model
 from grok.gpt.logging.log import Log
 from grok.gpt.training.optimizer import batch_ramp
@@ -32,7 +32,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def planned_steps(corpus: Corpus, *words: str) -> tuple[int, str]:
     preset = [] if words and words[0].startswith("experiment=") else ["experiment=gpt/shakespeare_char"]
-    (run,) = name_runs([gpt_settings(["mode=gpt", *preset, f"data.path={corpus.path}", *words])])
+    (run,) = prepare_runs([gpt_settings(["mode=gpt", *preset, f"data.path={corpus.path}", *words])])
     assert isinstance(run.config, GptConfig)
     return run.config.train.steps, run.run_id
 

@@ -19,7 +19,7 @@ from grok.config.gpt import TrainConfig as GptTrain
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.execute.plan import StoredRuns, make_plan
-from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.record import design_of_sweep
 from grok.records import RunResult
 from grok.run import main as run
@@ -165,7 +165,7 @@ def test_a_schedule_that_looks_at_the_length_does_not_hide_a_result(tmp_path: Pa
 
 
 def test_failed_runs_are_no_results(tmp_path: Path) -> None:
-    (run_of_4,) = name_runs([tiny(4)])
+    (run_of_4,) = prepare_runs([tiny(4)])
     failed = RunResult(run_id=run_of_4.run_id, status="failed", stop_reason="exception", steps=0)
     with StoreWriter(tmp_path / "S") as writer:
         writer.commit([Row(failed, run_of_4.config, run_of_4.identity, Provenance.collect())])
@@ -418,7 +418,7 @@ def test_interleaved_commands_leave_each_others_rows(census: Path) -> None:
 
 def test_the_design_of_many_runs_takes_no_square_of_their_number() -> None:
     """A bound far above the 0.2 s that it takes."""
-    plan = make_plan(name_runs([tiny(seed) for seed in range(5_000)]), None)
+    plan = make_plan(prepare_runs([tiny(seed) for seed in range(5_000)]), None)
     begun = time.process_time()
     design = design_of_sweep(plan.runs, plan.found, "given").named(plan.requested)
     assert design.table(plan.found.run_ids).num_rows == 5_000

@@ -13,14 +13,14 @@ import torch
 from grok.execute import worker
 from grok.execute.executors.base import InlineExecutor
 from grok.execute.groups import Group
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.execute.worker import WorkerSettings, run_group_in_worker
 from grok.numerics.device import is_device_error
 from grok.store import StoreWriter
 from grok.store.testing import MACHINE
 from tests.execute.conftest import tiny
 
-GROUP = Group(tuple(name_runs([tiny(0), tiny(1)])))
+GROUP = Group(tuple(prepare_runs([tiny(0), tiny(1)])))
 
 
 @pytest.fixture

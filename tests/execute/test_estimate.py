@@ -6,13 +6,13 @@ from pathlib import Path
 
 from grok.cli.presets import gpt_settings
 from grok.execute.estimate import PROCESS_BYTES, bytes_per_worker
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.text.preparation import Request, prepare
 
 
 def gigabytes(preset: str, data: Path, *words: str) -> float:
     config = gpt_settings(["mode=gpt", f"experiment=gpt/{preset}", f"data.path={data}", *words])
-    return bytes_per_worker(name_runs([config]), 1) / 1e9
+    return bytes_per_worker(prepare_runs([config]), 1) / 1e9
 
 
 def test_memory_grows_with_the_model(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import grok.store.provenance
 from grok.execute import worker
 from grok.execute.groups import Group
 from grok.execute.lineage import Lineage
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.execute.worker import WorkerSettings, run_group
 from grok.records import Checkpoint
 from grok.store import Provenance, StoreWriter, open_store
@@ -37,7 +37,7 @@ def train(folder: Path, patch: pytest.MonkeyPatch, commit: str | None, dirty: bo
             retry_failed=False, provenance=replace(MACHINE, git_commit=commit, git_dirty=dirty), parent=None,
         )  # fmt: skip
         StoreWriter(folder / "S").close()
-        report = run_group(Group(tuple(name_runs([tiny(checkpoint={"every": 3})]))), settings)
+        report = run_group(Group(tuple(prepare_runs([tiny(checkpoint={"every": 3})]))), settings)
     assert report.fatal is None
     assert (report.error is not None) is dies
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grok.config import load_config
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.records import RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store
 from tests.doors.conftest import TINY, start
@@ -76,7 +76,7 @@ def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(
         group, _, key = name.partition(".")
         settings.setdefault(group, {})[key] = value if not value.isdecimal() else int(value)
     settings["numerics"] = {"compile": False}
-    runs = name_runs([load_config({**settings, "seed": seed}) for seed in range(2)])
+    runs = prepare_runs([load_config({**settings, "seed": seed}) for seed in range(2)])
     result = {"status": "failed", "stop_reason": "exception", "error": "made up", "steps": 0}
     rows = [
         Row(RunResult(run_id=r.run_id, **result), r.config, r.identity, Provenance.collect())  # type: ignore[arg-type]

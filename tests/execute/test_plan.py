@@ -20,7 +20,7 @@ from grok.execute import execute, refusals
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
 from grok.execute.plan import Plan, StoredRuns, make_plan, shared_settings
-from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.pool import WorkerPool
 from grok.execute.record import design_of_sweep
 from grok.numerics.machine import memory_limit, usable_cores, usable_memory
@@ -28,7 +28,7 @@ from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
 from tests.execute.conftest import tiny
 
-PLANNED = name_runs([tiny(seed) for seed in range(300)])
+PLANNED = prepare_runs([tiny(seed) for seed in range(300)])
 
 
 def stored(
@@ -70,14 +70,14 @@ def test_a_plan_is_what_is_asked_for_minus_duplicates_minus_stored(tmp_path: Pat
 def test_failed_runs_are_tried_again_only_when_asked(tmp_path: Path) -> None:
     store = stored(tmp_path / "S", PLANNED[:2], status="failed")
     assert make_plan(PLANNED[:2], store).summary() == "2 planned, 2 stored (2 failed), 0 duplicates, 0 to train"
-    again = name_runs([tiny(seed, retry_failed=True) for seed in range(2)])
+    again = prepare_runs([tiny(seed, retry_failed=True) for seed in range(2)])
     assert len(make_plan(again, store).to_train) == 2
 
 
 def test_force_takes_the_next_free_replicate(tmp_path: Path) -> None:
-    twice = name_runs([tiny(0), tiny(0, replicate=1)])
+    twice = prepare_runs([tiny(0), tiny(0, replicate=1)])
     store = stored(tmp_path / "S", twice)
-    (run,) = make_plan(name_runs([tiny(0, force=True)]), store).to_train
+    (run,) = make_plan(prepare_runs([tiny(0, force=True)]), store).to_train
     assert run.config.replicate == 2
     assert run.identity.trajectory_id == twice[0].identity.trajectory_id
 
@@ -94,7 +94,7 @@ def test_no_run_goes_on_from_another_one_without_the_weights_that_it_must_measur
         "checkpoint": {"keep": True, "keep_every": keep_every},
         "eval": {"metrics": metrics},
     }
-    short, long = name_runs([tiny(0, train={"steps": steps}, **settings_of_both) for steps in (6, 12)])
+    short, long = prepare_runs([tiny(0, train={"steps": steps}, **settings_of_both) for steps in (6, 12)])
     store = stored(tmp_path / "S", [short])
     (tmp_path / "S" / "checkpoints" / short.run_id / "00000001-step-6").mkdir(parents=True)
     (planned,) = make_plan([long], store).to_train
@@ -103,7 +103,7 @@ def test_no_run_goes_on_from_another_one_without_the_weights_that_it_must_measur
 
 def test_runs_are_labelled_by_what_tells_them_apart() -> None:
     def labels(*configs: RunConfig) -> list[str]:
-        return list(make_plan(name_runs(configs), None).labels().values())
+        return list(make_plan(prepare_runs(configs), None).labels().values())
 
     assert labels(tiny(3), tiny(4)) == ["seed 3", "seed 4"]
     assert labels(tiny(3)) == ["seed 3"]
@@ -112,8 +112,8 @@ def test_runs_are_labelled_by_what_tells_them_apart() -> None:
 
 
 def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path: Path) -> None:
-    asked = name_runs([tiny(seed, force=True) for seed in range(3)])
-    stored(tmp_path / "S", name_runs([tiny(seed) for seed in range(3)]))
+    asked = prepare_runs([tiny(seed, force=True) for seed in range(3)])
+    stored(tmp_path / "S", prepare_runs([tiny(seed) for seed in range(3)]))
     store = open_store(tmp_path / "S")
     first = make_plan(asked, store)
     assert [run.config.replicate for run in first.to_train] == [1, 1, 1]
@@ -129,8 +129,8 @@ def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path:
 
 def test_a_clock_that_jumped_does_not_begin_a_forced_command_anew(tmp_path: Path) -> None:
     """The last command's design may have the earliest time."""
-    asked = name_runs([tiny(seed, force=True) for seed in range(2)])
-    store = stored(tmp_path / "S", name_runs([tiny(seed) for seed in range(2)]))
+    asked = prepare_runs([tiny(seed, force=True) for seed in range(2)])
+    store = stored(tmp_path / "S", prepare_runs([tiny(seed) for seed in range(2)]))
     first = make_plan(asked, store)
     store = stored(tmp_path / "S", list(first.to_train))
     second = make_plan(asked, store)
@@ -158,7 +158,7 @@ def test_what_a_device_lacks_is_refused_for_every_run(
     monkeypatch: pytest.MonkeyPatch, device: str, gpus: int, second: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr(refusals, "visible_gpus", lambda: gpus)
-    runs = name_runs([tiny(0, device=device), tiny(0, device=device, **second)])
+    runs = prepare_runs([tiny(0, device=device), tiny(0, device=device, **second)])
     with pytest.raises(ConfigError, match=said):
         refusals.refuse_impossible(runs[0].config, runs, None)
     refusals.refuse_impossible(runs[0].config, runs[:1], None)
@@ -188,7 +188,7 @@ def test_runs_of_one_group_share_a_program() -> None:
         tiny(5, task={"modulus": 5}), tiny(6, numerics={"path": "plain"}),
         tiny(7, precision="float64"),
     ]  # fmt: skip
-    groups = lane_groups(name_runs(varied), workers=1, lanes=8)
+    groups = lane_groups(prepare_runs(varied), workers=1, lanes=8)
     assert [[run.config.seed for run in group.runs] for group in groups] == [[0, 1, 2, 3, 8], [4], [5], [6], [7]]
 
 
@@ -206,7 +206,7 @@ def test_time_on_a_gpu_is_not_that_on_a_processor(tmp_path: Path) -> None:
     twenty = PLANNED[100:120]
     assert seconds_to_train(twenty, mixed, workers=1, gpu=True) == pytest.approx(10.0)
     assert seconds_to_train(twenty[:3], mixed, workers=1, gpu=True) == pytest.approx(4.0), "eight lanes, most idle"
-    other = [name_runs([tiny(seed, model={"d_model": 16})])[0] for seed in range(5)]
+    other = [prepare_runs([tiny(seed, model={"d_model": 16})])[0] for seed in range(5)]
     wide = stored(tmp_path / "S", other[:3], seconds=2.0, device="cuda", lanes=8)
     assert seconds_to_train(other[3:], wide, workers=1, gpu=True) == pytest.approx(6.0), "three runs had the stack"
     both = [*twenty[:3], *other[3:]]
@@ -215,7 +215,7 @@ def test_time_on_a_gpu_is_not_that_on_a_processor(tmp_path: Path) -> None:
 
 def test_time_is_counted_where_it_does_not() -> None:
     small, large = (
-        seconds_to_train(name_runs([ArithmeticConfig(seed=s) for s in range(n)]), None, workers=1) for n in (1, 10)
+        seconds_to_train(prepare_runs([ArithmeticConfig(seed=s) for s in range(n)]), None, workers=1) for n in (1, 10)
     )
     assert small is not None and large is not None
     assert 10 < small < 1000, "a default run takes about a minute"
@@ -223,7 +223,7 @@ def test_time_is_counted_where_it_does_not() -> None:
 
 
 def test_memory_stays_below_the_promise_at_the_default() -> None:
-    runs = name_runs([ArithmeticConfig()])
+    runs = prepare_runs([ArithmeticConfig()])
     assert 0.4e9 < bytes_per_worker(runs, 1) < bytes_per_worker(runs, 8) < 1.5e9
 
 
@@ -241,7 +241,7 @@ def test_memory_stays_below_the_promise_at_the_default() -> None:
 )
 def test_memory_is_about_what_the_benchmark_measures(over: dict[str, Any], measured: int) -> None:
     """MiB of a process, from the page of 2026-11-21 under results/benchmarks/."""
-    runs = name_runs([load_config({"mode": "arithmetic", **over})])
+    runs = prepare_runs([load_config({"mode": "arithmetic", **over})])
     assert bytes_per_worker(runs, 1) / 2**20 == pytest.approx(measured, rel=0.15)
 
 
@@ -250,7 +250,7 @@ def test_the_estimate_cuts_an_evaluation_as_the_engine_does() -> None:
 
 
 def test_workers_are_as_many_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = name_runs([ArithmeticConfig(seed=s) for s in range(100)])
+    runs = prepare_runs([ArithmeticConfig(seed=s) for s in range(100)])
     shared = ArithmeticConfig(device="cpu")
     monkeypatch.setattr("grok.execute.pool.usable_cores", lambda: 64)
     each = bytes_per_worker(runs, 1)

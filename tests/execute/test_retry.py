@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from grok.execute.executors.base import WorkerDied
 from grok.execute.groups import Group, lane_groups
 from grok.execute.live import LiveFolder
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import GroupReport
 from tests.execute.conftest import tiny
 
-RUNS = name_runs([tiny(seed) for seed in range(40)])
+RUNS = prepare_runs([tiny(seed) for seed in range(40)])
 
 
 class LossyExecutor:

@@ -15,7 +15,7 @@ import pytest
 from grok.execute.executors.base import InlineExecutor
 from grok.execute.groups import Group, lane_groups
 from grok.execute.live import LiveFolder
-from grok.execute.planned import PlannedRun, name_runs
+from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings
 from grok.processes import Owner
@@ -25,7 +25,7 @@ from grok.store.leases import STALE_AFTER, Leases
 from grok.store.testing import MACHINE
 from tests.execute.conftest import tiny
 
-RUNS = name_runs([tiny(seed) for seed in range(3)])
+RUNS = prepare_runs([tiny(seed) for seed in range(3)])
 OTHER_BOOT = replace(Owner.this_process(), name="gone", machine="this host, another boot, the same processes")
 LOOKS = 200
 """Looks after which a sweep that still waits is stopped: it would wait for ever."""

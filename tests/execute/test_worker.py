@@ -10,7 +10,7 @@ import torch
 
 from grok import run
 from grok.execute.groups import Group
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.execute.worker import WorkerSettings, run_group
 from grok.store import Provenance, StoreWriter
 from grok.store.testing import example_rows
@@ -28,7 +28,7 @@ def test_damage_that_a_worker_puts_right_is_in_its_report(tmp_path: Path) -> Non
         store_path=str(store), live_path=str(store / "live" / "x"), flush_seconds=30.0, device="cpu", lanes=None,
         retry_failed=False, provenance=Provenance.collect(), parent=None,
     )  # fmt: skip
-    report = run_group(Group(tuple(name_runs([first.config]))), settings)
+    report = run_group(Group(tuple(prepare_runs([first.config]))), settings)
     assert report.stored == [first.result.run_id]
     assert len(report.notes) == 1
     assert report.notes[0].startswith(f"Repaired: moved shard {victim.stem} to quarantine")

@@ -382,3 +382,14 @@ def test_sweep_of_two_seeds_is_two_runs(settings: Build) -> None:
     a, b, again = (result_of(run(settings(seed=s))) for s in (1, 2, 1))
     assert a.weights_hash != b.weights_hash
     assert differences(a, again) == []
+
+
+def test_the_tag_says_what_a_machine_chooses(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN's products gain nothing for language models on Zen 4; grouped queries are read without copies."""
+    for model, path in (("AMD EPYC 25-17-1", "plain"), ("AMD EPYC 26-2-1", "onednn")):
+        monkeypatch.setattr("grok.numerics.products.processor_model", lambda model=model: model)
+        monkeypatch.setattr("grok.gpt.training.numerics.processor_model", lambda model=model: model)
+        assert Numerics.of(settings(), "cpu").products == path
+        assert Numerics.of(settings(numerics={"compile": False, "path": "onednn"}), "cpu").products == "onednn"
+    assert "attention=grouped" in Numerics.of(settings(model__kv_heads=1), "cpu").tag()
+    assert "attention" not in Numerics.of(settings(model__kv_heads=1, model__dropout=0.1), "cpu").tag()

@@ -260,7 +260,11 @@ def test_a_prompt_is_cut_so_that_its_continuation_fits(model: GPT, corpus: Corpu
     prompt = text_of(40)
     ids = corpus.tokenizer.encode(prompt)[-(CONTEXT - 12) :]
     (expected,) = generate(model, [[int(i) for i in ids]], tokens=12, sampler=Sampler(temperature=0), seed=0)
+    read: list[int] = []
+    hook = model.token_embedding.register_forward_hook(lambda _, args, out: read.append(args[0].numel()))
     got = continued(model, corpus, prompt, {name: 12, "until": ["#"], "temperature": 0.7, "do_sample": False})
+    hook.remove()
+    assert read == [len(ids)] + [1] * (len(read) - 1), "keys and values of the text so far are cached"
     assert got == corpus.tokenizer.decode(expected.ids) and len(expected.ids) == 12
 
 

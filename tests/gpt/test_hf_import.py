@@ -71,6 +71,14 @@ def test_a_sharded_folder_is_read(tmp_path: Path) -> None:
         load_hf_folder(tmp_path)
 
 
+def test_weights_as_pickles_are_refused_with_the_way_to_convert_them(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        their_model(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pickles.*from_pretrained\(.*\)\.save_pretrained\(DIR\)"):
+        load_hf_folder(tmp_path)
+
+
 def test_half_precision_weights_are_read_in_float32(tmp_path: Path) -> None:
     with torch.random.fork_rng():
         theirs = their_model(tmp_path).bfloat16()

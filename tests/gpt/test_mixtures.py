@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, ConfigError, DataError
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.execute.refusals import refuse_unusable_data
 from grok.gpt.training.texts import open_data
 from grok.records import Checkpoint
@@ -50,13 +50,13 @@ def mixed(settings: Build, corpora: dict[str, Corpus]) -> Build:
 
 
 def named(config: GptConfig) -> GptConfig:
-    (planned,) = name_runs([config])
+    (planned,) = prepare_runs([config])
     assert isinstance(planned.config, GptConfig)
     return planned.config
 
 
 def run_id(config: GptConfig) -> str:
-    return name_runs([config])[0].run_id
+    return prepare_runs([config])[0].run_id
 
 
 @hypothesis_settings(max_examples=20)
@@ -177,7 +177,7 @@ def test_further_validation_sets_have_losses_of_their_own(
     assert f"other {losses['other']:.4f}, other@train {losses['other@train']:.4f}" in capsys.readouterr().err
     plain = settings(data__path=str(corpora["1"].path), eval__sample_tokens=0)
     assert result_of(run(plain)).weights_hash == result_of(run(config)).weights_hash
-    (with_sets,), (without,) = name_runs([config]), name_runs([plain])
+    (with_sets,), (without,) = prepare_runs([config]), prepare_runs([plain])
     assert with_sets.run_id != without.run_id
     assert with_sets.identity.trajectory_id == without.identity.trajectory_id
     assert with_sets.identity.config_id == without.identity.config_id
@@ -238,7 +238,7 @@ def test_what_cannot_be_mixed_is_refused(corpora: dict[str, Corpus], data: dict[
     full = {"path": str(corpora["1"].path), "corpora": {"other": str(corpora["2"].path)}, **data}
     with pytest.raises((ConfigError, DataError), match=message):
         config = load_config({"mode": "gpt", "experiment": "gpt/small", "data": full, "model": {"context": 16}})
-        refuse_unusable_data([run.config for run in name_runs([config])])
+        refuse_unusable_data([run.config for run in prepare_runs([config])])
 
 
 def test_another_tokeniser_is_refused(mixed: Build, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from grok.config.gpt import PRESETS, GptConfig
 from grok.config.gpt_model import ModelConfig
 from grok.errors import ConfigError
 from grok.gpt import head
-from grok.gpt.attention import alibi_slopes, attend, rounded_softmax
+from grok.gpt.attention import alibi, alibi_slopes, attend, rounded_softmax
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT, parameter_count
 from grok.numerics.ulps import move_by_ulps
@@ -300,6 +300,32 @@ def test_every_group_of_queries_reads_its_own_keys(settings: Build) -> None:
                 p.copy_(weights[name])
         x = tokens(2, 16)
         torch.testing.assert_close(plain(x), grouped(x), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_kernel_reads_shared_keys_without_copies(monkeypatch: pytest.MonkeyPatch, bias: bool) -> None:
+    """Attention and gradients are those of copied keys and values; under a mask, too."""
+    stream, heads = Stream("eval", 4), []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(q: torch.Tensor, k: torch.Tensor, *rest: Any, **how: Any) -> torch.Tensor:
+        heads.append(k.shape[1])
+        return kernel(q, k, *rest, **how)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    q, k, v = (
+        torch.from_numpy(stream.at(name).normal(2 * h * 16 * 8).reshape(2, h, 16, 8)).requires_grad_()
+        for name, h in (("q", 6), ("k", 2), ("v", 2))
+    )
+    made = []
+    for copies in (1, 3):
+        keys, values = (x.repeat_interleave(copies, dim=1) for x in (k, v))
+        allowed = alibi(0, 16, 6, torch.device("cpu")).double() if bias else None
+        y = attend(q, keys, values, bias=allowed, scaling="product", softmax="fused", mask=None)
+        made.append([y, *torch.autograd.grad(y.square().sum(), (q, k, v))])
+    assert heads == [2, 6]
+    for ours, theirs in zip(*made, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
 def test_swiglu_is_its_formula(settings: Build) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grok.config import ArithmeticConfig
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from tests.arithmetic.cases import tiny
 
 MINE = """
@@ -151,5 +151,5 @@ PLAIN = {"task": {"plugin": {"_target_": "mine.parity"}}, "model": {"plugin": {"
 def own(**over: Any) -> ArithmeticConfig:
     """Return the tiny config with code of one's own in it, ready to be imported."""
     config = tiny(**over)
-    name_runs([config])
+    prepare_runs([config])
     return config

@@ -17,7 +17,7 @@ from grok.config import identify
 from grok.config.arithmetic import METRICS
 from grok.execute.announce import own_code_lines
 from grok.execute.plan import make_plan
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.plugins import Code, activate
 from grok.records import RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store
@@ -39,14 +39,14 @@ def _mine(write: Write) -> None:
 def test_code_is_part_of_what_a_run_is_called(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plain = tiny()
-    assert name_runs([plain])[0].identity == identify(plain)
+    assert prepare_runs([plain])[0].identity == identify(plain)
     measured = tiny(eval={"metric_plugins": {"norm": {"_target_": "mine.norm"}}})
     moved = tiny(optim={"intervention": {"_target_": "mine.Doubled"}})
-    before = [run.identity for run in name_runs([plain, measured, moved])]
+    before = [run.identity for run in prepare_runs([plain, measured, moved])]
     assert before[0].trajectory_id == before[1].trajectory_id, "a metric moves no weight"
     assert len({name.run_id for name in before}) == 3
     write(mine=MINE + "\n# changed")
-    after = [run.identity for run in name_runs([plain, measured, moved])]
+    after = [run.identity for run in prepare_runs([plain, measured, moved])]
     assert before[0] == after[0]
     assert (before[1].run_id != after[1].run_id) and (before[1].trajectory_id == after[1].trajectory_id)
     assert before[2].trajectory_id != after[2].trajectory_id
@@ -250,12 +250,12 @@ def test_changed_code_is_compared_with_completed_runs_first(
     with StoreWriter("S") as writer:
         for status in ("failed", "completed"):
             write(one=f"# {status}", two=f"# {status}")
-            (run,) = name_runs([config])
+            (run,) = prepare_runs([config])
             versions[status] = run.code or {}
             result = RunResult(run_id=run.run_id, status=status, stop_reason="steps", steps=6)
             writer.commit([Row(result, run.config, run.identity, Provenance.collect(), None, run.code)])
     write(two="# now")
-    store, runs = open_store("S"), name_runs([config])
+    store, runs = open_store("S"), prepare_runs([config])
     (line,) = [line for line in own_code_lines(make_plan(runs, store), store) if "changed" in line]
     now = runs[0].code or {}
     assert line.endswith(f"changed is two.f ({versions['completed']['two.f']}, now {now['two.f']})")

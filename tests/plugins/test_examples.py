@@ -13,7 +13,7 @@ import torch
 from grok.__main__ import main
 from grok.cli.compose import compose
 from grok.config import load_config
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
 from grok.plugins import Operation, activate, build, code_of
 from tests.plugins.conftest import Write  # noqa: F401 (its module forgets the code behind each test)
@@ -43,7 +43,7 @@ def test_an_example_is_short_and_its_command_can_be_carried_out(file: Path) -> N
         return
     one = [word for word in words if not word.startswith("seed=")]
     config = load_config(compose([*one, f"plugin_path={EXAMPLES}", "numerics.compile=false"]))
-    name_runs([config])
+    prepare_runs([config])
     refuse_unusable_code([config])
 
 

@@ -19,7 +19,7 @@ from grok.arithmetic.own_program import OwnLaneProgram
 from grok.arithmetic.table import shapes_of, split
 from grok.config import ArithmeticConfig
 from grok.errors import GrokError
-from grok.execute.planned import name_runs
+from grok.execute.planned import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
 from grok.records import Checkpoint, Job, RunResult
 from tests.arithmetic.cases import curve, events, results, tiny
@@ -50,7 +50,7 @@ def own(target: str = "gated.Gated", **over: Any) -> ArithmeticConfig:
     model = {**over.pop("model", {}), "plugin": {"_target_": target}}
     folder = str(EXAMPLES) if target.startswith("gated.") else "."
     config = tiny(model=model, plugin_path=folder, **over)
-    name_runs([config])
+    prepare_runs([config])
     return config
 
 

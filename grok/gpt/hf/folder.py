@@ -85,8 +85,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if not (folder / INDEX).is_file():
         if any(folder.glob("pytorch_model*.bin")):
             raise CheckpointError(
-                f"{folder} has its weights as .bin files, which are pickles and are not read here: convert them where you "
-                f"trust them, by AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained(DIR), and give DIR"
+                f"{folder} has its weights as .bin files, which are pickles and are not read here. If you trust them: "
+                f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained(DIR), and give DIR"
             )
         raise CheckpointError(
             f"{folder} has neither {WEIGHTS} nor {INDEX}: give a folder that `save_pretrained` wrote, as safetensors"

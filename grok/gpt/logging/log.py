@@ -156,8 +156,8 @@ class Log:
     def no_rollback(self, k: int, event: str) -> None:
         """Say why the event of step ``k`` ends the run although the policy rolls back."""
         self.say(
-            f"no rollback from step {k} ({event}): stability.tries={self.config.stability.tries} rollbacks followed each "
-            "other without a calm stretch between them",
+            f"no rollback from step {k} ({event}): stability.tries={self.config.stability.tries} rollbacks followed "
+            "each other without a calm stretch between them",
             always=True,
         )
 

@@ -71,7 +71,8 @@ def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool, 
     """Return the bytes that attention keeps for a token; a value has ``size`` bytes, or ``full`` in full precision."""
     d, share = model.d_model, model.key_heads() / model.heads
     written_out = model.softmax != "fused" or bool(model.dropout_attention)
-    rows = (5 + 2 * share * (share < 1)) * d * size  # grouped queries: also the copies for each query
+    copied = share < 1 and (written_out or not on_cpu)  # keys and values of grouped queries, for each of the queries
+    rows = (3 + 2 * share + 2 * copied) * d * size
     if model.positions == "rotary":
         rows += (3 if share == 1 else 1 - share) * d * full
     if model.qk_norm:

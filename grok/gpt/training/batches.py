@@ -59,7 +59,7 @@ class Batches:
         return [sequences * source.share / n for source, n in zip(self.sources, blocks, strict=True)]
 
     def per_epoch(self) -> float:
-        """Return the number of batches in an epoch of the corpus that is repeated first; below 1 if a batch has more."""
+        """Return the number of batches in an epoch of the corpus that is repeated first."""
         return 1 / (self.batch.full * max(self.epochs(1)))
 
     def _order(self, branch: Branch) -> MixtureOrder:

@@ -67,8 +67,7 @@ class ShardedMuon(torch.optim.Muon):
 def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
     """Return the orthogonalised ``matrix`` as Muon computes it, with the iteration of the parameter group ``group``.
 
-    It is Muon's own update of zeros, at rate 1 and without momentum or decay; of a wide matrix, whose update it does not
-    scale.
+    It is Muon's own update of zeros, at rate 1 and without momentum or decay. Updates of wide matrices are not scaled.
     """
     tall = matrix.shape[0] > matrix.shape[1]
     gradient = matrix.T if tall else matrix

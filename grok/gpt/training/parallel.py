@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,8 @@ from grok.gpt.model import GPT
 from grok.gpt.training.numerics import LOW, Numerics
 
 FORWARDS: Final = ("loss", "score")
-"""Methods of the model, other than its call, that compute with its weights. None calls another one: the end of the inner
-one would drop the gathered weights."""
+"""Methods of the model, other than its call, that compute with its weights. None calls another one: at the end of the
+inner one torch would drop the gathered weights."""
 
 
 class Loss(nn.Module):
@@ -55,8 +55,8 @@ def replicate(loss: Loss, numerics: Numerics) -> DistributedDataParallel:
     return module
 
 
-def _sum(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Sum a bucket; DDP's own hook would take the mean."""
+def _sum(bucket: Any) -> torch.futures.Future[Tensor]:
+    """Sum a ``dist.GradBucket``, whose types torch does not declare; DDP's own hook would take the mean."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     future: torch.futures.Future[list[Tensor]] = work.get_future()

@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from grok.config import load_config
@@ -234,12 +235,12 @@ def _joined(rank: Rank) -> Ranks:
         kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         store, _, _ = next(rendezvous("env://", timeout=CONNECTION if kept else PATIENCE))
         store.set_timeout(PATIENCE)
-        own = dist.PrefixStore(_attempt(store, rank), store)
+        own = PrefixStore(_attempt(store, rank), store)
         dist.init_process_group(backend, store=own, rank=rank.index, world_size=rank.size, timeout=PATIENCE)
     return Ranks(rank)
 
 
-def _attempt(store: dist.Store, rank: Rank) -> str:
+def _attempt(store: Store, rank: Rank) -> str:
     """Return a name for this start of all processes; they agree on it through ``store``.
 
     ``torchrun`` restarts them with the same store, which still has the keys of earlier starts. So each process writes

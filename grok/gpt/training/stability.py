@@ -93,7 +93,7 @@ class Incident:
 
     def margin(self, config: StabilityConfig) -> int:
         """Return the least number of steps from the state of this try's rollback to the onset."""
-        return config.margin * 2 ** max(0, self.tries - 1)
+        return config.margin << max(0, self.tries - 1)
 
 
 class Watch:
