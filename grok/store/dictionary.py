@@ -243,7 +243,9 @@ DESIGNS: Final[Mapping[str, Column]] = {
     ),
     "results_seen": Column("A result of this condition and these streams was stored when the plan was made."),
     "planned_at": Column("Time when the plan was first made, UTC."),
-    "retired": Column("Why the design was abandoned (`grok store retire STORE DESIGN --why TEXT`).", null="not abandoned"),
+    "retired": Column(
+        "Why the design was abandoned (`grok store retire STORE DESIGN --why TEXT`).", null="not abandoned"
+    ),
 }
 
 TABLES: Final = {"runs": RUNS, "curves": CURVES, "steps": STEPS, "designs": DESIGNS}
