@@ -164,7 +164,7 @@ def asked(observations: Observations) -> pd.DataFrame:
     """
     claims = observations.once(_claims)
     runs = observations.observed
-    if claims.empty:
+    if claims["results_seen"].all():
         return runs.iloc[:0].assign(place=pd.Series(dtype="int64"), planned_at=pd.Series(dtype="datetime64[us]"))
     unseen = claims[~claims["results_seen"]]
     longest = claims["place"].map(unseen.groupby("place")["length"].max())

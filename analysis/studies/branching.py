@@ -85,10 +85,12 @@ def pairs(observations: Observations) -> pd.DataFrame:
     """Return the children of ``branch`` designs: child, parent, redrawn, generation, kind, line and seed.
 
     Kind is how the parent was chosen: best, random, picked (by name, a random seed of the store), descended (by name,
-    a child itself) or named (any other). A child counts once for each kind by which a design asks for it: another
-    design takes it from none. Generation 1: the parent is a random seed.
+    a child itself), named (asked for before any result, but no random seed) or unknown (nothing says what it was for).
+    A child counts once for each kind by which a design asks for it: another design takes it from none. Generation 1:
+    the parent is a random seed. Children that differ from a later step on are no redraws.
     """
     children = observations.once(roles).of("child", kinds=("branch",))
+    children = children[children["from_step"].isna()]
     place = observations.once(places)
     children = children[children["run_id"].isin(place.index) & children["choice"].isin((*CHOSEN, "drawn"))]
     children = children[children["redrawn"].map(bool).astype(bool)]
@@ -97,7 +99,7 @@ def pairs(observations: Observations) -> pd.DataFrame:
         seed=[u.get("seed", own[r]) for r, u in zip(children["run_id"], children["unit"], strict=True)]
     )
     random = set(observations.once(random_seeds)["place"])
-    descended = set(children["run_id"])
+    descended, known = set(children["run_id"]), set(observations.once(asked)["place"])
     records = [
         {
             "child": child,
@@ -105,7 +107,7 @@ def pairs(observations: Observations) -> pd.DataFrame:
             "parent": parent,
             "redrawn": redrawn,
             "generation": 1 if place.get(parent) in random else 2,
-            "kind": _kind(choice, place.get(parent) in random, parent in descended),
+            "kind": _kind(choice, place.get(parent) in random, parent in descended, place.get(parent) in known),
             "line": line or parent,
             "seed": seed,
         }
@@ -118,10 +120,10 @@ def pairs(observations: Observations) -> pd.DataFrame:
     return frame.drop(columns="place").reset_index(drop=True)
 
 
-def _kind(choice: str, is_random: bool, is_child: bool) -> str:
+def _kind(choice: str, is_random: bool, is_child: bool, is_known: bool) -> str:
     if choice != "named":
         return {"drawn": "random"}.get(choice, choice)
-    return "picked" if is_random else "descended" if is_child else "named"
+    return "picked" if is_random else "descended" if is_child else "named" if is_known else "unknown"
 
 
 def analyse(observations: Observations, question: Question) -> Study:

@@ -54,6 +54,7 @@ def repeats(observations: Observations) -> pd.DataFrame:
     stands = dict(zip(rows["place"], rows.index, strict=True))
     when = rows["planned_at"].to_dict()
     children = found.of("child", kinds=("repeat", "branch"))
+    children = children[children["from_step"].isna()]  # a change in mid-run keeps the streams until then
     records = []
     for run, parent, redrawn, choice, unit, line, planned_at in _columns(children):
         kind = "" if redrawn else _kind_of(unit)

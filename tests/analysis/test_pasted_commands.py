@@ -106,7 +106,8 @@ def check_branching(bench: Bench, report: dict[str, Any]) -> None:
         redrawn = [s for s in ("split", "init", "order") if mine[f"seed_{s}"] != parent[f"seed_{s}"]]
         assert sorted(re.findall(r"split|init|order", str(child["redrawn"]))) == sorted(redrawn)
     shares = bench.table("branching_branching_shares")
-    assert shares["children"].sum() == len(children)
+    assert shares["super"].str.extract(r"of (\d+)", expand=False).astype(int).sum() == len(children)
+    assert set(shares["parents"]) == {"2 best", "2 random"}
 
 
 def check_repeats(bench: Bench, report: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.observations import Observations
-from analysis.populations import FEWEST, STREAMS, Populations, populations
+from analysis.populations import FEWEST, Populations, populations
+from analysis.purposes import STREAMS
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
 from tests.analysis.questions import ask
