@@ -188,5 +188,5 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
         stored=stored,
         to_train=to_train,
         pool=WorkerPool.of(shared, to_train),
-        results=results,
+        found=results,
     )
