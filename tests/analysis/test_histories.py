@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,18 @@ def check_damaged(folder: Path, number: int) -> None:
                 path.write_bytes(path.read_bytes()[: int(rng.integers(1, path.stat().st_size))])
         else:
             kept |= runs
-    with pytest.warns() if lost else pytest.MonkeyPatch.context():
+    with warnings.catch_warnings():  # a damaged shard is warned of; nobody can know of a removed one
+        warnings.simplefilter("ignore", DamagedShardWarning)
         report = said(history.store)
     assert report["unknown"] == (lost - kept) & report["places"].keys(), history.words
     assert report["unstated"] <= truth["unstated"] | lost
+    children = {(child, parent, redrawn) for child, parent, redrawn, _ in truth["children"]}
+    unexplained = {one[:3] for one in report["children"] if one[3] == "unknown"}  # nobody knows what the parent was
+    assert unexplained <= children, history.words
+    report["children"] = {one for one in report["children"] if one[3] != "unknown"}
     for name in ("children", "repeats", "cells", "transplants", "trials"):
-        assert set(report[name]) <= set(truth[name]), (name, history.words)
+        wrong = set(report[name]) - set(truth[name])
+        assert not wrong, f"{history.words} {name} {wrong}"
     assert set(report["asked"]) <= set(truth["asked"])
     assert all(n <= truth["horizon"][p] for p, n in report["horizon"].items())
     assert all(members <= set(truth["asked"]) for members in report["populations"])
