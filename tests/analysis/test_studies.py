@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ from analysis.figures.chart import Points
 from analysis.figures.curves import phase_portrait
 from analysis.figures.evidence import census_iconic
 from analysis.observations import Observations
+from analysis.statistics.resampling import generator
+from analysis.statistics.variance_shares import variance_shares
 from analysis.studies import QUESTIONS, Missing
 from analysis.studies.regimes import _norm_after, clusters
 from analysis.studies.survival import beside
@@ -213,7 +216,40 @@ def test_crossed_recovers_the_shares() -> None:
     shares = study.shares.shares
     inside = [shares[name].low <= variance / total <= shares[name].high for name, variance in truth.items()]
     assert sum(inside) >= 3  # four 95% intervals of one data set: one may miss
-    assert study.rates is not None
+    tests = {f.label: float(f.shown.removeprefix("p = ")) for f in study.findings if f.label.startswith("outcomes")}
+    assert tests["outcomes differ between init seeds"] < 0.01 < tests["outcomes differ between split seeds"]
+    assert list(study.rates.groupby("stream")["cells"].first()) == [2 * 9, 2 * 9, 9 * 9]
+
+
+def test_ranks_find_a_share_that_the_best_quarter_misses() -> None:
+    """The committed design's size: 3 x 4 x 4 cells, half of the variance of the weights alone."""
+    found = 0
+    for draw in range(5):
+        grid = crossed((3, 4, 4), np.random.default_rng(draw), {"init": 0.25, "order": 0.02, "chaos": 0.02})
+        study = ask("crossed", simulate(grid))
+        shown = next(f.shown for f in study.findings if f.label == "outcomes differ between init seeds")
+        found += float(shown.removeprefix("p = ")) < 0.05
+    assert found >= 4
+
+
+def test_a_cell_without_a_wrong_answer_is_bounded_and_said() -> None:
+    """One cell is far beyond the end of the scale; the others differ by the init seed."""
+    rng = np.random.default_rng(4)
+    grid = crossed((3, 3, 3), rng, {"init": 0.01, "chaos": 0.0001})
+    slow = [replace(t, time=1.15 * t.time, overrides={**t.overrides, "train.steps": 3000}) for t in grid]
+    slow[10:12] = [replace(t, time=100.0, fast=True) for t in slow[10:12]]
+    study = ask("crossed", simulate(slow))
+    assert not study.outcome.is_time and study.outcome.saturated is not None
+    saturated = study.outcome.saturated
+    assert 2 <= saturated.sum() < len(saturated)
+    values, bounds = study.outcome.values, study.outcome.values[~saturated]
+    assert study.rows["y"].tolist() == np.clip(values, bounds.min(), bounds.max()).tolist()
+    said = next(f for f in study.findings if f.label == "runs at the end of the scale")
+    assert said.shown == f"{saturated.sum()} of {len(values)}"
+    without = variance_shares(
+        values[~saturated], {n: v[~saturated] for n, v in study.factors.items()}, generator("without saturated")
+    )
+    assert f"init {without.shares['init'].percent()}" in said.text
 
 
 @pytest.mark.slow
