@@ -251,8 +251,8 @@ def _held(census: Census) -> list[Finding]:
     dipped, once = int((held.eq(1) & ~there).sum()), int((held.eq(0) & there).sum())
     text = (
         f"{int(held.sum()):,} of {len(held):,} were above {DIARY.super_accuracy:.0%} at two evaluations in a row by "
-        f"step {census.horizon:,}: {e.percent()}. {dipped:,} of them had dipped at step {census.horizon:,} itself; {once:,} "
-        "more were above it at that step only."
+        f"step {census.horizon:,}: {e.percent()}. {dipped:,} of them had dipped at that step; {once:,} more were "
+        "above it at that step only."
     )
     return [Finding("super seeds, reached and held", e.percent(), text, e)]
 
