@@ -176,9 +176,9 @@ def populations(observations: Observations) -> Populations:
     as rows and columns of a crossed design do, the larger one is kept.
     """
     rows = observations.once(asked)
-    found = observations.once(roles)
-    tried = set(found.of("trial")["run_id"]) - set(rows.index)
-    tried -= set(found.of("member", "cell", "child")["run_id"])
+    purposes = observations.once(roles)
+    tried = set(purposes.of("trial")["run_id"]) - set(rows.index)
+    tried -= set(purposes.of("member", "cell", "child")["run_id"])
     if len(rows) and COUPLING in rows:
         rows = rows[~rows[COUPLING].fillna(False).astype(bool)]
     if rows.empty:

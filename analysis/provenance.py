@@ -117,12 +117,12 @@ def pending(observations: Observations) -> list[str]:
 
 def _about_designs(observations: Observations) -> list[str]:
     """Return what is not known, or known only from a reconstruction, of the purposes of all runs."""
-    found = observations.once(roles)
+    purposes = observations.once(roles)
     counts = {
-        "have no row in designs/, so what they were for is unknown": len(found.unknown()),
-        "were planned without saying how they were chosen (choice=unstated)": len(found.unstated()),
+        "have no row in designs/, so what they were for is unknown": len(purposes.unknown()),
+        "were planned without saying how they were chosen (choice=unstated)": len(purposes.unstated()),
     }
-    reconstructed = found.rows[found.rows["origin"] == "reconstructed"]["run_id"].nunique()
+    reconstructed = purposes.rows[purposes.rows["origin"] == "reconstructed"]["run_id"].nunique()
     counts["have designs that were reconstructed after their training (origin=reconstructed)"] = reconstructed
     return [f"{number:,} runs {words}." for words, number in counts.items() if number]
 

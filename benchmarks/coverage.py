@@ -1,7 +1,7 @@
 """How often the intervals of the report hold: ``python -m benchmarks.coverage``.
 
 Every estimator of the seeds' studies is applied to simulated studies of the committed stores' size with a known
-truth. `docs/coverage.md` gets the table. ``--studies`` is the number of simulated studies of each case.
+truth. `results/coverage/README.md` gets the table. ``--studies`` is the number of simulated studies of each case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Seen = tuple[str, float, Estimate, float]
 """A quantity, its true value, its estimate, and the value that the study would like to exclude."""
 
 STUDIES: Final = 1000
-PAGE: Final = Path("docs/coverage.md")
+PAGE: Final = Path("results/coverage/README.md")
 START: Final = "<!-- table of python -m benchmarks.coverage -->"
 END: Final = "<!-- end of the table -->"
 STREAMS: Final = ("split", "init", "order")

@@ -227,7 +227,7 @@ def _streams_of(parent: pd.Series) -> dict[str, Any]:
 
 
 def switched(
-    parent: pd.Series, settings: Settings, steps: Sequence[int], arguments: argparse.Namespace, found: StoredRuns
+    parent: pd.Series, settings: Settings, steps: Sequence[int], arguments: argparse.Namespace, stored: StoredRuns
 ) -> Iterator[tuple[ArithmeticConfig, dict[str, Any]]]:
     """Yield ``parent``'s children that change after each of ``steps``, with what their design says beside the parent.
 
@@ -244,7 +244,7 @@ def switched(
             straight = arithmetic(settings, seed=seed, **{**kept, "seeds__order": first})
             moved: dict[str, Any] = {"redrawn": ("order",), "from_step": step, "unit": unit}
             if arguments.reverse:
-                moved |= {"unit": {**unit, "reverse": True}, "donor_run_id": found.like(prepare_runs([straight])[0])}
+                moved |= {"unit": {**unit, "reverse": True}, "donor_run_id": stored.like(prepare_runs([straight])[0])}
             yield replace(straight, switch=replace(straight.switch, step=step, order=then)), moved
         if arguments.ulps is not None:
             straight = arithmetic(settings, seed=seed, **{**kept, "seeds__perturb": count})
@@ -362,7 +362,7 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
     purposes: list[Purpose] = []
     beside: list[tuple[str, Purpose]] = []
     ancestors = first_ancestors(store)
-    found = StoredRuns(store if arguments.reverse else None)
+    stored = StoredRuns(store if arguments.reverse else None)
     for run_id, row in parents.iterrows():
         parent, seed = str(run_id), int(row["seed"])
         of_parent = Purpose(
@@ -375,7 +375,7 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
         beside.append((parent, of_parent))
         of_child = replace(of_parent, role="child", parent_run_id=parent)
         if steps is not None:
-            of_row = switched(row, settings, steps, arguments, found)
+            of_row = switched(row, settings, steps, arguments, stored)
             for child, moved in of_row:
                 configs.append(child)
                 purposes.append(replace(of_child, **moved))

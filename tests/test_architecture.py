@@ -37,7 +37,7 @@ def test_what_the_page_names_is_in_the_code(name: str) -> None:
 
 
 def test_the_page_names_what_it_is_about() -> None:
-    assert {"grok.execute.worker.run_group", "grok.arithmetic.engine.train", "grok.streams"} <= set(NAMES)
+    assert {"grok.execute.worker.run_group", "grok.arithmetic.engine.train", "grok.execute.plan"} <= set(NAMES)
 
 
 def test_the_floors_are_those_that_are_checked() -> None:

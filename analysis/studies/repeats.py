@@ -49,11 +49,11 @@ def repeats(observations: Observations) -> pd.DataFrame:
     ``kind`` is what changes where all streams are kept: ``ulp``, ``again``, ``path``, ``precision`` or ``NAME=VALUE``;
     empty where streams are redrawn. A parent is the run of its place that was asked for, if any was.
     """
-    found = observations.once(roles)
+    purposes = observations.once(roles)
     place, rows = observations.once(places).to_dict(), observations.once(asked)
     stands = dict(zip(rows["place"], rows.index, strict=True))
     when = rows["planned_at"].to_dict()
-    children = found.of("child", kinds=("repeat", "branch"))
+    children = purposes.of("child", kinds=("repeat", "branch"))
     children = children[children["from_step"].isna()]  # a change in mid-run keeps the streams until then
     records = []
     for run, parent, redrawn, choice, unit, line, planned_at in _columns(children):
@@ -64,13 +64,13 @@ def repeats(observations: Observations) -> pd.DataFrame:
         fixed = tuple(stream for stream in STREAMS if stream not in (redrawn or ()))
         # a list of seeds whose results were there may be a choice by them
         chosen = choice in CHOSEN or (choice == "given" and own in when and when[own] < planned_at)
-        records.append((run, own, fixed, kind, chosen, line or found.lines.get(parent, "")))
-    recipients = found.of("recipient", kinds=("layers",))["run_id"]
+        records.append((run, own, fixed, kind, chosen, line or purposes.lines.get(parent, "")))
+    recipients = purposes.of("recipient", kinds=("layers",))["run_id"]
     stands |= {place[run]: run for run in recipients if run in place}
-    for run, *_, unit, _, _ in _columns(found.of("cell", kinds=("layers",))):
+    for run, *_, unit, _, _ in _columns(purposes.of("cell", kinds=("layers",))):
         if run in place and not unit.get("exchanged") and not unit.get("streams"):
             own = stands.get(place[run])
-            records.append((run, own, STREAMS, "ulp", True, found.lines.get(own or "", "")))
+            records.append((run, own, STREAMS, "ulp", True, purposes.lines.get(own or "", "")))
     columns = ["run", "own", "fixed", "kind", "chosen", "line"]
     return pd.DataFrame(records, columns=columns).drop_duplicates(["run", "own", "fixed", "kind", "chosen"])
 
@@ -276,13 +276,13 @@ class _Condition:
             own = self._first.get(int(place[group.index[0]])) if pd.isna(own) else str(own)
             its = None if own is None else self._row(own)
             seen = set() if its is None else {its["weights_hash"]}
-            found: dict[str, list[str]] = {}
+            changed: dict[str, list[str]] = {}
             for run, kind in group.drop_duplicates("run")[["run", "kind"]].itertuples(index=False):
                 row = self._row(run)
                 if run != own and row["weights_hash"] not in seen:
                     seen.add(row["weights_hash"])
-                    found.setdefault(kind if its is None else self._change(kind, row, its), []).append(str(run))
-            for kind, runs in found.items():
+                    changed.setdefault(kind if its is None else self._change(kind, row, its), []).append(str(run))
+            for kind, runs in changed.items():
                 by_kind.setdefault(kind, []).append((self._row(own or runs[0]), own, runs))
         return by_kind
 

@@ -56,8 +56,8 @@ def transplants(observations: Observations) -> list[Transplant]:
     one factor. The recipient's own runs are the cells with nothing exchanged and its other repeats with weights moved
     by a unit in the last place, never the run for which it was chosen.
     """
-    found = observations.once(roles)
-    cells, again = found.of("cell", kinds=("layers",)), found.of("child", kinds=("repeat",))
+    purposes = observations.once(roles)
+    cells, again = purposes.of("cell", kinds=("layers",)), purposes.of("child", kinds=("repeat",))
     cells = cells[[_donor(unit) is not None for unit in cells["unit"]]]
     if cells.empty:
         return []
@@ -99,7 +99,7 @@ def _exchanged(
     for run, design, unit in cells[["run_id", "design_id", "unit"]].itertuples(index=False, name=None):
         key = design, int(label[run]), unit.get("recipient"), _donor(unit)
         designs.setdefault(key, {})[run] = _streams(unit)
-    found: dict[tuple[Any, ...], dict[str, frozenset[str]]] = {}
+    exchanges: dict[tuple[Any, ...], dict[str, frozenset[str]]] = {}
     seeds: Any = rows
     for (_, setting, _, donor), exchanged in designs.items():
         moved = frozenset().union(*exchanged.values())
@@ -109,8 +109,8 @@ def _exchanged(
             continue  # not trained yet
         split, order, init = (int(seeds.at[own, f"seed_{stream}"]) for stream in (*STREAMS, "init"))
         factors = tuple((s, int(seeds.at[whole, f"seed_{s}"])) for s in STREAMS if s in moved)
-        found.setdefault((split, order, init, donor, setting, factors), {}).update(exchanged)
-    return found
+        exchanges.setdefault((split, order, init, donor, setting, factors), {}).update(exchanged)
+    return exchanges
 
 
 def _as_long(repeats: pd.DataFrame, cells: pd.DataFrame) -> pd.Series:

@@ -201,11 +201,12 @@ class TrainConfig:
         role="none",
         choices=("ddp", "fsdp"),
     )
-    reshard: bool = setting(
-        True,
-        "fsdp: the gathered weights of a block are dropped after each pass and gathered again (true, less memory), or "
-        "kept from the first forward pass of a step to its last backward pass (false, less traffic).",
+    fsdp_keeps: str = setting(
+        "gradients",
+        "What each process of fsdp keeps complete between the micro-batches of a step: nothing (least memory), "
+        "gradients, which are then summed once a step, or also weights, which are then gathered once (least traffic).",
         role="none",
+        choices=("nothing", "gradients", "weights"),
     )
     recompute: str = setting(
         "none",

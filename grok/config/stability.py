@@ -58,7 +58,7 @@ class StabilityConfig:
     )
     factor: float = setting(
         10.0,
-        "A norm this many times its highest value of 20 windows is an outlier; a second moment, 2.5 times as many. "
+        "A norm this many times its highest value of 20 windows is an outlier; a second moment, 3.3 times as many. "
         "Values with heavy tails must rise further.",
         above=1,
         neutral=10.0,

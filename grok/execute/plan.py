@@ -171,8 +171,8 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
     Equal runs are trained once; a stored, shorter run whose checkpoint was kept is extended.
     """
     shared = requested[0].config
-    found = StoredRuns(store)
-    statuses = found.statuses
+    results = StoredRuns(store)
+    statuses = results.statuses
     named = replicates_to_train(requested, store, statuses) if shared.force else requested
     runs = {run.run_id: run for run in named}
     stored = {
@@ -188,5 +188,5 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
         stored=stored,
         to_train=to_train,
         pool=WorkerPool.of(shared, to_train),
-        found=found,
+        found=results,
     )

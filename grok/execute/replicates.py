@@ -42,8 +42,8 @@ def _last(requested: Sequence[PlannedRun], store: Store) -> Mapping[str, int] | 
     for row in store.designs_table().select(["design_id", "choice_detail"]).to_pylist():
         if FORCED in (detail := json.loads(row["choice_detail"] or "{}")):
             earlier[row["design_id"]][detail["asked"]] = detail[FORCED]
-    asked = {run.run_id for run in requested}
-    same = [replicates for replicates in earlier.values() if replicates.keys() == asked]
+    wanted = {run.run_id for run in requested}
+    same = [replicates for replicates in earlier.values() if replicates.keys() == wanted]
     return max(same, key=lambda replicates: sum(replicates.values()), default=None)
 
 

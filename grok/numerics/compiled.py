@@ -74,19 +74,19 @@ def _compiled(graph: torch.fx.GraphModule, options: Options) -> Function:
     return torch.compile(graph, dynamic=False, fullgraph=True, options=unguarded)
 
 
-def with_whole_cache(compile: Callable[[], T]) -> T:
-    """Return what ``compile`` returns, which compiles or loads kernels.
+def with_whole_cache(build: Callable[[], T]) -> T:
+    """Return what ``build`` returns, which compiles or loads kernels.
 
     A compiler that was killed leaves a library that begins and does not end. The next process could not load it, would
     die of it, or would take the processor for an older one and compute other bits.
     """
     first_look()
     try:
-        return compile()
+        return build()
     except Exception:
         if not remove_unfinished_kernels(Path(os.environ[CACHE])):
             raise
-    return compile()  # another process was killed since the first look
+    return build()  # another process was killed since the first look
 
 
 @functools.cache

@@ -35,9 +35,10 @@ from grok.execute import execute
 from grok.execute.retry import Totals
 from grok.execute.sweep import Sweep
 from grok.records import RunResult
-from grok.store import Row
+from grok.store import Row, open_store
 from grok.streams import Stream
 from sweeps import branch, layers, repeat
+from sweeps.search.__main__ import main as search
 from sweeps.settings import arithmetic
 from tests.analysis.simulate import MACHINE, NUMERICS, Truth, curve
 
@@ -122,6 +123,7 @@ class History:
         self.cells: set[str] = set()
         self.transplants: set[tuple[int, int, str]] = set()
         """(recipient's and donor's master seeds, run)."""
+        self.trials: set[str] = set()
         self.unstated: set[str] = set()
         self.stated: set[str] = set()
         self.words: list[str] = []
@@ -278,6 +280,7 @@ class History:
             here = place_of(config)
             own, *streams = (here,) if config.perturb.ulps else redrawn[here]
             self.repeats.add((self.run_id(config), own, frozenset(streams)))
+            self.stated |= {run for run, c in self.stored.items() if place_of(c) == own}  # a candidate or a control
         self.stated |= {self.run_id(config) for config in configs}
         self._carry_out("repeat", argv, configs, planned, repeat.main)
 
@@ -318,6 +321,14 @@ class History:
         self.unstated |= {self.run_id(config) for config in configs}
         self.give(["execute"], configs, lambda: execute(configs).exit_status)
 
+    def search_settings(self) -> None:
+        """Search over settings of another task: all that it trains are trials."""
+        words = ["study=quickstart", "study.trials=2", "study.seeds=2", f"study.first_seed={500 + 2 * len(self.words)}"]
+        words += [f"study.name=s{len(self.words)}", "study.objectives=[val_loss]", *self.how]
+        before = open_store(self.store).run_ids()
+        self.give(words, [], lambda: search(words))
+        self.trials |= open_store(self.store).run_ids() - before
+
     def _carry_out(
         self, name: str, argv: list[str], configs: Sequence[ArithmeticConfig], planned: Any, main: Callable[..., int]
     ) -> None:
@@ -327,7 +338,14 @@ class History:
             self.give(["python", name, *argv], configs, lambda: execute(planned).exit_status)
 
     def commands(self) -> list[Callable[[], None]]:
-        plain = [self.random_sweep, self.scan, self.cross, self.exchange_layers, self.without_a_word]
+        plain = [
+            self.random_sweep,
+            self.scan,
+            self.cross,
+            self.exchange_layers,
+            self.without_a_word,
+            self.search_settings,
+        ]
         chosen = [self.branch_among, self.branch_named, self.repeat_some, self.retype_the_best, self.lengthen_the_best]
         return [*plain, *chosen, self.branch_among, self.branch_named]
 
@@ -355,6 +373,7 @@ class History:
             "repeats": self.repeats | {one for one in self.recipients if one[1] in expected},
             "cells": set(self.cells),
             "transplants": set(self.transplants),
+            "trials": self.trials,
             "unknown": set(),
             "unstated": self.unstated - self.stated,
         }
@@ -403,6 +422,7 @@ def said(store: str) -> dict[str, Any]:
             (unit["recipient"], unit["donor"], run)
             for run, unit in found.of("cell", kinds=("layers",))[["run_id", "unit"]].itertuples(index=False)
         },
+        "trials": set(found.of("trial")["run_id"]),
         "unknown": found.unknown(),
         "unstated": found.unstated(),
         "populations": [{at(run) for run in population.rows.index} for population in kept.every],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 from grok.execute.sweep import Sweep
+from grok.store import DamagedShardWarning
+from sweeps import branch
 from tests.analysis.histories import History, said, shards, train_simulated
 
-FEW, MANY = 2, 100
+FEW, MANY = 1, 100
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +25,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 def differences(truth: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
     """Return what the report says otherwise than the truth, by class."""
     unequal = {}
-    for name in ("asked", "children", "repeats", "cells", "transplants", "unknown", "unstated"):
+    for name in ("asked", "children", "repeats", "cells", "transplants", "trials", "unknown", "unstated"):
         if truth[name] != report[name]:
             mine, theirs = (set(x.items()) if isinstance(x, dict) else set(x) for x in (truth[name], report[name]))
             unequal[name] = {"missing": mine - theirs, "wrong": theirs - mine}
@@ -61,7 +64,7 @@ def check_damaged(folder: Path, number: int) -> None:
         report = said(history.store)
     assert report["unknown"] == (lost - kept) & report["places"].keys(), history.words
     assert report["unstated"] <= truth["unstated"] | lost
-    for name in ("children", "repeats", "cells", "transplants"):
+    for name in ("children", "repeats", "cells", "transplants", "trials"):
         assert set(report[name]) <= set(truth[name]), (name, history.words)
     assert set(report["asked"]) <= set(truth["asked"])
     assert all(n <= truth["horizon"][p] for p, n in report["horizon"].items())
@@ -71,6 +74,24 @@ def check_damaged(folder: Path, number: int) -> None:
 @pytest.mark.parametrize("number", range(FEW))
 def test_a_whole_history(tmp_path: Path, number: int) -> None:
     check_whole(tmp_path, number)
+
+
+def test_records_of_commands_decide_nothing(tmp_path: Path) -> None:
+    """Two best and two random parents stay so, whatever became of the words beside the store."""
+    history = History(tmp_path / "S", np.random.default_rng(0))
+    history.sweep(range(12))
+    for options in (["--best", "2", "--random", "0"], ["--best", "0", "--random", "2"]):
+        argv = ["--store", history.store, *options, "--at", "1500", "--redraw", "order", "--times", "2"]
+        assert branch.main([*argv, *history.how[:2]]) == 0
+    whole = said(history.store)["children"]
+    assert Counter(kind for *_, kind in whole) == {"best": 4, "random": 4}
+    first, second, *others = sorted((tmp_path / "S" / "sweeps").iterdir())
+    first.write_text(first.read_text()[:40])
+    second.unlink()
+    for record in others:
+        record.write_text(record.read_text().replace("sweeps.branch", "grok branch"))
+    with pytest.warns(DamagedShardWarning):
+        assert said(history.store)["children"] == whole
 
 
 @pytest.mark.parametrize("number", range(FEW))

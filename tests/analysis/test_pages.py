@@ -12,7 +12,7 @@ import pytest
 
 from analysis.answers import compile_report
 from analysis.pages import NOT_DRAWN, Page, main, markdown
-from grok.store import open_store
+from grok.store import Purpose, Purposes, StoreWriter, open_store
 from tests.analysis.simulate import Truth, write
 from tests.execute.kills import Kill, Outcome
 from tests.execute.kills import page as kills_page
@@ -180,11 +180,10 @@ def test_a_page_tells_what_is_not_trained_and_what_limits_an_answer(tmp_path: Pa
     truths = [Truth({"seed": seed, "train.steps": 3000, "eval.every": 500}, 9000) for seed in range(8)]
     write(truths, tmp_path / "store")
     stored = open_store(tmp_path / "store").runs()["run_id"].tolist()
-    planned = [{"run_id": run} for run in [*stored[:2], "not trained"]]
-    record = {"argv": ["python", "-m", "sweeps.layers", "--recipient", "1"], "config": {"runs": planned}}
-    (tmp_path / "store" / "sweeps").mkdir(exist_ok=True)
-    (tmp_path / "store" / "sweeps" / "one.json").write_text(json.dumps(record))
-    text = '{{ pending("sweeps.layers") }}|{{ pending("train.steps=5") }}|{{ notes("census") }}|{{ notes("layers") }}|'
+    cells = [Purpose(role="cell", unit={"recipient": 1, "donor": 2, "repeat": n}) for n in range(3)]
+    with StoreWriter(tmp_path / "store") as writer:
+        writer.record_design(Purposes("layers", cells).named([*stored[:2], "not-trained"]))
+    text = '{{ pending("layers") }}|{{ pending("branch") }}|{{ notes("census") }}|{{ notes("layers") }}|'
     (tmp_path / "page.md.j2").write_text(text + '{{ table("census", "no such") }}|{{ table("layers", "transplants") }}')
     unfinished, other, limits, *rest = Page(tmp_path).text().split("|")
     assert unfinished == "**Not finished:** 1 of 3 planned runs of this section are not in the store yet."

@@ -168,6 +168,8 @@ def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> N
     assert len(p) == 14
     assert any("What 6 runs were for is unknown" in note for note in ask("census", lost).notes)
     assert not populations(Observations(whole.all_runs, whole.curves)).every
+    seen = whole.designs.assign(results_seen=True)
+    assert not populations(Observations(whole.all_runs, whole.curves, designs=seen)).every, "the first plan is lost"
     assert not populations(simulate(seeds, sweep(seeds, choice="unstated"))).every
 
 

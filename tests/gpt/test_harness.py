@@ -303,5 +303,7 @@ def test_published_scores_are_told_from_ones_own() -> None:
     assert "piqa" in ours and "mine" in ours and "GPT" not in ours
     assert ["GPT-580M", "piqa", "acc", "0.6680"] in [line.split() for line in published.splitlines()]
     assert "mine" not in published
-    large = page(TrainedRun("0123", Path(), {}, None, None), {"last": [TaskScore("w", "ppl", 1e5, 1e9, 10, 0)]})
+    large = page(
+        TrainedRun("0123", Path(), {}, None, None, Origin("0123")), {"last": [TaskScore("w", "ppl", 1e5, 1e9, 10, 0)]}
+    )
     assert large.splitlines()[-1].split() == ["last", "w", "ppl", "100000.0000", "1e+09", "10", "0"]

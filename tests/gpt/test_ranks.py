@@ -53,12 +53,12 @@ ROLLS_BACK: dict[str, Any] = {
 
 
 COUNTED: dict[str, dict[str, Any]] = {
-    f"{rounds} micro-batches, reshard={reshard}": {
+    f"{rounds} micro-batches, keeps {keeps}": {
         "train__parallel": "fsdp", "train__batch_size": 4, "train__micro_batch": 2 // rounds,
-        "train__reshard": reshard, "train__steps": 3, "model__layers": 3,
+        "train__fsdp_keeps": keeps, "train__steps": 3, "model__layers": 3,
     }
     for rounds in (1, 2)
-    for reshard in (True, False)
+    for keeps in ("nothing", "gradients", "weights")
 }  # fmt: skip
 """Runs in shares whose traffic is counted: one or two micro-batches for each process."""
 
@@ -238,7 +238,7 @@ def test_shares_equal_the_whole(build: Build, results: dict[str, Any], name: str
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_planner_knows_the_traffic_of_shares(build: Build, results: dict[str, Any], name: str) -> None:
-    """Weights are gathered twice for each micro-batch, or once a step; gradients are scattered once a step."""
+    """Weights are gathered twice for each micro-batch, or once a step; gradients are scattered for each, or once."""
     config = build(**COUNTED[name])
     vocab_size = open_corpus(str(config.data.path)).vocab_size
     micro_batch, n = config.train.micro_batch or 0, count_parameters(config.model, vocab_size)

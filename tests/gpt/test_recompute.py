@@ -47,7 +47,7 @@ def test_less_is_kept(settings: Build) -> None:
 
 
 def test_every_nth_checkpoint_stays(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+    folder = tmp_path / "r"  # by the run_id: a checkpoint of another run is not removed
     for step in (5, 10, 15, 20, 25):
         saved = Checkpoint(run_id="r", step=step, tensors={"t": torch.zeros(1)}, state={})
         save_checkpoint(folder, saved, keep=2, keep_every=10)

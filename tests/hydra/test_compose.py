@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.records import typed
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -295,13 +294,3 @@ def test_an_interruption_while_settings_are_read_stays_one(monkeypatch: pytest.M
     monkeypatch.setattr("hydra.compose", interrupted)
     with pytest.raises(KeyboardInterrupt):
         settings_of_a_run([])
-
-
-@settings(max_examples=200, deadline=None)
-@given(text=st.text("0123456789._eE+-infatrul", min_size=1, max_size=6) | st.sampled_from(["True", "null", "[1,2]"]))
-def test_recorded_settings_are_read_as_hydra_reads_them(text: str) -> None:
-    try:
-        value = OverridesParser.create().parse_override(f"a={text}").value()
-    except HydraException:
-        return
-    assert repr(typed(text)) == repr(value)

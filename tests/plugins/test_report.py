@@ -19,7 +19,7 @@ from analysis.report import main as report
 from analysis.writing import write_studies
 from grok.errors import ConfigError
 from grok.plugins import label
-from grok.store import StoreWriter
+from grok.store import Purpose, Purposes, StoreWriter
 from grok.store.testing import example_rows
 from tests.analysis.simulate import census, simulate
 from tests.plugins.conftest import Write
@@ -93,8 +93,10 @@ def store(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path
     """Return a store of three runs, in a folder with code of one's own."""
     monkeypatch.chdir(tmp_path)
     write(own=OWN)
+    rows = example_rows(range(3))
     with StoreWriter("S") as writer:
-        writer.commit(example_rows(range(3)))
+        writer.record_design(Purposes("sweep", [Purpose()] * len(rows)).named([row.result.run_id for row in rows]))
+        writer.commit(rows)
     return Path("S")
 
 

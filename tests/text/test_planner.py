@@ -210,6 +210,8 @@ def test_sharing_and_computing_again_cost_less_memory_each() -> None:
     config = gpt_settings(["experiment=gpt/wikitext103_353m"])
     planned = planner.plan(config, 50_257, device="A100", devices=8)
     size = {(one.parallel, one.recompute): one for one in planned.layouts if one.micro_batch > 1}
+    kept = {one.keeps: one for one in planned.layouts if one.micro_batch == 1 and one.recompute == "none"}
+    assert kept["nothing"].bytes < kept["gradients"].bytes and kept["nothing"].traffic > kept["gradients"].traffic
     for kind in ("ddp", "fsdp"):
         assert size[kind, "blocks"].bytes < size[kind, "attention"].bytes < size[kind, "none"].bytes
     assert size["fsdp", "none"].state < size["ddp", "none"].state / 2

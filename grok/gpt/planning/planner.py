@@ -128,6 +128,8 @@ class Layout:
     """Whether gradients exist during a micro-batch: those of earlier micro-batches, or DDP's buckets."""
     traffic: float
     """Bytes that a device sends in a step."""
+    keeps: str | None = None
+    """Value of ``train.fsdp_keeps``, for fsdp."""
 
     @property
     def bytes(self) -> float:
@@ -135,7 +137,11 @@ class Layout:
         return peak_bytes(self.state, self.gradients, self.activations, accumulated=self.accumulated)
 
     def __str__(self) -> str:
-        return f"train.parallel={self.parallel} train.recompute={self.recompute} train.micro_batch={self.micro_batch}"
+        keeps = "" if self.keeps is None else f" train.fsdp_keeps={self.keeps}"
+        return (
+            f"train.parallel={self.parallel}{keeps} train.recompute={self.recompute} "
+            f"train.micro_batch={self.micro_batch}"
+        )
 
 
 def layout(
@@ -147,13 +153,14 @@ def layout(
     micro_batch: int,
     *,
     on_cpu: bool = False,
+    keeps: str | None = None,
 ) -> Layout:
     """Return the cost of this layout for each of ``devices``.
 
     DDP sums gradients: a device sends 2 (N - 1) / N of their float32 bytes in a step. FSDP2 gathers the weights of a
-    block for the forward and the backward pass of every micro-batch, or with ``train.reshard=false`` once in a step. It
-    scatters the sums of gradients once, so with several micro-batches a device has complete gradients. In addition to
-    its shards a device has two gathered blocks (or all), and the complete embedding and head with their gradients.
+    block for the forward and the backward pass of every micro-batch, or once in a step, and scatters the sums of its
+    gradients for every micro-batch, or once (``keeps``, by default ``train.fsdp_keeps``). In addition to its shards a
+    device has two gathered blocks, and the complete embedding and head with their gradients; and what it keeps.
     On one GPU without recomputation the fused kernel applies attention dropout, which then needs no masks.
     """
     model, n, low = config.model, parameters, config.precision in ("bf16", "fp16")
@@ -171,15 +178,16 @@ def layout(
     if devices == 1 or parallel == "ddp":
         traffic = 2 * others * 4.0 * n.total
         return Layout(parallel, recompute, micro_batch, state, gradients, kept, rounds > 1 or devices > 1, traffic)
-    ends, reshard = n.total - n.blocks, config.train.reshard
-    held = (2 / model.layers if reshard else 1) * n.blocks * travels + 4.0 * ends
-    if rounds == 1:
+    keeps, ends = keeps or config.train.fsdp_keeps, n.total - n.blocks
+    held = (1 if keeps == "weights" else 2 / model.layers) * n.blocks * travels + 4.0 * ends
+    if rounds == 1 or keeps == "nothing":
         gradients, held = gradients / devices, held + 4.0 * ends
-    gathered = rounds * (2 * travels * n.blocks + 4.0 * ends) if reshard else travels * n.blocks + 4.0 * ends
-    traffic = others * (gathered + 4.0 * n.total)
+    gathers, sums = 1 if keeps == "weights" else rounds, rounds if keeps == "nothing" else 1
+    passes = 1 if keeps == "weights" else 2
+    traffic = others * (gathers * (passes * travels * n.blocks + 4.0 * ends) + sums * 4.0 * n.total)
     if config.optim.kind == "muon":  # Muon gathers every matrix of the blocks for its update
         traffic += others * 4.0 * n.blocks
-    return Layout(parallel, recompute, micro_batch, state / devices + held, gradients, kept, True, traffic)
+    return Layout(parallel, recompute, micro_batch, state / devices + held, gradients, kept, True, traffic, keeps)
 
 
 def layouts(
@@ -189,13 +197,16 @@ def layouts(
 
     8-bit moments cannot be sharded.
     """
-    kinds = ("ddp", "fsdp") if devices > 1 and config.optim.kind != "adamw8bit" else ("ddp",)
+    own = config.train.fsdp_keeps
+    kinds: list[tuple[str, str | None]] = [("ddp", None)]
+    if devices > 1 and config.optim.kind != "adamw8bit":
+        kinds += [("fsdp", keeps) for keeps in dict.fromkeys((own, "nothing"))]
     sizes = [micro_batch] if micro_batch == 1 else [micro_batch, 1]
     return [
-        layout(config, parameters, devices, kind, recompute, size, on_cpu=on_cpu)
+        layout(config, parameters, devices, kind, recompute, size, on_cpu=on_cpu, keeps=keeps)
         for size in sizes
         for recompute in ("none", "attention", "blocks")
-        for kind in kinds
+        for kind, keeps in kinds
     ]
 
 

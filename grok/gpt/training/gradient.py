@@ -26,9 +26,9 @@ class Gradient:
     their gradients: DDP and FSDP2 do so during the backward pass; after the one graph of a CPU they are summed at once.
     """
 
-    def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks, *, reshard: bool = True) -> None:
-        """``reshard``: ``train.reshard``, for a sharded model."""
-        self.reshard = reshard
+    def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks, *, keeps: str = "gradients") -> None:
+        """``keeps``: ``train.fsdp_keeps``, for a sharded model."""
+        self.keeps = keeps
         self.model, self.numerics, self.ranks = model, numerics, ranks
         self.parameters = dict(model.named_parameters())
         self.places = list(places(model.config, 1, 1))
@@ -66,7 +66,7 @@ class Gradient:
             # compilation failed in this call: its incomplete gradients are dropped
         waiting: AbstractContextManager[None] = nullcontext()
         if self.numerics.sharded:
-            waiting = training_pass(self.model, last=last, reshard=self.reshard)
+            waiting = training_pass(self.model, last=last, keeps=self.keeps)
         elif self.replicas is not None and not last:
             waiting = self.replicas.no_sync()
         with waiting, self.ranks.watched():

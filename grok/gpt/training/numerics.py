@@ -160,7 +160,8 @@ def _sums(config: GptConfig, micro: int, ranks: int, *, on_cpu: bool) -> str | N
     replicas never change DDP's buckets, so that a resumed run adds in the same order. Two terms have one sum.
     """
     if config.train.parallel == "fsdp":
-        return "once" if ranks > 1 and config.train.batch_size > micro * ranks else None
+        once = config.train.fsdp_keeps != "nothing" and config.train.batch_size > micro * ranks
+        return "once" if ranks > 1 and once else None
     return "fixed" if ranks > 2 and not (config.numerics.compile and on_cpu) else None
 
 

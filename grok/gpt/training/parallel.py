@@ -87,16 +87,16 @@ def shard(model: GPT, numerics: Numerics) -> None:
 
 
 @contextmanager
-def training_pass(model: GPT, *, last: bool, reshard: bool) -> Iterator[None]:
-    """Compute a micro-batch of the sharded ``model`` in this block: only after the ``last`` one gradients are summed.
+def training_pass(model: GPT, *, last: bool, keeps: str) -> Iterator[None]:
+    """Compute a micro-batch of the sharded ``model`` in this block; ``last``: it is the last one of a step.
 
-    Embedding, norm and head stay gathered between forward and backward pass, without ``reshard`` the blocks, too, until
-    the last backward pass. Outside this block nothing stays gathered, so the model's parameters are the shards.
+    ``keeps``: ``train.fsdp_keeps``. Embedding, norm and head stay gathered between forward and backward pass. Outside
+    this block no weights stay gathered at the end of a step, so the model's parameters are the shards.
     """
     assert isinstance(model, FSDPModule)
-    model.set_requires_gradient_sync(last)
-    model.set_reshard_after_backward(reshard or last)
-    model.set_reshard_after_forward(False, recurse=not reshard)
+    model.set_requires_gradient_sync(last or keeps == "nothing")
+    model.set_reshard_after_backward(last or keeps != "weights")
+    model.set_reshard_after_forward(False, recurse=keeps == "weights")
     yield
     model.set_reshard_after_forward(True)
 

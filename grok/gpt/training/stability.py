@@ -29,7 +29,7 @@ OUTLIERS: Final = {
     "adam_v": ("adam_v_l1", "adam_v_max"),
 }
 """Events that are outliers by a robust score, with the quantity of each."""
-MOMENTS: Final = 2.5
+MOMENTS: Final = 3.3
 """Second moments average squares, so their outliers must be larger by this factor, and rise twice as far."""
 GROWING: Final = {"grad_growth": "grad_norm", "weight_growth": "param_norm"}
 """Events of slow growth. Second moments have none, because they grow at the start of every run."""

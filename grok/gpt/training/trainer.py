@@ -72,7 +72,7 @@ class Trainer:
             self.model.use_fused_dropout()
         self.model.document_end = corpus.eot_id if config.data.document_mask else None
         self.optimizer = build_optimizer(self.model, config.optim)
-        self.gradient = Gradient(self.model, numerics, self.ranks, reshard=config.train.reshard)
+        self.gradient = Gradient(self.model, numerics, self.ranks, keeps=config.train.fsdp_keeps)
         self.batches = Batches(config, corpus, texts.sources)
         sets = {"": (corpus, "val"), **texts.validation}
         self.validation = {name: self._validation_set(*where) for name, where in sets.items()}
