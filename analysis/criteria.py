@@ -117,6 +117,19 @@ def accuracy_at(curves: pd.DataFrame, run_ids: pd.Index, horizon: int) -> pd.Ser
     return before["val_acc"].where(exact | (agree & after["step"].notna()))
 
 
+def held_by(curves: pd.DataFrame, run_ids: pd.Index, horizon: int, accuracy: float) -> pd.Series:
+    """Return whether each run was above ``accuracy`` at two evaluations in a row by ``horizon``: 1, 0, or NaN.
+
+    A run that dips at the horizon itself is not lost by this. NaN: it has fewer than two evaluations by then.
+    """
+    seen = curves[["run_id", "step", "val_acc"]].dropna()
+    seen = seen[(seen["step"] <= horizon) & seen["run_id"].isin(run_ids)].sort_values(["run_id", "step"])
+    above = seen["val_acc"] > accuracy
+    twice = above & above.shift(fill_value=False) & (seen["run_id"] == seen["run_id"].shift())
+    found = twice.groupby(seen["run_id"]).agg(["max", "size"]).reindex(run_ids)
+    return found["max"].astype(float).where(found["size"] >= 2)
+
+
 @dataclass(frozen=True)
 class SpeedJudgement:
     """The definition by time, applied to one group of runs."""

@@ -48,8 +48,8 @@ studies["crossed"].figures
 # ## Are good weights more likely with some order seeds?
 #
 # The diary reports a batch order with which good model seeds were 25% more likely. The best of many orders always looks
-# good. So the table has false-discovery rates, and the confirmed ratio chooses the order on one half of the weights and
-# measures it on the other half.
+# good. So the table has ranks with false-discovery rates, and the confirmed ratio chooses the order on one half of the
+# weights and measures it on the other half.
 
 # %%
 studies["crossed"].table("conditional_rates")

@@ -8,6 +8,7 @@ may have been chosen by their own results.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +18,10 @@ from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import Condition, Observations, conditions_of, describe_task, floats
 from analysis.populations import LAYERS, settings_in_words
 from analysis.purposes import CHOSEN, STREAMS, asked, places, random_seeds, roles
-from analysis.statistics.estimate import Estimate, NotEnoughData
-from analysis.statistics.offspring import related_share, slope
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.offspring import Kept, between_parents, kept_distance, normal_scores
 from analysis.statistics.proportions import clopper_pearson, share
+from analysis.statistics.replication import mean_share
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import by_condition
 from analysis.studies.census import judged
@@ -28,6 +30,8 @@ from analysis.studies.side_by_side import Beside
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
 FEWEST: Final = 4
 """Smallest number of children of a reported family."""
+DIVERGED: Final = -1.0
+"""Rank of a run that diverged: below every accuracy."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Families:
     redrawn: tuple[str, ...]
     rows: pd.DataFrame
     """One row per child. Columns: run_id, parent (its run_id), line (the run_id of the first ancestor), seed (the
-    parent's), kind, accuracy, outcome (its logit), parent_outcome, super, generation."""
+    parent's), kind, accuracy, score (normal, of the census), parent_score, super, generation."""
 
     @property
     def name(self) -> str:
@@ -53,12 +57,14 @@ class Families:
 
 @dataclass(kw_only=True)
 class Branching(Study):
-    """The families of one condition and their slopes."""
+    """The families of one condition and what their children keep."""
 
     families: list[Families]
     census: pd.DataFrame
-    """Random seeds of the same condition: columns ``accuracy``, ``outcome`` and ``super``, indexed by run_id."""
-    slopes: dict[tuple[str, ...], Estimate]
+    """Random seeds of the same condition: columns ``accuracy`` and ``super``, indexed by run_id."""
+    kept: dict[str, Kept]
+    """Variance between parents of all first-generation families (``every``) and of those of random parents
+    (``random``), and the distance that children of chosen parents keep (``chosen``). A redraw has its family's name."""
     horizon: int
     examples: int
     """Number of validation examples."""
@@ -67,18 +73,6 @@ class Branching(Study):
 def validation_examples(row: pd.Series) -> int:
     """Return the approximate number of a run's validation examples, which is enough to keep a logit finite."""
     return round(float(row["config.task.modulus"]) ** 2 * (1 - float(row["config.task.train_fraction"])))
-
-
-def logit_accuracy(accuracy: pd.Series, rows: pd.DataFrame) -> np.ndarray:
-    """Return the logits of validation accuracies, with half an example added to both counts.
-
-    ``rows``: the runs, all of one condition.
-    """
-    if rows.empty:
-        return np.array([])
-    n = validation_examples(rows.iloc[0])
-    hits = floats(accuracy) * n + 0.5
-    return np.asarray(np.log(hits / (n + 1 - hits)))
 
 
 def pairs(observations: Observations) -> pd.DataFrame:
@@ -150,7 +144,7 @@ def beside(study: Branching) -> dict[str, object]:
     """Return the row of one condition in the table of conditions."""
     return {
         "children": sum(f.rows["run_id"].nunique() for f in study.families),
-        **{f.label: f.shown for f in study.findings},
+        **{f.label: f.shown for f in study.findings if f.headline or "random seeds" in f.label},
     }
 
 
@@ -163,12 +157,16 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     related, members = observations.once(pairs), condition.rows
     labelled, horizon = judged(observations, members)
     labelled = labelled[labelled["label"] != UNJUDGED]
-    outcome = pd.Series(logit_accuracy(labelled["accuracy"], members.loc[labelled.index]), labelled.index)
     is_super = labelled["label"] == "super"
     random = observations.once(random_seeds).index.intersection(labelled.index)
-    census = pd.DataFrame(
-        {"outcome": outcome[random], "super": is_super[random], "accuracy": labelled.loc[random, "accuracy"]}
-    )
+    census = pd.DataFrame({"super": is_super[random], "accuracy": labelled.loc[random, "accuracy"]})
+    ranked = labelled["accuracy"].where(labelled["label"] != "diverged", DIVERGED)
+    score = pd.Series(np.nan, labelled.index)
+    gap = ""
+    try:
+        score[:] = normal_scores(floats(ranked), floats(ranked[random]))
+    except NotEnoughData as missing:
+        gap = missing.needs
     related = related[related["child"].isin(labelled.index)]
     table = pd.DataFrame(
         {
@@ -180,8 +178,8 @@ def one(observations: Observations, condition: Condition, question: Question) ->
             "generation": related["generation"],
             "kind": related["kind"],
             "accuracy": labelled["accuracy"].reindex(related["child"]).to_numpy(),
-            "outcome": outcome.reindex(related["child"]).to_numpy(),
-            "parent_outcome": outcome.reindex(related["parent"]).to_numpy(),
+            "score": score.reindex(related["child"]).to_numpy(),
+            "parent_score": score.reindex(related["parent"]).to_numpy(),
             "super": is_super.reindex(related["child"]).to_numpy(),
         }
     )
@@ -203,65 +201,37 @@ def one(observations: Observations, condition: Condition, question: Question) ->
         f"{settings_in_words(first)}.",
         families=families,
         census=census,
-        slopes={},
+        kept={},
         horizon=horizon,
         examples=validation_examples(first),
     )
-    _fill(study)
+    _shares(study)
+    if gap:
+        study.notes.append(f"What children keep: not enough data, needs {gap}.")
+    else:
+        _kept(study)
     return study
 
 
-def _fill(study: Branching) -> None:
-    base = share(int(study.census["super"].sum()), len(study.census)) if len(study.census) else None
-    by_kind: list[dict[str, Any]] = []
-    slopes: list[dict[str, Any]] = []
-    mean = float(study.census["outcome"].mean()) if len(study.census) else 0.0
-    for family in study.families:
-        first = family.rows[family.rows["generation"] == 1]
-        by_kind += [_share_record(family, str(kind), group) for kind, group in family.rows.groupby("kind", sort=True)]
-        fitted = _handed_on(first)
-        if fitted is None:
-            continue
-        drawn = _handed_on(first[first["kind"] == "random"])
-        study.slopes[family.redrawn] = fitted
-        slopes.append(
-            {
-                "kept": family.kept,
-                "redrawn": family.name,
-                "parents": first["parent"].nunique(),
-                "children": first["run_id"].nunique(),
-                "handed on": fitted.plain(2),
-                "random parents alone": drawn.plain(2) if drawn else "",
-            }
-        )
-        study.findings.append(
-            Finding(
-                f"share handed on with {family.kept} kept",
-                fitted.plain(2),
-                f"{family.kept.capitalize()} kept, {family.name} redrawn: children keep {fitted.plain(2)} of their "
-                f"parent's distance from the mean in logit accuracy at step {study.horizon:,} "
-                f"({first['run_id'].nunique()} children "
-                f"of {first['parent'].nunique()} parents; 0: like any other seed, 1: as far as the parent).",
-                fitted,
-                headline=len(family.redrawn) == 1,
-            )
-        )
-    if base is not None:
+def _shares(study: Branching) -> None:
+    """Add the shares of super children, every child, and the share of super seeds in the census."""
+    by_kind = [
+        _share_record(family, str(kind), group)
+        for family in study.families
+        for kind, group in family.rows.groupby("kind", sort=True)
+    ]
+    if len(study.census):
+        base = share(int(study.census["super"].sum()), len(study.census))
         study.findings.append(
             Finding(
                 "super among random seeds",
                 base.percent(),
                 f"Among {len(study.census)} random seeds of the same settings {base.percent()} are super "
-                f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,}); their mean logit "
-                f"accuracy is {mean:.2f}.",
+                f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,}).",
                 base,
             )
         )
     study.tables.append(Table("branching_shares", "Super seeds among children, 95% intervals", pd.DataFrame(by_kind)))
-    if slopes:
-        study.tables.append(
-            Table("branching_slopes", "What children keep of their parent's logit accuracy", pd.DataFrame(slopes))
-        )
     children = pd.concat([f.rows.assign(redrawn=f.name) for f in study.families], ignore_index=True)
     study.tables.append(Table("branching_children", "Every child", children, open=False, code=("run_id", "parent")))
     study.notes.append(
@@ -271,28 +241,141 @@ def _fill(study: Branching) -> None:
         "named (others). Parents with a common ancestor are one line: they share streams, so for all such parents a "
         "line counts as one family."
     )
-    if slopes:
-        study.notes.append(
-            "The share that children keep is a slope. Parents chosen by the outcome itself do not bias it. The best "
-            "were chosen by an early loss: if it tells more about the kept streams than the outcome does, the slope is "
-            "too high. That over random parents alone is free of this, and less certain."
-        )
 
 
-def _handed_on(rows: pd.DataFrame) -> Estimate | None:
-    """Return the slope of children on parents; None if there are too few."""
-    rows = rows[rows["parent_outcome"].notna()].drop_duplicates(["run_id", "parent"])
-    codes = np.unique(rows["parent"], return_inverse=True)[1]
-    try:
-        return slope(rows["parent_outcome"].to_numpy(float), rows["outcome"].to_numpy(float), codes)
-    except NotEnoughData:
-        return None
+def first_generation(study: Branching) -> dict[str, pd.DataFrame]:
+    """Return the children of seeds of the census by how the parents were chosen: every, random and chosen.
+
+    One row per child and parent, with the name of what it redraws.
+    """
+    rows = pd.concat([family.rows.assign(redrawn=family.name) for family in study.families], ignore_index=True)
+    rows = rows[(rows["generation"] == 1) & rows["parent_score"].notna()]
+    kinds = {"every": rows["kind"].notna(), "random": rows["kind"] == "random", "chosen": rows["kind"] != "random"}
+    return {name: rows[of].drop_duplicates(["run_id", "parent", "redrawn"]) for name, of in kinds.items()}
+
+
+def what_children_keep(study: Branching) -> dict[str, Kept]:
+    """Return what children keep by how their parents were chosen; see `Branching.kept`. What has no data is left out.
+
+    All parents are the units of `between_parents`. A random parent's own score counts as no sibling: the best of its
+    stretch of seeds may have been taken away before it was drawn.
+    """
+    result = {}
+    for name, rows in first_generation(study).items():
+        scores, own = rows["score"].to_numpy(float), rows["parent_score"].to_numpy(float)
+        parents, lines = (np.unique(rows[c], return_inverse=True)[1].astype(np.int64) for c in ("parent", "line"))
+        redrawn = rows["redrawn"].to_numpy(dtype=np.str_)
+        try:
+            if name == "chosen":
+                result[name] = kept_distance(scores, redrawn, parents, lines, own)
+            else:
+                result[name] = between_parents(scores, redrawn, parents, lines)
+        except NotEnoughData:
+            continue
+    return result
+
+
+def _kept(study: Branching) -> None:
+    """Add what children keep, and the differences between redraws."""
+    study.kept = what_children_keep(study)
+    rows = first_generation(study)
+    number = rows["every"].drop_duplicates("parent")["kind"].value_counts()
+    chosen_as = ", ".join(f"{n} {kind}" for kind, n in sorted(number.items()))
+    are_random = set(number.index) <= {"random"}
+    if are_random:  # one statement, not the same one twice
+        study.kept.pop("random", None)
+    meaning = {
+        "every": f"parents chosen as these {len(rows['every']['parent'].unique())} were ({chosen_as})",
+        "random": "random parents alone",
+        "chosen": "chosen parents",
+    }
+    if are_random:
+        meaning["every"] = "random parents"
+    records, differences = [], []
+    for family in study.families:
+        shares = {name: kept.shares[family.name] for name, kept in study.kept.items() if family.name in kept.shares}
+        single = len(family.redrawn) == 1
+        mine = {name: of[of["redrawn"] == family.name] for name, of in rows.items()}
+        for name, e in shares.items():
+            who = f"{mine[name]['run_id'].nunique()} children, {mine[name]['line'].nunique()} lines of descent"
+            if name == "chosen":
+                text = (
+                    f"{family.name} redrawn: on average the children of chosen parents keep {e.plain(2)} of their "
+                    f"parents' mean distance from the census ({who}; 0: like random seeds, 1: as far as the parents)."
+                )
+            else:
+                text = (
+                    f"{family.name} redrawn: {e.plain(2)} of the rank variance between random seeds lies between "
+                    f"parents, through {family.kept}. It is about {meaning[name]} ({who}; 0: siblings are no more "
+                    "alike than any two children, 1: equal)."
+                )
+            study.findings.append(
+                Finding(
+                    f"{_WORDS[name]}, {family.name} redrawn",
+                    e.plain(2),
+                    text[0].upper() + text[1:],
+                    e,
+                    headline=single and name == "every",
+                    listed=single,
+                )
+            )
+        if shares:
+            counts = {
+                "kept": family.kept,
+                "redrawn": family.name,
+                "parents": mine["every"]["parent"].nunique(),
+                "children": mine["every"]["run_id"].nunique(),
+            }
+            records.append(
+                counts | {_WORDS[name]: shares[name].plain(2) if name in shares else "" for name in study.kept}
+            )
+    every = study.kept["every"].shares if "every" in study.kept else {}
+    names = sorted(
+        (f.name for f in study.families if len(f.redrawn) == 1 and f.name in every), key=lambda n: -every[n].value
+    )
+    for one, other in combinations(names, 2):
+        found = {name: kept.contrasts.get((one, other)) for name, kept in study.kept.items()}
+        shown = {name: e.plain(2) for name, e in found.items() if e is not None}
+        if shown:
+            differences.append({"redrawn": f"{one} less {other}"} | {_WORDS[n]: shown.get(n, "") for n in study.kept})
+        for name, e in found.items():
+            if e is None:
+                continue
+            more = {1: f"more is kept with a new {one}", -1: f"less is kept with a new {one}"}
+            verdict = more.get(int(np.sign(e.low) + np.sign(e.high)) // 2, "the two cannot be told apart")
+            text = f"{_WORDS[name].capitalize()}, {one} redrawn less {other} redrawn: {e.plain(2)}; {verdict}."
+            study.findings.append(Finding(f"{_WORDS[name]}, {one} less {other} redrawn", e.plain(2), text, e))
+    if not records:
+        return
+    caption = "What children keep: shares of the rank variance, and of chosen parents' mean distance; 95% intervals"
+    study.tables.insert(1, Table("branching_kept", caption, pd.DataFrame(records)))
+    if differences:
+        caption = "Differences between two redraws, 95% intervals"
+        study.tables.insert(2, Table("branching_contrasts", caption, pd.DataFrame(differences)))
+    study.notes.append(
+        f"Outcomes are normal scores: ranks of validation accuracy at step {study.horizon:,} among the random seeds. "
+        "The variance between parents is the covariance of siblings; it is about parents chosen as these were, in the "
+        "same proportions, and lines of descent are its units. Only random parents tell what the kept streams decide "
+        "for any seed; chosen parents can be more unlike each other than random ones. Each interval is one of 95%, "
+        "not corrected for their number."
+    )
+
+
+_WORDS: Final = {
+    "every": "variance between parents",
+    "random": "variance between random parents",
+    "chosen": "distance kept of chosen parents",
+}
 
 
 def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str, Any]:
     hits = group["super"].to_numpy(bool)
-    codes = np.unique(group["line"], return_inverse=True)[1].astype(np.int64)
-    related = related_share(hits, group["outcome"].to_numpy(float), codes)
+    by_parent = group.groupby("parent", sort=False).agg(
+        hits=("super", "sum"), n=("super", "size"), line=("line", "first")
+    )
+    related = mean_share(
+        [(int(h), int(n)) for h, n in zip(by_parent["hits"], by_parent["n"], strict=True)], [*by_parent["line"]]
+    )
     return {
         "kept": family.kept,
         "redrawn": family.name,
@@ -301,7 +384,7 @@ def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str,
         "super": f"{int(hits.sum())} of {len(group)}",
         "of these parents": clopper_pearson(int(hits.sum()), len(group)).percent(),
         "of all such parents": related.percent(),
-        "median logit accuracy": round(float(group["outcome"].median()), 2),
+        "median accuracy": f"{float(group['accuracy'].median()):.1%}",
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from analysis.criteria import (
     Criteria,
     SpeedJudgement,
     accuracy_at,
+    held_by,
     judge_by_time,
     usual_length,
 )
@@ -23,7 +25,9 @@ from analysis.observations import Observations, floats
 from analysis.populations import Population, populations
 from analysis.rerun import code_needed, rerun_command
 from analysis.statistics.estimate import Estimate, NotEnoughData
-from analysis.statistics.proportions import seeds_for_width, share
+from analysis.statistics.multiplicity import holm
+from analysis.statistics.proportions import Unequal, at_any_time, seeds_for_width, share, unequal_rates
+from analysis.statistics.resampling import generator
 from analysis.statistics.survival import Times
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_population import by_population, has_populations
@@ -32,6 +36,19 @@ from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
 
 BEST = 12
 """Number of rows of the table of best seeds."""
+FEW_NAMED: Final = 6
+"""Largest number of seeds, or of groups of runs, that a sentence names."""
+COMPUTED: Final = {
+    "device": "devices",
+    "numerics": "numerics tags",
+    "git_commit": "commits",
+    "config.executor": "executors",
+}
+"""Columns that must not decide an outcome, and their plural."""
+ALWAYS: Final = ", at any time"
+"""End of the label of a share whose interval holds as a store grows."""
+LEVEL_UNEQUAL: Final = 0.05
+"""Largest corrected p-value by which groups differ."""
 
 
 @dataclass(kw_only=True)
@@ -83,7 +100,11 @@ def one(observations: Observations, population: Population, question: Question) 
     by_accuracy = _accuracy_findings(census)
     census.findings = by_accuracy + by_time if census.has_diary_task else by_time + by_accuracy
     if not census.has_diary_task:
-        census.findings = [replace(f, headline=f in by_time and f.estimate is not None) for f in census.findings]
+        census.findings = [
+            replace(f, headline=f in by_time and f.estimate is not None and ALWAYS not in f.label)
+            for f in census.findings
+        ]
+    census.findings = [*_equal_bits(census), *census.findings, *_unequal(census)]
     census.tables = [_share_table(census), _best_table(census)]
     if code := code_needed(observations, rows):
         census.notes.append(f'"Run it again" needs your code as these runs had it: {code}.')
@@ -177,6 +198,8 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         )
         label = f"{name} seeds" if census.has_diary_task else f"{name} seeds by the diary's thresholds"
         findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
+        if name == "super":
+            findings += [_at_any_time(estimate, label), *_held(census)] if census.has_diary_task else []
     if "super" in census.shares and census.has_diary_task:  # "normal" is defined for the diary's task only
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
@@ -205,6 +228,91 @@ def _seeds_needed(e: Estimate, name: str) -> list[Finding]:
         f"{n:,} seeds."
     )
     return [Finding("seeds needed", f"{n:,}", text)]
+
+
+def _at_any_time(e: Estimate, label: str) -> Finding:
+    """Return the interval for a census that may still grow, beside the one for a number that was fixed beforehand."""
+    always = at_any_time(round(e.value * e.n), e.n)
+    text = (
+        f"The interval above is for {e.n:,} seeds that were fixed beforehand. If seeds were added until the answer "
+        f"pleased, or are still added: {always.percent()}, which holds at every number of seeds."
+    )
+    return Finding(f"{label}{ALWAYS}", always.percent(), text, always)
+
+
+def _held(census: Census) -> list[Finding]:
+    """Return the share that reached the accuracy of super seeds by the horizon: one step alone can be a dip."""
+    rows = census.rows[census.rows["label"] != UNJUDGED]
+    held = held_by(census.curves, rows.index, census.horizon, DIARY.super_accuracy).dropna()
+    if held.empty:
+        return []
+    e = share(int(held.sum()), len(held))
+    there = rows.loc[held.index, "label"].eq("super")
+    dipped, once = int((held.eq(1) & ~there).sum()), int((held.eq(0) & there).sum())
+    text = (
+        f"{int(held.sum()):,} of {len(held):,} were above {DIARY.super_accuracy:.0%} at two evaluations in a row by "
+        f"step {census.horizon:,}: {e.percent()}. {dipped:,} of them had dipped at that step; {once:,} more were "
+        "above it at that step only."
+    )
+    return [Finding("super seeds, reached and held", e.percent(), text, e)]
+
+
+def _equal_bits(census: Census) -> list[Finding]:
+    """Return the error that different seeds have equal weights: they are one result, counted several times."""
+    rows = census.rows[(census.rows["status"] == "completed") & census.rows["weights_hash"].notna()]
+    equal = rows["weights_hash"].duplicated(keep=False)
+    if not equal.any():
+        return []
+    n, results = int(equal.sum()), rows.loc[equal, "weights_hash"].nunique()
+    named = ", ".join(str(seed) for seed in census.population.seeds[rows.index[equal]].head(FEW_NAMED))
+    text = (
+        f"Error: {n:,} of {len(rows):,} {census.population.unit} ended with the weights of another one, bit for bit "
+        f"({named}{', ...' if n > FEW_NAMED else ''}). They are {results:,} results, not {n:,}: either the seed does "
+        "not reach the training, or runs were copied. No interval of this section holds."
+    )
+    return [Finding("equal bits under different seeds", f"{n:,} of {len(rows):,}", text, headline=True)]
+
+
+def _unequal(census: Census) -> list[Finding]:
+    """Return a sentence for each way of computing runs whose groups differ in an outcome; nothing where none does.
+
+    Ways that divide the runs alike are one. p-values are corrected for the groups and, by Holm, for the tests.
+    """
+    rows = census.rows
+    outcomes = {"generalised": _done(census)}
+    if census.has_diary_task:
+        outcomes["super"] = (rows["label"] == "super").to_numpy()
+    outcomes["diverged"] = (rows["status"] == "diverged").to_numpy()
+    tests: list[tuple[str, str, list[str], list[int], Unequal]] = []
+    seen: set[bytes] = set()
+    for column, words in COMPUTED.items():
+        if column not in rows or rows[column].nunique() < 2:
+            continue
+        codes, names = pd.factorize(rows[column].fillna("unknown").astype(str), sort=True)
+        division = pd.factorize(codes)[0].tobytes()
+        if division in seen:
+            continue
+        seen.add(division)
+        for outcome, hits in outcomes.items():
+            counts = np.bincount(codes, weights=hits, minlength=len(names)).astype(int).tolist()
+            try:
+                rng = generator(f"unequal {column} {outcome}")
+                test = unequal_rates(counts, np.bincount(codes, minlength=len(names)).tolist(), rng)
+            except NotEnoughData:
+                continue
+            tests.append((words, outcome, [str(name) for name in names], counts, test))
+    findings = []
+    for (words, outcome, groups, counts, test), p in zip(tests, holm([t[-1].p for t in tests]), strict=True):
+        if p > LEVEL_UNEQUAL:
+            continue
+        each = sorted(zip(test.p_of, groups, counts, test.shares, strict=True), key=lambda group: group[0])
+        shown = "; ".join(f"{name}: {k:,} of {e.n:,}, {e.percent()}" for _, name, k, e in each[:FEW_NAMED])
+        text = (
+            f"The {words} differ in the share that is {outcome} (p = {p:.2g}): {shown}. So one share over all of them "
+            "is about none of them."
+        )
+        findings.append(Finding(f"{words} differ, {outcome}", f"p = {p:.2g}", text, headline=True))
+    return findings
 
 
 def _time_findings(census: Census) -> list[Finding]:
@@ -239,8 +347,10 @@ def _time_findings(census: Census) -> list[Finding]:
         f"{estimate.percent()}."
     )
     by_time = Finding("super by time", estimate.percent(), text, estimate, headline=True)
-    findings = [by_time, generalised]
-    return findings if census.has_diary_task else [*findings, *_seeds_needed(estimate, "share that is super by time")]
+    if census.has_diary_task:
+        return [by_time, generalised]
+    always = _at_any_time(estimate, by_time.label)
+    return [by_time, always, generalised, *_seeds_needed(estimate, "share that is super by time")]
 
 
 def _ends(census: Census) -> tuple[Estimate, Estimate]:

@@ -8,32 +8,24 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.criteria import DIARY, accuracy_at
 from analysis.observations import Condition, Observations
 from analysis.statistics.crossing import filled
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.multiplicity import benjamini_hochberg
-from analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity, share
+from analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
 from analysis.statistics.resampling import generator
-from analysis.statistics.variance_shares import CHAOS, VarianceShares, variance_shares
+from analysis.statistics.variance_shares import CHAOS, VarianceShares, bounded, carried, variance_shares
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_condition import by_condition
 from analysis.studies.crossed_designs import EQUATIONS, LANGUAGE, Design, Subject, designs, language_designs
 from analysis.studies.outcomes import FEW_CUT_OFF, Outcome
 from analysis.studies.side_by_side import Beside
 
-NESTED: Final = {
-    "split and init together": ("split", "init", "split × init"),
-    "order within a split": ("order", "split × order"),
-    "init × order within a split": ("init × order", "split × init × order"),
-}
-"""Sums of components: those of the model in which the order is nested in the split."""
-NESTED_WORDS: Final = {
-    "split and init together": "the split and init seeds together (the diary's model seed moved both)",
-    "order within a split": "the order seed within its split",
-    "init × order within a split": "combinations of init and order seed within a split",
-}
+MODEL_SEED: Final = {"split and init together": ("split", "init", "split × init")}
+"""The sum of components that one seed for split and weights decides, as the diary's model seed."""
 
 
 @dataclass(kw_only=True)
@@ -41,7 +33,7 @@ class Crossed(Study):
     """Variance shares and conditional rates of one crossed design."""
 
     rows: pd.DataFrame
-    """The runs of the design, with the column ``y`` (the outcome)."""
+    """The runs of the design, with the column ``y`` (the outcome; that of runs at the end of its scale is bounded)."""
     outcome: Outcome
     subject: Subject
     factors: dict[str, np.ndarray]
@@ -111,11 +103,12 @@ def one(observations: Observations, crossing: Design, question: Question, subjec
     """
     rows = crossing.rows
     result = subject.outcome(observations, rows)
+    saturated = np.zeros(len(rows), dtype=np.bool_) if result.saturated is None else result.saturated
     study = Crossed(
         name=question.name,
         title=question.title,
         question=question.question,
-        rows=rows.assign(y=result.values),
+        rows=rows.assign(y=bounded(result.values, saturated) if saturated.any() else result.values),
         outcome=result,
         subject=subject,
         factors={name: crossing.levels(name) for name in crossing.factors},
@@ -153,8 +146,7 @@ def one(observations: Observations, crossing: Design, question: Question, subjec
 def _shares(study: Crossed) -> None:
     y = study.rows["y"].to_numpy(dtype=float)
     try:
-        rng = generator("variance shares")
-        study.shares = shares = variance_shares(y, study.factors, rng, sums=NESTED)
+        study.shares = shares = variance_shares(y, study.factors, generator("variance shares"), sums=MODEL_SEED)
     except NotEnoughData as gap:
         study.notes.append(f"Variance shares: not enough data, needs {gap.needs}.")
         return
@@ -178,21 +170,10 @@ def _shares(study: Crossed) -> None:
         text += f"; the largest part to {name}, {most.percent()}." if len(shares.levels) > 2 else "."
         study.findings.append(Finding("combinations of seeds", e.percent(), text, e, headline=True))
     for name, e in shares.sums.items():
-        study.findings.append(
-            Finding(f"{name} share", e.percent(), f"{e.percent()} of the variance belongs to {NESTED_WORDS[name]}.", e)
-        )
-    if shares.sums:
-        study.notes.append(
-            "An order permutes the positions of a training set, so an order seed is comparable only within one split: "
-            "read its share within a split. A model seed that draws split and weights together, as the diary's did, "
-            "decides the sum of both and of their interaction."
-        )
-    if not shares.balanced:
-        study.notes.append(
-            "Not every cell has equally many runs, so the intervals are approximate: on simulated grids with 8 to 90% "
-            "of the cells they contained the true value in 93% of the cases or more (nominal 95%), and are wide if few "
-            "cells were run."
-        )
+        text = f"{e.percent()} of the variance belongs to {name} (the diary's model seed moved both)."
+        study.findings.append(Finding(f"{name} share", e.percent(), text, e))
+    if study.outcome.saturated is not None and study.outcome.saturated.any():
+        study.findings.append(_without_saturated(study, study.outcome.saturated))
     records = [
         {
             "component": name,
@@ -207,45 +188,57 @@ def _shares(study: Crossed) -> None:
     study.tables.append(Table("variance", f"Variance components ({method})", pd.DataFrame(records)))
 
 
+def _without_saturated(study: Crossed, saturated: NDArray[np.bool_]) -> Finding:
+    """Return what the runs at the end of the scale carry, and the shares without them."""
+    values, n = study.outcome.values, int(saturated.sum())
+    text = (
+        f"{n} of {len(values)} runs are at the end of the scale: their log odds say how many examples there are. They "
+        f"would carry {carried(values, saturated):.0%} of the sum of squares, so they count as the nearest other run."
+    )
+    rows, without = ~saturated, None
+    try:
+        factors = {name: levels[rows] for name, levels in study.factors.items()}
+        without = variance_shares(values[rows], factors, generator("without saturated"))
+    except NotEnoughData as gap:
+        text += f" The shares without them: not enough data, needs {gap.needs}."
+    if without is not None:
+        text += f" Without them: {', '.join(f'{name} {e.percent()}' for name, e in without.shares.items())}."
+    return Finding("runs at the end of the scale", f"{n} of {len(values)}", text)
+
+
 def _rates(observations: Observations, study: Crossed) -> None:
-    """Add the rates of good seeds given each seed of one factor, and tests of their differences."""
+    """Add the outcomes given each seed of one factor, and tests of their differences by ranks."""
     first = ~study.rows.duplicated([f"seed_{s}" for s in study.subject.streams]).to_numpy()
     cells = study.rows[first]
+    y = cells["y"].to_numpy(dtype=float)
     factors = {name: levels[first] for name, levels in study.factors.items()}
     hit, meaning = _good(observations, cells, study.outcome)
-    if hit is None:
-        study.notes.append("Conditional rates: not enough data, needs good seeds as well as others.")
-        return
     frames = []
     for factor, levels in factors.items():
         others = {name: other for name, other in factors.items() if name != factor}
         try:
-            test = heterogeneity(hit, levels, generator(f"rates {factor}"), blocks=list(others.values()))
+            test = heterogeneity(y, levels, generator(f"rates {factor}"), blocks=list(others.values()))
         except NotEnoughData:
             continue
         seeds = cells[f"seed_{study.streams[factor]}"].to_numpy()
-        frame = _level_table(levels, hit, factor, test, {int(v): str(s) for v, s in zip(levels, seeds, strict=True)})
-        frames.append(frame)
-        best = frame.iloc[0]
-        rest = "/".join(others)
+        names = {int(v): str(s) for v, s in zip(levels, seeds, strict=True)}
+        frames.append(_level_table(levels, y, factor, test, names, study.outcome))
         study.findings.append(
             Finding(
-                f"rates differ between {factor} seeds",
-                f"p = {test.p:.3g}",
-                f"Does the {factor} seed by itself decide how many {rest} seeds are good ({meaning})? Permutation test "
-                f"over {test.groups} {factor} seeds: p = {test.p:.2g}. The best of them has {best['share']} good ones "
-                f"(q = {best['q']:.2g}; chosen as the best).",
+                f"outcomes differ between {factor} seeds",
+                f"p = {test.p:.2g}",
+                f"Does the {factor} seed by itself decide the outcome, whatever the {'/'.join(others)} seeds? Ranks, "
+                f"permuted in whole blocks, over {test.groups} {factor} seeds: p = {test.p:.2g}.",
             )
         )
-        confirmed = _confirmed_ratio(hit, levels, others, factor, diary=study.subject is EQUATIONS)
+        if hit is None:
+            continue
+        confirmed = _confirmed_ratio(hit, levels, others, factor, meaning, diary=study.subject is EQUATIONS)
         if confirmed is not None:
             study.findings.append(confirmed)
     if frames:
         study.rates = pd.concat(frames, ignore_index=True)
-        caption = (
-            f"Share of good seeds ({meaning}) given each seed, one run per cell; p and q are from permutations of "
-            "whole blocks; the intervals assume independent cells and can be too narrow"
-        )
+        caption = "Outcome given each seed, one run per cell; p and q are from ranks, permuted in whole blocks"
         study.tables.append(Table("conditional_rates", caption, study.rates, open=False))
 
 
@@ -264,33 +257,29 @@ def _good(observations: Observations, cells: pd.DataFrame, outcome: Outcome) -> 
 
 
 def _level_table(
-    levels: np.ndarray, hit: np.ndarray, factor: str, test: Heterogeneity, seeds: dict[int, str]
+    levels: np.ndarray, y: np.ndarray, factor: str, test: Heterogeneity, seeds: dict[int, str], result: Outcome
 ) -> pd.DataFrame:
-    records = []
-    for level, p in test.p_of.items():
-        here = levels == level
-        a, n = int(hit[here].sum()), int(here.sum())
-        e = share(a, n)
-        rest = float(hit[~here].mean())
-        records.append(
-            {
-                "stream": factor,
-                "seed": seeds[level],
-                "good": a,
-                "of": n,
-                "share": e.percent(0),
-                "share with the others": f"{rest:.0%}",
-                "p": p,
-            }
-        )
+    order = pd.Series(y).rank(pct=True)
+    scale = "loss" if result.is_loss else "log time" if result.is_time else "log odds of a wrong answer"
+    records = [
+        {
+            "stream": factor,
+            "seed": seeds[level],
+            "cells": int((levels == level).sum()),
+            "mean rank %": round(100 * float(order[levels == level].mean()), 1),
+            f"median {scale}": round(float(np.median(y[levels == level])), 3),
+            "p": p,
+        }
+        for level, p in test.p_of.items()
+    ]
     frame = pd.DataFrame(records)
     frame["q"] = benjamini_hochberg(frame["p"])
     frame[["p", "q"]] = frame[["p", "q"]].round(4)
-    return frame.assign(_rate=frame["good"] / frame["of"]).sort_values("_rate", ascending=False).drop(columns="_rate")
+    return frame.sort_values("mean rank %", kind="stable")
 
 
 def _confirmed_ratio(
-    hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], factor: str, *, diary: bool
+    hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], factor: str, meaning: str, *, diary: bool
 ) -> Finding | None:
     """Return the ratio of rates at the best level, measured with seeds of the other factors that did not choose it."""
     try:
@@ -302,7 +291,7 @@ def _confirmed_ratio(
         f"best {factor} seed, confirmed",
         f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})",
         f"Chosen on half of the {other} seeds and measured on the other halves, the best {factor} seed makes good "
-        f"seeds {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f})."
+        f"seeds ({meaning}) {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f})."
         + (" The diary says 1.25 for its order seed 8." if diary and factor == "order" else ""),
         e,
         listed=factor == "order" or not e.low <= 1 <= e.high,

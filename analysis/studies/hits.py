@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
+from analysis.criteria import DIARY, UNJUDGED, accuracy_at, held_by, judge_by_time
 from analysis.observations import Observations, differing_settings, floats
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.replication import Counts
@@ -33,6 +33,8 @@ class Hit:
     """Per run: 1 if it is a hit, 0 if not, NaN if not known."""
     accuracy: pd.Series | None = None
     """Per run: the validation accuracy that was judged; None if times were."""
+    held: pd.Series | None = None
+    """Per run: whether it had this accuracy at two evaluations in a row by then, see `held_by`; None if times were."""
 
     def counts(self, runs: Sequence[str]) -> Counts:
         """Return the numbers of hits and of judged runs."""
@@ -70,7 +72,8 @@ def _by_accuracy(observations: Observations, population: pd.DataFrame, judged: p
     least = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
     flags = label.isin(classes).astype(float).where(label != UNJUDGED)
     definition = f"validation accuracy above {least:.0%} at step {horizon:,}"
-    return Hit(" or ".join(classes), definition, flags, accuracy)
+    held = held_by(observations.curves_of(judged.index), judged.index, horizon, least)
+    return Hit(" or ".join(classes), definition, flags, accuracy, held)
 
 
 def _by_time(

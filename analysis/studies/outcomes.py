@@ -42,6 +42,8 @@ class Outcome:
 
     A lower bound of the error variance.
     """
+    saturated: NDArray[np.bool_] | None = None
+    """Runs (n,) at chance level or without an error, whose log odds say how many examples there are; else None."""
     is_loss: bool = False
     """Whether it is a language model's validation loss, in nats per token."""
 
@@ -95,7 +97,7 @@ def wrong_log_odds(observations: Observations, rows: pd.DataFrame) -> Outcome:
     width = 1 / (wrong + 0.5) + 1 / (right + 0.5)  # from one number of right answers to the next
     cut_off = (accuracy < CHANCE / modulus) | (right > equations - 1)
     name = f"log odds of a wrong answer at step {horizon:,}"
-    return Outcome(values, name, False, horizon, float(cut_off.mean()), float((width**2).mean() / 12))
+    return Outcome(values, name, False, horizon, float(cut_off.mean()), float((width**2).mean() / 12), cut_off)
 
 
 def final_loss(observations: Observations, rows: pd.DataFrame) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from analysis.observations import Observations, describe_task
 from analysis.populations import listed
 from analysis.purposes import STREAMS, roles
 from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.proportions import clopper_pearson, heterogeneity
 from analysis.statistics.repeatability import agreement
 from analysis.statistics.replication import MOST, Replication, Verdict, mean_share, replication
 from analysis.statistics.resampling import generator
@@ -23,6 +25,10 @@ FEWEST = 5
 """Smallest number of seeds for a rank correlation."""
 UNCHOSEN = 0.5
 """Smallest share of a condition's seeds with repeats for a rank correlation: a few chosen seeds would bias it."""
+FEWEST_MARGIN = 6
+"""Smallest number of candidates that are divided by the accuracy of their own run."""
+LEVEL_STREAMS = 0.05
+"""Largest p-value by which the counts of redrawn streams differ."""
 MOST_KINDS = 12
 """Largest number of kinds of repeat with a card."""
 
@@ -87,7 +93,82 @@ def analyse(observations: Observations, question: Question) -> Repeats:
         study.notes.append("If two streams are redrawn, the counted repeats share no seed of either stream.")
     for i, test in enumerate(tests):
         _findings(study, test, headline=i < MOST_KINDS)
+    study.findings += _between_streams(tests)
     return study
+
+
+def _held(test: Test) -> list[Finding]:
+    """Return how many repeats reached the accuracy and held it: one step alone can be a dip."""
+    kind = test.kind
+    if kind.hit.held is None:
+        return []
+    counts = [(int(known.sum()), len(known)) for unit in kind.candidates
+              if len(known := kind.hit.held[unit.repeats].dropna())]  # fmt: skip
+    if not counts:
+        return []
+    hits, runs = (sum(column) for column in zip(*counts, strict=True))
+    e = clopper_pearson(hits, runs)
+    text = (
+        f"{what_repeats(kind)}: {hits} of {runs} repeats had that accuracy at two evaluations in a row by then, "
+        f"{e.percent(0)}: a dip at the last one does not count against them, and reaching it there alone not for them."
+    )
+    return [
+        Finding(f"{kind.hit.words} reached and held, {test.name}", f"{hits} of {runs}", text, e, listed=not test.free)
+    ]
+
+
+def _by_margin(test: Test) -> list[Finding]:
+    """Return the repeats of candidates whose own run was just above the threshold, and of those far above it.
+
+    The bound is the median of the candidates' own accuracies.
+    """
+    kind, accuracy = test.kind, test.kind.hit.accuracy
+    units = [unit for unit in kind.candidates if unit.own is not None]
+    if test.free or "=" in kind.name or accuracy is None or len(units) < FEWEST_MARGIN:
+        return []
+    own = accuracy[[str(unit.own) for unit in units]].to_numpy(dtype=float)
+    bound = float(np.median(own))
+    sides = [[unit for unit, a in zip(units, own, strict=True) if (a > bound) == above] for above in (False, True)]
+    if not all(sides):
+        return []
+    shown = []
+    for words, side in zip(("up to", "above"), sides, strict=True):
+        counts = [kind.hit.counts(unit.repeats) for unit in side]
+        hits, runs = (sum(column) for column in zip(*counts, strict=True))
+        mean = mean_share(counts, [unit.line for unit in side])
+        shown.append(
+            f"{hits} of {runs} where it was {words} {bound:.2%} ({mean.percent(0)} of all such seeds' repeats)"
+        )
+    text = f"{what_repeats(kind)}, by the accuracy of the candidate's own run: {'; '.join(shown)}."
+    return [Finding(f"{kind.hit.words} again by margin, {test.name}", "; ".join(s.split(" (")[0] for s in shown), text)]
+
+
+def _between_streams(tests: Sequence[Test]) -> list[Finding]:
+    """Return whether repeats hit equally often whichever single stream is redrawn, for each condition.
+
+    The runs of one line with one stream redrawn are moved together: a few lines can have most of the hits.
+    """
+    findings = []
+    for condition in dict.fromkeys(test.kind.condition for test in tests):
+        mine = [test for test in tests if test.kind.condition == condition and len(test.free) == 1]
+        runs = [(i, unit.line, unit.repeats, test) for i, test in enumerate(mine) for unit in test.kind.candidates]
+        hits = [(flag, i, line) for i, line, its, test in runs for flag in test.kind.hit.flags[its].dropna()]
+        if len(mine) < 2 or not hits:
+            continue
+        flags, streams, lines = (np.array(column) for column in zip(*hits, strict=True))
+        blocks = np.unique(lines, return_inverse=True)[1]
+        try:
+            p = heterogeneity(flags > 0, streams, generator(f"between streams {condition}"), blocks=[blocks]).p
+        except NotEnoughData:
+            continue
+        shown = listed(
+            [f"{int(t.units['again'].sum())} of {int(t.units['of'].sum())} with a new {t.free[0]}" for t in mine]
+        )
+        verdict = "do not tell the streams apart" if p > LEVEL_STREAMS else "differ between the streams"
+        text = f"{shown}: these counts {verdict} (permuted within lines of descent, p = {p:.2g})."
+        label = "one stream redrawn" + (f" ({condition})" if condition else "")
+        findings.append(Finding(label, f"p = {p:.2g}", text))
+    return findings
 
 
 def _test(observations: Observations, kind: Kind) -> Test:
@@ -211,6 +292,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         about = f"The validation accuracy of these repeats is {value}."
         text += f" {about}"
         beside.append(Finding(f"accuracy of repeats, {test.name}", value, about, listed=False))
+        beside += [*_held(test), *_by_margin(test)]
     judged = zip(result.candidates, kind.candidates, strict=True)
     bases = sorted({(c.base.percent(), unit.others_words) for c, unit in judged if c.base is not None})
     if bases:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.observations import Observations
 from analysis.populations import populations
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.offspring import likeness, related_share, slope
+from analysis.statistics.offspring import between_parents, normal_scores
 from analysis.studies import QUESTIONS, Missing, ask
-from analysis.studies.branching import Branching, pairs
+from analysis.studies.branching import DIVERGED, Branching, pairs
 from grok.store import DamagedShardWarning
 from grok.streams import derive_seed
 from tests.analysis.simulate import Planned, Truth, branch, run_ids, simulate, sweep, write
@@ -203,84 +203,71 @@ def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
 
 
 def test_what_a_pair_carries_is_recovered() -> None:
+    """All parents are random: the variance between them is the share that the kept streams decide."""
     variance = {"init": 0.02, "split+init": 0.05, "order": 0.01, "all": 0.02}
-    study = ask("branching", with_designs(branched(np.random.default_rng(3), 30, 3, variance)))
-    truth = {("order",): 0.7, ("init",): 0.1, ("split",): 0.3, ("split", "order"): 0.2, ("init", "order"): 0.0}
+    study = ask("branching", with_designs(branched(np.random.default_rng(3), 60, 4, variance, census=400)))
+    truth = {"order": 0.7, "init": 0.1, "split": 0.3, "split and order": 0.2, "init and order": 0.0}
+    assert list(study.kept) == ["every"]
     for redrawn, share in truth.items():
-        found = study.slopes[redrawn]
-        assert found.low <= share <= found.high and found.high - found.low < 1.2
+        found = study.kept["every"].shares[redrawn]
+        assert found.low <= share <= found.high and found.high - found.low < 0.9
+    order_less_init = study.kept["every"].contrasts["order", "init"]
+    assert order_less_init.low <= 0.6 <= order_less_init.high
+    said = {f.label: f for f in study.findings}
+    assert said["variance between parents, order less init redrawn"].estimate == order_less_init
+    assert "more is kept with a new order" in said["variance between parents, order less init redrawn"].text
+    assert "random parents" in said["variance between parents, order redrawn"].text
 
 
-def test_the_slope_over_random_parents_alone_is_beside_that_over_all() -> None:
-    """The best are chosen by an early loss, which may tell more about the kept streams than the outcome does."""
-    study = ask(
-        "branching", with_designs(branched(np.random.default_rng(3), 16, 2, {"init": 0.05, "all": 0.02}), (0, 1, 2))
-    )
-    table = next(table for table in study.tables if table.name == "branching_slopes").frame.set_index("redrawn")
+def test_differences_that_are_not_there_are_not_said() -> None:
+    study = ask("branching", with_designs(branched(np.random.default_rng(5), 20, 3, {"all": 0.1}, census=100)))
+    contrasts = [f for f in study.findings if " less " in f.label]
+    assert len(contrasts) == 3
+    inside = [f.estimate is not None and f.estimate.low <= 0 <= f.estimate.high for f in contrasts]
+    assert ["cannot be told apart" in f.text for f in contrasts] == inside and sum(inside) >= 2
+
+
+def test_lines_are_the_units_and_random_parents_stand_apart() -> None:
+    """The kinds of parents are no mixture: random ones alone, chosen ones by their mean distance, all as chosen."""
+    variance = {"split+init": 0.05, "all": 0.05}
+    study = ask("branching", with_designs(branched(np.random.default_rng(3), 16, 3, variance, census=60), range(7)))
     order = next(family.rows for family in study.families if family.redrawn == ("order",))
-    drawn = order[order["kind"] == "random"]
-    assert 5 <= drawn["parent"].nunique() < order["parent"].nunique() == 16
-    codes = np.unique(drawn["parent"], return_inverse=True)[1]
-    alone = slope(drawn["parent_outcome"].to_numpy(), drawn["outcome"].to_numpy(), codes)
-    assert table.loc["order", "random parents alone"] == alone.plain(2) != table.loc["order", "handed on"]
+    assert order["kind"].value_counts().to_dict() == {"random": 27, "best": 21}
+
+    def given(rows: pd.DataFrame) -> tuple[np.ndarray, ...]:
+        lines = np.unique(rows["line"], return_inverse=True)[1]
+        return rows["score"].to_numpy(), np.full(len(rows), "order"), lines, lines
+
+    drawn, best = order[order["kind"] == "random"], order[order["kind"] == "best"]
+    assert study.kept["random"].shares["order"] == between_parents(*given(drawn)).shares["order"]
+    assert study.kept["every"].shares["order"] == between_parents(*given(order)).shares["order"]
+    census = study.census["accuracy"].to_numpy()
+    assert order["parent_score"].to_numpy() == pytest.approx(
+        pd.Series(normal_scores(census, census), study.census.index)[order["parent"]].to_numpy()
+    )
+    assert best["parent"].nunique() == 7
+    table = next(table for table in study.tables if table.name == "branching_kept").frame.set_index("redrawn")
+    assert table.loc["order", "parents"] == 16 and table.loc["order", "children"] == 48
+    assert table.loc["order", "variance between random parents"] == study.kept["random"].shares["order"].plain(2)
+
+
+def test_what_chosen_parents_keep_is_their_childrens_distance() -> None:
+    variance = {"split+init": 0.09, "all": 0.01}
+    truths = branched(np.random.default_rng(11), 80, 3, variance, census=80)
+    times = [t.time for t in truths if not any("seeds." in name for name in t.overrides)]
+    best = np.argsort(times)[:12].tolist()
+    rest = [t for t in truths if not any("seeds." in n for n in t.overrides) or t.overrides["seed"] in best]
+    study = ask("branching", simulate(rest, *related(rest, best)))
+    kept = study.kept["chosen"].shares
+    assert kept["order"].low <= 0.9 <= kept["order"].high and kept["order"].low > 0.5
+    assert kept["split"].low <= 0 <= kept["split"].high
+    assert study.kept["chosen"].contrasts["order", "split"].low > 0.4
+
+
+def test_a_run_that_diverged_ranks_last() -> None:
+    accuracy = np.array([0.02, 0.5, 0.99])
+    assert normal_scores(np.array([DIVERGED]), accuracy) == normal_scores(accuracy[:1], accuracy)
 
 
 def with_designs(truths: list[Truth], best: Sequence[int] = ()) -> Observations:
     return simulate(truths, *related(truths, best))
-
-
-@pytest.mark.parametrize("chosen", [False, True], ids=["random parents", "extreme parents"])
-@pytest.mark.parametrize("handed_on", [0.0, 0.5])
-def test_the_slope_covers_whoever_chose_the_parents(chosen: bool, handed_on: float) -> None:
-    rng = np.random.default_rng(7)
-    covered, families, size, draws = 0, 12, 4, 400
-    for _ in range(draws):
-        many = rng.normal(size=60)
-        parents = np.sort(many)[[*range(6), *range(54, 60)]] if chosen else many[:families]
-        kin = handed_on * parents + np.sqrt(handed_on * (1 - handed_on)) * rng.normal(size=families)
-        x = np.repeat(parents, size)
-        y = np.repeat(kin, size) + np.sqrt(1 - handed_on) * rng.normal(size=families * size)
-        found = slope(x, y, np.repeat(np.arange(families), size))
-        covered += found.low <= handed_on <= found.high
-    assert covered / draws > 0.92
-
-
-def test_the_slope_covers_where_the_children_of_extreme_parents_scatter_most() -> None:
-    """Accuracy is flat for slow seeds and steep for fast ones: few families decide the slope, and they scatter most."""
-    rng = np.random.default_rng(10)
-    covered, families, draws, truth = 0, 30, 600, 0.3
-    for _ in range(draws):
-        parents = rng.lognormal(0, 1, families)
-        children = truth * parents + parents * rng.normal(size=families)
-        found = slope(parents, children, np.arange(families))
-        covered += found.low <= truth <= found.high
-    assert covered / draws > 0.92
-
-
-def test_one_parent_that_differs_from_all_others_gives_no_slope() -> None:
-    with pytest.raises(NotEnoughData, match="differ"):
-        slope(np.array([0.0, 0, 0, 0, 3]), np.arange(5.0), np.arange(5))
-
-
-@pytest.mark.slow
-def test_a_share_among_siblings_is_wider_than_among_strangers_and_covers() -> None:
-    rng = np.random.default_rng(8)
-    for alike in (0.0, 0.8):
-        covered, draws, families, size = 0, 400, 15, 4
-        cut = 1.2816  # one child in ten
-        for _ in range(draws):
-            kin = np.repeat(np.sqrt(alike) * rng.normal(size=families), size)
-            y = kin + np.sqrt(1 - alike) * rng.normal(size=families * size)
-            found = related_share(y > cut, y, np.repeat(np.arange(families), size))
-            covered += found.low <= 0.1 <= found.high
-        assert covered / draws > 0.93
-    strangers = related_share(y > cut, y, np.arange(len(y)))
-    assert strangers.high <= found.high
-
-
-def test_likeness_is_that_of_the_analysis_of_variance() -> None:
-    rng = np.random.default_rng(9)
-    groups = np.repeat(np.arange(400), 5)
-    y = np.sqrt(0.6) * np.repeat(rng.normal(size=400), 5) + np.sqrt(0.4) * rng.normal(size=2000)
-    assert likeness(y, groups) == pytest.approx(0.6, abs=0.06)
-    assert np.isnan(likeness(y[:1], groups[:1]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.offspring import between_parents, kept_distance, normal_scores, slope
+from analysis.statistics.offspring import between_parents, kept_distance, normal_scores
 from analysis.statistics.resampling import generator
 from benchmarks.coverage import ADDITIVE, WORLDS, World, redraws, table
 
@@ -61,19 +61,13 @@ def test_the_share_of_unchosen_parents_is_the_kept_variance(share: float) -> Non
     assert share or with_own.high - with_own.low < without.high - without.low
 
 
-def test_a_line_through_chosen_families_misses_the_share_that_the_scores_find() -> None:
-    """Outcomes with a long upper tail, as logit accuracies have it, and parents that were chosen by them."""
-    rng = generator("a line misses")
-    lines, kept = [], []
+def test_chosen_families_keep_what_is_true_whatever_the_scale() -> None:
+    """Parents that were chosen by their outcomes, and by an early loss that tells more about what they keep."""
+    rng, kept = generator("a line misses"), []
     for _ in range(30):
         found = redraws(World("", ADDITIVE), rng)
-        found = found.only(found.redrawn == "order")
-        stretched = np.sinh(1.2 * found.children.clip(0)) + found.children  # one increasing function of the score
-        own = np.sinh(1.2 * found.own.clip(0)) + found.own
-        lines.append(slope(own, stretched, found.parents).value)
         kept.append(kept_distance(found.children, found.redrawn, found.parents, found.lines, found.own))
-    assert np.mean(lines) < 0.3  # the true share is 0.4, and the early loss chose parents that keep more
-    assert 0.36 < np.mean([k.shares["order"].value for k in kept]) < 0.6
+    assert 0.36 < np.mean([k.shares["order"].value for k in kept]) < 0.6  # 0.4, and the early loss adds to it
 
 
 def test_a_contrast_is_the_difference_on_common_lines() -> None:

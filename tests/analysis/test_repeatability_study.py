@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.observations import Observations
 from analysis.populations import populations
-from analysis.statistics.replication import Verdict
+from analysis.statistics.proportions import clopper_pearson
+from analysis.statistics.replication import Verdict, replication
 from analysis.studies.families import decay_families
-from analysis.studies.repeatability import verdict
+from analysis.studies.hits import Hit
+from analysis.studies.repeatability import Test as KindTest
+from analysis.studies.repeatability import _between_streams, _by_margin, _held, verdict
+from analysis.studies.units import Kind, Unit
 from grok.store.designs import Purpose
 from tests.analysis.questions import ask, needs
 from tests.analysis.simulate import (
@@ -268,3 +273,63 @@ def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -
     (test,) = ask("repeatability", simulate([*seeds, *again[1], *again[20]], *listed)).tests
     assert [unit.name for unit in test.kind.candidates] == ["seed 1"]
     assert not test.kind.controls and [unit.name for unit in test.kind.neither] == ["seed 20"]
+
+
+def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np.ndarray | None = None) -> KindTest:
+    """Return one kind of repeat of units, each a line, whose repeats hit as ``hits`` (units, repeats) says."""
+    runs = np.array([[f"{name} {u} {r}" for r in range(hits.shape[1])] for u in range(len(hits))])
+    owns = [f"own {u}" for u in range(len(hits))]
+    index = pd.Index([*runs.ravel(), *owns])
+    accuracy = pd.Series(
+        np.r_[np.where(hits, 0.99, 0.1).ravel(), np.full(len(owns), 0.99) if own is None else own], index
+    )
+    later = pd.Series(np.r_[hits.ravel() if held is None else held.ravel(), np.ones(len(owns))].astype(float), index)
+    hit = Hit("super", "validation accuracy", (accuracy > 0.98).astype(float), accuracy, later)
+    fixed = tuple(s for s in ("split", "init", "order") if s != name)
+    units = [Unit(o, {}, o, list(its), [], "", o) for o, its in zip(owns, runs, strict=True)]
+    counts = [(int(mine.sum()), len(mine)) for mine in hits]
+    table = pd.DataFrame(counts, columns=["again", "of"])
+    kind = Kind("ulp" if name == "ulp" else " + ".join(fixed), fixed, name, "", hit, units, [], pd.DataFrame())
+    return KindTest(kind, replication(counts, [None] * len(counts)), table, None, None)
+
+
+def test_streams_whose_redraws_hit_alike_are_not_told_apart() -> None:
+    """Most hits of one stream come from one line: as many independent runs would differ clearly."""
+    one_line, none = np.zeros((22, 4), bool), np.zeros((22, 4), bool)
+    one_line[:2] = True
+    (said,) = _between_streams([by_hand("order", one_line), by_hand("split", none), by_hand("init", none)])
+    assert "8 of 88 with a new order" in said.text and "do not tell the streams apart" in said.text
+    many = np.zeros((22, 4), bool)
+    many[:14, 0] = True
+    (said,) = _between_streams([by_hand("order", many), by_hand("split", none), by_hand("init", none)])
+    assert "differ between the streams" in said.text
+    assert not _between_streams([by_hand("order", many)])
+
+
+def test_streams_that_hit_alike_are_called_different_in_few_studies() -> None:
+    rng = np.random.default_rng(15)
+    false = 0
+    for _ in range(100):
+        lines = rng.random(22) < 0.1  # a tenth of the lines hands on, whatever is redrawn
+        tests = [
+            by_hand(s, rng.random((22, 4)) < np.where(lines, 0.7, 0.01)[:, None]) for s in ("split", "init", "order")
+        ]
+        false += sum("differ" in said.text for said in _between_streams(tests))
+    assert false <= 10
+
+
+def test_repeats_are_given_by_the_margin_of_the_own_run() -> None:
+    hits = np.ones((8, 4), bool)
+    hits[:4, :2] = False
+    own = np.array([0.981, 0.982, 0.983, 0.985, 0.998, 0.999, 1.0, 1.0])
+    (said,) = _by_margin(by_hand("ulp", hits, own=own))
+    assert said.shown == "8 of 16 where it was up to 99.15%; 16 of 16 where it was above 99.15%"
+    assert not _by_margin(by_hand("order", hits, own=own)), "a redrawn stream has its own scatter"
+    assert not _by_margin(by_hand("ulp", hits, own=np.full(8, 0.99))), "no margin divides equal ones"
+
+
+def test_repeats_that_dip_at_the_step_are_reached_and_held() -> None:
+    hits, held = np.zeros((6, 2), bool), np.zeros((6, 2), bool)
+    hits[:3], held[:4] = True, True
+    (said,) = _held(by_hand("ulp", hits, held=held))
+    assert said.shown == "8 of 12" and said.estimate == clopper_pearson(8, 12)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.criteria import held_by
 from analysis.figures import drawings
 from analysis.figures.chart import Points
 from analysis.figures.curves import phase_portrait
 from analysis.figures.evidence import census_iconic
 from analysis.observations import Observations
+from analysis.statistics.proportions import at_any_time
+from analysis.statistics.resampling import generator
+from analysis.statistics.variance_shares import variance_shares
 from analysis.studies import QUESTIONS, Missing
 from analysis.studies.regimes import _norm_after, clusters
 from analysis.studies.survival import beside
@@ -213,7 +218,40 @@ def test_crossed_recovers_the_shares() -> None:
     shares = study.shares.shares
     inside = [shares[name].low <= variance / total <= shares[name].high for name, variance in truth.items()]
     assert sum(inside) >= 3  # four 95% intervals of one data set: one may miss
-    assert study.rates is not None
+    tests = {f.label: float(f.shown.removeprefix("p = ")) for f in study.findings if f.label.startswith("outcomes")}
+    assert tests["outcomes differ between init seeds"] < 0.01 < tests["outcomes differ between split seeds"]
+    assert list(study.rates.groupby("stream")["cells"].first()) == [2 * 9, 2 * 9, 9 * 9]
+
+
+def test_ranks_find_a_share_that_the_best_quarter_misses() -> None:
+    """The committed design's size: 3 x 4 x 4 cells, half of the variance of the weights alone."""
+    found = 0
+    for draw in range(5):
+        grid = crossed((3, 4, 4), np.random.default_rng(draw), {"init": 0.25, "order": 0.02, "chaos": 0.02})
+        study = ask("crossed", simulate(grid))
+        shown = next(f.shown for f in study.findings if f.label == "outcomes differ between init seeds")
+        found += float(shown.removeprefix("p = ")) < 0.05
+    assert found >= 4
+
+
+def test_a_cell_without_a_wrong_answer_is_bounded_and_said() -> None:
+    """One cell is far beyond the end of the scale; the others differ by the init seed."""
+    rng = np.random.default_rng(4)
+    grid = crossed((3, 3, 3), rng, {"init": 0.01, "chaos": 0.0001})
+    slow = [replace(t, time=1.15 * t.time, overrides={**t.overrides, "train.steps": 3000}) for t in grid]
+    slow[10:12] = [replace(t, time=100.0, fast=True) for t in slow[10:12]]
+    study = ask("crossed", simulate(slow))
+    assert not study.outcome.is_time and study.outcome.saturated is not None
+    saturated = study.outcome.saturated
+    assert 2 <= saturated.sum() < len(saturated)
+    values, bounds = study.outcome.values, study.outcome.values[~saturated]
+    assert study.rows["y"].tolist() == np.clip(values, bounds.min(), bounds.max()).tolist()
+    said = next(f for f in study.findings if f.label == "runs at the end of the scale")
+    assert said.shown == f"{saturated.sum()} of {len(values)}"
+    without = variance_shares(
+        values[~saturated], {n: v[~saturated] for n, v in study.factors.items()}, generator("without saturated")
+    )
+    assert f"init {without.shares['init'].percent()}" in said.text
 
 
 @pytest.mark.slow
@@ -352,3 +390,74 @@ def test_every_condition_of_a_crossed_design_is_named_and_has_its_shares() -> No
     assert table["runs"].tolist() == [36, 36]
     labels = [f.label for f in study.findings if f.headline]
     assert [label.partition(";")[0] for label in labels] == ["largest share: init", "largest share: order"]
+
+
+def test_an_interval_for_a_growing_store_stands_beside_the_one_for_a_fixed_size(short_census: Observations) -> None:
+    study = ask("census", short_census)
+    said = {f.label: f for f in study.findings}
+    fixed, always = said["super seeds"].estimate, said["super seeds, at any time"].estimate
+    assert always == at_any_time(round(fixed.value * fixed.n), fixed.n)
+    assert always.low < fixed.low and fixed.high < always.high
+    assert not said["super seeds, at any time"].headline
+
+
+def computed_on(n: int, supers: int, tag: str, first: int) -> list[Truth]:
+    times = [2000.0 if k < supers else 9000.0 for k in range(n)]
+    return [
+        Truth({"seed": first + k, "train.steps": 3000, "eval.every": 250}, t, fast=t < 3000, numerics=tag)
+        for k, t in enumerate(times)
+    ]
+
+
+def test_processors_whose_seeds_differ_are_said_and_others_are_not() -> None:
+    """Pooled, 0 of 300 and 18 of 300 are 3%: a share of neither."""
+    apart = ask("census", simulate(computed_on(300, 0, "a", 0) + computed_on(300, 18, "b", 1000)))
+    said = [f for f in apart.findings if "differ" in f.label]
+    assert {f.label for f in said} == {"numerics tags differ, super", "numerics tags differ, generalised"}
+    assert all("0 of 300" in f.text and "18 of 300" in f.text for f in said)
+    alike = ask("census", simulate(computed_on(300, 7, "a", 0) + computed_on(300, 9, "b", 1000)))
+    assert not [f for f in alike.findings if "differ" in f.label]
+
+
+def test_groups_of_equal_rates_are_called_unequal_in_few_stores() -> None:
+    """Commits and numerics tags by chance: the corrections hold the share of false sentences."""
+    rng, false = np.random.default_rng(12), 0
+    rows = simulate(computed_on(80, 8, "a", 0)).all_runs
+    store = simulate(computed_on(80, 8, "a", 0))
+    for _ in range(40):
+        drawn = rows.assign(
+            numerics=rng.integers(0, 3, len(rows)).astype(str), git_commit=rng.integers(0, 4, len(rows)).astype(str)
+        )
+        study = ask("census", Observations(drawn, store.curves, designs=store.designs))
+        false += any("differ" in f.label for f in study.findings)
+    assert false <= 5
+
+
+def test_equal_bits_under_different_seeds_are_an_error() -> None:
+    store = simulate(computed_on(60, 6, "a", 0))
+    assert not [f for f in ask("census", store).findings if "bits" in f.label]
+    runs = store.all_runs.copy()
+    runs.loc[30:, "weights_hash"] = runs["weights_hash"].to_numpy()[:30]
+    (said,) = (f for f in ask("census", Observations(runs, store.curves, designs=store.designs)).findings
+               if "bits" in f.label)  # fmt: skip
+    assert said.shown == "60 of 60" and "30 results" in said.text and said.text.startswith("Error")
+    assert said.headline
+
+
+def test_a_dip_at_the_last_step_is_no_loss_of_a_super_seed() -> None:
+    store = simulate(computed_on(40, 5, "a", 0))
+    curves = store.curves.copy()
+    run = ask("census", store).rows.query("label == 'super'").index[0]
+    curves.loc[(curves["run_id"] == run) & (curves["step"] == 3000), "val_acc"] = 0.95
+    study = ask("census", Observations(store.all_runs, curves, designs=store.designs))
+    said = {f.label: f for f in study.findings}
+    assert said["super seeds"].estimate.value == 4 / 40
+    assert said["super seeds, reached and held"].estimate.value == 5 / 40
+    assert "1 of them had dipped" in said["super seeds, reached and held"].text
+
+
+def test_held_needs_two_evaluations_of_one_run_in_a_row() -> None:
+    seen = {"a": [0.99, 0.9, 0.99], "b": [0.9, 0.99, 0.99], "c": [0.99], "d": [0.99, 0.99, 0.5]}
+    rows = [(run, 100 * k, acc) for run, accuracies in seen.items() for k, acc in enumerate(accuracies)]
+    held = held_by(pd.DataFrame(rows, columns=["run_id", "step", "val_acc"]), pd.Index([*seen, "e"]), 200, 0.98)
+    assert held[["a", "b", "d"]].tolist() == [0, 1, 1] and held[["c", "e"]].isna().all()
