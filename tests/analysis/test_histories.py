@@ -43,7 +43,11 @@ def check_whole(folder: Path, number: int) -> None:
     asked = set(report["asked"])
     assert all(members <= asked for members in report["populations"])
     assert all(rows <= history.cells for rows in report["crossed"])
-    assert all(rows <= {run for *_, run in history.transplants} for rows in report["exchanged"])
+    exchanged = {run for *_, run in history.transplants}
+    exchanged |= {
+        run for run, _, redrawn in report["repeats"] if not redrawn
+    }  # of the recipient, with nothing exchanged
+    assert all(rows <= exchanged for rows in report["exchanged"])
 
 
 def check_damaged(folder: Path, number: int) -> None:
