@@ -75,7 +75,7 @@ class Choice:
 def eligible(
     store: Store, only: dict[str, Any], scan: str | None, every: bool = False, code: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """Return the finished runs to choose candidates from: of the condition with most runs, neither perturbed nor switched.
+    """Return the finished runs to choose candidates from: unperturbed, unswitched, of the condition with most runs.
 
     The best run comes first: by the step of generalisation, then by validation accuracy at the end.
 
