@@ -78,7 +78,8 @@ def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> p
     """Return the finished runs of the population of ``config``'s condition: master seeds asked for before any result.
 
     Those are the members of designs, given or drawn. Runs that only extend seeds count if they extend all of them:
-    going on with all chooses nothing. A store without designs has no such rows; there every master seed counts.
+    going on with all chooses nothing. If no design claimed a run of this condition before it was trained, as in a
+    store from before designs, every master seed counts.
 
     Only master seeds in ``seeds`` count (None: all). One row per run, indexed by ``run_id``, ordered by seed.
 
@@ -91,9 +92,12 @@ def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> p
         runs = runs[runs["seed"].isin(seeds)]
     runs = runs[_are_masters(runs)]
     designs = store.designs()
-    if designs.empty:
+    if _is_unclaimed(conditions.runs, designs):
         if len(runs):
-            print(f"{store.layout.root} says of no run what it was for: all its seeds count as one population")
+            print(
+                f"{store.layout.root} says of no run with these settings what it was for: all its seeds count as one "
+                "population"
+            )
     else:
         runs = runs[runs["run_id"].isin(_population(conditions.runs, designs))]
     # The first run of a seed stands for it, not a repeat.
@@ -110,6 +114,12 @@ def _are_masters(runs: pd.DataFrame) -> pd.Series:
     """Return whether each run derives all streams from its master seed."""
     derived = [all(row[f"seed_{s}"] == derive_seed(int(row["seed"]), s) for s in STREAMS) for _, row in runs.iterrows()]
     return pd.Series(derived, index=runs.index, dtype=bool) & (runs["config.seeds.layers"] == "{}")
+
+
+def _is_unclaimed(runs: pd.DataFrame, designs: pd.DataFrame) -> bool:
+    """Return whether no design claimed a master seed of one condition's ``runs`` before its result was stored."""
+    claimed = set(designs["run_id"][~designs["results_seen"]])
+    return not _are_masters(runs[runs["run_id"].isin(claimed)]).any()
 
 
 def _population(runs: pd.DataFrame, designs: pd.DataFrame) -> set[str]:
@@ -134,7 +144,8 @@ def _why_so_few(store: Store, conditions: Conditions, designs: pd.DataFrame) -> 
     reasons = []
     if others := len(here) - len(masters):
         reasons.append(f"{others} of its runs have streams of their own, such as seeds.init: only master seeds count")
-    members = _population(conditions.runs, designs) if len(designs) else set(masters["run_id"])
+    unclaimed = _is_unclaimed(conditions.runs, designs)
+    members = set(masters["run_id"]) if unclaimed else _population(conditions.runs, designs)
     if others := len(masters) - int(masters["run_id"].isin(members).sum()):
         reasons.append(f"{others} were not asked for as members of a population before a result was stored")
     return f" ({'; '.join(reasons)})" if reasons else ""

@@ -75,7 +75,7 @@ class Choice:
 def eligible(
     store: Store, only: dict[str, Any], scan: str | None, every: bool = False, code: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """Return the finished runs to choose candidates from: of the condition with most runs, unperturbed.
+    """Return the finished runs to choose candidates from: unperturbed, unswitched, of the condition with most runs.
 
     The best run comes first: by the step of generalisation, then by validation accuracy at the end.
 
@@ -93,6 +93,7 @@ def eligible(
     runs = runs[
         (runs["config.perturb.ulps"].fillna(0) == 0) & ~runs["config.eval.couple_order"].fillna(False).astype(bool)
     ]
+    runs = runs[runs["config.switch.step"].isna()]  # a run that changes on its way is another run's child
     for name, value in only.items():
         runs = runs[[_equal(stored, value) for stored in runs[f"config.{name}"]]]
     if runs.empty:

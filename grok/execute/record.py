@@ -70,21 +70,41 @@ def design_of_sweep(runs: Sequence[PlannedRun], stored: StoredRuns, choice: Choi
     a further replicate repeats its run, and a language model goes on from the run that it names. All others are members
     of the population that their settings and seeds describe.
     """
-    if choice != "unstated" and _is_crossed(runs):
-        kind, purposes = "crossed", [Purpose(role="cell", unit=_cell(run), choice=choice) for run in runs]
+    planned = {run.identity.trajectory_id: run.run_id for run in runs if not value_of(run.config, "perturb.ulps")}
+    cells = {run.run_id for run in runs if run.config.trunk() is None}  # a run with two orders is a cell of neither
+    if choice != "unstated" and _is_crossed([run for run in runs if run.run_id in cells]):
+        purposes = [
+            Purpose(role="cell", unit=_cell(run), choice=choice)
+            if run.run_id in cells
+            else _purpose(run, stored, planned, choice)
+            for run in runs
+        ]
+        kind = "crossed"
     else:
-        planned = {run.identity.trajectory_id: run.run_id for run in runs if not value_of(run.config, "perturb.ulps")}
         kind, purposes = "sweep", [_purpose(run, stored, planned, choice) for run in runs]
         if any(purpose.role == "child" for purpose in purposes):
             kind = "branch" if any(purpose.from_step is not None for purpose in purposes) else "repeat"
         elif choice != "unstated" and all(map(stored.is_extended_by, runs)):
             kind = "extend"
-    if runs[0].config.force:  # the same command, given again, finds its replicates by this
-        purposes = [
-            replace(purpose, choice_detail={FORCED: run.config.replicate, "asked": run.repeats or run.run_id})
-            for run, purpose in zip(runs, purposes, strict=True)
-        ]
     return Purposes(kind, purposes)
+
+
+def with_replicates(purposes: Purposes, runs: Sequence[PlannedRun]) -> Purposes:
+    """Return ``purposes`` with the replicates that ``force=true`` trains: the same command, given again, finds them."""
+    if not runs or not runs[0].config.force:
+        return purposes
+    of_each = [
+        replace(
+            purpose,
+            choice_detail={
+                **(purpose.choice_detail or {}),
+                FORCED: run.config.replicate,
+                "asked": run.repeats or run.run_id,
+            },
+        )
+        for run, purpose in zip(runs, purposes.of_each, strict=True)
+    ]
+    return replace(purposes, of_each=of_each)
 
 
 def _purpose(run: PlannedRun, stored: StoredRuns, planned: Mapping[str, str], choice: Choice) -> Purpose:
@@ -117,7 +137,7 @@ def _purpose(run: PlannedRun, stored: StoredRuns, planned: Mapping[str, str], ch
 def _is_crossed(runs: Sequence[PlannedRun]) -> bool:
     """Return whether two or more of the streams have several seeds each, all of them given."""
     several = 0
-    for stream in CROSSED[runs[0].config.mode]:
+    for stream in CROSSED[runs[0].config.mode] if runs else ():
         seeds = {getattr(run.config.seeds, stream) for run in runs}
         several += None not in seeds and len(seeds) > 1
     return several > 1

@@ -24,7 +24,7 @@ from grok.execute.plan import Plan, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.progress import ProgressView, say
 from grok.execute.ranks import let_go, refuse_unsharable, take_part
-from grok.execute.record import Choice, Designed, design_of_sweep, settings_to_record
+from grok.execute.record import Choice, Designed, design_of_sweep, settings_to_record, with_replicates
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, finished_row, keeps_checkpoints, refuse_unclean
@@ -199,6 +199,7 @@ class Sweep:
         for part, design in configs.parts:
             planned = list(itertools.islice(runs, len(part)))
             purposes = design if isinstance(design, Purposes) else design_of_sweep(planned, stored, design)
+            purposes = with_replicates(purposes, planned)
             new += self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
         if new or self.plan.to_train:
             assert self.provenance.sweep_id is not None

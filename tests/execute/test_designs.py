@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.execute.plan import StoredRuns, make_plan
 from grok.execute.planned import PlannedRun, prepare_runs
-from grok.execute.record import design_of_sweep
+from grok.execute.record import design_of_sweep, with_replicates
 from grok.records import RunResult
 from grok.run import main as run
 from grok.store import Provenance, Row, StoreWriter, open_store
@@ -200,6 +201,37 @@ def test_replicates_of_force_repeat_what_was_asked_for(tmp_path: Path) -> None:
     assert sorted(open_store(store).runs()["replicate"]) == [0, 0, 1, 1, 2, 2]
 
 
+def test_an_interrupted_forced_branch_goes_on_with_its_own_replicates(census: Path) -> None:
+    argv = ["--store", str(census), "--best", "1", "--random", "0", "--at", "3", "--times", "2", "--redraw", "order"]
+    branch.main([*argv, *TINY])
+    forced = branch.planned([*argv, *TINY, "force=true"])
+    plan = make_plan(prepare_runs(forced), open_store(census))
+    with StoreWriter(census) as writer:  # planned, and one of two runs trained
+        purposes = with_replicates(forced.design, plan.runs)
+        writer.record_design(purposes.named(plan.requested), plan.found.run_ids)
+    execute([replace(plan.runs[0].config, force=False)])
+    execute(forced)
+    assert sorted(open_store(census).runs().query("replicate > 0")["run_id"]) == sorted(plan.requested)
+    children = rows(census).query("role == 'child'")
+    assert all(detail["by"] == "val_loss" for detail in children["choice_detail"]), "how it was chosen stays"
+
+
+def test_switched_runs_are_no_cells_and_no_candidates(census: Path) -> None:
+    crossed = ("seeds.init=1,2", "seeds.order=3,4")
+    found = new_rows(census, sweep(census, *crossed, "switch.step=3", "switch.order=7,8"))
+    assert set(found["role"]) == {"child"} and set(found["from_step"]) == {3} and len(found) == 8
+    settings = compose([*TINY, f"store.path={census}"])
+    cells = [arithmetic(settings, seeds__init=i, seeds__order=o) for i in (1, 2) for o in (3, 4)]
+    moved = [replace(cell, switch=replace(cell.switch, step=3, ulps=1)) for cell in cells]
+    both = new_rows(census, lambda: execute([*cells, *moved], design="given"))
+    assert Counter(both["role"]) == {"cell": 4, "child": 4}
+    assert set(both["parent_run_id"].dropna()) == set(both["run_id"][both["role"] == "cell"])
+    words = ["--store", str(census), "--best", "1", "--times", "1", *TINY]
+    runs = open_store(census).runs().set_index("run_id")
+    chosen = [run_id for run_id, _ in repeat.planned(words).design.beside]
+    assert runs.loc[chosen, "config.switch.step"].isna().all()
+
+
 @pytest.fixture
 def census(tmp_path: Path) -> Path:
     sweep(tmp_path / "S", "seed=range(0,6)")()
@@ -296,7 +328,13 @@ def test_candidates_are_members_of_before_any_result(census: Path, capsys: pytes
         shard.unlink()
     capsys.readouterr()
     assert len(branch.candidates(open_store(census), config, None)) == 8
-    assert "says of no run what it was for" in capsys.readouterr().out
+    assert "says of no run with these settings what it was for" in capsys.readouterr().out
+    argv = ["--store", str(census), "--best", "1", "--random", "0", "--at", "3", "--redraw", "order", *TINY]
+    planned = branch.planned(argv)
+    _passes(branch.main([*argv, "--times", "1"]))
+    sweep(census, "seed=range(0,6)")()  # its rows come after the results
+    again = branch.planned(argv)
+    assert list(again) == list(planned) and again.design == planned.design, "rows of later plans claim no population"
 
 
 def test_a_refusal_names_the_settings_and_the_seeds_that_count(

@@ -22,7 +22,7 @@ from grok.execute.groups import LARGEST, lane_groups
 from grok.execute.plan import Plan, StoredRuns, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.pool import WorkerPool
-from grok.execute.record import design_of_sweep
+from grok.execute.record import design_of_sweep, with_replicates
 from grok.numerics.machine import memory_limit, usable_cores, usable_memory
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
@@ -54,7 +54,7 @@ def stored(
 
 def write_design(store: Store, plan: Plan) -> None:
     """Write the design of a plan as the command does before it trains."""
-    design = design_of_sweep(plan.runs, StoredRuns(store), "given")
+    design = with_replicates(design_of_sweep(plan.runs, StoredRuns(store), "given"), plan.runs)
     with StoreWriter(store.layout.root) as writer:
         writer.record_design(design.named(plan.requested))
 
