@@ -334,17 +334,17 @@ def _kept(study: Branching) -> None:
         (f.name for f in study.families if len(f.redrawn) == 1 and f.name in every), key=lambda n: -every[n].value
     )
     for one, other in combinations(names, 2):
-        found = {name: kept.contrasts.get((one, other)) for name, kept in study.kept.items()}
-        shown = {name: e.plain(2) for name, e in found.items() if e is not None}
+        contrasts = {n: kept.contrasts[one, other] for n, kept in study.kept.items() if (one, other) in kept.contrasts}
+        shown = {name: contrast.plain(2) for name, contrast in contrasts.items()}
         if shown:
             differences.append({"redrawn": f"{one} less {other}"} | {_WORDS[n]: shown.get(n, "") for n in study.kept})
-        for name, e in found.items():
-            if e is None:
+        for name, apart in found.items():
+            if apart is None:
                 continue
             more = {1: f"more is kept with a new {one}", -1: f"less is kept with a new {one}"}
-            verdict = more.get(int(np.sign(e.low) + np.sign(e.high)) // 2, "the two cannot be told apart")
-            text = f"{_WORDS[name].capitalize()}, {one} redrawn less {other} redrawn: {e.plain(2)}; {verdict}."
-            study.findings.append(Finding(f"{_WORDS[name]}, {one} less {other} redrawn", e.plain(2), text, e))
+            verdict = more.get(int(np.sign(apart.low) + np.sign(apart.high)) // 2, "the two cannot be told apart")
+            text = f"{_WORDS[name].capitalize()}, {one} redrawn less {other} redrawn: {apart.plain(2)}; {verdict}."
+            study.findings.append(Finding(f"{_WORDS[name]}, {one} less {other} redrawn", apart.plain(2), text, apart))
     if not records:
         return
     caption = "What children keep: shares of the rank variance, and of chosen parents' mean distance; 95% intervals"

@@ -234,8 +234,8 @@ def _at_any_time(e: Estimate, label: str) -> Finding:
     """Return the interval for a census that may still grow, beside the one for a number that was fixed beforehand."""
     always = at_any_time(round(e.value * e.n), e.n)
     text = (
-        f"The interval above is for {e.n:,} seeds that were fixed beforehand. If seeds were added until the answer "
-        f"pleased, or are still added: {always.percent()}, which holds at every number of seeds."
+        f"The interval of {label} holds for {e.n:,} seeds that were fixed beforehand. If seeds were added until the "
+        f"answer pleased, or are still added: {always.percent()}, which holds at every number of seeds."
     )
     return Finding(f"{label}{ALWAYS}", always.percent(), text, always)
 
