@@ -338,9 +338,7 @@ def _kept(study: Branching) -> None:
         shown = {name: contrast.plain(2) for name, contrast in contrasts.items()}
         if shown:
             differences.append({"redrawn": f"{one} less {other}"} | {_WORDS[n]: shown.get(n, "") for n in study.kept})
-        for name, apart in found.items():
-            if apart is None:
-                continue
+        for name, apart in contrasts.items():
             more = {1: f"more is kept with a new {one}", -1: f"less is kept with a new {one}"}
             verdict = more.get(int(np.sign(apart.low) + np.sign(apart.high)) // 2, "the two cannot be told apart")
             text = f"{_WORDS[name].capitalize()}, {one} redrawn less {other} redrawn: {apart.plain(2)}; {verdict}."
