@@ -334,8 +334,8 @@ def _kept(study: Branching) -> None:
         (f.name for f in study.families if len(f.redrawn) == 1 and f.name in every), key=lambda n: -every[n].value
     )
     for one, other in combinations(names, 2):
-        found = {name: kept.contrasts.get((one, other)) for name, kept in study.kept.items()}
-        shown = {name: e.plain(2) for name, e in found.items() if e is not None}
+        contrasts = {n: kept.contrasts[one, other] for n, kept in study.kept.items() if (one, other) in kept.contrasts}
+        shown = {name: contrast.plain(2) for name, contrast in contrasts.items()}
         if shown:
             differences.append({"redrawn": f"{one} less {other}"} | {_WORDS[n]: shown.get(n, "") for n in study.kept})
         for name, apart in contrasts.items():
