@@ -112,8 +112,10 @@ def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> p
 
 def _are_masters(runs: pd.DataFrame) -> pd.Series:
     """Return whether each run derives all streams from its master seed."""
-    derived = [all(row[f"seed_{s}"] == derive_seed(int(row["seed"]), s) for s in STREAMS) for _, row in runs.iterrows()]
-    return pd.Series(derived, index=runs.index, dtype=bool) & (runs["config.seeds.layers"] == "{}")
+    masters = runs["config.seeds.layers"] == "{}"
+    for stream in STREAMS:
+        masters &= runs[f"seed_{stream}"] == [derive_seed(int(seed), stream) for seed in runs["seed"]]
+    return masters
 
 
 def _is_unclaimed(runs: pd.DataFrame, designs: pd.DataFrame) -> bool:

@@ -99,8 +99,16 @@ def test_each_update_after_the_step_takes_the_other_seeds_batch(
     assert found == own[:at] + other[at:]
 
 
-@pytest.mark.parametrize("at", [4, 6])
-@pytest.mark.parametrize("change", [{"order": OTHER}, {"ulps": 9}, {"order": OTHER, "ulps": 9}], ids=str)
+@pytest.mark.parametrize("at", [4, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"order": OTHER}, marks=pytest.mark.slow),
+        pytest.param({"ulps": 9}, marks=pytest.mark.slow),
+        {"order": OTHER, "ulps": 9},
+    ],
+    ids=str,
+)
 @ENGINES
 def test_it_equals_the_trunk_to_the_bit_and_goes_on_from_any_checkpoint(
     engine: Engine, change: dict[str, int], at: int
