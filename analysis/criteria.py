@@ -126,8 +126,8 @@ def held_by(curves: pd.DataFrame, run_ids: pd.Index, horizon: int, accuracy: flo
     seen = seen[(seen["step"] <= horizon) & seen["run_id"].isin(run_ids)].sort_values(["run_id", "step"])
     above = seen["val_acc"] > accuracy
     twice = above & above.shift(fill_value=False) & (seen["run_id"] == seen["run_id"].shift())
-    found = twice.groupby(seen["run_id"]).agg(["max", "size"]).reindex(run_ids)
-    return found["max"].astype(float).where(found["size"] >= 2)
+    by_run = twice.groupby(seen["run_id"]).agg(["max", "size"]).reindex(run_ids)
+    return by_run["max"].astype(float).where(by_run["size"] >= 2)
 
 
 @dataclass(frozen=True)

@@ -247,8 +247,8 @@ def _held(census: Census) -> list[Finding]:
     if held.empty:
         return []
     e = share(int(held.sum()), len(held))
-    there = rows.loc[held.index, "label"].eq("super")
-    dipped, once = int((held.eq(1) & ~there).sum()), int((held.eq(0) & there).sum())
+    at_step = rows.loc[held.index, "label"].eq("super")
+    dipped, once = int((held.eq(1) & ~at_step).sum()), int((held.eq(0) & at_step).sum())
     text = (
         f"{int(held.sum()):,} of {len(held):,} were above {DIARY.super_accuracy:.0%} at two evaluations in a row by "
         f"step {census.horizon:,}: {e.percent()}. {dipped:,} of them had dipped at that step; {once:,} more were "
