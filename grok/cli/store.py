@@ -78,13 +78,12 @@ def parser() -> Parser:
         ("restore", "restore the runs of whole shards in quarantine/"),
     ):
         add_store(commands.add_parser(name, help=meaning, description=meaning))
-    meaning = "write every finished run to TensorBoard, Weights & Biases or MLflow, with its curve and outcome"
+    meaning = "write every finished run to TensorBoard or Weights & Biases, with its curve and outcome"
     exporting = commands.add_parser("export", help=meaning, description=f"{meaning}; what is there already stays")
     add_store(exporting)
     exporting.add_argument("--tensorboard", metavar="DIR", help="one folder below it for each run")
     exporting.add_argument("--wandb", metavar="PROJECT", help="offline unless --wandb-mode=online")
     exporting.add_argument("--wandb-mode", choices=("offline", "online"), default="offline")
-    exporting.add_argument("--mlflow", metavar="ADDRESS", help="such as sqlite:///mlflow.db")
     exporting.add_argument("--sink", metavar="MODULE.NAME", help="a log of your own (docs/plugins.md)")
     exporting.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: .)")
     meaning = "mark a design as abandoned: its runs that are not stored no longer count as missing; removes nothing"
@@ -119,9 +118,9 @@ def _export(arguments: argparse.Namespace) -> int:
     from grok.execute.export import export, openers
     from grok.execute.refusals import SINK_PACKAGES
 
-    for name, package in SINK_PACKAGES.items():
-        if getattr(arguments, name) and importlib.util.find_spec(package) is None:
-            raise ConfigError(f"--{name} needs the {package} package: pip install 'grok-lab[sinks]'")
+    for name in SINK_PACKAGES:
+        if getattr(arguments, name) and importlib.util.find_spec(name) is None:
+            raise ConfigError(f"--{name} needs the {name} package: pip install 'grok-lab[sinks]'")
     store = open_store(str(store_of(arguments)))
     own = {TARGET: arguments.sink} if arguments.sink else {}
     if own:
@@ -130,14 +129,11 @@ def _export(arguments: argparse.Namespace) -> int:
         tensorboard=arguments.tensorboard,
         wandb=arguments.wandb,
         wandb_mode=arguments.wandb_mode,
-        mlflow=arguments.mlflow,
         plugin=own,
     )
     opened = openers(store, log)
     if not opened:
-        raise ConfigError(
-            "export: expected at least one of --tensorboard DIR, --wandb PROJECT, --mlflow ADDRESS, --sink MODULE.NAME"
-        )
+        raise ConfigError("export: expected at least one of --tensorboard DIR, --wandb PROJECT, --sink MODULE.NAME")
 
     def tell(number: int, of: int) -> None:
         if number % 100 == 0 and number < of:

@@ -364,7 +364,7 @@ def test_secrets_are_kept_nowhere(tmp_path: Path) -> None:
         path = writer.record_sweep(
             "s",
             ["study.storage=postgresql://me:se/cr@t@host/db", "x=mysql://h/d?user=a&password=se/cr@t"],
-            {"settings": {"log.mlflow": "https://ghp_0123456789abcdefghijkl@host/x?api_key=se/cr@t"}},
+            {"settings": {"log.wandb": "https://ghp_0123456789abcdefghijkl@host/x?api_key=se/cr@t"}},
         )
     text = path.read_text()
     assert "cr@t" not in text and "ghp_" not in text and "postgresql://me:***@host/db" in text
