@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from grok.config import ArithmeticConfig, identify
+from grok.config.values import literal
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.plan import Plan
 from grok.execute.planned import PlannedRun, value_of
@@ -14,7 +15,6 @@ from grok.execute.progress import say
 from grok.execute.worker import keeps_checkpoints
 from grok.plugins import label
 from grok.store import Provenance, Store
-from grok.store.rerun import literal
 
 MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.keep_steps")
 """Settings in no name of a run by which it measures or keeps more: a stored run may lack it."""

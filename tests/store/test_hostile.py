@@ -162,7 +162,7 @@ def test_links_are_not_copied_by_what_they_point_to(store: Path, outside: Path, 
     (folder / "stolen").symlink_to(outside / "file")
     other = run_folder(store, example_rows([1])[0].result.run_id)
     other.symlink_to(outside / "secret")
-    (store / "search" / "two.json").symlink_to(outside / "x.json")
+    (store / "search" / "two.journal").symlink_to(outside / "x.json")
     (store / "sweeps" / "three.json").symlink_to(outside / "x.json")
     report = merge(store, [], into=tmp_path / "T")
     assert (report.added, report.checkpoints, report.studies) == (4, 1, ["one"])
