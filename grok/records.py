@@ -28,9 +28,6 @@ VAL_ACC: Final = "val_acc."
 TASK: Final = "task."
 """Followed by ``NAME.METRIC``: a task's score there."""
 
-FORMER_COMPONENTS: Final = {"embedding": "token_embedding", "positions": "position_embedding"}
-"""Former names in ``block_norms`` of language models, each with its present name, which both modes use."""
-
 _TAGS: Final = " | "
 """Between the numerics tags of a run that several processes computed."""
 

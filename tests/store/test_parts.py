@@ -157,8 +157,7 @@ def test_the_commands_name_damaged_checkpoints(tmp_path: Path, capsys: pytest.Ca
     assert f"{saved}: its best weights are damaged; a load leaves them out" in capsys.readouterr().out
     identity = SimpleNamespace(trajectory_id=None)
     run: Any = SimpleNamespace(run_id="abc", config=None, identity=identity, extends=None)
-    notes: list[str] = []
-    checkpoint = checkpoint_to_resume(run, str(tmp_path / "S"), notes)
+    checkpoint, notes = checkpoint_to_resume(run, str(tmp_path / "S"))
     assert checkpoint is not None and checkpoint.lost
     assert notes == ["Damaged: the best weights in the checkpoint of run abc at step 5; it went on without them"]
 

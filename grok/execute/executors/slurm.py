@@ -150,7 +150,7 @@ class SlurmExecutor:
         self._flying.discard(ticket)
         if not _has_result(ticket):
             if self._withdrawn:
-                return GroupReport(stopped=True)
+                return GroupReport()
             raise WorkerDied(f"SLURM job {ticket.job.job_id} {fate(ticket.job.job_id)}")
         try:
             report: GroupReport = ticket.job.result()

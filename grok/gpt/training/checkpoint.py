@@ -102,15 +102,6 @@ def deciding_settings(config: GptConfig) -> dict[str, Any]:
     return values | {f"seeds.{name}": seeds[name] for name in sorted(config.live_streams())}
 
 
-def _neutral_settings(config: GptConfig) -> dict[str, Any]:
-    """Return the value of each setting that an older checkpoint lacks, because the setting was added later."""
-    return {
-        name: canonical_json(rule.neutral) if isinstance(rule.neutral, (list, dict)) else rule.neutral
-        for name, _, rule in walk(config)
-        if not isinstance(rule.neutral, type)
-    }
-
-
 def to_checkpoint(
     run_id: str, config: GptConfig, now: Moment, kept: list[Moment], rest: dict[str, Any], ranks: Ranks | None = None
 ) -> Checkpoint:
@@ -290,7 +281,7 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
         CheckpointError: a setting differs and was not named, a named setting does not differ, or the data differ.
     """
     now = deciding_settings(config)
-    was = {n: value for n, value in _neutral_settings(config).items() if n in now} | checkpoint.state["settings"]
+    was = checkpoint.state["settings"]
     different = {n: (was[n], now[n]) for n in sorted(was.keys() & now.keys()) if was[n] != now[n]}
     shown = {n: f"{n}: checkpoint {a}, now {b}" for n, (a, b) in different.items()}
     silent = [text for n, text in shown.items() if n not in config.resume.changes]

@@ -365,8 +365,8 @@ class GptRun(TrainingRun):
         self.history = put_back(self.trainer, now)
         tries = checkpoint.state["tries"]
         # settings that were changed on purpose have not been tried yet
-        self.incident = Incident() if named else Incident(tries, checkpoint.state.get("incident_at", 0))
-        self.left = checkpoint.state.get("left", [0] * tries)
+        self.incident = Incident() if named else Incident(tries, checkpoint.state["incident_at"])
+        self.left = checkpoint.state["left"]
         self.changes = checkpoint.state["changes"] + named
         if named:  # losses under the old settings must not end a run under the new ones
             self.trainer.watch.above = self.trainer.watch.far = 0
