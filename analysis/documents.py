@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from grok.errors import one_line
 from grok.store import DamagedShardWarning
-from grok.terminal import one_line
 from grok.untrusted import has_shape, is_plain, open_file, read_json
 
 SCORES: Final = [[(int, str, float)]]

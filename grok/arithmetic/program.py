@@ -22,7 +22,7 @@ from grok.arithmetic.rows import Batch, RowPlan, words_of
 from grok.arithmetic.table import Equations
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
-from grok.errors import ConfigError, TrainingError
+from grok.errors import ConfigError, TrainingError, one_line
 from grok.numerics.compiled import OneGraph, allow_uncompiled, compiler, is_compile_error
 from grok.numerics.products import choose_path, processor_model, product_tag
 from grok.records import numerics_tag
@@ -179,7 +179,7 @@ class OneLaneProgram:
         if not is_compile_error(error):
             raise error
         if self._stepped and self.config.numerics.auto_fallback:
-            reason = " ".join(str(error).split())[:300]
+            reason = one_line(error)
             raise TrainingError(
                 f"the evaluation could not be compiled ({reason}), but steps before it were: a run may not change its "
                 "numerics; set numerics.compile=false"

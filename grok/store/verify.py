@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grok.errors import one_line
 from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
 from grok.store.conflicts import conflict_files
 from grok.store.damage import (
@@ -20,7 +21,6 @@ from grok.store.damage import (
     ShardDamaged,
     json_columns,
     odd_texts,
-    one_line,
     refuse_without_threads,
 )
 from grok.store.designs import unsound

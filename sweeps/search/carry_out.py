@@ -9,7 +9,7 @@ from typing import Any
 from optuna.exceptions import StorageInternalError
 
 from grok.config import load_configs
-from grok.errors import ConfigError, StoreError
+from grok.errors import ConfigError, StoreError, one_line
 from grok.execute import execute
 from grok.execute.sweep import GO_ON
 from grok.masking import without_passwords
@@ -55,7 +55,7 @@ def carry_out(study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, arg
             done = False
         return _conclude(search, record.trials(), record.best(), done)
     except StorageInternalError as error:
-        reason = without_passwords(" ".join(str(error.__cause__ or error).split()))[:300]
+        reason = without_passwords(one_line(error.__cause__ or error))
         raise StoreError(f"the study's storage cannot be used ({reason}). {GO_ON}") from error
 
 

@@ -18,12 +18,12 @@ from torch.distributed.tensor import DTensor
 
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import GptConfig
-from grok.errors import CheckpointError, CheckpointUnreadable
+from grok.errors import CheckpointError, CheckpointUnreadable, one_line
 from grok.gpt.training.counters import Counters
 from grok.gpt.training.history import History
 from grok.gpt.training.optimizer import state_of, state_tensors
 from grok.gpt.training.parallel import in_shares, keep, like, local, read_shares, write_shares
-from grok.gpt.training.ranks import Ranks, one_line
+from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Trainer
 from grok.parts import SPARE, EarlierParts, Entry, entry_of, folder_of, split
