@@ -19,7 +19,7 @@ from grok.cli.command import Parser, add_store, command, store_of
 from grok.config.common import SinksConfig
 from grok.errors import ConfigError, StoreError
 from grok.files import disk_errors, is_unfinished
-from grok.plugins import PLUGIN_PATH, activate, code_of
+from grok.plugins import name_code
 from grok.plugins.spec import TARGET
 from grok.processes import is_stopped
 from grok.store.compact import compact
@@ -124,7 +124,7 @@ def _export(arguments: argparse.Namespace) -> int:
     store = open_store(str(store_of(arguments)))
     own = {TARGET: arguments.sink} if arguments.sink else {}
     if own:
-        activate(code_of(arguments.plugin_path, [arguments.sink], option=PLUGIN_PATH))
+        name_code(arguments.plugin_path, [arguments.sink])
     log = SinksConfig(
         tensorboard=arguments.tensorboard,
         wandb=arguments.wandb,

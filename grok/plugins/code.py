@@ -16,13 +16,9 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from grok.errors import ConfigError
 from grok.plugins.installed import DIGITS, OURS, fingerprint_of_installed, version_of
-
-PLUGIN_PATH: Final = "--plugin-path DIR"
-"""How commands without settings name the folder of the user's own code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,4 +158,5 @@ def point_to_json(point: CurvePoint) -> dict[str, Any]:
 
 def point_from_json(values: dict[str, Any]) -> CurvePoint:
     """Return the evaluation of :func:`point_to_json`."""
-    return CurvePoint(**{k: math.nan if v is None and k != "sample" else v for k, v in values.items()})
+    known: dict[str, Any] = {k: math.nan if v is None and k != "sample" else v for k, v in values.items()}
+    return CurvePoint(**known)
