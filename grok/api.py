@@ -119,4 +119,4 @@ def _typed(name: str, value: Any) -> str:
     try:
         return literal(value)
     except TypeError as error:
-        raise ConfigError(f"{name}={value!r}: expected a number, text, or a list of them ({error})") from error
+        raise ConfigError(f"{name}={value!r}: expected a number, text, or a list of them, not {error}") from error

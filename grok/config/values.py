@@ -36,7 +36,7 @@ def literal(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{literal(item)}" for key, item in value.items()) + "}"
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"a {type(value).__name__} cannot be typed")
+        raise TypeError(type(value).__name__)
     text = str(value)
     if _BARE.fullmatch(text) and not NO_TEXT.fullmatch(text):
         return text
