@@ -201,6 +201,8 @@ class Sweep:
             purposes = design if isinstance(design, Purposes) else design_of_sweep(planned, stored, design)
             purposes = with_replicates(purposes, planned)
             new += self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
+        for design_id, why in self.writer.planned_again.items():
+            say(f"Design {design_id} was abandoned ({why}); it is planned again, and its runs count again.")
         if new or self.plan.to_train:
             assert self.provenance.sweep_id is not None
             self.writer.record_sweep(self.provenance.sweep_id, self.argv, settings_to_record(self.plan.runs))
