@@ -34,10 +34,12 @@ def with_purposes(runs: pd.DataFrame, store: Store) -> pd.DataFrame:
     """
     claims = store.designs()
     claims = claims.assign(design=claims["kind"] + " " + claims["role"])
-    by_run = claims.groupby("run_id")[["design", "role", "design_id"]].agg(
-        lambda texts: ", ".join(dict.fromkeys(texts))
-    )
+    by_run = claims.groupby("run_id")[["design", "role", "design_id"]].agg(_joined)
     return runs.join(by_run, on="run").fillna({"design": "unknown", "role": "unknown"})
+
+
+def _joined(texts: pd.Series) -> str:
+    return ", ".join(dict.fromkeys(texts))
 
 
 def matching(frame: pd.DataFrame, words: Sequence[str]) -> pd.Series:

@@ -65,9 +65,7 @@ def test_every_run_is_written_with_its_curve_and_its_outcome(store: str) -> None
         assert sink.settings["design"] == ("branch child" if mine else "unknown")
         for number, purpose in enumerate(mine):
             shown = json.loads(sink.settings[f"design.{number}"])
-            assert (
-                shown["parent_run_id"] == purpose["parent_run_id"] != sink.run_id and shown["unit"] == purpose["unit"]
-            )
+            assert (shown["parent_run_id"], shown["unit"]) == (purpose["parent_run_id"], purpose["unit"])
         for _, point in curves[curves["run_id"] == sink.run_id].iterrows():
             assert sink.numbers["val/loss", point["step"]] == point["val_loss"]
             if point["step"]:  # there is no mini-batch at step 0
