@@ -120,9 +120,9 @@ def population(store: Store, runs: pd.DataFrame) -> set[str]:
     """
     designs = store.designs()
     designs = designs[designs["run_id"].isin(runs["run_id"])]
-    asked = (designs["role"] == "member") | ((designs["role"] == "cell") & (designs["kind"] == "crossed"))
-    if designs["results_seen"][asked].all():
-        runs = runs[~runs["run_id"].isin(designs["run_id"][~asked & designs["role"].isin(TRAINED)])]
+    of_population = (designs["role"] == "member") | ((designs["role"] == "cell") & (designs["kind"] == "crossed"))
+    if designs["results_seen"][of_population].all():
+        runs = runs[~runs["run_id"].isin(designs["run_id"][~of_population & designs["role"].isin(TRAINED)])]
         if len(runs):
             print(
                 f"{store.layout.root} says of no run with these settings what it was for before it was trained: all "
@@ -130,7 +130,7 @@ def population(store: Store, runs: pd.DataFrame) -> set[str]:
             )
         return set(runs["run_id"])
     trajectories = runs.set_index("run_id")["trajectory_id"]
-    claims = designs[asked & designs["choice"].isin(["given", "drawn"])]
+    claims = designs[of_population & designs["choice"].isin(["given", "drawn"])]
     first = set(claims["run_id"][~claims["results_seen"]])
     begun = set(trajectories[list(first)])
     for _, later in claims[claims["results_seen"]].groupby("design_id"):

@@ -110,8 +110,8 @@ class Design:
         if self.given_id is not None:
             return self.given_id
         kind = "sweep" if self.kind == "extend" else self.kind
-        asked = (row for row in map(_ASKED, self.rows) if row[1] != "donor")
-        rows = sorted(asked, key=itemgetter(slice(3)))  # run_id, role, unit: no two rows share them
+        hashed = (row for row in map(_ASKED, self.rows) if row[1] != "donor")
+        rows = sorted(hashed, key=itemgetter(slice(3)))  # run_id, role, unit: no two rows share them
         return hashlib.sha256(canonical_json([kind, rows]).encode()).hexdigest()[:20]
 
     def table(self, seen: Collection[str], origin: str = "planned", planned_at: datetime | None = None) -> pa.Table:
