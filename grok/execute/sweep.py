@@ -88,7 +88,7 @@ def execute(
 def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[str]) -> Outcome:
     """Plan and train ``configs``, whose command's own settings are ``shared``."""
     path = shared.store.path
-    store = open_store(path) if check_path(path) else None
+    store = open_store(path) if check_path(path, to_write=not shared.dry_run) else None
     requested = prepare_runs(configs)
     refuse_impossible(shared, requested, store)
     provenance = _provenance(shared)
