@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import faulthandler
 import functools
 import os
 import signal
@@ -51,6 +52,10 @@ def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]
         @functools.wraps(body)
         def main(argv: Sequence[str] | None = None) -> int:
             words = list(sys.argv[1:] if argv is None else argv)
+            if sys.__stderr__ is not None and not faulthandler.is_enabled():
+                faulthandler.enable(
+                    sys.__stderr__, all_threads=False
+                )  # names the line of the user's own code that kills the process
             with readable_output(), warnings_in_one_line():
                 try:
                     with _interruptible(), exits_refused():
