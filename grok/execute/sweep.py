@@ -59,7 +59,7 @@ def execute(
 ) -> Outcome:
     """Train what the store does not hold yet, and return what became of every config.
 
-    Prints the plan first and what happened last. On SIGINT, SIGTERM or SIGUSR1 finished
+    Prints the plan first and what happened last. On SIGINT, SIGTERM, SIGUSR1 or SIGHUP finished
     runs are written, runs in flight leave a checkpoint, and the same call goes on from there.
 
     Args:
