@@ -28,7 +28,7 @@ from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import READ_AT_HORIZON, Objective, SeedOutcome, make_objectives, read_outcomes
 from sweeps.search.proposal import propose
-from sweeps.search.record import ASKED, DEFINITION, ENDED, STAGES, StudyRecord, open_url
+from sweeps.search.record import ASKED, ENDED, STAGES, StudyRecord, open_url
 from sweeps.search.samplers import trial_limit
 from sweeps.search.space import Plain, Space, Value
 from sweeps.settings import apply
@@ -352,6 +352,3 @@ def _text(params: dict[str, Value]) -> str:
     return ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
     )
-
-
-__all__ = ["DEFINITION", "Search", "Stage", "Train", "impossible"]

@@ -99,7 +99,7 @@ class StudyRecord:
             return
         differing = [
             f"{part}.{name}"
-            for part in {*definition, *begun}
+            for part in sorted({*definition, *begun})
             for name in sorted({*definition.get(part, {}), *begun.get(part, {})})
             if definition.get(part, {}).get(name) != begun.get(part, {}).get(name)
         ]

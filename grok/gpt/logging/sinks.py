@@ -51,9 +51,6 @@ EVALUATION_NAMES: Final = {
 FURTHER: Final = {"val_loss": "loss", "val_acc": "accuracy"}
 """Numbers of a further validation set: ``val/NAME/loss``, and ``val/NAME_SPLIT/loss`` of NAME@SPLIT."""
 
-EXTRA: Final = "'grok-lab[sinks]'"
-"""What pip installs for the logs beside the store."""
-
 
 class Sink(Protocol):
     """A place for records beside the store."""
@@ -70,7 +67,7 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int, branch: int) -> l
     """Return the sinks of ``config.log``, for a run that goes on from ``from_step`` on branch number ``branch``.
 
     Raises:
-        ConfigError: one needs a package that is not installed, or cannot be written where it is asked for.
+        ConfigError: one cannot be written where it is asked for.
     """
     log = config.log
     seeds = {f"seed_{stream}": seed for stream, seed in asdict(config.stream_seeds()).items()}
@@ -121,10 +118,6 @@ def evaluation_numbers(point: CurvePoint) -> dict[str, float]:
     return values
 
 
-def missing(setting: str, package: str) -> ConfigError:
-    return ConfigError(f"{setting} needs the {package} package: pip install {EXTRA}, or {setting}=null")
-
-
 def run_folder(folder: str | Path, run_id: str, seed: int) -> Path:
     """Return the folder of a run's TensorBoard files; it may not exist."""
     return Path(folder) / f"seed={seed}-{run_id}"
@@ -137,10 +130,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, from_step: int, settings: Mapping[str, Any], branch: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise missing("log.tensorboard", "tensorboard") from error
+        from torch.utils.tensorboard import SummaryWriter
+
         self.folder, self.open = folder, SummaryWriter
         where = folder / f"branch-{branch}" if branch else folder
         # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
@@ -250,10 +241,8 @@ class WeightsAndBiases(PrefixedSink):
     """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
 
     def __init__(self, run_id: str, project: str, mode: str, settings: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise missing("log.wandb", "wandb") from error
+        import wandb
+
         self.run: Any = wandb.init(
             project=project,
             id=run_id,
