@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from grok.config import flatten
 from grok.config.gpt import GptConfig
@@ -52,14 +52,37 @@ FURTHER: Final = {"val_loss": "loss", "val_acc": "accuracy"}
 """Numbers of a further validation set: ``val/NAME/loss``, and ``val/NAME_SPLIT/loss`` of NAME@SPLIT."""
 
 
-class Sink(Protocol):
-    """A place for records beside the store."""
+class Sink(ABC):
+    """A place for records beside the store. Its step may not go back: after a rollback names have the branch before."""
 
-    def step(self, point: StepPoint) -> None: ...
-    def evaluation(self, point: CurvePoint) -> None: ...
-    def branch(self, number: int) -> None: ...
-    def flush(self) -> None: ...
+    number = 0
+    """Of the branch."""
+
+    def step(self, point: StepPoint) -> None:
+        self.write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self.write(evaluation_numbers(point), point.step)
+
+    def branch(self, number: int) -> None:
+        self.number = number
+
+    def flush(self) -> None:  # noqa: B027  (most hold nothing)
+        """Write what is held."""
+
+    def prefixed(self, values: dict[str, float]) -> dict[str, float]:
+        """Return ``values`` under the names of this branch."""
+        prefix = f"branch-{self.number}/" if self.number else ""
+        return {prefix + name: value for name, value in values.items()}
+
+    @abstractmethod
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+
+    @abstractmethod
     def finish(self, result: RunResult) -> None: ...
+
+    @abstractmethod
     def close(self) -> None: ...
 
 
@@ -92,7 +115,7 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int, branch: int) -> l
                     f"log.{name}={value} cannot be written ({error.strerror or error}): give another place, or null"
                 ) from error
     for sink in sinks:
-        if isinstance(sink, PrefixedSink):
+        if not isinstance(sink, TensorBoard):  # its folder has the branch already
             sink.branch(branch)
     return sinks
 
@@ -123,7 +146,7 @@ def run_folder(folder: str | Path, run_id: str, seed: int) -> Path:
     return Path(folder) / f"seed={seed}-{run_id}"
 
 
-class TensorBoard:
+class TensorBoard(Sink):
     """One folder per run, and one inside it per branch after a rollback.
 
     Settings and outcome stand under Text, settings also under HParams.
@@ -153,12 +176,12 @@ class TensorBoard:
         self.writer.add_text("run/settings", _as_table(settings), 0)
 
     def step(self, point: StepPoint) -> None:
-        self.write(numbers(point, STEP_NAMES), point.step)
+        super().step(point)
         if point.event is not None:
             self.writer.add_text("train/event", f"{point.event}: {EVENTS[point.event]}", point.step)
 
     def evaluation(self, point: CurvePoint) -> None:
-        self.write(evaluation_numbers(point), point.step)
+        super().evaluation(point)
         if point.sample is not None:
             self.writer.add_text("val/sample", point.sample, point.step)
 
@@ -192,39 +215,11 @@ def _as_table(values: Mapping[str, Any]) -> str:
     return "\n".join(["| name | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in cells)])
 
 
-class PrefixedSink(ABC):
-    """A log whose step may not go back: after a rollback names have the branch as a prefix."""
-
-    number = 0
-    """Of the branch."""
-
-    def step(self, point: StepPoint) -> None:
-        self.write(numbers(point, STEP_NAMES), point.step)
-
-    def evaluation(self, point: CurvePoint) -> None:
-        self.write(evaluation_numbers(point), point.step)
-
-    def branch(self, number: int) -> None:
-        self.number = number
-
-    def prefixed(self, values: dict[str, float]) -> dict[str, float]:
-        """Return ``values`` under the names of this branch."""
-        prefix = f"branch-{self.number}/" if self.number else ""
-        return {prefix + name: value for name, value in values.items()}
-
-    @abstractmethod
-    def write(self, values: dict[str, float], step: int) -> None:
-        """Write numbers by name at a step."""
-
-
-class OwnSink(PrefixedSink):
+class OwnSink(Sink):
     """A log of the user's own."""
 
     def __init__(self, run_id: str, spec: Spec, settings: Mapping[str, Any]) -> None:
         self.sink: RunSink = build(spec, run_id, without_secrets(dict(settings)))
-
-    def flush(self) -> None:
-        """Nothing is held here."""
 
     def finish(self, result: RunResult) -> None:
         self.sink.finish(result)
@@ -237,7 +232,7 @@ class OwnSink(PrefixedSink):
         self.sink.write(self.prefixed(values), step)
 
 
-class WeightsAndBiases(PrefixedSink):
+class WeightsAndBiases(Sink):
     """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
 
     def __init__(self, run_id: str, project: str, mode: str, settings: Mapping[str, Any]) -> None:
@@ -252,9 +247,6 @@ class WeightsAndBiases(PrefixedSink):
             config=without_secrets(dict(settings)),
             settings=wandb.Settings(silent=True),
         )
-
-    def flush(self) -> None:
-        """Nothing is held here: a process of W&B's own has every row already."""
 
     def finish(self, result: RunResult) -> None:
         self.run.summary["status"] = result.status
