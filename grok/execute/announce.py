@@ -93,20 +93,19 @@ def _changed(runs: list[PlannedRun], store: Store) -> Iterator[str]:
     """Yield why runs are trained although the store holds the same settings: their code was another one."""
     texts = {row["own_code"] for row in store.table("runs", None, ["own_code"]).to_pylist()} - {None}
     statuses, now = store.statuses(), {target: text for run in runs for target, text in (run.code or {}).items()}
-    anew, older = set(), set()
+    anew: set[str] = set()
+    older: dict[str, set[str]] = {}  # stored fingerprints by target
     for before in map(json.loads, sorted(texts)):
         for run in runs:
             code = dict(run.code or {})
             differing = {target for target, text in code.items() if before.get(target, text) != text}
-            if (
-                differing
-                and code.keys() <= before.keys()
-                and identify(run.config, run.data_hash, before).run_id in statuses
-            ):
+            known = bool(differing) and code.keys() <= before.keys()
+            if known and identify(run.config, run.data_hash, before).run_id in statuses:
                 anew.add(run.run_id)
-                older |= {(target, before[target]) for target in differing}
+                for target in differing:
+                    older.setdefault(target, set()).add(before[target])
     if anew:
-        changes = [f"{target} ({text}, now {now[target]})" for target, text in sorted(older)]
+        changes = [f"{target} ({' or '.join(sorted(older[target]))}, now {now[target]})" for target in sorted(older)]
         yield f"{len(anew)} of them are stored with other code and train anew: changed is {', '.join(changes)}"
 
 
