@@ -72,7 +72,8 @@ def _read_study(file: Path) -> list[dict[str, Any]]:
     from optuna.storages.journal import JournalFileBackend
 
     open_file(file).close()  # a link or a pipe is refused
-    study = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(file))))
+    storage = JournalStorage(JournalFileBackend(str(file)))
+    study = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
     known, trials = study.user_attrs, study.get_trials(deepcopy=False)
     if "default" not in known:
         raise FileNotFoundError(file)  # it is being made

@@ -24,7 +24,7 @@ from tests.search.world import BASE, World
 STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}
 
 
-def test_it_finds_the_optimum_and_says_so(tmp_path: Path) -> None:
+def test_it_finds_the_optimum_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     world = World(tmp_path)
     search = world.search(STUDY)
     record = search.record()
@@ -36,6 +36,7 @@ def test_it_finds_the_optimum_and_says_so(tmp_path: Path) -> None:
     assert open_store(tmp_path).run_ids() == set(world.trained)
     assert len(world.trained) == 150
     (data,) = searches(tmp_path)
+    assert capfd.readouterr().err == "", "Optuna logs its own lines"
     assert [t["number"] for t in data["trials"] if t["best"]] == [best.number]
     assert all(len(t["runs"]) == 5 for t in data["trials"])
 
