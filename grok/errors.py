@@ -53,7 +53,7 @@ class TrainingError(GrokError):
 def one_line(error: BaseException) -> str:
     """Return an error's message in one line: of ours whole, of others at most 300 printable characters.
 
-    >>> one_line(OSError("two\nlines")), one_line(KeyError())
+    >>> one_line(OSError("two\\nlines")), one_line(KeyError())
     ('two lines', 'KeyError')
     """
     text = "".join(c if c.isprintable() else " " for c in str(error))  # it may quote damaged bytes
