@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 import linecache
 import sys
@@ -92,9 +93,21 @@ def place_in_own_code(error: BaseException) -> str:
 
 
 def ends_process(error: BaseException) -> bool:
-    """Return whether the user's own code called ``sys.exit``: ``sys.exit(0)`` must not pass for success."""
-    own = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if is_own(frame.f_globals))
-    return isinstance(error, SystemExit) and any(own)
+    """Return whether the user's own code raised what ends a process: ``sys.exit(0)`` must not pass for success.
+
+    A request to end (Ctrl-C) that arrives while own code is at work is not that code's: Python raises it between
+    two instructions, no ``raise`` does.
+    """
+    walked = list(traceback.walk_tb(error.__traceback__))
+    if isinstance(error, SystemExit):
+        return any(is_own(frame.f_globals) for frame, _ in walked)
+    if not isinstance(error, KeyboardInterrupt | GeneratorExit) or not walked or not is_own(walked[-1][0].f_globals):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    assert last is not None
+    return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 @contextmanager
@@ -102,11 +115,11 @@ def exits_refused() -> Iterator[None]:
     """Raise an error where the user's own code would end this process in silence.
 
     Raises:
-        ConfigError: instead of SystemExit of that code.
+        ConfigError: instead of SystemExit, KeyboardInterrupt or GeneratorExit of that code.
     """
     try:
         yield
-    except SystemExit as end:
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as end:
         if not ends_process(end):
             raise
         raise ConfigError(

@@ -169,6 +169,8 @@ METRIC = ("eval.metric_plugins.m", "def bye(moment):", 1, "Stopped: eval.metric_
         ("optim.intervention", "def bye(p):", 2, "your own code would end the process at bye.py:4", "sys.exit(0)"),
         ("log.plugin", "def bye(i, s):", 0, "log.plugin failed and is left out from here on (your own", "sys.exit(0)"),
         (*METRIC, "sys.exit(0)"),
+        (*METRIC, "raise GeneratorExit"),
+        (*METRIC, "raise KeyboardInterrupt"),
     ],
 )  # fmt: skip
 def test_own_code_that_ends_the_process_is_an_error(
