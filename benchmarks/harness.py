@@ -122,9 +122,9 @@ def heading(title: str, *facts: str) -> list[str]:
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> list[str]:
     """Return a Markdown table, the columns ``right`` aligned to the right, and the empty line after it."""
     aligned = set(right)
-    ruler = ["--:" if i in aligned else "---" for i in range(len(head))]
-    lines = (head, ruler, *rows)
-    return [*(f"| {' | '.join(map(str, line))} |" for line in lines), ""]
+    ruler = "|".join("--:" if i in aligned else "---" for i in range(len(head)))
+    first, *rest = (f"| {' | '.join(map(str, line))} |" for line in (head, *rows))
+    return [first, f"|{ruler}|", *rest, ""]
 
 
 def write(out: Path | None, name: str, text: str, results: Any) -> None:

@@ -120,7 +120,7 @@ def _groups(chart: Chart) -> dict[str, tuple[str, Line2D]]:
             marker = "s" if isinstance(layer, Bars) else layer.marker
             handle = Line2D([], [], color=layer.colour, linestyle="none", marker=marker, markersize=5.5)
         else:
-            dash = DASHES[layer.dash] if isinstance(layer, Lines) else "solid"
+            dash: Any = DASHES[layer.dash] if isinstance(layer, Lines) else "solid"
             point = "o" if isinstance(layer, Intervals) else ""
             handle = Line2D([], [], color=layer.colour, linewidth=1.8, linestyle=dash, marker=point, markersize=5)
         made[group] = (layer.colour, handle)
@@ -147,7 +147,13 @@ def _legend(chart: Chart, room: float, first: Chart | None) -> tuple[dict[str, A
         return ({"handles": [], "title": title, "alignment": "left"} if title else {}), title.count("\n") + 1
     columns = next(n for n in range(len(names), 0, -1) if n == 1 or _width(names, n, font) <= room)
     lines = max(sum(name.count("\n") + 1 for name in part) for part in np.array_split(names, columns))
-    options = {"ncols": columns, "columnspacing": 1.0, "handlelength": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
+    options: dict[str, Any] = {
+        "ncols": columns,
+        "columnspacing": 1.0,
+        "handlelength": 1.2,
+        "handletextpad": 0.5,
+        "labelspacing": 0.3,
+    }
     if title:
         options |= {"title": title, "alignment": "left"}
     return options | {"handles": handles, "labels": names}, int(lines) + bool(title) * (title.count("\n") + 1)
@@ -206,16 +212,21 @@ def _axis(axes: Axes, side: str, axis: Axis, room: float) -> None:
 def _lines(axes: Axes, layer: Lines, z: int) -> None:
     frame = layer.frame[layer.frame["run_id"].isin(layer.drawn)].dropna(subset=[layer.x, layer.y])
     paths = [run[[layer.x, layer.y]].to_numpy(dtype=float) for _, run in frame.groupby("run_id", sort=True)]
-    options = {"colors": layer.colour, "alpha": layer.alpha, "linewidths": layer.width}
-    axes.add_collection(LineCollection(paths, linestyles=[DASHES[layer.dash]], zorder=z, **options))  # type: ignore[arg-type]
+    options = {
+        "colors": layer.colour,
+        "alpha": layer.alpha,
+        "linewidths": layer.width,
+        "linestyles": DASHES[layer.dash],
+    }
+    axes.add_collection(LineCollection(paths, zorder=z, **options))
 
 
 def _points(axes: Axes, layer: Points, z: int) -> None:
     many = len(layer.frame) > MANY
     size = (layer.size / 5 if many else layer.size) * layer.frame.get("times", 1.0)
-    style = {"color": layer.colour} if layer.marker == "|" else {"facecolors": layer.colour, "linewidths": 0}
+    style: Any = {"color": layer.colour} if layer.marker == "|" else {"facecolors": layer.colour, "linewidths": 0}
     axes.scatter(layer.frame["x"], layer.frame["y"], s=size, marker=layer.marker, alpha=0.5 if many else 0.8, zorder=z,
-                 clip_on=False, **style)  # type: ignore[arg-type]  # fmt: skip
+                 clip_on=False, **style)  # fmt: skip
 
 
 def _bars(axes: Axes, layer: Bars, base: dict[float, float], z: int) -> None:
@@ -289,8 +300,9 @@ def _surface(axes: Axes, layer: Surface, z: int) -> None:
     # tricontourf leaves out triangles whose corners all lie at the highest level: lower them a little
     below = np.minimum(value, levels[-1] - 1e-6 * (levels[-1] - levels[0]))
     places = layer.frame[["x", "y"]].to_numpy(dtype=float)
-    near = Triangulation(*axes.transScale.transform(places).T).triangles  # neighbours as they are seen
-    triangles = Triangulation(*places.T, triangles=near)
+    seen = axes.transScale.transform(places)
+    near = Triangulation(seen[:, 0], seen[:, 1]).triangles  # neighbours as they are seen
+    triangles = Triangulation(places[:, 0], places[:, 1], near)
     mesh = axes.tricontourf(triangles, below, levels=levels, cmap=_colours(layer), alpha=0.85, zorder=z)
     _bar(axes, mesh, layer.label)
 
@@ -301,7 +313,7 @@ def _colours(layer: Cells | Surface) -> LinearSegmentedColormap:
 
 def _bar(axes: Axes, mesh: Any, label: str) -> Any:
     bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.set_label(label, color=SOFT)
     bar.ax.minorticks_off()
     bar.ax.yaxis.set_major_formatter(lambda value, _: number(value))
