@@ -91,7 +91,7 @@ def branch_strips(study: Branching) -> Drawing | None:
     one = children.groupby("seed")["parent"].transform("nunique") == 1  # named parents can share a master seed
     names = ("seed " + children["seed"].astype(str)).where(one, "run " + children["parent"].str[:8])
     by_parent = len(set(zip(names, children["redrawn"], strict=True))) <= MOST_STRIPS
-    children["parent"] = names if by_parent else children["kind"] + " parents"
+    children["parent"] = names if by_parent else children["kind"]
     order = children.sort_values(["parent"], kind="stable")[["parent", "redrawn", "val_acc"]]
     return redraw_strips(order, study.census["accuracy"], study.examples, study.horizon)
 
@@ -132,7 +132,7 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
         accuracy = np.asarray(values, dtype=float)
         places = {"x": special.expit(x), "y": height + _apart(x), "height": height}
         frames.append(pd.DataFrame({"parent": parent, "redrawn": redrawn, "val_acc": accuracy, "logit": x, **places}))
-        name = "census of random seeds" if parent == "census" else f"{parent}: {redrawn} redrawn"
+        name = "census of random seeds" if parent == "census" else f"{parent}: {redrawn}"
         names.append(f"{name}\n{int((accuracy > DIARY.super_accuracy).sum())} super of {len(x):,}")
     every = pd.concat(frames)
     kinds = np.where(every["val_acc"] > DIARY.super_accuracy, "super", "fast")
@@ -158,8 +158,7 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
     )
     count = f"{len(children):,} children, {len(census):,} seeds"
     data = every.drop(columns=["x", "y", "height"])
-    return draw("redraw_strips", "Children with redrawn streams, and random seeds", caption, [chart], data, count,
-                width=6.4)  # fmt: skip
+    return draw("redraw_strips", "Children with redrawn streams, and random seeds", caption, [chart], data, count)
 
 
 def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:

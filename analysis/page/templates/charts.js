@@ -1,14 +1,15 @@
 // One chart: uPlot's axes, scales and zoom, our layers, and the highlighted run in front.
 
-// Ticks of a logarithmic axis: 1, 2 and 5 of each decade, every digit or even steps if less than two fit.
+// Ticks of a logarithmic axis: as many digits of each decade as have room, or even steps on a short axis.
 function ticks(low, high) {
-  const decades = [];
-  for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++) decades.push(decade);
-  const of = digits => decades.flatMap(e => digits.map(k => k * 10 ** e)).filter(v => v >= low * 0.999 && v <= high * 1.001);
-  let out = of([1, 2, 5]);
-  if (out.length > 7) return of([1]);
-  if (out.length < 3) out = of([1, 2, 3, 4, 5, 6, 7, 8, 9]);
-  if (out.length > 1) return out;
+  const apart = (high / low) ** (narrow() ? 0.18 : 0.12);
+  for (const [digits, every] of [["123456789", 1], ["1235", 1], ["125", 1], ["13", 1], ...[...Array(20).keys()].map(n => ["1", n + 1])]) {
+    const out = [];
+    for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
+      if (decade % every === 0) for (const digit of digits) out.push(Number(`${digit}e${decade}`));
+    const inside = out.filter(v => v >= low * 0.999 && v <= high * 1.001);
+    if (inside.length > 1 && inside.length < 8 && inside.every((v, i) => !i || v / inside[i - 1] >= apart)) return inside;
+  }
   const step = 10 ** Math.floor(Math.log10((high - low) / 2));
   const width = step * ([5, 2, 1].find(k => k * step <= (high - low) / 2));
   return [...Array(Math.floor(high / width) - Math.ceil(low / width) + 1).keys()].map(i => (Math.ceil(low / width) + i) * width);
