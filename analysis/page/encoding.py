@@ -29,8 +29,6 @@ KEY: Final = 10
 """Number of first characters of a ``run_id`` that identify a run in the page."""
 LOG_FROM: Final = 100.0
 """Ratio of largest to smallest value above which the 16 bits encode the logarithm."""
-MOST_CHARTS: Final = 4
-"""Largest number of charts of a figure that the page draws; of more it shows the picture."""
 MISSING: Final = 65535
 """Code of a missing value."""
 NAMES: Final = {light: name for name, light in LIGHT.items()}
@@ -92,7 +90,7 @@ def kept_runs(layers: Sequence[Lines], points: int = POINTS) -> tuple[set[str], 
 
 def interactive(charts: Sequence[Chart]) -> bool:
     """Return whether the page draws these charts; it shows the picture of others, and of those with names of rows."""
-    return 0 < len(charts) <= MOST_CHARTS and not any(
+    return len(charts) > 0 and not any(
         chart.y.ticks is not None or any(isinstance(layer, Cells | Surface) for layer in chart.layers)
         for chart in charts
     )

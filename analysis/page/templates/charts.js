@@ -70,8 +70,8 @@ class RunChart {
       spec.marks.runs.forEach((run, i) => this.marks.set(run, x[i]));
     }
     this.stack();
-    this.legend();
     if (spec.title) host.append(make("div", "chart-title", spec.title));
+    this.legend();
     host.append(make("div", "axis-label", spec.y.label));
     this.frame = host.appendChild(make("div", "plot"));
     const ends = [[spec.x.low, spec.x.high], [spec.y.low, spec.y.high]];
