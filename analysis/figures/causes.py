@@ -77,7 +77,7 @@ def heat_map(study: Crossed) -> Drawing | None:
     if result.is_loss:
         shown, label, what = table, "validation loss", f"mean {result.name}"
     elif result.is_time:
-        shown, label = np.exp(table), "mean step of generalisation"
+        shown, label = pd.DataFrame(np.exp(table.to_numpy())), "mean step of generalisation"
         what = "geometric mean of the step of generalisation"
     else:
         shown, label, what = pd.DataFrame(special.expit(-table.to_numpy())), "accuracy", "mean accuracy at the horizon"
@@ -109,7 +109,9 @@ def layer_shares(study: Layers) -> Drawing:
     colours = dict(zip(donors, SERIES[:-1], strict=False)) if len(donors) < len(SERIES) else {}
     legend = {who: who if few else f"{who} ← {n} donor{'s' * (n > 1)}" for who, n in donors.items()}
     line = 0.14 if few else 0.09
-    top, names, blocks, rules = 0.0, {}, [], []
+    top, names = 0.0, {}
+    blocks: list[pd.DataFrame] = []
+    rules: list[Rule] = []
     for ones in sorted(sets.values(), key=len, reverse=True):
         if blocks:
             rules.append(Rule("y", top))
@@ -121,7 +123,7 @@ def layer_shares(study: Layers) -> Drawing:
             top -= 0.22 + line * len(ones)
     rows = pd.concat(blocks)
     rows[["value", "low", "high"]] = np.exp(rows[["value", "low", "high"]])
-    unchanged = rows[control].map(lambda value: value is not None and not pd.isna(value) and bool(value))
+    unchanged = rows[control].isin([True])
     rows["colour"] = rows["transplant"].map(lambda name: colours.get(whose[name], BLUE)).where(~unchanged, GREY)
     groups = {colour: legend[who] for who, colour in colours.items()} | {GREY: "negative controls"}
     layers = [

@@ -100,7 +100,8 @@ def _slice(done: pd.DataFrame, setting: str, default: object, y: Axis) -> Chart:
     if np.isnan(x).any() or done[setting].map(lambda value: isinstance(value, bool)).any():
         named = done[setting].astype(str)
         names = sorted(named.unique())
-        x = named.map(names.index) + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # no draw
+        x = named.map(names.index).to_numpy(dtype=float)
+        x = x + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # apart, and without a draw
         axis = Axis(setting, -0.6, len(names) - 0.4, ticks={float(i): name for i, name in enumerate(names)})
         default = names.index(str(default)) if str(default) in names else None
     else:

@@ -147,17 +147,21 @@ const painters = {
     context.setLineDash([]);
     if (!layer.label) return;
     context.font = `${12 * unit}px system-ui, sans-serif`;
-    context.textBaseline = "top";
+    const { width } = context.measureText(layer.label), right = box.left + box.width;
+    let left = right - width - 4 * unit, top = to.y(layer.at) + (to.y(layer.at) >= box.top + box.height / 2 ? -17 : 3) * unit;
     if (layer.axis === "x") {
-      const x = to.x(layer.at), left = x > box.left + 0.6 * box.width;
-      context.textAlign = left ? "right" : "left";
-      context.fillText(layer.label, x + (left ? -5 : 5) * unit, box.top + (2 + 14 * layer.before) * unit);
-    } else {
-      context.textAlign = "right";
-      const above = to.y(layer.at) >= box.top + box.height / 2;
-      context.textBaseline = above ? "bottom" : "top";
-      context.fillText(layer.label, box.left + box.width - 4 * unit, to.y(layer.at) + (above ? -3 : 3) * unit);
+      const x = to.x(layer.at);
+      left = x + 5 * unit + width > right ? x - 5 * unit - width : x + 5 * unit;
+      top = box.top + (2 + 14 * layer.before) * unit;
     }
+    context.globalAlpha = 0.7;  // what is below the label stays visible
+    context.fillStyle = colourOf("paper");
+    context.fillRect(left, top, width, 13 * unit);
+    context.globalAlpha = 1;
+    context.fillStyle = colourOf(layer.colour);
+    context.textAlign = "left";
+    context.textBaseline = "top";
+    context.fillText(layer.label, left, top);
   },
 };
 
