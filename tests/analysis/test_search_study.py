@@ -136,7 +136,7 @@ def test_contours_are_filled_where_all_trials_are_worst(tmp_path: Path) -> None:
     (contour,) = [c for c in figures["search_contour_quickstart"].figure.axes[0].collections if hasattr(c, "levels")]
     points = figures["search_contour_quickstart"].data
     heavy = points[points["optim.weight_decay"] > 1]
-    middle = np.log(heavy[list(points.columns[2:])]).mean()  # both span more than a decade
+    middle = np.exp(np.log(heavy[list(points.columns[2:])]).mean())  # both span more than a decade
     assert contour.get_paths()[-1].contains_point(tuple(middle))
 
 
