@@ -38,8 +38,8 @@ TERMS: Final[dict[str, str]] = {
     "onset": "The step at which a failure of a language model's training began, before it was noticed.",
     "population": "Runs of one condition in which some streams differ from run to run and the others are fixed: "
     "master seeds, a scan of init seeds at one order, or a scan of one layer's seed.",
-    "regime": "Slow: validation loss climbs and falls, and the weight norm falls before the run generalises. Fast: "
-    "validation loss stays flat, then falls, and the run generalises before the norm falls. Mixed: one sign of each.",
+    "regime": "Which comes first: the weight norm falls 1% below its highest value so far, or the run generalises. The "
+    "diary calls these slow and fast. Two groups are named only where a test shows two.",
     "repeatability": "How often a super seed is super again when its run is repeated, compared with the rate of other "
     "seeds.",
     "restricted mean": "The mean time up to a fixed step. Runs that take longer count with that step.",

@@ -136,17 +136,20 @@ def heat_map(study: Crossed) -> Drawing | None:
     return Drawing(_named(study, "heat_map"), f"{a.capitalize()} seeds against {b} seeds", caption, figure, data)
 
 
-def layer_shares(study: Layers) -> Drawing:
-    """Draw each layer's Shapley share with its interval: a block of rows for each set of layers that were exchanged."""
+def layer_shares(study: Layers) -> Drawing | None:
+    """Draw each layer's Shapley share with its interval, in rows for each set of layers; None where none adds up."""
+    results = [r for r in study.results if r.adds_up]
+    if not results:
+        return None
     frame = study.shares.rename(columns={"Shapley share": "value"})
     control = "no bit changed"
     frame = frame[["transplant", "layer", "value", "low", "high", control]]
     sets: dict[frozenset[str], list[Transplant]] = {}
-    for result in study.results:
+    for result in results:
         sets.setdefault(frozenset(result.transplant.factors), []).append(result.transplant)
     hues = SERIES[:-1]  # the last one is that of controls
-    few = len(study.results) <= len(hues)
-    whose = {r.transplant.name: r.transplant.name if few else r.transplant.recipient for r in study.results}
+    few = len(results) <= len(hues)
+    whose = {r.transplant.name: r.transplant.name if few else r.transplant.recipient for r in results}
     counts = Counter(whose.values())
     named = list(counts) if len(counts) <= len(hues) else []
     colours = {name: SERIES[named.index(who)] if who in named else BLUE for name, who in whose.items()}

@@ -25,7 +25,7 @@ from analysis.figures.style import (
     steps_axis,
 )
 from analysis.studies.census import Census
-from analysis.studies.regimes import Regimes
+from analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
 
 MOST: Final = 60
 """Largest number of lines per group, spread evenly over the runs in order of run_id."""
@@ -36,7 +36,7 @@ CLASS_STYLES: Final = {
 }
 TIME_STYLES: Final = {"not yet": (GREY, 0.6, 0.7), "later": (BLUE, 0.5, 0.7), "super": (TEAL, 0.9, 1.1)}
 """Label: (colour, opacity, line width), drawn in this order."""
-REGIME_COLOURS: Final = {"slow": BLUE, "fast": TEAL, "mixed": VIOLET, "not yet": GREY}
+REGIME_COLOURS: Final = {BEFORE: BLUE, TOGETHER: VIOLET, AFTER: TEAL}
 
 
 def spread(ids: pd.Index, most: int = MOST) -> pd.Index:
@@ -133,15 +133,15 @@ def seed_curves(census: Census) -> Drawing | None:
 
 
 def phase_portrait(regimes: Regimes) -> Drawing | None:
-    """Draw validation loss against weight norm, one line per run from start to end, by regime."""
+    """Draw validation loss against weight norm, one line per run from start to end, by order of events."""
     figure, axes = canvas(height=3.6)
     drawn, notes = [], []
     layers: list[Lines] = []
     dots: list[Points] = []
     curves = regimes.curves[regimes.curves["step"] > 0].dropna(subset=["weight_norm", "val_loss"])
     curves = curves[curves["val_loss"] > 0]
-    for name in ("slow", "mixed", "fast"):
-        every = regimes.events.index[regimes.events["regime"] == name]
+    for name in REGIME_COLOURS:
+        every = regimes.events.index[regimes.events["first"] == name]
         ids = spread(every, 30)
         chosen = curves[curves["run_id"].isin(ids)]
         if chosen.empty:
@@ -154,11 +154,11 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
             colors=REGIME_COLOURS[name],
             alpha=0.5,
             linewidths=0.8,
-            zorder={"slow": 1, "mixed": 2, "fast": 3}[name],
+            zorder={BEFORE: 1, TOGETHER: 2, AFTER: 3}[name],
         )
         at = chosen[chosen["step"] == chosen["run_id"].map(regimes.events["grokked"])]
         axes.scatter(at["weight_norm"], at["val_loss"], s=14, color=REGIME_COLOURS[name], edgecolors="none", zorder=4)
-        drawn.append(chosen.assign(regime=name)[["run_id", "regime", "step", "weight_norm", "val_loss"]])
+        drawn.append(chosen.assign(first=name)[["run_id", "first", "step", "weight_norm", "val_loss"]])
         notes.append((name, len(every)))
         colour = REGIME_COLOURS[name]
         layers.append(
@@ -184,8 +184,8 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
             fontsize=SMALL,
         )
     caption = (
-        f"Each line is one of {sum(n for _, n in notes):,} generalised seeds (up to 30 per regime), from its first "
-        "evaluation to its last. The dot marks the step of generalisation."
+        f"Each line is one of {sum(n for _, n in notes):,} generalised seeds (up to 30 per order of events), from its "
+        "first evaluation to its last. The dot marks the step of generalisation."
     )
     loss = data["val_loss"]
     chart = Chart(
@@ -199,7 +199,7 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
 
 def order_of_events(regimes: Regimes) -> Drawing | None:
     """Draw the step at which the norm began to fall against the step of generalisation."""
-    done = regimes.events[regimes.events["regime"] != "not yet"]
+    done = regimes.events[regimes.events["first"].isin(list(REGIME_COLOURS))]
     if done.empty:
         return None
     figure, axes = canvas(height=3.6)
@@ -209,8 +209,8 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     y = np.where(np.isfinite(done["fall"]), done["fall"], never)
     low = max(1.0, 0.7 * float(min(x.min(), y.min())))
     axes.plot([low, never], [low, never], color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
-    for name in ("slow", "fast", "mixed"):
-        here = (done["regime"] == name).to_numpy()
+    for name in REGIME_COLOURS:
+        here = (done["first"] == name).to_numpy()
         if here.any():
             label, colour = f"{name} ({int(here.sum()):,})", REGIME_COLOURS[name]
             axes.scatter(x[here], y[here], s=16, alpha=0.75, color=colour, edgecolors="none", zorder=2, label=label)
@@ -225,7 +225,7 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         (0.97, 0.05),
         xycoords="axes fraction",
         ha="right",
-        color=REGIME_COLOURS["slow"],
+        color=REGIME_COLOURS[BEFORE],
         fontsize=SMALL,
     )
     axes.annotate(
@@ -234,25 +234,27 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         xycoords="axes fraction",
         xytext=(4, 4),
         textcoords="offset points",
-        color=REGIME_COLOURS["fast"],
+        color=REGIME_COLOURS[AFTER],
         fontsize=SMALL,
     )
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18), ncols=3, borderaxespad=0)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18), ncols=2, borderaxespad=0)
     missing = int((~np.isfinite(done["fall"])).sum())
     if missing:
         axes.axhline(never / 1.06, color=SOFT, linewidth=0.6, zorder=1)
         axes.annotate(
-            "never fell", (1, never / 1.06), xycoords=("axes fraction", "data"), xytext=(-4, -3),
+            "not fallen", (1, never / 1.06), xycoords=("axes fraction", "data"), xytext=(-4, -3),
             textcoords="offset points", ha="right", va="top", color=SOFT, fontsize=SMALL,
         )  # fmt: skip
     caption = f"{len(done):,} generalised seeds. On the dashed line both happen at the same step. "
-    caption += f"The norm of {missing} seeds, at the upper edge, never fell by 1%." if missing else ""
-    data = done[["grokked", "fall", "climb", "lag", "regime"]].rename_axis("run_id").reset_index()
+    caption += (
+        f"The norm of {missing} seeds, at the upper edge, had not fallen by 1% when they ended." if missing else ""
+    )
+    data = done[["grokked", "fall", "climb", "first"]].rename_axis("run_id").reset_index()
     places = pd.DataFrame({"run_id": done.index, "x": x, "y": y})
     layers = tuple(
         Points(f"{name} ({int(here.sum()):,})", REGIME_COLOURS[name], places[here])
-        for name in ("slow", "fast", "mixed")
-        if (here := (done["regime"] == name).to_numpy()).any()
+        for name in REGIME_COLOURS
+        if (here := (done["first"] == name).to_numpy()).any()
     )
     chart = Chart(
         Axis("step of generalisation", low, never, log=True),
