@@ -306,7 +306,7 @@ def _notes(study: Layers, left_out: int) -> None:
     study.notes.append(
         f"{len(study.results)} transplant{'s' * (len(study.results) > 1)}, {runs:,} runs of "
         f"{describe_task(first.transplant.rows.iloc[0])}. Outcome: {first.outcome.name}. A transplant is written "
-        "recipient ← donor; positive shares mean slower with the donor's weights, negative ones faster."
+        f"recipient ← donor{'; positive shares: slower with its weights, negative: faster' * bool(len(study.shares))}."
     )
     if len(study.results) > 1:
         study.notes.append(
