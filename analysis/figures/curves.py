@@ -237,7 +237,7 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         color=REGIME_COLOURS[AFTER],
         fontsize=SMALL,
     )
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18), ncols=2, borderaxespad=0)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18), borderaxespad=0)
     missing = int((~np.isfinite(done["fall"])).sum())
     if missing:
         axes.axhline(never / 1.06, color=SOFT, linewidth=0.6, zorder=1)
