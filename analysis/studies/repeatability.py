@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from analysis.observations import Observations, describe_task
+from analysis.observations import Observations, describe_task, floats
 from analysis.populations import listed
 from analysis.purposes import STREAMS, places, roles
 from analysis.statistics.estimate import Estimate, NotEnoughData
@@ -156,7 +156,7 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
     runs of one numerics tag are compared. None: no seed has two.
     """
     runs, place = observations.observed, observations.once(places)
-    cells = place.index.intersection(observations.once(roles).of("cell", kinds=("crossed",))["run_id"])
+    cells = place.index.intersection(observations.once(roles).of("cell", kinds=("crossed",))["run_id"].tolist())
     label = observations.conditions(runs)
     cells = cells[label[cells] == label[kind.candidates[0].repeats[0]]]
     crossed = place[cells].groupby(place[cells]).groups.values()
@@ -165,13 +165,13 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
         "unchosen seeds": [*(unit.repeats for unit in kind.controls), *map(list, crossed)],
     }
     curves = observations.curves_of([run for seeds in groups.values() for its in seeds for run in its])
-    loss = np.log(
-        curves[curves["val_loss"] > 0].pivot_table(index="step", columns="run_id", values="val_loss")
-    ).dropna()
+    curves = curves[curves["val_loss"] > 0].assign(log_loss=lambda rows: np.log(floats(rows["val_loss"])))
+    loss = curves.pivot_table(index="step", columns="run_id", values="log_loss").dropna()
+    tag = runs["numerics"].to_dict()
     records, shown = [], []
     for name, seeds in groups.items():
-        pairs = [[pair for pair in combinations(loss.columns.intersection(its), 2)] for its in seeds]
-        pairs = [[(a, b) for a, b in mine if runs.at[a, "numerics"] == runs.at[b, "numerics"]] for mine in pairs]
+        pairs = [list(combinations(loss.columns.intersection(its), 2)) for its in seeds]
+        pairs = [[(a, b) for a, b in mine if tag[a] == tag[b]] for mine in pairs]
         apart = np.array([np.mean([(loss[a] - loss[b]).abs() for a, b in mine], 0) for mine in pairs if mine])
         if not apart.size:
             continue
