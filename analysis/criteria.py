@@ -157,34 +157,3 @@ def judge_by_time(times: Times, budgets: NDArray[np.float64], criteria: Criteria
     threshold = median.value / criteria.speedup
     judged = budgets >= threshold
     return SpeedJudgement(median, threshold, judged & (times.right <= threshold), judged)
-
-
-@dataclass(frozen=True, slots=True)
-class RegimeRule:
-    """Classifies a run's generalisation as slow or fast, from its curves.
-
-    Slow: before the run generalises, the validation loss climbs and the weight norm falls.
-    Fast: the loss does not climb, and the norm falls after the run generalises or never.
-    If the two signs disagree, or the norm falls at the very evaluation that shows generalisation, the run is *mixed*.
-    """
-
-    climb: float = 1.25
-    """Validation loss climbed if, before the run generalised, it rose to this many times its lowest value so far."""
-
-    def classify(
-        self, climb: NDArray[np.float64], fall: NDArray[np.float64], grokked: NDArray[np.float64]
-    ) -> NDArray[np.str_]:
-        """Return ``slow``, ``fast``, ``mixed`` or ``not yet`` for each run.
-
-        ``climb`` is the ratio defined above, ``fall`` the step at which the norm began to
-        fall (``weight_norm_fall_step``; infinite: never), ``grokked`` the step of generalisation (NaN: not yet).
-        """
-        climbed = climb >= self.climb
-        return np.select(
-            [~np.isfinite(grokked), climbed & (fall < grokked), ~climbed & (fall > grokked)],
-            ["not yet", "slow", "fast"],
-            "mixed",
-        )
-
-
-REGIMES: Final = RegimeRule()

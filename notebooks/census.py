@@ -38,10 +38,9 @@ studies
 # did not generalise count as slower than their budget.
 
 # %%
-from analysis.criteria import DIARY, REGIMES
+from analysis.criteria import DIARY
 
 print(DIARY)
-print(REGIMES)
 
 # %%
 studies["census"]

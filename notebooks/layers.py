@@ -30,11 +30,11 @@ path = Path(os.environ.get("GROK_STORE", above if above.is_dir() else here))
 studies = grok.studies(path)
 
 # %% [markdown]
-# ## Shapley shares
+# ## Together or one by one
 #
-# A layer's share is its average contribution over all orders of exchanging the layers. The shares sum to the effect of
-# exchanging all layers. A layer that starts constant must have a share of exactly zero. Each transplant is a separate
-# result; a mean over transplants needs three or more.
+# First: do the layers act one by one, or does what one changes depend on the others? Only where their effects add up
+# does each layer have a Shapley share: its average contribution over all orders of exchanging the layers. The shares
+# sum to the effect of exchanging all layers. Each transplant is a separate result.
 
 # %%
 studies["layers"]

@@ -95,16 +95,19 @@ def heat_map(study: Crossed) -> Drawing | None:
     return draw(_named(study, "heat_map"), title, caption, [chart], data, f"{len(study.rows):,} runs")
 
 
-def layer_shares(study: Layers) -> Drawing:
-    """Draw each layer's Shapley share with its interval: a block of rows for each set of layers that were exchanged."""
+def layer_shares(study: Layers) -> Drawing | None:
+    """Draw each layer's Shapley share with its interval, in rows for each set of layers; None where none adds up."""
+    results = [r for r in study.results if r.adds_up]
+    if not results:
+        return None
     control = "no bit changed"
     frame = study.shares.rename(columns={"Shapley share": "value"})
     frame = frame[["transplant", "layer", "value", "low", "high", control]]
     sets: dict[frozenset[str], list[str]] = {}
-    for result in study.results:
+    for result in results:
         sets.setdefault(frozenset(result.transplant.factors), []).append(result.transplant.name)
-    few = len(study.results) < len(SERIES)
-    whose = {r.transplant.name: r.transplant.name if few else r.transplant.recipient for r in study.results}
+    few = len(results) < len(SERIES)
+    whose = {r.transplant.name: r.transplant.name if few else r.transplant.recipient for r in results}
     donors = Counter(whose.values())
     colours = dict(zip(donors, SERIES[:-1], strict=False)) if len(donors) < len(SERIES) else {}
     legend = {who: who if few else f"{who} ← {n} donor{'s' * (n > 1)}" for who, n in donors.items()}
@@ -142,7 +145,7 @@ def layer_shares(study: Layers) -> Drawing:
     if not few:
         caption += " One colour per recipient." if colours else ""
         caption += " Transplants in which other layers were exchanged have rows of their own." * (len(sets) > 1)
-    title, count = "What each layer's initial weights contribute", f"{len(study.results)} transplants"
+    title, count = "What each layer's initial weights contribute", f"{len(results)} transplants"
     return draw("layer_shares", title, caption, [chart], frame, count)
 
 

@@ -12,7 +12,7 @@ from analysis.figures.chart import Axis, Chart, Lines, Points, Rule, of_all
 from analysis.figures.render import draw
 from analysis.figures.style import BLUE, CLASS_COLOURS, GREY, TEAL, VIOLET, Drawing
 from analysis.studies.census import Census
-from analysis.studies.regimes import Regimes
+from analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
 
 MOST: Final = 60
 """Largest number of lines per group, spread evenly over the runs in order of run_id."""
@@ -23,7 +23,7 @@ CLASS_STYLES: Final = {
 }
 TIME_STYLES: Final = {"not yet": (GREY, 0.6, 0.7), "later": (BLUE, 0.5, 0.7), "super": (TEAL, 0.9, 1.1)}
 """Label: (colour, opacity, line width), drawn in this order."""
-REGIME_COLOURS: Final = {"slow": BLUE, "mixed": VIOLET, "fast": TEAL}
+REGIME_COLOURS: Final = {BEFORE: BLUE, TOGETHER: VIOLET, AFTER: TEAL}
 
 
 def spread(ids: pd.Index, most: int = MOST) -> pd.Index:
@@ -75,19 +75,19 @@ def seed_curves(census: Census) -> Drawing | None:
 
 
 def phase_portrait(regimes: Regimes) -> Drawing | None:
-    """Draw validation loss against weight norm, one line per run from start to end, by regime."""
+    """Draw validation loss against weight norm, one line per run from start to end, by order of events."""
     curves = regimes.curves[regimes.curves["step"] > 0].dropna(subset=["weight_norm", "val_loss"])
     curves = curves[curves["val_loss"] > 0]
     lines, dots, frames = [], [], []
     every = 0
     for name, colour in REGIME_COLOURS.items():
-        mine = regimes.events.index[regimes.events["regime"] == name]
+        mine = regimes.events.index[regimes.events["first"] == name]
         drawn = spread(mine, 30)
         chosen = curves[curves["run_id"].isin(drawn)]
         if chosen.empty:
             continue
         every += len(mine)
-        frames.append(chosen.assign(regime=name)[["run_id", "regime", "step", "weight_norm", "val_loss"]])
+        frames.append(chosen.assign(first=name)[["run_id", "first", "step", "weight_norm", "val_loss"]])
         group = f"{name} ({of_all(len(drawn), len(mine))})"
         at = chosen[chosen["step"] == chosen["run_id"].map(regimes.events["grokked"])]
         at = at.rename(columns={"weight_norm": "x", "val_loss": "y"})
@@ -103,7 +103,7 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
         height=2.7,
     )
     caption = (
-        f"Each line is one of {every:,} generalised seeds (up to 30 per regime), from its first evaluation to its "
+        f"Each line is one of {every:,} generalised seeds (up to 30 per order of events), from its first evaluation to its "
         "last. The dot marks the step of generalisation."
     )
     title = "Weight norm against validation loss"
@@ -112,7 +112,7 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
 
 def order_of_events(regimes: Regimes) -> Drawing | None:
     """Draw the step at which the norm began to fall against the step of generalisation."""
-    done = regimes.events[regimes.events["regime"] != "not yet"]
+    done = regimes.events[regimes.events["first"].isin(list(REGIME_COLOURS))]
     if done.empty:
         return None
     never = float(regimes.curves["step"].max()) * 1.25
@@ -121,11 +121,11 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     low = max(1.0, 0.7 * float(places[["x", "y"]].min().min()))
     layers = []
     for name, colour in REGIME_COLOURS.items():
-        here = places[(done["regime"] == name).to_numpy()]
+        here = places[(done["first"] == name).to_numpy()]
         if len(here):
             layers.append(Points(f"{name} ({len(here):,})", colour, here))
     missing = int((~fell).sum())
-    rules = [Rule("diagonal"), *([Rule("y", never / 1.06, "never fell")] if missing else [])]
+    rules = [Rule("diagonal"), *([Rule("y", never / 1.06, "not fallen")] if missing else [])]
     chart = Chart(
         Axis("step of generalisation", low, never, "log"),
         Axis("step at which the norm began to fall", low, never * 1.15, "log"),
@@ -136,7 +136,7 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         f"{len(done):,} generalised seeds. On the dashed line both happen at the same step; below it the norm falls "
         "first, above it the seed generalises first."
     )
-    caption += f" The norm of {missing} seeds, at the upper edge, never fell by 1%." if missing else ""
-    data = done[["grokked", "fall", "climb", "lag", "regime"]].rename_axis("run_id").reset_index()
+    caption += f" The norm of {missing} seeds, at the upper edge, had not fallen by 1% when they ended." if missing else ""
+    data = done[["grokked", "fall", "climb", "first"]].rename_axis("run_id").reset_index()
     title = "Fall of the weight norm and generalisation"
     return draw("order_of_events", title, caption, [chart], data, "seeds", of=len(done))

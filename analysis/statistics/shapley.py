@@ -11,6 +11,7 @@ Sources: Shapley 1953; Box, Hunter and Hunter 2005 (factorial effects).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import factorial
@@ -21,15 +22,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
-from analysis.statistics.multiplicity import holm
 
 Floats = NDArray[np.float64]
 UNFIT: Final = 0.01
 """Level of the test that a fractional design has interactions of three or more factors."""
 FLAT: Final = 1e-9
 """Differences below this are rounding of a mean."""
-SIGNIFICANT: Final = 0.05
-"""Level of the permutation test of shares. A test that cannot reach it is not done."""
 UNEXPLAINED: Final = 0.05
 """Largest unexplained share of the variance between combinations at which shares are still given."""
 
@@ -113,85 +111,60 @@ def attribute(
     return Attribution(shapley, main, pairs, total, full, n)
 
 
-def additive_share(
-    design: Floats, y: Floats, rng: np.random.Generator, rounding: float = 0.0, level: float = LEVEL
-) -> Estimate:
+@dataclass(frozen=True)
+class Additivity:
+    """How far the effects of single factors add up, against the same outcomes shuffled over the combinations."""
+
+    share: Estimate
+    """Share of the variance between combinations that the main effects explain; the rest is interaction."""
+    chance: Floats
+    """The same share in shuffled tables (draws,)."""
+
+
+def additivity(
+    design: Floats,
+    y: Floats,
+    rng: np.random.Generator,
+    rounding: float = 0.0,
+    ceiling: float = math.inf,
+    draws: int = 999,
+    level: float = LEVEL,
+) -> Additivity:
     """Return the share of the variance between combinations that the main effects explain.
 
-    The rest is interaction: the effect of a layer depends on which others were exchanged. The contrasts
-    of the cell means are orthogonal. From each squared contrast the noise variance is subtracted,
-    estimated from replicates (at least ``rounding``). The interval is a parametric bootstrap.
+    The noise of the cell means, from replicates as in `attribute`, is subtracted. The interval, a parametric bootstrap,
+    is about this noise only. Two factors explain two thirds of a table without any pattern, and as much if either of
+    them alone does all: so the share is to be compared with ``chance``.
 
     Raises:
-        NotEnoughData: not all combinations were run, or there are no replicates.
+        NotEnoughData: as `attribute`, or the combinations do not differ.
     """
-    k = design.shape[1]
-    code = (np.asarray(design) @ (2.0 ** np.arange(k))).astype(np.int64)
-    counts = np.bincount(code, minlength=2**k)
-    spare = len(y) - 2**k
-    if counts.min() < 1 or spare < 1:
-        raise NotEnoughData("all combinations of layers, with replicates")
-    means = np.bincount(code, weights=y) / counts
-    noise = max(float(((y - means[code]) ** 2).sum()) / spare, rounding) * float((1 / counts).mean()) / 2**k
-    signs = 1 - 2.0 * ((np.arange(2**k)[:, None] >> np.arange(k)) & 1)
-    terms = _full_model(k)[1:]
-    single = np.array([len(term) == 1 for term in terms])
-    contrasts = np.array([float(signs[:, list(term)].prod(1) @ means) / 2**k for term in terms])
+    grid = _combinations_run(np.asarray(design, dtype=np.float64), y)
+    variance = max(_error(y, grid.means, grid.where, grid.counts, grid.x, ceiling)[0], rounding)
+    main = np.column_stack([np.ones(len(grid.means)), grid.exchanged])
+    project, k = main @ np.linalg.pinv(main), np.linalg.matrix_rank(main) - 1
+    noise = variance * float((1 / grid.counts).mean())
 
-    def share(squares: Floats) -> Floats:
-        total = squares.sum(-1)
-        return np.asarray(np.clip(squares[..., single].sum(-1) / np.where(total > 0, total, np.inf), 0, 1))
+    def explained(tables: Floats, times: int = 1) -> Floats:
+        """Return the share for each column; ``times``: how often the noise is in them."""
+        centred = tables - tables.mean(0)
+        total = (centred**2).sum(0) - times * (len(tables) - 1) * noise
+        single = ((project @ centred) ** 2).sum(0) - times * k * noise
+        return np.asarray(np.clip(single / np.where(total > FLAT, total, np.inf), 0, 1))
 
-    value = float(share(contrasts**2 - noise))
-    # A bootstrap draw adds the noise a second time, so it is subtracted twice.
-    drawn = share((contrasts + np.sqrt(noise) * rng.normal(size=(1000, len(terms)))) ** 2 - 2 * noise)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
+    value = float(explained(grid.means[:, None])[0])
+    if not float(np.ptp(grid.means)):
+        raise NotEnoughData("outcomes that differ between combinations")
+    drawn = grid.means[:, None] + np.sqrt(noise) * rng.normal(size=(len(grid.means), draws))
+    low, high = np.quantile(explained(drawn, 2), [(1 - level) / 2, (1 + level) / 2])
+    share = Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
+    return Additivity(share, explained(rng.permuted(np.repeat(grid.means[:, None], draws, 1), axis=0)))
 
 
-@dataclass(frozen=True)
-class Null:
-    """Permutation distribution: the same outcomes, shuffled over the combinations."""
-
-    p: dict[str, float]
-    """p-value of each factor's share, corrected for their number (Holm). Empty: no share could be significant."""
-    reach: float
-    """95% quantile of the largest share of any factor."""
-    additive: tuple[float, float, float] | None
-    """Share of the variance that main effects explain: median, 2.5% and 97.5% quantile. None: a fractional design, or
-    fewer than three factors."""
-    additive_p: float | None
-    """p-value of that share."""
-
-
-def shuffled(design: Floats, y: Floats, names: list[str], rng: np.random.Generator, draws: int = 999) -> Null:
-    """Return the shares under random permutations of the mean outcomes over the combinations.
-
-    The intervals of shares measure the noise between replicates. This test asks instead whether the
-    shares are larger than for outcomes that differ between combinations without any pattern. A full design with two
-    or three factors has too few arrangements for a share to be significant; with two, also for the additive share.
-    """
-    design = np.asarray(design, dtype=np.float64)
-    k = design.shape[1]
-    if not k:
-        return Null({}, 0.0, None, None)
-    grid = _combinations_run(design, y)
-    means, columns = grid.means, grid.columns
-    share_of = np.array([[1 / len(term) if i in term else 0.0 for term in columns] for i in range(k)])
-    weights = share_of @ np.linalg.pinv(grid.x)  # (factors, cells): shares are linear in the cell means
-    tables = np.stack([means, *(rng.permutation(means) for _ in range(draws))], 1)
-    shares = np.abs(weights @ tables)
-    p = (1 + (shares[:, 1:] >= shares[:, :1] - FLAT).sum(1)) / (1 + draws)
-    smallest = 2 / math.comb(len(means), len(means) // 2) if grid.full else 0.0
-    judged = dict(zip(names, holm(p).tolist(), strict=True)) if k * smallest <= SIGNIFICANT else {}
-    additive = additive_p = None
-    if grid.full and k > 2:
-        n, signs = len(means), 1 - 2.0 * grid.exchanged
-        explained = ((signs.T @ tables) ** 2).sum(0) / n / np.maximum(n * tables.var(0), 1e-300)
-        low, middle, high = (float(q) for q in np.quantile(explained[1:], [0.025, 0.5, 0.975]))
-        additive = (middle, low, high)
-        additive_p = float((1 + (explained[1:] >= explained[0] - FLAT).sum()) / (1 + draws))
-    return Null(judged, float(np.quantile(shares[:, 1:].max(0), LEVEL)), additive, additive_p)
+def p_of_no_pattern(tables: Sequence[Additivity]) -> float:
+    """Return the p-value that the factors explain no more, in the mean over tables, than in shuffled ones."""
+    seen, chance = np.mean([t.share.value for t in tables]), np.mean([t.chance for t in tables], 0)
+    return float((1 + (chance >= seen - FLAT).sum()) / (1 + len(chance)))
 
 
 @dataclass(frozen=True)

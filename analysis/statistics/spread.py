@@ -1,4 +1,4 @@
-"""Standard deviations and variance ratios of normal values, with exact intervals."""
+"""Standard deviations and variance ratios of normal values, and medians of any, with exact intervals."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ def variance_ratio(a: NDArray[np.float64], b: NDArray[np.float64], level: float 
     ratio = _variance(a) / _variance(b)
     low, high = (ratio / float(stats.f.ppf(q, len(a) - 1, len(b) - 1)) for q in _tails(level)[::-1])
     return Estimate(ratio, low, high, len(a) + len(b), "F, normal values", level)
+
+
+def median(values: NDArray[np.float64], level: float = LEVEL) -> Estimate:
+    """Return the median of ``values`` (n,) with its exact interval, by the sign test; few values leave it open."""
+    x = np.concatenate([[-np.inf], np.sort(values), [np.inf]])
+    outside = int(stats.binom.ppf(0.5 - level / 2, len(values), 0.5))  # as many are below, and above
+    return Estimate(
+        float(np.median(values)), float(x[outside]), float(x[-1 - outside]), len(values), "sign test", level
+    )
 
 
 def _tails(level: float) -> tuple[float, float]:

@@ -151,7 +151,8 @@ def _shares(study: Crossed) -> None:
         study.notes.append(f"Variance shares: not enough data, needs {gap.needs}.")
         return
     alone = {name: f"the {name} seed{'s together' if '+' in name else ' alone'}" for name in study.factors}
-    words = alone | {CHAOS: "chaos (equal seeds, weights moved by a unit in the last place)"}
+    by = f"{'up to' if study.outcome.is_time else 'at'} step {study.outcome.horizon:,.0f}"
+    words = alone | {CHAOS: f"chaos, {by} (equal seeds, weights moved by a unit in the last place)"}
     for name, e in shares.shares.items():
         study.findings.append(
             Finding(

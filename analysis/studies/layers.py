@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.observations import Observations, describe_task
+from analysis.criteria import DIARY, accuracy_at
+from analysis.observations import Observations, describe_task, floats
 from analysis.purposes import roles
-from analysis.statistics.dyads import mean_over_pairs
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.resampling import generator
-from analysis.statistics.shapley import Attribution, Null, additive_share, attribute, shuffled
+from analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import (
     MOST_CENSORED,
     Outcome,
     change_in_words,
     outcome,
-    ratio_in_words,
     wrong_log_odds,
 )
 from analysis.studies.transplants import Transplant, transplants
 
+ADDITIVE = 0.8
+"""Least share of the variance that the layers explain one by one, by its whole interval, at which they have shares."""
 ALARM = 0.05
-"""p-value (Holm, over the layers of a transplant) below which a layer is named."""
+"""Largest p-value at which the layers explain more one by one than those of shuffled tables."""
 MOST_TOLD = 4
 """Largest number of transplants of one set of layers that get a sentence each; more are rows of a table."""
-FEWEST_POOLED = 3
-"""Smallest number of pairs of seeds for a mean over transplants."""
 
 
 @dataclass(frozen=True)
@@ -40,28 +40,58 @@ class Result:
     transplant: Transplant
     outcome: Outcome
     attribution: Attribution
-    null: Null
-    """The shares of the same outcomes shuffled over the combinations."""
+    additivity: Additivity
+    accuracy: np.ndarray
+    """Validation accuracy of each run where the outcome is its log odds; else the step of generalisation."""
+    moving: list[str]
+    """The layers whose exchange changed a bit."""
+    adds_up: bool = False
+    """Whether the layers' effects add up, so that each has a share."""
 
     @property
     def clear(self) -> bool:
         """Whether the interval of the total effect excludes 0; otherwise shares of it mean nothing."""
         return self.attribution.total.low > 0 or self.attribution.total.high < 0
 
+    def runs(self, exchanged: Sequence[str]) -> np.ndarray:
+        """Return flags of the runs with exactly these layers from the donor, whatever changes no bit."""
+        columns = [self.transplant.factors.index(f) for f in self.moving]
+        wanted = [float(f in exchanged) for f in self.moving]
+        return np.asarray((self.transplant.design[:, columns] == wanted).all(1))
+
+    def shown(self, exchanged: Sequence[str]) -> str:
+        """Return the mean accuracy, or the geometric mean of the steps, with these layers exchanged."""
+        at = self.runs(exchanged)
+        if not at.any():
+            return "not run"
+        return (
+            f"{np.exp(self.outcome.values[at].mean()):,.0f}"
+            if self.outcome.is_time
+            else f"{self.accuracy[at].mean():.1%}"
+        )
+
+    @property
+    def change(self) -> str:
+        """What exchanging everything does, in words: odds are given only where both sides have wrong answers."""
+        change = change_in_words(self.attribution.total, self.outcome.is_time)
+        if self.outcome.is_time:
+            return change
+        ends = self.runs(()) | self.runs(self.moving)
+        odds = self.outcome.saturated is None or not self.outcome.saturated[ends].any()
+        return f"accuracy {self.shown(self.moving)} instead of {self.shown(())}" + f" ({change})" * odds
+
 
 @dataclass(kw_only=True)
 class Layers(Study):
-    """Shapley shares of the layers for each transplant."""
+    """Whether the layers act one by one or together, and their Shapley shares where they add up."""
 
     is_time: bool
     results: list[Result]
     shares: pd.DataFrame
-    """Per transplant and layer: share, low, high, main effect, control."""
+    """Per transplant whose layers add up, and layer: share, low, high, main effect, control."""
+    cells: pd.DataFrame
+    """Per transplant and combination: exchanged, runs, and the mean, lowest and highest accuracy or step."""
     interactions: pd.DataFrame
-    pooled: pd.DataFrame
-    """Per layer, the mean over transplants; empty if there are too few."""
-    about_pooled: str
-    """Which transplants are in ``pooled``, and for which other pairs of seeds its intervals hold."""
 
 
 def analyse(observations: Observations, question: Question) -> Layers:
@@ -76,25 +106,35 @@ def analyse(observations: Observations, question: Question) -> Layers:
         try:
             ceiling = np.log(seen.horizon) if seen.is_time else np.inf
             attribution = attribute(transplant.design, seen.values, transplant.factors, seen.rounding, ceiling)
-            moving = [i for i, f in enumerate(transplant.factors) if not _identical(transplant, f)]
-            names = [transplant.factors[i] for i in moving]
-            null = shuffled(transplant.design[:, moving], seen.values, names, generator(f"null {transplant.name}"))
-            results.append(Result(transplant, seen, attribution, null))
+            moving = [f for f in transplant.factors if not _identical(transplant, f)]
+            design = transplant.design[:, [transplant.factors.index(f) for f in moving]]
+            table = additivity(design, seen.values, generator(f"additive {transplant.name}"), seen.rounding, ceiling)
+            curves = observations.curves_of(transplant.rows.index)
+            accuracy = np.exp(seen.values)
+            if not seen.is_time:
+                accuracy = floats(accuracy_at(curves, transplant.rows.index, int(seen.horizon)))
+            results.append(Result(transplant, seen, attribution, table, accuracy, moving))
         except NotEnoughData as problem:
             gap = problem
     if not results:
         raise gap or NotEnoughData("runs with seeds.layers")
     # One scale cannot have times and accuracies: keep the kind with more transplants.
     is_time = sum(r.outcome.is_time for r in results) * 2 >= len(results)
-    kept = [r for r in results if r.outcome.is_time == is_time]
-    pooled, about_pooled = _pooled(kept)
+    sets = _by_layers([r for r in results if r.outcome.is_time == is_time])
+    p = [p_of_no_pattern([r.additivity for r in same]) for same in sets]
+    sets = [
+        [replace(r, adds_up=value <= ALARM and r.additivity.share.low >= ADDITIVE) for r in same]
+        for same, value in zip(sets, p, strict=True)
+    ]
+    kept = [r for same in sets for r in same]
     study = Layers(
         name=question.name,
         title=question.title,
         question=question.question,
         is_time=is_time,
         results=kept,
-        shares=pd.DataFrame([record for r in kept for record in _records(r)]),
+        shares=pd.DataFrame([record for r in kept if r.adds_up for record in _records(r)]),
+        cells=pd.DataFrame([record for r in kept for record in _cells(r)]),
         interactions=pd.DataFrame(
             [
                 {
@@ -109,20 +149,68 @@ def analyse(observations: Observations, question: Question) -> Layers:
             ],
             columns=["transplant", "layers", "interaction", "low", "high"],
         ),
-        pooled=pooled,
-        about_pooled=about_pooled,
     )
     _notes(study, len(results) - len(kept))
     study.notes += observations.once(roles).said
-    many: list[Result] = []
-    for same in _by_layers(kept):
-        if len(same) > MOST_TOLD:
-            study.findings.append(_overview(same, study.is_time))
-            many += same
+    for same, value in zip(sets, p, strict=True):
+        study.findings.append(_together(same, value))
+        if (high := _still_high(same)) is not None:
+            study.findings.append(high)
         for result in same:
             _findings(study, result, in_words=len(same) <= MOST_TOLD)
-    _tables(study, many)
+    _tables(study, [r for same in sets if len(same) > MOST_TOLD for r in same])
     return study
+
+
+def _together(same: list[Result], p: float) -> Finding:
+    """Return whether the layers of these transplants act one by one or together: what comes before any share."""
+    n, shares = len(same), [r.additivity.share for r in same]
+    layers, adding = ", ".join(same[0].transplant.factors), sum(r.adds_up for r in same)
+    alone = shares[0].percent(0) if n == 1 else f"{np.mean([e.value for e in shares]):.0%} in the mean"
+    low, middle, high = np.quantile(np.mean([r.additivity.chance for r in same], 0), [0.025, 0.5, 0.975])
+    text = (
+        f"{n} transplant{'s' * (n > 1)} exchange{'s' * (n == 1)} {layers}. One by one, the layers explain {alone} of "
+        f"the variance between combinations; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to "
+        f"{100 * high:.0f}; p = {p:.2g}). "
+    )
+    if adding:
+        text += "Their effects add up" + f" in {adding} of them, which have shares" * (n > 1) + "."
+    elif len(same[0].moving) == 2 and n == 1:
+        text += "The four combinations of two layers cannot tell whether their effects add up, so there are no shares."
+    else:
+        partly = " in part" if p <= ALARM else ""
+        text += (
+            f"They act together{partly}: what one layer changes depends on the others, and none has a share of its own."
+        )
+    changed = [r for r in same if r.clear]
+    if n > MOST_TOLD:
+        worse = sum(r.attribution.total.value > 0 for r in changed)
+        words = ("slower", "faster") if same[0].outcome.is_time else ("worse", "better")
+        text += (
+            f" Exchanging all of them is clearly {words[0]} in {worse} and {words[1]} in {len(changed) - worse} (95% "
+            "intervals of repeats, without a correction for their number)."
+        )
+    return Finding(f"layers together, {layers}", alone, text, shares[0] if n == 1 else None, headline=True)
+
+
+def _still_high(same: list[Result]) -> Finding | None:
+    """Return how often recipients that are super stay so with a part of the donor's weights; None without any."""
+    high = [r for r in same if not r.outcome.is_time and r.accuracy[r.runs(())].min() > DIARY.super_accuracy]
+    if not high:
+        return None
+    parts = []
+    for exchanged in [*([f] for f in high[0].moving), high[0].moving]:
+        runs = np.concatenate([r.accuracy[r.runs(exchanged)] for r in high])
+        words = exchanged[0] if len(exchanged) == 1 else "all"
+        parts.append(
+            f"{words}: {int((runs > DIARY.super_accuracy).sum())} of {len(runs)} (median {np.median(runs):.1%})"
+        )
+    n = len({r.transplant.recipient for r in high})
+    text = (
+        f"{n} recipient{'s are' if n > 1 else ' is'} above {DIARY.super_accuracy:.0%} in every run of their own. "
+        f"Runs that stay so with only this exchanged: {'; '.join(parts)}."
+    )
+    return Finding(f"still super, {', '.join(high[0].transplant.factors)}", "; ".join(parts), text)
 
 
 def _by_layers(results: list[Result]) -> list[list[Result]]:
@@ -131,27 +219,6 @@ def _by_layers(results: list[Result]) -> list[list[Result]]:
     for result in results:
         sets.setdefault(tuple(sorted(result.transplant.factors)), []).append(result)
     return sorted(sets.values(), key=len, reverse=True)
-
-
-def _overview(results: list[Result], is_time: bool) -> Finding:
-    """Return how many of several transplants change the outcome clearly, and in which direction."""
-    totals = [r.attribution.total.value for r in results if r.clear]
-    worse, better = sorted(v for v in totals if v > 0), sorted(-v for v in totals if v < 0)
-    layers = ", ".join(results[0].transplant.factors)
-    words = ("slower", "faster") if is_time else ("larger odds of a wrong answer", "smaller odds of a wrong answer")
-    parts = [
-        f"{len(changes)} to {word} (by a factor of {ratio_in_words(np.exp(changes[0]))}"
-        + (f" to {ratio_in_words(np.exp(changes[-1]))})" if len(changes) > 1 else ")")
-        for changes, word in zip((worse, better), words, strict=True)
-        if changes
-    ]
-    text = (
-        f"{len(results)} transplants exchange {layers}. {len(totals)} of them change the outcome clearly: the 95% "
-        "interval excludes no change, without a correction for their number. "
-        + (f"Of these {', '.join(parts)}." if parts else "")
-    ).strip()
-    shown = f"{len(totals)} of {len(results)} clear"
-    return Finding(f"transplants of {layers}", shown, text, headline=True)
 
 
 def _outcomes(observations: Observations) -> tuple[list[tuple[Transplant, Outcome]], NotEnoughData | None]:
@@ -189,7 +256,6 @@ def _records(result: Result) -> list[dict[str, Any]]:
             "low": e.low,
             "high": e.high,
             "% of the total": round(100 * e.value / attribution.total.value) if result.clear else None,
-            "p (shuffled)": result.null.p.get(layer),
             "main effect": attribution.main[layer].value,
             "main low": attribution.main[layer].low,
             "main high": attribution.main[layer].high,
@@ -199,53 +265,20 @@ def _records(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def _pooled(results: list[Result]) -> tuple[pd.DataFrame, str]:
-    """Return the mean shares over pairs of seeds with one set of layers, and a note about them; empty if too few.
-
-    The shares are signed towards the faster weights. Only transplants with a clear total have a sign: choosing the sign
-    of noise would turn every mean into an effect. A pair that was exchanged in both directions counts once, with its
-    mean. With two layers the difference of their shares is a row, too: it is as often positive as negative if the
-    layers are alike, whoever was chosen as recipient.
-    """
-    none = pd.DataFrame(columns=["layer", "share", "low", "high"]), ""
-    clear = [r for r in results if r.clear]
-    sets = sorted({tuple(r.transplant.factors) for r in clear})
-    common = max(sets, key=lambda s: sum(tuple(r.transplant.factors) == s for r in clear), default=())
-    chosen = [r for r in clear if tuple(r.transplant.factors) == common]
-    columns = {"all layers": [r.attribution.total for r in chosen]}
-    columns |= {f: [r.attribution.shapley[f] for r in chosen] for f in common}
-    turn = [np.sign(r.attribution.total.value) for r in chosen]
-    values = pd.DataFrame(
-        {f: [t * e.value for t, e in zip(turn, effects, strict=True)] for f, effects in columns.items()}
-    )
-    if len(common) == 2:
-        less, more = values[list(common)].mean().sort_values().index
-        values[f"({more}) - ({less})"] = values[more] - values[less]
-    whose = [(r.transplant.recipient, r.transplant.donor) for r in chosen]
-    pairs = [" ".join(sorted(pair)) for pair in whose]
-    by_pair = values.groupby(pairs).mean()
-    first = dict(zip(reversed(pairs), reversed(whose), strict=True))
-    sides = [first[pair][0] for pair in by_pair.index], [first[pair][1] for pair in by_pair.index]
-    if len(by_pair) < FEWEST_POOLED:
-        return none
-    try:
-        means = {f: mean_over_pairs(by_pair[f].to_numpy(dtype=float), sides) for f in by_pair}
-    except NotEnoughData:
-        return none
-    (*_, (_, open_sides)) = means.values()
-    scope = {
-        (0,): "other recipients of the same donors",
-        (1,): "other donors of the same recipients",
-        (0, 1): "other recipients and donors, too",
-    }[open_sides]
-    rows = [{"layer": f, "share": e.value, "low": e.low, "high": e.high} for f, (e, _) in means.items()]
-    note = (
-        f"The mean is over the {len(chosen)} of {len(results)} transplants that have these layers and a clear total. "
-        "Each is taken in the direction that makes its run faster, so the total is positive by construction; only the "
-        "shares and their difference are informative. Transplants with a common seed are not independent: the "
-        f"intervals respect that, and hold for {scope}."
-    )
-    return pd.DataFrame(rows), note
+def _cells(result: Result) -> list[dict[str, Any]]:
+    t = result.transplant
+    exchanged = [" + ".join(f for f, bit in zip(t.factors, bits, strict=True) if bit) or "nothing" for bits in t.design]
+    of = pd.Series(result.accuracy).groupby(exchanged, sort=False)
+    return [
+        {
+            "transplant": t.name,
+            "exchanged": name,
+            "runs": len(runs),
+            **{word: round(float(value), 4) for word, value in zip(("mean", "lowest", "highest"), values, strict=True)},
+        }
+        for name, runs in of
+        for values in [(runs.mean(), runs.min(), runs.max())]
+    ]
 
 
 def _identical(transplant: Transplant, factor: str) -> bool | None:
@@ -273,20 +306,13 @@ def _notes(study: Layers, left_out: int) -> None:
     study.notes.append(
         f"{len(study.results)} transplant{'s' * (len(study.results) > 1)}, {runs:,} runs of "
         f"{describe_task(first.transplant.rows.iloc[0])}. Outcome: {first.outcome.name}. A transplant is written "
-        "recipient ← donor; positive shares mean slower with the donor's weights, negative ones faster."
+        f"recipient ← donor{'; positive shares: slower with its weights, negative: faster' * bool(len(study.shares))}."
     )
     if len(study.results) > 1:
         study.notes.append(
             "The interval of a transplant is for its two seeds (repeated with weights moved by a unit in the last "
             "place), not for other pairs. It takes these repeats to scatter alike in all combinations; where those of "
             "one combination scatter more, it is too narrow."
-        )
-    if len(study.pooled):
-        study.notes.append(study.about_pooled)
-    elif len(study.results) > 1:
-        study.notes.append(
-            f"No mean over transplants: it needs {FEWEST_POOLED} pairs of seeds with the same layers, of as many "
-            "recipients or donors, in which exchanging everything changes the outcome clearly."
         )
     censored = max(r.outcome.censored for r in study.results)
     if study.is_time and censored:
@@ -302,58 +328,33 @@ def _notes(study: Layers, left_out: int) -> None:
 
 def _findings(study: Layers, result: Result, in_words: bool) -> None:
     t, attribution = result.transplant, result.attribution
-    total = change_in_words(attribution.total, study.is_time)
-    text = f"{t.sentence}{f' ({t.setting})' if t.setting else ''}: {total}" + (
-        "." if attribution.total.low <= 0 <= attribution.total.high else " than with its own."
-    )
-    controls = [f for f in t.factors if _identical(t, f)]
-    ranked = sorted((f for f in t.factors if f not in controls), key=lambda f: -abs(attribution.shapley[f].value))
-    if result.clear:
+    text = f"{t.sentence}{f' ({t.setting})' if t.setting else ''}: {result.change}"
+    if study.is_time:
+        text += " than with its own" * result.clear
+    ranked = sorted(result.moving, key=lambda f: -abs(attribution.shapley[f].value))
+    if result.adds_up and result.clear:
         parts = [
             f"{f} {e.value / attribution.total.value:.0%} ({' to '.join(_percents(e, attribution.total.value))})"
             for f in ranked
             for e in [attribution.shapley[f]]
         ]
-        text += f" Of that change: {', '.join(parts)}."
-    if result.null.p:
-        beyond = [f for f in ranked if result.null.p.get(f, 1.0) < ALARM]
-        text += (
-            f" If the same outcomes are shuffled over the combinations, the largest share reaches "
-            f"±{result.null.reach:.2f} by chance (log scale, 95%)"
-            + (f"; larger: {', '.join(beyond)}." if beyond else "; no layer's share is larger.")
-        )
+        text += f". Of that change: {', '.join(parts)}"
     elif len(ranked) > 1:
-        text += " Too few combinations to test whether the shares are larger than without any pattern."
+        text += f". With only one exchanged: {', '.join(f'{f} {result.shown([f])}' for f in result.moving)}"
+    estimate = attribution.total if study.is_time else None
     study.findings.append(
-        Finding(f"all layers, {t.name}", total, text, attribution.total, headline=in_words, listed=in_words)
+        Finding(f"all layers, {t.name}", result.change, f"{text}.", estimate, headline=in_words, listed=in_words)
     )
-    try:
-        rng = generator(f"additive share {t.name}")
-        alone = additive_share(t.design, result.outcome.values, rng, result.outcome.rounding)
-        text = f"Alone, the layers explain {alone.percent(0)} of the variance between combinations ({t.name})" + (
-            "; the rest depends on which other layers are exchanged." if alone.value < 0.8 else "."
-        )
-        if result.null.additive is not None and result.null.additive_p is not None:
-            null = result.null.additive
-            text += (
-                f" Shuffled tables show {100 * null[0]:.0f}% ({100 * null[1]:.0f} to {100 * null[2]:.0f}; "
-                f"p = {result.null.additive_p:.2g})."
-            )
-        study.findings.append(Finding(f"layers one by one, {t.name}", alone.percent(0), text, alone, listed=in_words))
-    except NotEnoughData:
-        pass  # a fractional design: the notes say so
-    for f in ranked:
+    for f in ranked if result.adds_up else []:
         e = attribution.shapley[f]
         shown = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
         study.findings.append(Finding(f"{f}, {t.name}", shown, f"{t.name}: {f} {shown}.", e, listed=False))
-    for f in controls:
-        e = attribution.shapley[f]
-        shown = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
+    for f in (f for f in t.factors if f not in result.moving):
         text = (
             f"{f} starts constant (negative control, {t.name}): exchanging its seed changed no bit of the weights, "
             "as expected."
         )
-        study.findings.append(Finding(f"{f} (negative control), {t.name}", shown, text, e))
+        study.findings.append(Finding(f"{f} (negative control), {t.name}", "no bit changed", text))
 
 
 def _percents(e: Estimate, total: float) -> list[str]:
@@ -362,26 +363,24 @@ def _percents(e: Estimate, total: float) -> list[str]:
 
 
 def _tables(study: Layers, many: list[Result]) -> None:
-    if many:
+    what = "geometric mean of the steps of generalisation" if study.is_time else "mean validation accuracy"
+    for number, same in enumerate(_by_layers(many)):
         rows = [
             {
                 "recipient ← donor": r.transplant.name,
-                "with the donor's weights": change_in_words(r.attribution.total, study.is_time),
-                "of that change": ", ".join(
-                    f"{f} {e.value / r.attribution.total.value:.0%}" for f, e in r.attribution.shapley.items()
-                )
-                if r.clear
-                else None,
+                "own weights": r.shown(()),
+                **{f"only {f} exchanged": r.shown([f]) for f in r.moving},
+                "all exchanged": r.shown(r.moving),
             }
-            for r in many
+            for r in same
         ]
-        study.tables.append(Table("transplants", "Total of each transplant, and each layer's part", pd.DataFrame(rows)))
-    if len(study.pooled):
-        scale = "log time" if study.is_time else "log odds of a right answer"
-        caption = f"Mean over transplants: what the better weights are worth, by layer ({scale})"
-        study.tables.append(Table("pooled", caption, study.pooled.round(2)))
-    caption = "Shapley shares and main effects by transplant and layer (changes of the outcome)"
-    study.tables.append(Table("shares", caption, study.shares.round(4)))
+        name = "transplants" + f"_{number + 1}" * (number > 0)
+        study.tables.append(Table(name, f"What the exchange of layers does ({what})", pd.DataFrame(rows)))
+    if len(study.shares):
+        caption = "Shapley shares and main effects where the layers add up (changes of the outcome)"
+        study.tables.append(Table("shares", caption, study.shares.round(4)))
+    caption = f"Every combination of layers ({'steps of generalisation' if study.is_time else 'validation accuracy'})"
+    study.tables.append(Table("combinations", caption, study.cells, open=False))
     if len(study.interactions):
         by_size = study.interactions["interaction"].abs().sort_values(ascending=False).index
         table = study.interactions.reindex(by_size)

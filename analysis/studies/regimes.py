@@ -1,4 +1,4 @@
-"""Slow and fast generalisation, classified from the curves."""
+"""How a seed generalises: the times of its loss peak, of the fall of its weight norm, and of generalisation."""
 
 from __future__ import annotations
 
@@ -7,79 +7,66 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
-from scipy.cluster.vq import kmeans2
 
-from analysis.criteria import REGIMES, usual_length
+from analysis.criteria import usual_length
 from analysis.observations import Observations, floats
 from analysis.populations import Population
 from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.prediction import spearman
-from analysis.statistics.proportions import share, wilson
+from analysis.statistics.modes import p_of_one_mode
+from analysis.statistics.multiplicity import holm
+from analysis.statistics.proportions import share
 from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.by_population import by_population, has_populations
 from analysis.studies.side_by_side import Beside
+from grok.arithmetic.outcome import NORM_FALL
 
+WATCHED = 2
+"""The times of a run are compared if it was trained to this many times its step of generalisation."""
 FEWEST = 10
-"""Smallest number of generalised runs for a clustering."""
-EVENTS = {
-    "memorised": "memorised",
-    "loss_peak": "loss peak",
-    "norm_peak": "norm peak",
-    "fall": "norm falls",
-    "grokked": "generalised",
-}
+"""Smallest number of runs for a test of two groups."""
+ALARM = 0.05
+"""Largest p-value (Holm) at which the runs are two groups."""
+EVENTS = {"loss_peak": "loss peak", "fall": "norm falls", "grokked": "generalised"}
 """Names of events in words, by their column."""
-FEWEST_LABELLED = 5
-"""Smallest number of generalised runs for headlines."""
-MOST_ORDERS = 3
-KINDS = ("fast", "slow", "mixed")
+BEFORE, AFTER, TOGETHER = "norm falls first", "generalises first", "at one evaluation"
+ORDERS = (BEFORE, AFTER, TOGETHER)
+"""Which comes first."""
+MOST_ORDERS = 5
 
 
 @dataclass(kw_only=True)
 class Regimes(Study):
-    """A label for each run of one population."""
+    """The times of the runs of one population."""
 
     population: Population
     events: pd.DataFrame
-    """Per run: memorised, loss_peak, norm_peak, grokked, climb, fall, lag, regime, cluster, order."""
+    """Per run: loss_peak, fall, grokked, climb, first, order; see `events_of`."""
     curves: pd.DataFrame
-    """The evaluations of the labelled runs."""
+    """The evaluations of these runs."""
 
 
 def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return, per run: ``grokked`` (step), ``climb`` (ratio), ``fall`` (step of the norm's fall), ``lag``, ``regime``.
+    """Return the times of each run, in steps of its evaluations.
 
-    ``lag`` is ln(grokked / fall): positive if the norm falls first. All steps are those of
-    evaluations. Further columns: the steps ``memorised``, ``loss_peak`` and ``norm_peak`` (NaN: did
-    not happen), and ``order``, the names of the events in their order.
+    The columns are ``loss_peak``; ``fall``, when the weight norm is first below its highest value so far by the share
+    ``NORM_FALL``, which no later evaluation changes (both infinite if not seen); ``grokked`` (NaN: not yet); ``climb``,
+    the largest ratio of the validation loss to its lowest value before, until the run generalised; ``first``, which of
+    fall and generalisation came first, also known without later evaluations; and ``order``, the names of the events.
     """
     curves = observations.curves_of(rows.index)
     curves = curves[curves["step"] > 0]
-    grokked = pd.Series(floats(rows["grokked_step"]), index=rows.index)
-    until = curves[curves["step"] <= curves["run_id"].map(grokked).fillna(np.inf)]
+    grokked = floats(rows["grokked_step"])
+    until = curves[curves["step"] <= curves["run_id"].map(pd.Series(grokked, index=rows.index)).fillna(np.inf)]
     lowest = until.groupby("run_id")["val_loss"].cummin()
     climb = (until["val_loss"] / lowest).groupby(until["run_id"]).max().reindex(rows.index)
-    fall = floats(rows["weight_norm_fall_step"])
-    fall = np.where(np.isfinite(fall), fall, np.inf)
-    g, c = floats(grokked), floats(climb)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lag = np.log(g) - np.log(fall)
-    events = pd.DataFrame(
-        {
-            "memorised": floats(rows["memorised_step"]),
-            "loss_peak": floats(rows["val_loss_peak_step"]),
-            "norm_peak": floats(rows["weight_norm_peak_step"]),
-            "grokked": g,
-            "climb": c,
-            "fall": fall,
-            "lag": lag,
-            "regime": REGIMES.classify(c, fall, g),
-        },
-        index=rows.index,
-    )
+    fell = curves[curves["weight_norm"] <= (1 - NORM_FALL) * curves.groupby("run_id")["weight_norm"].cummax()]
+    fall = fell.groupby("run_id")["step"].min().reindex(rows.index).fillna(np.inf).to_numpy(dtype=float)
+    peak = np.nan_to_num(floats(rows["val_loss_peak_step"]), nan=np.inf)
+    first = np.select([~np.isfinite(grokked), fall < grokked, fall > grokked], ["not yet", BEFORE, AFTER], TOGETHER)
+    columns = {"loss_peak": peak, "fall": fall, "grokked": grokked, "climb": climb, "first": first}
+    events = pd.DataFrame(columns, index=rows.index)
     return events.assign(order=[_order(row) for row in events[list(EVENTS)].to_numpy(dtype=float).tolist()])
 
 
@@ -92,47 +79,37 @@ def _order(steps: list[float]) -> str:
     return " → ".join(" = ".join(at[step]) for step in sorted(at))
 
 
-def clusters(events: pd.DataFrame) -> NDArray[np.int64]:
-    """Return the k-means cluster on log climb and lag of each generalised run (n,); cluster 1 climbs more."""
-    lag = np.clip(events["lag"].to_numpy(dtype=float), -1.5, 1.5)
-    x = np.column_stack([np.log(events["climb"].to_numpy(dtype=float)), lag])
-    sd = x.std(0)
-    x = (x - x.mean(0)) / np.where(sd > 0, sd, 1.0)
-    start = np.stack([x[np.argmin(x.sum(1))], x[np.argmax(x.sum(1))]])
-    _, label = kmeans2(x, start, iter=50, minit="matrix", rng=generator("k-means"), missing="warn")
-    label = np.asarray(label, dtype=np.int64)
-    means = [x[label == k, 0].mean() if (label == k).any() else 0.0 for k in (0, 1)]
-    return label if means[1] >= means[0] else 1 - label
-
-
 def analyse(observations: Observations, question: Question) -> Study:
     """Return the answer for every population of the store.
 
     Raises:
         NotEnoughData: no run of any population generalised.
     """
-    meaning = "as many of the generalised seeds are of the fast regime (Fisher's exact test)"
+    meaning = "as often the weight norm falls before a seed generalises (Fisher's exact test)"
     return by_population(observations, question, one, Beside(beside, compare, meaning))
+
+
+def early(study: Regimes) -> pd.DataFrame:
+    """Return the events of the runs that generalised within the usual length: few that were trained on do not count."""
+    usual = usual_length(study.population.rows["config.train.steps"].to_numpy(dtype=np.int64))
+    return study.events[study.events["grokked"] <= usual]
 
 
 def beside(study: Regimes) -> dict[str, object]:
     """Return the row of one population in the table of populations."""
-    done = study.events[study.events["regime"] != "not yet"]
-    counts = {name: int((done["regime"] == name).sum()) for name in KINDS}
-    return {"labelled": len(done), **{name: share(n, len(done)).percent() for name, n in counts.items()}}
+    done = early(study)["first"]
+    return {"generalised": len(done)} | {
+        name: share(int((done == name).sum()), max(1, len(done))).percent() for name in ORDERS
+    }
 
 
 def compare(reference: Regimes, other: Regimes) -> float | None:
-    """Return Fisher's p-value that the fast regime is equally frequent in both; None where their budgets differ."""
+    """Return Fisher's p-value that the norm falls first equally often in both; None where their budgets differ."""
     budgets = [set(study.population.rows["config.train.steps"]) for study in (reference, other)]
     if budgets[0] != budgets[1] or len(budgets[0]) > 1:
         return None  # a longer budget adds late seeds to those that generalised
-    table = []
-    for study in (reference, other):
-        done = study.events.loc[study.events["regime"] != "not yet", "regime"]
-        fast = int((done == "fast").sum())
-        table.append([fast, len(done) - fast])
-    return float(stats.fisher_exact(np.array(table)).pvalue)
+    counts = [(int((done["first"] == BEFORE).sum()), len(done)) for done in map(early, (reference, other))]
+    return float(stats.fisher_exact(np.array([[k, n - k] for k, n in counts])).pvalue)
 
 
 def one(observations: Observations, population: Population, question: Question) -> Regimes:
@@ -142,163 +119,92 @@ def one(observations: Observations, population: Population, question: Question) 
         NotEnoughData: no run of it generalised.
     """
     rows = population.rows
-    events = events_of(observations, rows)
-    done = events[events["regime"] != "not yet"]
-    if done.empty:
-        raise NotEnoughData(f"at least one run that generalised (none of {len(rows)} did within its budget)")
-    budgets = rows["config.train.steps"].to_numpy(dtype=np.int64)
-    usual = usual_length(budgets)
-    early = done[done["grokked"] <= usual]
-    followed = events[budgets > usual] if len(early) else events[:0]
-    done = early if len(early) else done
-    events["cluster"] = -1
     study = Regimes(
         name=question.name,
         title=question.title,
         question=question.question,
         population=population,
-        events=events,
+        events=events_of(observations, rows),
         curves=observations.curves_of(rows.index),
     )
-    n, task = len(done), population.task
-    whose = f"seeds that had generalised by step {usual:,}" if len(followed) else "generalised seeds"
-    for regime in KINDS:
-        hits = int((done["regime"] == regime).sum())
+    done = early(study)
+    n, later = len(done), int(study.events["grokked"].notna().sum()) - len(done)
+    if not n:
+        raise NotEnoughData(f"at least one run that generalised (none of {len(rows)} did within its budget)")
+    for name, words in (
+        (BEFORE, "had fallen before they generalised"),
+        (AFTER, "had not fallen when they generalised"),
+        (TOGETHER, "fell at the evaluation that shows generalisation"),
+    ):
+        hits = int((done["first"] == name).sum())
         e = share(hits, n)
-        words = {
-            "fast": "generalised before their weight norm fell, without a climb of the validation loss",
-            "slow": "climbed in validation loss and lost weight norm before they generalised",
-            "mixed": "showed one sign of each regime, or lost weight norm at the evaluation that shows generalisation",
-        }[regime]
-        study.findings.append(
-            Finding(
-                f"{regime} regime, of generalised seeds",
-                e.percent(),
-                f"{hits} of {n} {whose} ({task}) {words}: {e.percent()}.",
-                e,
-                headline=n >= FEWEST_LABELLED,
-            )
-        )
-    study.findings.append(_norm_after(done, task))
-    if len(followed):
-        study.findings.append(_followed(followed, usual, int(budgets.max())))
-    waiting = int((events["regime"] == "not yet").sum())
-    if waiting:
-        study.notes.append(
-            f"{waiting:,} of {len(events):,} seeds had not generalised when they ended and have no label, "
-            "so the shares are biased towards early seeds."
-        )
-    _check_by_clustering(study, done)
-    _timing(study, done)
-    study.tables += [_table(done), _orders(done)]
+        text = f"In {hits} of {n} generalised seeds ({population.task}) the weight norm {words}: {e.percent()}."
+        study.findings.append(Finding(name, e.percent(), text, e, headline=n >= FEWEST and name != TOGETHER))
+    watched = done[floats(rows["steps"].loc[done.index]) >= WATCHED * done["grokked"]]
+    study.notes.append(
+        f"{len(rows) - n - later:,} of {len(rows):,} seeds had not generalised when they ended, so this is about early "
+        f"seeds. {len(watched)} of the {n} were trained to {WATCHED} times their step: only these had time to lose "
+        "norm afterwards, and the times are compared for them."
+        + f" {later} more generalised after the usual length and do not count."
+        * (later > 0)
+    )
+    study.tables.append(_orders(done))
+    if len(watched):
+        study.tables.append(_times(watched))
+        _groups(study, watched)
     blocks = _block_norms(study.curves, done)
     if blocks is not None:
         study.tables.append(blocks)
     return study
 
 
-def _followed(events: pd.DataFrame, usual: int, last: int) -> Finding:
-    """Return the regimes of the few seeds that were trained on; together with the others they are no sample."""
-    done = events[events["regime"] != "not yet"]
-    counts = {kind: int((done["regime"] == kind).sum()) for kind in KINDS}
-    e = share(counts["fast"], max(1, len(done)))
-    text = f"{len(events)} seeds were trained beyond step {usual:,}, up to {last:,}: {len(done)} of them generalised"
-    if len(done):
-        text += f", {', '.join(f'{n} {kind}' for kind, n in counts.items() if n)} (fast: {e.percent()})"
-    return Finding("regimes of longer runs", f"{counts['fast']} of {len(done)} fast", f"{text}.", headline=True)
-
-
-def _norm_after(done: pd.DataFrame, task: str) -> Finding:
-    """Return the share of seeds whose norm fell after they generalised: the sign of the fast regime."""
-    n = len(done)
-    ties = int((done["fall"] == done["grokked"]).sum())
-    after = int((np.isfinite(done["fall"]) & (done["fall"] > done["grokked"])).sum())
-    never = int(np.isinf(done["fall"]).sum())
-    e = share(after, n)
-    text = f"In {after} of {n} generalised seeds ({task}) the weight norm fell after they generalised: {e.percent()}"
-    if never:
-        text += f"; in {never} more it had not fallen when they ended"
-    if ties:
-        text += f"; in {ties} more it fell at the evaluation that shows generalisation"
-    if not after and not never and not ties:
-        text += ". No second regime is seen: if there is one, it has at most "
-        text += f"{100 * e.high:.0f}% of the seeds that generalise within such a budget (95%)"
-    return Finding("norm falls after generalising", e.percent(), f"{text}.", e)
-
-
-def _check_by_clustering(study: Regimes, done: pd.DataFrame) -> None:
-    if len(done) < FEWEST:
-        study.notes.append(
-            f"Clustering: not enough data, needs at least {FEWEST} generalised runs (seen: {len(done)})."
-        )
+def _groups(study: Regimes, done: pd.DataFrame) -> None:
+    """Add whether the ratios of the times fall into two groups. A time lies anywhere between two evaluations."""
+    known = np.unique(study.curves["step"].to_numpy(dtype=float))
+    rng, names, tests = generator("between evaluations"), [], []
+    for column in ("loss_peak", "fall"):
+        pair = done.loc[np.isfinite(done[column]), [column, "grokked"]].to_numpy(dtype=float)
+        before = known[np.maximum(0, np.searchsorted(known, pair) - 1)]
+        times = np.log(np.maximum(1.0, before + (pair - before) * rng.random(pair.shape)))
+        if len(pair) >= FEWEST:
+            names.append(f"{EVENTS[column]} / generalised (n = {len(pair)})")
+            tests.append(p_of_one_mode(times[:, 0] - times[:, 1], generator(f"one mode {column}")))
+    if not tests:
+        needs = f"{FEWEST} seeds with both times that were trained so long (seen: {len(done)})"
+        study.notes.append(f"One group or two: not enough data, needs {needs}.")
         return
-    clear = done["regime"].isin(["slow", "fast"]).to_numpy()
-    if min((done["regime"] == kind).sum() for kind in ("slow", "fast")) < FEWEST / 2:
-        study.notes.append(
-            "Clustering: the rule gives (nearly) all seeds the same label, so there are no two groups to compare."
-        )
-        return
-    label = clusters(done)
-    study.events.loc[done.index, "cluster"] = label
-    agree = int(((done["regime"] == "slow").to_numpy() == (label == 1))[clear].sum())
-    e = wilson(agree, int(clear.sum()))
-    study.findings.append(
-        Finding(
-            "rule and clustering agree",
-            e.percent(),
-            f"A clustering without the rule (k-means on climb and lag) puts {e.percent()} of the {e.n} clearly "
-            "labelled seeds into the same group as the rule.",
-            e,
-        )
+    p = dict(zip(names, holm(tests).tolist(), strict=True))
+    two = " and ".join(name for name in names if p[name] <= ALARM)
+    verdict = (
+        f"two groups, by {two}"
+        if two
+        else "a continuum: no second group shows, which a few seeds show only if it is far away"
     )
+    shown = ", ".join(f"{name}: p = {value:.2g}" for name, value in p.items())
+    text = f"The ratios of the times are {verdict} (dip test of a single mode, Holm; {shown})."
+    study.findings.append(Finding("one group or two", "two groups" if two else "a continuum", text, headline=True))
 
 
-def _timing(study: Regimes, done: pd.DataFrame) -> None:
-    try:
-        e = spearman(done["climb"].to_numpy(dtype=float), done["grokked"].to_numpy(dtype=float))
-    except NotEnoughData:
-        return
-    study.findings.append(
-        Finding(
-            "climb and time",
-            f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})",
-            f"Rank correlation between the climb of the validation loss and the step of generalisation: "
-            f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f}), n = {e.n}.",
-            e,
-        )
-    )
-
-
-def _table(done: pd.DataFrame) -> Table:
+def _times(done: pd.DataFrame) -> Table:
     records = []
-    for regime, group in done.groupby("regime", sort=True):
-        steps = group[list(EVENTS)].replace(np.inf, np.nan)
-        records.append(
-            {
-                "regime": regime,
-                "seeds": len(group),
-                **{name: steps[column].median() for column, name in EVENTS.items()},
-                "norm never fell": int(steps["fall"].isna().sum()),
-                "generalised / loss peak": _middle(steps["grokked"] / steps["loss_peak"]),
-                "climb of val loss": _middle(group["climb"]),
-            }
-        )
-    return Table("events", "Events by regime: median steps", pd.DataFrame(records))
-
-
-def _middle(ratios: pd.Series) -> float:
-    """Return the median of the finite ratios; a loss of 0 or a peak at step 0 gives an infinite one."""
-    return round(float(ratios.replace(np.inf, np.nan).median()), 2)
+    for column, name in EVENTS.items():
+        for unit, values in (
+            ("steps", done[column]),
+            ("times the step of generalisation", done[column] / done["grokked"]),
+        ):
+            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], method="lower")  # infinite: not seen
+            quarters = {"quarter": low, "half": middle, "three quarters": high}
+            records.append({"event": name, "in": unit, "not seen": int(np.isinf(values).sum())}
+                           | {k: "not seen" if np.isinf(v) else f"{v:,.5g}" for k, v in quarters.items()})  # fmt: skip
+    caption = f"The three times: by when a quarter, half and three quarters of {len(done)} seeds had each event"
+    return Table("times", caption, pd.DataFrame(records[:-1]))
 
 
 def _orders(done: pd.DataFrame) -> Table:
-    records = []
-    for regime, group in done.groupby("regime", sort=True):
-        for order, runs in group["order"].value_counts(sort=True).head(MOST_ORDERS).items():
-            e = share(int(runs), len(group))
-            records.append({"regime": regime, "order": str(order), "seeds": int(runs), "share": e.percent(0)})
-    caption = f"Order of the events (the {MOST_ORDERS} most frequent of each regime; =: at the same evaluation)"
-    return Table("orders", caption, pd.DataFrame(records))
+    counts = done["order"].value_counts().head(MOST_ORDERS)
+    rows = [{"order": o, "seeds": int(k), "share": share(int(k), len(done)).percent(0)} for o, k in counts.items()]
+    caption = f"Order of the events until the runs ended (the {MOST_ORDERS} most frequent; =: at the same evaluation)"
+    return Table("orders", caption, pd.DataFrame(rows))
 
 
 def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:
@@ -311,7 +217,7 @@ def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:
 
     def parts(evaluations: pd.DataFrame) -> pd.DataFrame:
         norms = pd.DataFrame([json.loads(text) for text in evaluations["block_norms"]])
-        return norms.groupby(evaluations["run_id"].map(done["regime"]).to_numpy()).median()
+        return norms.groupby(evaluations["run_id"].map(done["first"]).to_numpy()).median()
 
     grown = (parts(at) / parts(start[start["run_id"].isin(at["run_id"])])).T
     grown = grown.replace(np.inf, np.nan)  # a norm that starts at 0 has no growth

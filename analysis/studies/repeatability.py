@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from analysis.observations import Observations, describe_task
+from analysis.observations import Observations, describe_task, floats
 from analysis.populations import listed
-from analysis.purposes import STREAMS, roles
+from analysis.purposes import STREAMS, places, roles
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.proportions import clopper_pearson, heterogeneity
 from analysis.statistics.repeatability import agreement
 from analysis.statistics.replication import MOST, Replication, Verdict, mean_share, replication
 from analysis.statistics.resampling import generator
+from analysis.statistics.spread import median
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.outcomes import outcome
 from analysis.studies.repeats import kinds
@@ -94,6 +96,10 @@ def analyse(observations: Observations, question: Question) -> Repeats:
     for i, test in enumerate(tests):
         _findings(study, test, headline=i < MOST_KINDS)
     study.findings += _between_streams(tests)
+    for test in tests:
+        if test.kind.name == "ulp" and (seen := _divergence(observations, test.kind)) is not None:
+            study.findings.append(seen[0])
+            study.tables.append(seen[1])
     return study
 
 
@@ -141,6 +147,53 @@ def _by_margin(test: Test) -> list[Finding]:
         )
     text = f"{what_repeats(kind)}, by the accuracy of the candidate's own run: {'; '.join(shown)}."
     return [Finding(f"{kind.hit.words} again by margin, {test.name}", "; ".join(s.split(" (")[0] for s in shown), text)]
+
+
+def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table] | None:
+    """Return how far runs that differ by a unit in the last place are apart, by step: candidates, and unchosen seeds.
+
+    Unchosen are ordinary controls and the cells of crossed seeds. A seed counts once, with the mean of its pairs. Only
+    runs of one numerics tag are compared. None: no seed has two.
+    """
+    runs, place = observations.observed, observations.once(places)
+    cells = place.index.intersection(observations.once(roles).of("cell", kinds=("crossed",))["run_id"].tolist())
+    label = observations.conditions(runs)
+    cells = cells[label[cells] == label[kind.candidates[0].repeats[0]]]
+    crossed = place[cells].groupby(place[cells]).groups.values()
+    groups = {
+        "candidates": [unit.repeats for unit in kind.candidates],
+        "unchosen seeds": [*(unit.repeats for unit in kind.controls), *map(list, crossed)],
+    }
+    curves = observations.curves_of([run for seeds in groups.values() for its in seeds for run in its])
+    curves = curves[curves["val_loss"] > 0].assign(log_loss=lambda rows: np.log(floats(rows["val_loss"])))
+    loss = curves.pivot_table(index="step", columns="run_id", values="log_loss").dropna()
+    tag = runs["numerics"].to_dict()
+    records, shown = [], []
+    for name, seeds in groups.items():
+        pairs = [list(combinations(loss.columns.intersection(its), 2)) for its in seeds]
+        pairs = [[(a, b) for a, b in mine if tag[a] == tag[b]] for mine in pairs]
+        apart = np.array([np.mean([(loss[a] - loss[b]).abs() for a, b in mine], 0) for mine in pairs if mine])
+        if not apart.size:
+            continue
+        medians = dict(zip(loss.index, map(median, apart.T), strict=True))
+        records += [
+            {"step": step, "seeds": name, "n": e.n, "median": e.value, "low": e.low, "high": e.high}
+            for step, e in medians.items()
+        ]
+        thirds = [list(medians)[i] for i in (-1 - 2 * (len(loss) // 3), -1 - len(loss) // 3, -1)]
+        parts = [f"{e.value:.1g} ({e.low:.1g} to {e.high:.1g}) at step {k:,}" for k in thirds for e in [medians[k]]]
+        shown.append(f"{len(apart)} {name} {', '.join(parts)}")
+    if not shown:
+        return None
+    text = (
+        "Runs that start a unit in the last place apart drift apart for as long as they train. Median distance of two "
+        f"runs of a seed, in the log of the validation loss: {'; '.join(shown)}. So shares of repeats that hit again, "
+        "and of chaos, are about one step."
+    )
+    caption = "Distance of runs that start a unit in the last place apart, by step (log of the validation loss)"
+    return Finding("divergence by step", "; ".join(shown), text), Table(
+        "divergence", caption, pd.DataFrame(records), False
+    )
 
 
 def _between_streams(tests: Sequence[Test]) -> list[Finding]:

@@ -140,7 +140,7 @@ def _classes(observations: Observations, runs: pd.DataFrame) -> pd.DataFrame:
                 }
             )
         )
-    regime = events_of(observations, counted)["regime"]
+    regime = events_of(observations, counted)["first"]
     return pd.concat(parts).assign(regime=regime).reindex(runs.index).astype({"judged_at_step": "Int64"})
 
 

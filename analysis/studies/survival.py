@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.criteria import DIARY, usual_length
-from analysis.observations import Observations, differing_settings, floats
+from analysis.criteria import usual_length
+from analysis.observations import Observations, floats
 from analysis.populations import Population
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.lognormal import LogNormal, fit
@@ -85,7 +85,7 @@ def one(observations: Observations, population: Population, question: Question) 
     _quantiles(study, min(longest, study.end), f"{command}. {needed}" if needed else command)
     _events(study, observations)
     _gap(study, rows)
-    _one_lognormal(study, rows)
+    _one_lognormal(study)
     return study
 
 
@@ -221,32 +221,17 @@ def _ratios(times: Times, memorised: NDArray[np.float64]) -> Times:
     return Times(np.floor((times.left * cells).round(6)) / 20, np.ceil((times.right * cells).round(6)) / 20)
 
 
-def _one_lognormal(study: Survival, rows: pd.DataFrame) -> None:
-    """Add the share of early seeds that one log-normal population predicts, and the observed share.
-
-    There is no test of two populations: at these sizes none decides. The quantile plot shows the deviations.
-    """
+def _one_lognormal(study: Survival) -> None:
+    """Add the log-normal distribution of the quantile plot; there is no test of two: at these sizes none decides."""
     try:
-        study.lognormal = fitted = fit(study.times)
-        early = float(DIARY.horizon) if not differing_settings(rows.iloc[0]) else fitted.median / DIARY.speedup
-        predicted = fitted.share_by(early)
+        study.lognormal = fit(study.times)
     except NotEnoughData as gap:
         study.notes.append(f"One population or two: not enough data, needs {gap.needs}.")
         return
-    known = (study.times.left >= early) | (study.times.right <= early)
-    text = (
-        f"One log-normal population fitted to all times (median {fitted.median:,.0f}, log spread {fitted.sd:.2f}) "
-        f"predicts {predicted.percent()} of the seeds by step {early:,.0f}"
-    )
-    if known.any():
-        seen = share(int((study.times.right[known] <= early).sum()), int(known.sum()))
-        text += f"; seen: {seen.percent()}"
-    study.findings.append(
-        Finding("early seeds that one population predicts", predicted.percent(), f"{text}.", predicted)
-    )
     study.notes.append(
         "One population or two: no test can decide this with so few runs, so none is shown. The quantile plot shows "
-        "how far the times are from one log-normal population."
+        f"how far the times are from one log-normal population (median {study.lognormal.median:,.0f}, log spread "
+        f"{study.lognormal.sd:.2f})."
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.criteria import DIARY, REGIMES, accuracy_at, judge_by_time
+from analysis.criteria import DIARY, accuracy_at, judge_by_time
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.survival import Times
 
@@ -57,15 +57,6 @@ def test_super_by_time_counts_only_runs_that_were_long_enough() -> None:
     assert verdict.is_super.sum() == 1
     with pytest.raises(NotEnoughData):
         judge_by_time(Times(np.full(10, 2500.0), np.full(10, np.inf)), np.full(10, 2500.0))
-
-
-def test_regimes_by_both_signs() -> None:
-    climb = np.array([2.0, 1.0, 2.0, 1.0, 2.0])
-    fall = np.array([500.0, np.inf, np.inf, 500.0, 500.0])
-    grokked = np.array([1000.0, 1000, 1000, 1000, np.nan])
-    assert REGIMES.classify(climb, fall, grokked).tolist() == ["slow", "fast", "mixed", "mixed", "not yet"]
-    at_once = np.array([1000.0, 1000])  # both between the same two evaluations: their order is unknown
-    assert REGIMES.classify(np.array([2.0, 1.0]), at_once, at_once).tolist() == ["mixed", "mixed"]
 
 
 def test_early_stopped_runs_are_judged_where_stopping_began() -> None:

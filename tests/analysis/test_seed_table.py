@@ -13,6 +13,7 @@ from analysis.answers import compile_report
 from analysis.observations import Observations
 from analysis.rerun import rerun_command, rerun_commands
 from analysis.studies import ask, seeds
+from analysis.studies.regimes import ORDERS
 from analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult
@@ -42,7 +43,7 @@ def test_the_table_agrees_with_the_census() -> None:
     assert (table["judged_at_step"] == study.horizon).all()
     supers = set(study.rows.index[study.by_time.is_super])
     assert set(table.index[table["class_time"] == "super"]) == supers and supers
-    assert set(table["regime"]) <= {"slow", "fast", "mixed", "not yet"}
+    assert set(table["regime"]) <= {*ORDERS, "not yet"}
 
 
 def test_each_population_is_judged_by_its_own_median_whatever_its_runs_were_lengthened_to() -> None:
