@@ -9,12 +9,9 @@ sweep. Projects the time of 2,073 seeds of 3,000 steps. Writes a dated page unde
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import gc
-import json
 import math
-import platform
 import statistics
 import sys
 import time
@@ -24,8 +21,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.commit import commit
 from benchmarks.counts import Counts, counts_of, update_bytes
+from benchmarks.harness import heading, table, write
 from benchmarks.settings import default_config
 from grok.arithmetic.stacked import train_stacked
 from grok.arithmetic.stacked.engine import Seat, Stack
@@ -72,15 +69,17 @@ def estimate(width: int) -> str:
             f"- Memory: {memory.state / 1e9:.2f} GB of buffers, {memory.step / 1e9:.2f} for a step, "
             f"{memory.evaluation / 1e9:.2f} for an evaluation.",
             "",
-            "| minutes for all seeds | float32 | tf32 |",
-            "|---|---|---|",
-            f"| products at the peak rate | {minutes(step.flops, H200['float32'])} | "
-            f"{minutes(step.flops, H200['tf32'])} |",
-            f"| bytes, products and update alone | {minutes(least, H200['bandwidth'])} | "
-            f"{minutes(least, H200['bandwidth'])} |",
-            f"| bytes, every operation separately | {minutes(step.bytes, H200['bandwidth'])} | "
-            f"{minutes(step.bytes, H200['bandwidth'])} |",
-            "",
+            *table(
+                ("minutes for all seeds", "float32", "tf32"),
+                [
+                    (what, *(minutes(amount, H200[rate]) for rate in rates))
+                    for what, amount, rates in (
+                        ("products at the peak rate", step.flops, ("float32", "tf32")),
+                        ("bytes, products and update alone", least, ("bandwidth", "bandwidth")),
+                        ("bytes, every operation separately", step.bytes, ("bandwidth", "bandwidth")),
+                    )
+                ],
+            ),
         ]
     )
 
@@ -234,34 +233,41 @@ def whole_sweep(width: int, precision: str, steps: int, **over: Any) -> dict[str
     }
 
 
-def page(results: dict[str, Any], sweeps: dict[str, dict[str, float]], measured: str) -> str:
+def page(results: dict[str, Any], sweeps: dict[str, dict[str, float]]) -> str:
     """Return the benchmark page as Markdown."""
     name, width, left_out = torch.cuda.get_device_name(0), results["table width"], results.get("left out", [])
     lines = [
-        f"# Stacked lanes on {name}",
-        "",
-        f"{datetime.date.today()}, commit {measured}, {name}, CUDA {torch.version.cuda}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}. Command: `python -m benchmarks.device`.",
-        "",
+        *heading(
+            f"Stacked lanes on {name}", name, f"CUDA {torch.version.cuda}", "Command: `python -m benchmarks.device`."
+        ),
         f"The default regime; medians of {ROUNDS} rounds of {PER_ROUND} steps in which all contenders take turns. The "
         "floor is the time of only the step's batched products, at the same shapes and strides, measured in the same "
         f"rounds. Projected: {SEEDS} seeds of {STEPS} steps with an evaluation every 100 steps, orders and seating, "
         "one after the other, on one device.",
         "",
-        "| precision | path | lanes | ms a step | lane-steps a second | TFLOP/s | share of the floor | evaluation | "
-        "orders | projected minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {r['precision']} | {r['how']} | {r['width']}{' (table)' if r['width'] == width else ''} | "
-        f"{1e3 * r['step']:.2f} | {r['lane-steps a second']:.0f} | {r['rate'] / 1e12:.1f} | "
-        f"{100 * r['share of the floor']:.0f}% | {100 * r['evaluation share']:.1f}% | "
-        f"{100 * r['orders share']:.1f}% | {r['minutes']:.1f} |"
-        for r in results["rows"]
-    ]
+    head = "precision, path, lanes, ms a step, lane-steps a second, TFLOP/s, share of the floor, evaluation, orders"
+    lines += table(
+        (*head.split(", "), "projected minutes"),
+        [
+            (
+                r["precision"],
+                r["how"],
+                f"{r['width']}{' (table)' if r['width'] == width else ''}",
+                f"{1e3 * r['step']:.2f}",
+                f"{r['lane-steps a second']:.0f}",
+                f"{r['rate'] / 1e12:.1f}",
+                f"{100 * r['share of the floor']:.0f}%",
+                f"{100 * r['evaluation share']:.1f}%",
+                f"{100 * r['orders share']:.1f}%",
+                f"{r['minutes']:.1f}",
+            )
+            for r in results["rows"]
+        ],
+    )
     if left_out:
-        lines += ["", f"Left out, because their stacks do not fit into memory at once: widths {left_out}."]
-    lines += ["", "## Against the targets", ""]
+        lines += [f"Left out, because their stacks do not fit into memory at once: widths {left_out}.", ""]
+    lines += ["## Against the targets", ""]
     for precision, target in TARGETS.items():
         rows = [r for r in results["rows"] if (r["precision"], r["how"]) == (precision, "graph, compiled")]
         row = min(rows, key=lambda r: abs(r["width"] - width))
@@ -273,14 +279,21 @@ def page(results: dict[str, Any], sweeps: dict[str, dict[str, float]], measured:
         "",
         "## A small sweep from start to end",
         "",
-        "| precision | seeds | steps | seconds | seconds of the second half | GB at the peak | GB estimated |",
-        "|---|---|---|---|---|---|---|",
-        *[
-            f"| {precision} | {s['seeds']} | {s['steps']} | {s['seconds']:.1f} | {s['second half']:.1f} | "
-            f"{s['memory'] / 1e9:.1f} | {s['memory estimate'] / 1e9:.1f} |"
-            for precision, s in sweeps.items()
-        ],
-        "",
+        *table(
+            ("precision", "seeds", "steps", "seconds", "seconds of the second half", "GB at the peak", "GB estimated"),
+            [
+                (
+                    precision,
+                    s["seeds"],
+                    s["steps"],
+                    f"{s['seconds']:.1f}",
+                    f"{s['second half']:.1f}",
+                    f"{s['memory'] / 1e9:.1f}",
+                    f"{s['memory estimate'] / 1e9:.1f}",
+                )
+                for precision, s in sweeps.items()
+            ],
+        ),
         "The first half includes compilation and capture; the second half is the time of each refilled stack.",
         "",
         "## Floors by count",
@@ -312,12 +325,7 @@ def main() -> int:
         print("No width fits five times into this device's memory: set smaller ones with --widths", file=sys.stderr)
         return 2
     sweeps = {p: whole_sweep(results["table width"], p, arguments.sweep_steps) for p in PRECISIONS}
-    text = page(results, sweeps, commit())
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    stem = arguments.out / f"{datetime.date.today()}-device"
-    stem.with_suffix(".md").write_text(text)
-    stem.with_suffix(".json").write_text(json.dumps(results | {"sweeps": sweeps}, indent=1))
-    print(text)
+    write(arguments.out, "device", page(results, sweeps), results | {"sweeps": sweeps})
     return 0
 
 

@@ -14,22 +14,21 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
-
-from benchmarks.confined import Run, run_confined
 
 DAY: Final = 540.0
 """Seconds for all stages."""
 TAIL: Final = 4000
 """Number of characters of a stage's output that are kept."""
-RESERVE: Final = 2**20
-"""Bytes reserved at the start for the result file, in case a stage fills the disk."""
+READ: Final = 2**18
+"""Number of bytes at the end of a stage's output that are searched for its result."""
 MARGIN: Final = 8.0
 """Seconds reserved for killing the last stage and writing the file."""
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -60,7 +59,7 @@ class Outcome:
 
     name: str
     state: str
-    """``done``, ``failed``, ``out of time``, ``out of memory``, ``interrupted`` or ``not begun``."""
+    """``done``, ``failed``, ``out of time``, ``interrupted`` or ``not begun``."""
     seconds: float
     limit: float
     status: int | None = None
@@ -90,15 +89,20 @@ def run_day(day: Sequence[Stage], out: Path, *, seconds: float = DAY, margin: fl
         "TRITON_CACHE_DIR": str(cache / "triton"),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", ""), stand_ins()])),
     }
-    record = Record(out)
     outcomes: list[Outcome] = []
-    record.write(outcomes)
-    with interruptions() as interrupted:
+    write(outcomes, out)
+    held = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
         for stage in day:
             limit = min(stage.limit, end - time.monotonic() - margin)
-            outcomes.append(run_stage(stage, limit, environment, interrupted))
-            record.write(outcomes)
-    record.close(outcomes)
+            interrupted = any(outcome.state == "interrupted" for outcome in outcomes)
+            if limit < 1 or interrupted:
+                outcomes.append(Outcome(stage.name, "not begun", 0.0, stage.limit))
+            else:
+                outcomes.append(run_stage(stage, limit, environment))
+            write(outcomes, out)
+    finally:
+        signal.signal(signal.SIGTERM, held)
     return outcomes
 
 
@@ -107,35 +111,36 @@ def stand_ins() -> str:
     return "" if importlib.util.find_spec("scipy") else str(ROOT / "benchmarks" / "stand_ins")
 
 
-def run_stage(
-    stage: Stage, limit: float, environment: dict[str, str], interrupted: Callable[[], bool] = lambda: False
-) -> Outcome:
-    """Run one stage; at its limit, kill it with every process that it started."""
-    if limit < 1 or interrupted():
-        return Outcome(stage.name, "not begun", 0.0, stage.limit)
-    began = time.monotonic()
-    try:
-        run = run_confined(stage.command, limit, cwd=ROOT, environment=environment, interrupted=interrupted)
-    except OSError as error:  # no memory for another process, no such program
-        run = Run("failed", None, f"{type(error).__name__}: {error}")
+def run_stage(stage: Stage, limit: float, environment: dict[str, str]) -> Outcome:
+    """Run one stage; at its limit, kill it with the processes that it started."""
+    began, state, status = time.monotonic(), "failed", None
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                stage.command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory for another process, no such program
+            return Outcome(stage.name, state, 0.0, stage.limit, tail=f"{type(error).__name__}: {error}")
+        try:
+            status = process.wait(limit)
+            state = "failed" if status else "done"
+        except subprocess.TimeoutExpired:
+            state = "out of time"
+        except KeyboardInterrupt:
+            state = "interrupted"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        output.seek(max(0, output.seek(0, os.SEEK_END) - READ))
+        text = output.read().decode(errors="replace")
     seconds = round(time.monotonic() - began, 2)
-    return Outcome(stage.name, run.state, seconds, stage.limit, run.status, last_json(run.text), run.text[-TAIL:])
-
-
-@contextlib.contextmanager
-def interruptions() -> Iterator[Callable[[], bool]]:
-    """Catch SIGINT, SIGTERM and SIGHUP; yield a function that returns whether one came."""
-    came: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        came.append(number)
-
-    held = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
+    return Outcome(stage.name, state, seconds, stage.limit, status, last_json(text), text[-TAIL:])
 
 
 def last_json(text: str) -> Any:
@@ -148,61 +153,17 @@ def last_json(text: str) -> Any:
     return None
 
 
-class Record:
-    """The result file, which is replaced by a rename and so is always complete."""
-
-    def __init__(self, out: Path) -> None:
-        self.target = out / "device-day.json"
-        self.reserve = out / "device-day.reserve"
-        self.problem = ""
-        with self.noted():
-            out.mkdir(parents=True, exist_ok=True)
-            self.reserve.write_bytes(bytes(RESERVE))
-
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.problem = f"{type(error).__name__}: {error}"
-
-    def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Write the outcomes; on a full disk, into the reserved space."""
-        self.problem = ""
-        with self.noted():
-            self._write(outcomes)
-        if self.problem:
-            with self.noted():
-                self.reserve.unlink(missing_ok=True)
-                self._write(outcomes)
-                self.problem = ""
-
-    def _write(self, outcomes: Sequence[Outcome]) -> None:
-        unfinished = self.target.with_suffix(".tmp")
-        try:
-            with unfinished.open("w") as file:
-                file.write(text_of(outcomes))
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(self.target)
-        except OSError:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
-            raise
-
-    def close(self, outcomes: Sequence[Outcome]) -> None:
-        """Remove the reserve; print the outcomes if they could not be written."""
-        with contextlib.suppress(OSError):
-            self.reserve.unlink(missing_ok=True)
-        if self.problem:
-            print(f"{self.target} could not be written ({self.problem}); the day in one line:")
-            print(json.dumps(json.loads(text_of(outcomes))))
-
-
-def text_of(outcomes: Sequence[Outcome]) -> str:
-    """Return the content of the result file."""
+def write(outcomes: Sequence[Outcome], out: Path) -> None:
+    """Replace the result file by a rename, so that it is always complete; print what cannot be written."""
     day = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "stages": [asdict(o) for o in outcomes]}
-    return json.dumps(day, indent=1)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        unfinished = out / "device-day.tmp"
+        unfinished.write_text(json.dumps(day, indent=1))
+        unfinished.replace(out / "device-day.json")
+    except OSError as error:
+        print(f"{out / 'device-day.json'} could not be written ({error}); the day in one line:")
+        print(json.dumps(day))
 
 
 def main() -> int:

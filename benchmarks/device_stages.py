@@ -67,7 +67,7 @@ def environment(fake: bool) -> dict[str, Any]:
     """Return the machine's properties and the result of one product on it."""
     import torch
 
-    from benchmarks.commit import commit
+    from benchmarks.harness import commit
 
     result: dict[str, Any] = {
         "python": platform.python_version(),

@@ -29,24 +29,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
-import json
-import multiprocessing
-import os
-import platform
-import resource
 import socket
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.commit import commit
+from benchmarks.harness import Contender, heading, table, write
 from benchmarks.our_gpt import OurLoop, our_config
 from benchmarks.plain_gpt import SHAPES, PlainLoop, Shape
 from grok.gpt.flops import count_parameters, peak_of_device, train_flops_per_token
@@ -62,45 +54,36 @@ VALIDATED = 480 * 64
 """Number of validation tokens, but at least two batches."""
 
 
-def serve(pipe: Connection, kind: tuple[str, str, bool], arguments: argparse.Namespace, place: dict[str, str]) -> None:
-    """Build one contender, or its part at ``place`` if it has several processes, then serve requests of the pipe."""
-    os.environ.update(place)
-    torch.set_num_threads(arguments.threads)
-    name, precision, compiled = kind
-    corpus, shape = open_corpus(arguments.data), shape_of(arguments)
-    loop: Any = (
-        PlainLoop(shape, corpus, arguments.device, arguments.steps, precision, compiled, Rank.of_this_process())
-        if name == "plain"
-        else OurLoop(shape, corpus, arguments.device, arguments.threads, arguments.steps, precision, compiled)
-    )
-    with loop.trainer.numerics.active() if name == "ours" else contextlib.nullcontext():
-        _serve(pipe, loop, corpus, arguments, profiled=arguments.profile and compiled and precision == "float32")
+class Served:
+    """One contender in this process, or its part of one that has several."""
 
+    def __init__(self, kind: tuple[str, str, bool], arguments: argparse.Namespace) -> None:
+        torch.set_num_threads(arguments.threads)
+        name, precision, compiled = kind
+        self.arguments, self.corpus, shape = arguments, open_corpus(arguments.data), shape_of(arguments)
+        self.profiled = arguments.profile and name == "ours" and compiled and precision == "float32"
+        common = (shape, self.corpus, arguments.device)
+        if name == "plain":
+            self.loop: Any = PlainLoop(*common, arguments.steps, precision, compiled, Rank.of_this_process())
+        else:
+            self.loop = OurLoop(*common, arguments.threads, arguments.steps, precision, compiled)
+            self.active = contextlib.ExitStack()
+            self.active.enter_context(self.loop.trainer.numerics.active())  # for the life of this process
+        self.step = self.loop.step
 
-def _serve(pipe: Connection, loop: Any, corpus: Corpus, arguments: argparse.Namespace, *, profiled: bool) -> None:
-    clock = time.perf_counter if arguments.clock == "wall" else time.process_time
-    pipe.send("ready")
-    while (count := pipe.recv()) is not None:
-        began, faults = clock(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(count):
-            loop.step()
-        seconds = clock() - began
-        pipe.send((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults))
-    on_cuda = arguments.device == "cuda"
-    memory = torch.cuda.max_memory_allocated() if on_cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    shape = replace(shape_of(arguments), batch=shape_of(arguments).batch // arguments.processes)  # as it was compiled
-    loss = validation_loss(loop.model, corpus, shape, arguments.device)
-    more = (
-        {}
-        if isinstance(loop, PlainLoop)
-        else {"data_wait": float(np.mean(loop.waits)), "checkpoint_seconds": loop.checkpoint()}
-    )
-    if profiled:
-        with torch.profiler.profile() as profile:
-            for _ in range(ROUND):
-                loop.step()
-        print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=60))
-    pipe.send({"val_loss": loss, "memory": memory / 2**20, **more})
+    def end(self) -> dict[str, float]:
+        shape, on_cuda = shape_of(self.arguments), self.arguments.device == "cuda"
+        shape = replace(shape, batch=shape.batch // self.arguments.processes)  # as it was compiled
+        last = {"memory": torch.cuda.max_memory_allocated() / 2**20} if on_cuda else {}
+        last["val_loss"] = validation_loss(self.loop.model, self.corpus, shape, self.arguments.device)
+        if isinstance(self.loop, OurLoop):
+            last |= {"data_wait": float(np.mean(self.loop.waits)), "checkpoint_seconds": self.loop.checkpoint()}
+        if self.profiled:
+            with torch.profiler.profile() as profile:
+                for _ in range(ROUND):
+                    self.step()
+            print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=60))
+        return last
 
 
 def shape_of(arguments: argparse.Namespace) -> Shape:
@@ -124,45 +107,29 @@ def validation_loss(model: Any, corpus: Corpus, shape: Shape, device: str) -> fl
     return float(np.mean(losses))
 
 
-@dataclass(slots=True)
-class Contender:
-    """One contender with its measurements, round by round."""
+def started(name: str, kind: tuple[str, str, bool], arguments: argparse.Namespace) -> Contender:
+    """Return a contender in its own process, or in several that share each batch."""
+    size, places = arguments.processes, []
+    port = _free_port()
+    for rank in range(size if size > 1 else 0):
+        words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
+        places.append({n: str(value) for n, value in words.items()} | {"MASTER_ADDR": "127.0.0.1"})
+    return Contender(Served, [(kind, arguments)] * size, name=name, places=places, clock=arguments.clock)
 
-    name: str
-    pipes: list[Connection]
-    """Connections to its processes."""
-    rounds: list[float] = field(default_factory=list)
-    """Milliseconds per step."""
-    faults: list[float] = field(default_factory=list)
-    """Page faults per step."""
-    end: dict[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def start(cls, name: str, kind: tuple[str, str, bool], arguments: argparse.Namespace) -> Contender:
-        context, pipes = multiprocessing.get_context("spawn"), []
-        size, port = arguments.processes, _free_port()
-        for rank in range(size):
-            own_end, other_end = context.Pipe()
-            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-            place = {n: str(v) for n, v in places.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            context.Process(
-                target=serve, args=(other_end, kind, arguments, place if size > 1 else {}), daemon=True
-            ).start()
-            pipes.append(own_end)
-        assert all(pipe.recv() == "ready" for pipe in pipes)
-        return cls(name, pipes)
+def in_turns(contenders: list[Contender], steps: int) -> list[Contender]:
+    """Return the contenders after ``steps`` steps of each, in turns."""
+    for _ in range(steps // ROUND):
+        for contender in contenders:
+            contender.times.append(contender.run(ROUND))
+    for contender in contenders:
+        contender.end()
+    return contenders
 
-    def round(self) -> None:
-        for pipe in self.pipes:
-            pipe.send(ROUND)
-        seconds, faults = max(pipe.recv() for pipe in self.pipes)
-        self.rounds.append(1000 * seconds / ROUND)
-        self.faults.append(faults / ROUND)
 
-    def finish(self) -> None:
-        for pipe in self.pipes:
-            pipe.send(None)
-        self.end, *_ = [pipe.recv() for pipe in self.pipes]
+def milliseconds(contender: Contender) -> Any:
+    """Return the milliseconds per step (rounds,) without the first round, which compiles."""
+    return 1000 * np.array(contender.times[1:])
 
 
 def _free_port() -> int:
@@ -196,48 +163,36 @@ def measure(arguments: argparse.Namespace) -> list[Contender]:
     kinds = {
         name: kind for name, kind in KINDS[arguments.device].items() if not arguments.only or name in arguments.only
     }
-    contenders = [Contender.start(name, kind, arguments) for name, kind in kinds.items()]
-    for _ in range(arguments.steps // ROUND):
-        for contender in contenders:
-            contender.round()
-    for contender in contenders:
-        contender.finish()
-    return contenders
+    return in_turns([started(name, kind, arguments) for name, kind in kinds.items()], arguments.steps)
 
 
 def scaling(arguments: argparse.Namespace) -> tuple[list[Contender], str]:
     """Return our compiled step by one and by ``--processes`` processes, measured in turns, and the page as Markdown."""
     counts = (1, arguments.processes)
-    contenders = [
-        Contender.start(
-            f"{count} process(es)",
-            ("ours", "float32", True),
-            argparse.Namespace(**{**vars(arguments), "processes": count}),
-        )
-        for count in counts
-    ]
-    for _ in range(arguments.steps // ROUND):
-        for contender in contenders:
-            contender.round()
-    for contender in contenders:
-        contender.finish()
-    one, many = (np.array(contender.rounds[1:]) for contender in contenders)  # the first round compiles
+    forms = {count: argparse.Namespace(**{**vars(arguments), "processes": count}) for count in counts}
+    ours = ("ours", "float32", True)
+    contenders = in_turns(
+        [started(f"{count} process(es)", ours, form) for count, form in forms.items()], arguments.steps
+    )
+    one, many = map(milliseconds, contenders)
     low, middle, high = np.quantile(one / many, [0.25, 0.5, 0.75])
     device = device_model(torch.device(arguments.device))
     lines = [
-        "# A GPT step by several processes",
-        "",
-        f"{datetime.date.today()}, commit {commit()}, {device}, {arguments.threads} thread(s) for each process, "
-        f"torch {torch.__version__}. {shape_of(arguments).words}, float32, compiled, {arguments.steps} steps, "
-        f"{arguments.clock} time. Command: `python -m benchmarks.gpt --data DIR --processes {arguments.processes} "
-        f"--scaling --threads {arguments.threads} --steps {arguments.steps} --clock {arguments.clock}`.",
-        "",
+        *heading(
+            "A GPT step by several processes",
+            device,
+            f"{arguments.threads} thread(s) for each process",
+            f"{shape_of(arguments).words}, float32, compiled, {arguments.steps} steps, {arguments.clock} time. "
+            f"Command: `python -m benchmarks.gpt --data DIR --processes {arguments.processes} --scaling "
+            f"--threads {arguments.threads} --steps {arguments.steps} --clock {arguments.clock}`.",
+        ),
         data_words(open_corpus(arguments.data)),
         "",
-        "| | ms a step | val loss |",
-        "|---|--:|--:|",
-        *(f"| {c.name} | {np.median(c.rounds[1:]):.1f} | {c.end['val_loss']:.3f} |" for c in contenders),
-        "",
+        *table(
+            ("", "ms a step", "val loss"),
+            [(c.name, f"{np.median(milliseconds(c)):.1f}", f"{c.last[0]['val_loss']:.3f}") for c in contenders],
+            right=(1, 2),
+        ),
         f"{arguments.processes} processes are {middle:.2f} times as fast as one "
         f"({low:.2f} to {high:.2f}, quartiles over rounds of {ROUND} steps).",
     ]
@@ -262,45 +217,44 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
     size = count_parameters(config.model, corpus.vocab_size)
     flops, rates = tokens * train_flops_per_token(config.model, size), arguments.clock == "wall"
     lines = [
-        "# A GPT step against a plain loop",
-        "",
-        f"{datetime.date.today()}, commit {commit()}, {device}, {arguments.processes} process(es) of "
-        f"{arguments.threads} thread(s), Python {platform.python_version()}, torch {torch.__version__}. {shape.words}, "
-        f"{size.total:,} parameters, {arguments.steps} steps, {arguments.clock} time. "
-        f"Command: `python -m benchmarks.gpt --data DIR --model {arguments.model} --device {arguments.device} "
-        f"--batch {shape.batch} --threads {arguments.threads} --processes {arguments.processes} "
-        f"--steps {arguments.steps} --clock {arguments.clock}`.",
-        "",
+        *heading(
+            "A GPT step against a plain loop",
+            device,
+            f"{arguments.processes} process(es) of {arguments.threads} thread(s)",
+            f"{shape.words}, {size.total:,} parameters, {arguments.steps} steps, {arguments.clock} time. "
+            f"Command: `python -m benchmarks.gpt --data DIR --model {arguments.model} --device {arguments.device} "
+            f"--batch {shape.batch} --threads {arguments.threads} --processes {arguments.processes} "
+            f"--steps {arguments.steps} --clock {arguments.clock}`.",
+        ),
         data_words(corpus),
         "",
         f"Medians over rounds of {ROUND} steps in which all contenders take turns, each in its own process; ratios "
         "round by round, with quartiles. Ours writes its whole log of the step. The loops draw different weights and "
         "windows, so their losses agree only roughly.",
         "",
-        f"| | ms a step |{' tokens/s | GFLOP/s |' * rates} val loss | times the plain loop | "
-        "pages mapped a step | MiB |",
-        f"|---|--:|{'--:|--:|' * rates}--:|---|--:|--:|",
     ]
+    head = ["", "ms a step", *(["tokens/s", "GFLOP/s"] if rates else []), "val loss", "times the plain loop"]
+    rows = []
     for c in contenders:
-        ms, base = float(np.median(c.rounds[1:])), _counterpart(c, contenders, arguments.device)
+        ms, base, last = float(np.median(milliseconds(c))), _counterpart(c, contenders, arguments.device), c.last[0]
         times = "-"
         if base is not None:
-            ratios = np.array(base.rounds[1:]) / np.array(c.rounds[1:])  # the first round compiles
-            times = "{1:.2f} ({0:.2f} to {2:.2f})".format(*np.quantile(ratios, [0.25, 0.5, 0.75]))
-        speed = f" {tokens / ms * 1000:,.0f} | {flops / ms / 1e6:,.0f} |" * rates
-        lines.append(
-            f"| {c.name} | {ms:.1f} |{speed} {c.end['val_loss']:.3f} | {times} | {np.median(c.faults[1:]):,.0f} | "
-            f"{c.end['memory']:,.0f} |"
-        )
-    ours = next(c for c in contenders if "data_wait" in c.end)
-    seconds, minutes = ours.end["checkpoint_seconds"], config.checkpoint.minutes
+            ratios = np.quantile(milliseconds(base) / milliseconds(c), [0.25, 0.5, 0.75])
+            times = "{1:.2f} ({0:.2f} to {2:.2f})".format(*ratios)
+        speed = [f"{tokens / ms * 1000:,.0f}", f"{flops / ms / 1e6:,.0f}"] if rates else []
+        mapped = f"{np.median(c.faults[1:]):,.0f}"
+        rows.append((c.name, f"{ms:.1f}", *speed, f"{last['val_loss']:.3f}", times, mapped, f"{last['memory']:,.0f}"))
+    texts = len(head) - 1
+    head += ["pages mapped a step", "MiB"]
+    lines += table(head, rows, right=set(range(1, len(head))) - {texts})
+    ours = next(c.last[0] for c in contenders if "data_wait" in c.last[0])
+    seconds, minutes = ours["checkpoint_seconds"], config.checkpoint.minutes
     lines += [
-        "",
-        f"Waiting for data takes {ours.end['data_wait']:.2%} of our step. Making and writing a checkpoint takes "
+        f"Waiting for data takes {ours['data_wait']:.2%} of our step. Making and writing a checkpoint takes "
         f"{1000 * seconds:.0f} ms: {seconds / (60 * minutes):.3%} of the time with one every {minutes:g} minutes.",
     ]
     if (peak := peak_of_device(device, "bf16")) is not None:
-        ms = float(np.median(contenders[-1].rounds[1:]))
+        ms = float(np.median(milliseconds(contenders[-1])))
         lines.append(f"MFU in bf16: {flops / ms * 1000 / peak:.1%} of {peak / 1e12:,.0f} TFLOP/s (data sheet).")
     return "\n".join(lines) + "\n"
 
@@ -351,15 +305,12 @@ def main() -> None:
     arguments = arguments_of()
     contenders = [] if arguments.scaling else measure(arguments)
     contenders, text = scaling(arguments) if arguments.scaling else (contenders, page(contenders, arguments))
-    print(text)
-    if arguments.out is not None:
-        name = f"{datetime.date.today()}-gpt" + (f"-{arguments.processes}-processes" if arguments.processes > 1 else "")
-        name += "-scaling" if arguments.scaling else "-bf16" if all("bf16" in c.name for c in contenders) else ""
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / f"{name}.md").write_text(text, encoding="utf-8")
-        figures: dict[str, Any] = {"data": data_of(open_corpus(arguments.data))}
-        figures |= {c.name: {"ms a step": c.rounds, "pages a step": c.faults, **c.end} for c in contenders}
-        (arguments.out / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    name = "gpt" + (f"-{arguments.processes}-processes" if arguments.processes > 1 else "")
+    name += "-scaling" if arguments.scaling else "-bf16" if all("bf16" in c.name for c in contenders) else ""
+    figures: dict[str, Any] = {"data": data_of(open_corpus(arguments.data))}
+    for c in contenders:
+        figures[c.name] = {"ms a step": [1000 * t for t in c.times], "pages a step": c.faults, **c.last[0]}
+    write(arguments.out, name, text, figures)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.harness import rotated, table
 from benchmarks.settings import default_config
 from grok.arithmetic.engine import seat
 from grok.arithmetic.lane import Lane
@@ -114,10 +115,8 @@ def measure(steps: int, folder: Path, compiled: bool, modulus: int = MODULUS) ->
         for _ in range(3):  # the first step compiles
             steppers[name]()
     seconds: dict[str, list[float]] = {name: [] for name in steppers}
-    names = list(steppers)
     for turn in range(steps):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        for name in rotated(list(steppers), turn):
             steppers[name]()  # not timed: the contender before it has filled the caches with its own data
             seconds[name].append(steppers[name]())
     return seconds
@@ -130,13 +129,13 @@ def page(seconds: dict[str, list[float]], compiled: bool) -> str:
         f"{len(first)} rounds, one thread, {'compiled' if compiled else 'uncompiled'}, {processor_model()}, "
         f"torch {torch.__version__}. Processor time of a step.",
         "",
-        "| contender | ms a step (median) | times the built-in one (median, quartiles) |",
-        "|---|---|---|",
     ]
+    rows = []
     for name, taken in seconds.items():
         low, middle, high = statistics.quantiles([b / a for a, b in zip(first, taken, strict=True)], n=4)
-        lines.append(f"| {name} | {1e3 * statistics.median(taken):.1f} | {middle:.2f} ({low:.2f} to {high:.2f}) |")
-    return "\n".join(lines)
+        rows.append((name, f"{1e3 * statistics.median(taken):.1f}", f"{middle:.2f} ({low:.2f} to {high:.2f})"))
+    head = ("contender", "ms a step (median)", "times the built-in one (median, quartiles)")
+    return "\n".join([*lines, *table(head, rows)[:-1]])
 
 
 def main() -> int:

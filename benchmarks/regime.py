@@ -9,15 +9,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from analysis.studies.parity import RANGES, SEEDS, STEP
+from benchmarks.harness import table
 from grok.config import identify, load_config
 from grok.store import open_store
 
 
-def table(store: Path) -> pd.DataFrame:
+def stored(store: Path) -> pd.DataFrame:
     """Return the rows of seeds 0 to 11 at step 3,000, one per seed, in seed order."""
     runs = open_store(store).runs().set_index("run_id")
     wanted = {identify(load_config({"mode": "arithmetic", "seed": seed})).trajectory_id: seed for seed in SEEDS}
@@ -34,20 +36,15 @@ def page(runs: pd.DataFrame) -> tuple[str, bool]:
         "`python -m grok.run -m 'seed=range(0,12)' store.path=S`, then `python -m benchmarks.regime S`.",
         "The ranges are those of an independent run of the regime over 12 ordinary seeds. None of ours is left out.",
         "",
-        "| seed | train loss | val accuracy | val loss | weight norm | outside |",
-        "|---|---|---|---|---|---|",
     ]
-    for _, row in runs.iterrows():
-        outside = [name for name, (low, high) in RANGES.items() if not low <= row[name] <= high]
-        values = f"{row['train_loss']:.3f} | {row['val_acc']:.4f} | {row['val_loss']:.2f} | {row['weight_norm']:.2f}"
-        lines.append(f"| {row['seed']} | {values} | {', '.join(outside)} |")
+    rows: list[tuple[object, ...]] = [
+        (row["seed"], *_cells(row), ", ".join(_outside(row))) for _, row in runs.iterrows()
+    ]
     medians = {name: float(runs[name].median()) for name in RANGES}
-    lines.append(
-        f"| **median** | {medians['train_loss']:.3f} | {medians['val_acc']:.4f} | {medians['val_loss']:.2f} | "
-        f"{medians['weight_norm']:.2f} | |"
-    )
-    lines.append("| *range* | " + " | ".join(f"{low} to {high}" for low, high in RANGES.values()) + " | |")
-    inside = len(runs) == len(SEEDS) and all(low <= medians[n] <= high for n, (low, high) in RANGES.items())
+    rows.append(("**median**", *_cells(medians), ""))
+    rows.append(("*range*", *(f"{low} to {high}" for low, high in RANGES.values()), ""))
+    lines += table(("seed", "train loss", "val accuracy", "val loss", "weight norm", "outside"), rows)
+    inside = len(runs) == len(SEEDS) and not _outside(medians)
     verdict = "Every median lies inside its range." if inside else "**Not every median lies inside its range.**"
     tags = "; ".join(sorted(set(runs["numerics"])))
     commits = ", ".join(
@@ -58,8 +55,17 @@ def page(runs: pd.DataFrame) -> tuple[str, bool]:
             }
         )
     )
-    lines += ["", f"{verdict} {len(runs)} of {len(SEEDS)} seeds. Numerics: `{tags}`. Commit {commits}.", ""]
+    lines += [f"{verdict} {len(runs)} of {len(SEEDS)} seeds. Numerics: `{tags}`. Commit {commits}.", ""]
     return "\n".join(lines), inside
+
+
+def _cells(row: Any) -> tuple[str, ...]:
+    """Return train loss, accuracy, loss and norm as they stand in the table."""
+    return f"{row['train_loss']:.3f}", f"{row['val_acc']:.4f}", f"{row['val_loss']:.2f}", f"{row['weight_norm']:.2f}"
+
+
+def _outside(row: Any) -> list[str]:
+    return [name for name, (low, high) in RANGES.items() if not low <= row[name] <= high]
 
 
 def main() -> int:
@@ -67,7 +73,7 @@ def main() -> int:
     parser.add_argument("store", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results/default-regime"))
     arguments = parser.parse_args()
-    runs = table(arguments.store)
+    runs = stored(arguments.store)
     text, inside = page(runs)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "seeds-0-to-11.md").write_text(text)

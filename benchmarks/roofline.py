@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.harness import table
+
 COUNT: Final = Path(__file__).with_name("generated_count.json")
 SEEDS, STEPS, EVERY = 2073, 3000, 100
 DEVICES: Final = {
@@ -58,19 +60,19 @@ def tables(count: dict[str, Any]) -> tuple[str, str]:
     """Return the parts of a step, and the minutes to expect of each device, as Markdown tables."""
     width, rows = count["width"], parts(count)
     total = sum(row[3] for row in rows)
-    step = [
-        "| part | launches | GFLOP | GB | MB a lane |",
-        "|---|---|---|---|---|",
-        *[f"| {n} | {k} | {f / 1e9:.0f} | {b / 1e9:.2f} | {b / width / 1e6:.1f} |" for n, k, f, b in rows],
-        f"| **all** | {sum(row[1] for row in rows)} | {sum(row[2] for row in rows) / 1e9:.0f} | {total / 1e9:.2f} | "
-        f"**{total / width / 1e6:.1f}** |",
-    ]
-    expected = ["| device | precision | steps | evaluations | all |", "|---|---|---|---|---|"]
+    step = [(n, k, f"{f / 1e9:.0f}", f"{b / 1e9:.2f}", f"{b / width / 1e6:.1f}") for n, k, f, b in rows]
+    launches, flops = sum(row[1] for row in rows), sum(row[2] for row in rows) / 1e9
+    step.append(("**all**", launches, f"{flops:.0f}", f"{total / 1e9:.2f}", f"**{total / width / 1e6:.1f}**"))
+    expected = []
     for device in DEVICES:
         for precision in ("float32", "tf32"):
             steps, evaluations = minutes(count, device, precision)
-            expected.append(f"| {device} | {precision} | {steps:.1f} | {evaluations:.1f} | {steps + evaluations:.1f} |")
-    return "\n".join(step), "\n".join(expected)
+            expected.append((device, precision, f"{steps:.1f}", f"{evaluations:.1f}", f"{steps + evaluations:.1f}"))
+    pages = (
+        table(("part", "launches", "GFLOP", "GB", "MB a lane"), step),
+        table(("device", "precision", "steps", "evaluations", "all"), expected),
+    )
+    return "\n".join(pages[0][:-1]), "\n".join(pages[1][:-1])
 
 
 def main() -> int:

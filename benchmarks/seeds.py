@@ -8,11 +8,9 @@ cores.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.commit import commit
 from benchmarks.contenders import OurLanes, PlainLoop, VmapLanes
+from benchmarks.harness import Contender, rotated, write
 from benchmarks.seeds_page import page
 from benchmarks.seeds_profile import profiled
 from benchmarks.settings import default_config
@@ -54,58 +51,29 @@ def contender(kind: str, config: ArithmeticConfig, seed: int, lanes: int) -> Any
     return VmapLanes(config, seed, lanes) if kind == "vmap" else OurLanes(config, seed, lanes)
 
 
-def serve(pipe: Connection, kind: str, threads: int, seed: int, lanes: int, regime: Regime) -> None:
-    """Build one contender in this process, warm it up, then serve requests of the pipe."""
-    torch.set_num_threads(threads)
-    made = contender(kind, default_config(**regime), seed, lanes)
-    for _ in range(5):
-        made.step()
-    if kind == "ours":
-        made.evaluate()
-        made.forward()
-        made.phases = dict.fromkeys(made.phases, 0.0)
-    pipe.send("ready")
-    while True:
-        what, count = pipe.recv()
-        if what == "end":
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            pipe.send((memory, getattr(made, "phases", {})))
-            return
-        start = time.perf_counter()
-        for _ in range(count):
-            getattr(made, what)()
-        pipe.send(time.perf_counter() - start)
+class Served:
+    """A contender in its own process, warmed up."""
+
+    def __init__(self, kind: str, threads: int, seed: int, lanes: int, regime: Regime) -> None:
+        torch.set_num_threads(threads)
+        made = contender(kind, default_config(**regime), seed, lanes)
+        for _ in range(5):
+            made.step()
+        self.step = made.step
+        self.phases: dict[str, float] = {}
+        if kind == "ours":
+            self.evaluate, self.forward = made.evaluate, made.forward
+            made.evaluate()
+            made.forward()
+            made.phases = self.phases = dict.fromkeys(made.phases, 0.0)
+
+    def end(self) -> dict[str, Any]:
+        return {"phases": self.phases}
 
 
-class Team:
-    """Processes that run one contender at the same time, one seed or stack of seeds each."""
-
-    def __init__(self, kind: str, processes: int, threads: int, lanes: int = 1, *, regime: Regime) -> None:
-        self.lanes = lanes * processes
-        context = multiprocessing.get_context("spawn")
-        self.pipes = []
-        for i in range(processes):
-            own_end, other_end = context.Pipe()
-            context.Process(
-                target=serve, args=(other_end, kind, threads, i * lanes, lanes, regime), daemon=True
-            ).start()
-            self.pipes.append(own_end)
-            assert own_end.recv() == "ready"  # one after the other: the first fills the compilation cache
-        self.times: list[float] = []
-
-    def run(self, count: int, what: str = "step") -> float:
-        """Return the seconds per step of ``count`` steps, with all processes at work."""
-        for pipe in self.pipes:
-            pipe.send((what, count))
-        seconds: float = max(pipe.recv() for pipe in self.pipes)
-        return seconds / count
-
-    def end(self) -> tuple[float, dict[str, float]]:
-        """Stop the processes; return the largest memory of one (MiB), and the first one's seconds per phase."""
-        for pipe in self.pipes:
-            pipe.send(("end", 0))
-        answers = [pipe.recv() for pipe in self.pipes]
-        return max(memory for memory, _ in answers), answers[0][1]
+def team(kind: str, processes: int, threads: int, lanes: int = 1, *, regime: Regime) -> Contender:
+    """Return processes that run one contender at the same time, one seed or stack of seeds each."""
+    return Contender(Served, [(kind, threads, i * lanes, lanes, regime) for i in range(processes)])
 
 
 def product_rates(regime: Regime) -> dict[str, float]:
@@ -168,12 +136,12 @@ def flops_of(config: ArithmeticConfig) -> int:
 def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, Any]:
     """Run all contenders in turns; return the measurements, times in seconds."""
     config = default_config(**regime)
-    alone, ours = Team("ours", 1, 1, regime=regime), Team("ours", cores, 1, regime=regime)
+    alone, ours = team("ours", 1, 1, regime=regime), team("ours", cores, 1, regime=regime)
     teams = {
-        f"plain loop, one process, {cores} threads": Team("plain", 1, cores, regime=regime),
-        f"plain loop, {cores} processes": Team("plain", cores, 1, regime=regime),
-        f"plain loop, {cores} processes, memory as ours": Team("plain, our memory", cores, 1, regime=regime),
-        f"torch.func.vmap, {VMAP_LANES} lanes, {cores} processes": Team("vmap", cores, 1, VMAP_LANES, regime=regime),
+        f"plain loop, one process, {cores} threads": team("plain", 1, cores, regime=regime),
+        f"plain loop, {cores} processes": team("plain", cores, 1, regime=regime),
+        f"plain loop, {cores} processes, memory as ours": team("plain, our memory", cores, 1, regime=regime),
+        f"torch.func.vmap, {VMAP_LANES} lanes, {cores} processes": team("vmap", cores, 1, VMAP_LANES, regime=regime),
         "this project, one process": alone,
         f"this project, {cores} processes": ours,
     }
@@ -185,8 +153,7 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
         for i in range(rounds):
             rates.append(product_rates(regime))
             together += pool.map(product_rates, [regime] * cores, chunksize=1)
-            names = list(teams)
-            for name in names[i % len(names) :] + names[: i % len(names)]:  # rotate the order
+            for name in rotated(list(teams), i):
                 teams[name].times.append(teams[name].run(max(2, steps // 4) if "vmap" in name else steps))
             evaluation.append(ours.run(2, "evaluate"))
             forward.append(ours.run(steps, "forward"))
@@ -201,12 +168,12 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
         "step alone": statistics.median(alone.times),
         "contenders": {},
     }
-    for name, team in teams.items():
-        memory, phases = team.end()
-        seconds = [t / team.lanes for t in team.times]
-        results["contenders"][name] = {"seconds per lane-step": seconds, "memory": memory, "lanes": team.lanes}
-        if team is ours:
-            results["phases"] = phases_of_a_step(phases, results["step"], statistics.median(forward))
+    for name, one in teams.items():
+        last, lanes = one.end(), len(one.pipes) * (VMAP_LANES if "vmap" in name else 1)
+        seconds, memory = [t / lanes for t in one.times], max(process["memory"] for process in last)
+        results["contenders"][name] = {"seconds per lane-step": seconds, "memory": memory, "lanes": lanes}
+        if one is ours:
+            results["phases"] = phases_of_a_step(last[0]["phases"], results["step"], statistics.median(forward))
     results["evaluation"], results["every"] = statistics.median(evaluation), config.eval.every
     return results
 
@@ -229,9 +196,9 @@ def scaling(steps: int, regime: Regime, cores: int) -> list[dict[str, Any]]:
 
     def add(what: str, lanes: int = 1, processes: int = 1, **over: Any) -> None:
         merged = {**regime, **{k: {**regime.get(k, {}), **v} for k, v in over.items()}}
-        team = Team("ours", processes, 1, lanes, regime=merged)
-        seconds = min(team.run(max(2, steps // lanes)) for _ in range(3)) / lanes
-        memory, _ = team.end()
+        ours = team("ours", processes, 1, lanes, regime=merged)
+        seconds = min(ours.run(max(2, steps // lanes)) for _ in range(3)) / lanes
+        memory = max(process["memory"] for process in ours.end())
         rows.append({"what": what, "seconds": seconds, "flops": flops_of(default_config(**merged)), "memory": memory})
 
     add("the regime: one lane, one process")
@@ -298,12 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results["scaling"] = scaling(options.steps, options.regime, options.cores)
     results["run lengths"] = run_lengths([2, *options.lengths], options.regime)
     results["start-up"] = start_up(options.regime)
-    text = page(results, options.regime, commit())
-    options.out.mkdir(parents=True, exist_ok=True)
-    stem = options.out / f"{datetime.date.today()}-seeds"
-    stem.with_suffix(".md").write_text(text)
-    stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
-    print(text)
+    write(options.out, "seeds", page(results, options.regime), results)
 
 
 if __name__ == "__main__":

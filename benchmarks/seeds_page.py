@@ -2,76 +2,59 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import platform
+import re
 import statistics
 from typing import Any
 
-import torch
-
+from benchmarks.harness import heading, table
 from grok.numerics.products import choose_path, processor_model
 
 SEED_STEPS = 3000
 """Steps of one seed in the number of seeds per hour."""
 
 
-def page(results: dict[str, Any], regime: dict[str, Any], commit: str) -> str:
+def page(results: dict[str, Any], regime: dict[str, Any]) -> str:
     """Return the page of ``results``; ``regime`` has the changes of the default regime."""
     rounds = len(next(iter(results["contenders"].values()))["seconds per lane-step"])
     over = f" Changes of the default regime: `{regime}`." if regime else ""
-    return "\n".join(
-        [
-            "# Seeds an hour at the default regime",
-            "",
-            f"{datetime.date.today()}, commit {commit}, {processor_model()}, {os.cpu_count()} cores, "
-            f"Python {platform.python_version()}, torch {torch.__version__}, "
-            f"products: {choose_path('auto', 'float32')}. Command: `make bench`.{over}",
-            "",
-            f"Medians of {rounds} rounds in which all contenders take turns; in brackets the smallest and "
-            f'largest ratio of a round. A seed has {SEED_STEPS:,} steps, without evaluations. "Memory as ours" is the '
-            "plain loop with the allocator settings of our workers (freed memory is kept, large pages).",
-            "",
-            *contenders(results["contenders"]),
-            "",
-            "## Targets",
-            "",
-            *targets(results),
-            "",
-            "## The floor",
-            "",
-            *floor(results),
-            "",
-            "## Where a step's time goes",
-            "",
-            *phases(results),
-            "",
-            "## Profile of a step",
-            "",
-            *profile(results),
-            "",
-            "## Cost against size",
-            "",
-            *sizes(results),
-            "",
-        ]
-    )
+    parts = {
+        "Targets": targets,
+        "The floor": floor,
+        "Where a step's time goes": phases,
+        "Profile of a step": profile,
+        "Cost against size": sizes,
+    }
+    lines = [
+        *heading(
+            "Seeds an hour at the default regime",
+            processor_model(),
+            f"{os.cpu_count()} cores",
+            f"products: {choose_path('auto', 'float32')}",
+            f"Command: `make bench`.{over}",
+        ),
+        f"Medians of {rounds} rounds in which all contenders take turns; in brackets the smallest and "
+        f'largest ratio of a round. A seed has {SEED_STEPS:,} steps, without evaluations. "Memory as ours" is the '
+        "plain loop with the allocator settings of our workers (freed memory is kept, large pages).",
+        "",
+        *contenders(results["contenders"]),
+    ]
+    for title, part in parts.items():
+        lines += [f"## {title}", "", *part(results)]
+    return "\n".join(lines)
 
 
 def contenders(entries: dict[str, Any]) -> list[str]:
     base = next(iter(entries.values()))["seconds per lane-step"]
-    lines = [
-        "| contender | ms a lane-step | seeds an hour | times the plain loop | MiB a process |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for name, entry in entries.items():
         times = entry["seconds per lane-step"]
         seconds, ratios = statistics.median(times), [b / s for b, s in zip(base, times, strict=True)]
-        lines.append(
-            f"| {name} | {1e3 * seconds:.1f} | {3600 / (SEED_STEPS * seconds):.0f} | "
-            f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}] | {entry['memory']:.0f} |"
-        )
-    return lines
+        times_base = f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
+        hour = f"{3600 / (SEED_STEPS * seconds):.0f}"
+        rows.append((name, f"{1e3 * seconds:.1f}", hour, times_base, f"{entry['memory']:.0f}"))
+    head = ("contender", "ms a lane-step", "seeds an hour", "times the plain loop", "MiB a process")
+    return table(head, rows)
 
 
 def evaluation_share(results: dict[str, Any]) -> float:
@@ -118,17 +101,15 @@ def targets(results: dict[str, Any]) -> list[str]:
             start["first step"] < 3,
         ),
     ]
-    lines = ["| what | target | here | |", "|---|---|---|---|"]
-    lines += [
-        f"| {what} | {target} | {here} | {'reached' if met else '**missed**'} |" for what, target, here, met in rows
-    ]
+    verdicts = [(*row, "reached" if met else "**missed**") for *row, met in rows]
+    lines = table(("what", "target", "here", ""), verdicts)
     if any(ratio < 10 for ratio, _ in ratios.values()):
         bounds = "; ".join(f"{bound:.1f} times as fast as the {name}" for name, (_, bound) in ratios.items())
         lines += [
-            "",
             f"A lane-step that takes only the time of its matrix products at the best rate would, on this machine, be "
             f"{bounds}. Where that is below 10, no program that computes these products in this precision can reach "
             "the target.",
+            "",
         ]
     return lines
 
@@ -141,14 +122,17 @@ def floor(results: dict[str, Any]) -> list[str]:
         f"path at these shapes on one core, in GFLOP/s: {rates}. Floor: {1e3 * alone:.1f} ms a step. "
         f"Ours: {1e3 * results['step']:.1f} ms, **{100 * alone / results['step']:.0f}% of the floor**.",
         "",
-        "| at work | floor, ms | ours, ms | share |",
-        "|---|---|---|---|",
-        f"| one process, the other cores idle | {1e3 * alone:.1f} | {1e3 * results['step alone']:.1f} | "
-        f"{100 * alone / results['step alone']:.0f}% |",
-        f"| all cores, against the floor of one | {1e3 * alone:.1f} | {1e3 * results['step']:.1f} | "
-        f"{100 * alone / results['step']:.0f}% |",
-        f"| all cores, against the floor while all cores multiply | {1e3 * both:.1f} | {1e3 * results['step']:.1f} | "
-        f"{100 * both / results['step']:.0f}% |",
+        *table(
+            ("at work", "floor, ms", "ours, ms", "share"),
+            [
+                (what, f"{1e3 * least:.1f}", f"{1e3 * ours:.1f}", f"{100 * least / ours:.0f}%")
+                for what, least, ours in (
+                    ("one process, the other cores idle", alone, results["step alone"]),
+                    ("all cores, against the floor of one", alone, results["step"]),
+                    ("all cores, against the floor while all cores multiply", both, results["step"]),
+                )
+            ],
+        ),
     ]
 
 
@@ -157,13 +141,14 @@ def phases(results: dict[str, Any]) -> list[str]:
     total = sum(results["phases"].values()) + evaluation
     rows = {**results["phases"], f"evaluation, every {results['every']} steps": evaluation}
     return [
-        "| phase | ms a step | share |",
-        "|---|---|---|",
-        *[f"| {phase} | {1e3 * seconds:.2f} | {100 * seconds / total:.1f}% |" for phase, seconds in rows.items()],
-        "",
+        *table(
+            ("phase", "ms a step", "share"),
+            [(phase, f"{1e3 * seconds:.2f}", f"{100 * seconds / total:.1f}%") for phase, seconds in rows.items()],
+        ),
         "A step computes forward and backward in one graph. Forward is measured separately, as a pass to the losses; "
         "backward is the rest of the step, so storing activations counts as backward. "
         f"An evaluation of the whole validation set takes {1e3 * results['evaluation']:.0f} ms.",
+        "",
     ]
 
 
@@ -177,52 +162,62 @@ def profile(results: dict[str, Any]) -> list[str]:
         "are not in the nearest cache. The profiler slows the step down, mostly its Python code, so the lines need not "
         "add up to the step above.",
         "",
-        "| what | calls a step | ms a step |",
-        "|---|---|---|",
-        f"| all matrix products | {sum(row['calls'] for row in products):.0f} | {1e3 * spent:.2f} |",
-        *[f"| {row['what']} | {row['calls']:.0f} | {1e3 * row['seconds']:.2f} |" for row in rest],
-        "",
+        *table(
+            ("what", "calls a step", "ms a step"),
+            [
+                ("all matrix products", f"{sum(row['calls'] for row in products):.0f}", f"{1e3 * spent:.2f}"),
+                *((row["what"], f"{row['calls']:.0f}", f"{1e3 * row['seconds']:.2f}") for row in rest),
+            ],
+        ),
         "The largest products:",
         "",
-        "| product | calls a step | ms a step | GFLOP/s |",
-        "|---|---|---|---|",
-        *[
-            f"| {row['what'].removeprefix('product ')} | {row['calls']:.0f} | {1e3 * row['seconds']:.2f} | "
-            f"{row['calls'] * operations(row['what']) / row['seconds'] / 1e9:.0f} |"
-            for row in products[:8]
-        ],
+        *table(
+            ("product", "calls a step", "ms a step", "GFLOP/s"),
+            [
+                (
+                    row["what"].removeprefix("product "),
+                    f"{row['calls']:.0f}",
+                    f"{1e3 * row['seconds']:.2f}",
+                    f"{row['calls'] * operations(row['what']) / row['seconds'] / 1e9:.0f}",
+                )
+                for row in products[:8]
+            ],
+        ),
     ]
 
 
 def operations(product: str) -> int:
     """Return the operations of a product line ``product (m, k) x (k, n)``."""
-    numbers = [
-        int(word) for word in product.replace(",", " ").replace("(", " ").replace(")", " ").split() if word.isdigit()
-    ]
-    m, k, _, n = numbers[:4]
+    m, k, _, n, *_ = map(int, re.findall(r"\d+", product))
     return 2 * m * k * n
 
 
 def sizes(results: dict[str, Any]) -> list[str]:
     return [
-        "| what | ms a lane-step of a process | GFLOP a step | GFLOP/s | MiB a process |",
-        "|---|---|---|---|---|",
-        *[
-            f"| {row['what']} | {1e3 * row['seconds']:.1f} | {row['flops'] / 1e9:.2f} | "
-            f"{row['flops'] / row['seconds'] / 1e9:.0f} | {row['memory']:.0f} |"
-            for row in results["scaling"]
-        ],
-        "",
+        *table(
+            ("what", "ms a lane-step of a process", "GFLOP a step", "GFLOP/s", "MiB a process"),
+            [
+                (
+                    row["what"],
+                    f"{1e3 * row['seconds']:.1f}",
+                    f"{row['flops'] / 1e9:.2f}",
+                    f"{row['flops'] / row['seconds'] / 1e9:.0f}",
+                    f"{row['memory']:.0f}",
+                )
+                for row in results["scaling"]
+            ],
+        ),
         "Each line is the smallest of three measurements, not in turns: it shows trends over sizes, not differences of "
         "a few percent.",
         "",
         "Whole runs in the engine, one lane, with their evaluations. The graphs are compiled already, but every run "
         "here traces them again and looks them up in the compiler's cache. This takes some seconds, once per worker:",
         "",
-        "| steps | seconds | ms a step |",
-        "|---|---|---|",
-        *[
-            f"| {row['steps']} | {row['seconds']:.2f} | {1e3 * row['seconds'] / row['steps']:.1f} |"
-            for row in results["run lengths"]
-        ],
+        *table(
+            ("steps", "seconds", "ms a step"),
+            [
+                (row["steps"], f"{row['seconds']:.2f}", f"{1e3 * row['seconds'] / row['steps']:.1f}")
+                for row in results["run lengths"]
+            ],
+        ),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import re
 from collections import defaultdict
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -28,20 +27,15 @@ KINDS = (
 
 def profiled(steps: int, regime: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of a step, largest first: ``what``, ``calls`` and ``seconds`` per step."""
-    context = multiprocessing.get_context("spawn")
-    own_end, other_end = context.Pipe()
-    process = context.Process(target=_serve, args=(other_end, steps, regime), daemon=True)
-    process.start()
-    rows: list[dict[str, Any]] = own_end.recv()
-    process.join()
-    return rows
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_profiled, (steps, regime))
 
 
-def _serve(pipe: Connection, steps: int, regime: dict[str, Any]) -> None:
+def _profiled(steps: int, regime: dict[str, Any]) -> list[dict[str, Any]]:
     import torch._inductor.config as inductor
 
     inductor.cpp.enable_kernel_profile = True  # a name for each fused kernel
-    pipe.send(rows_of_a_step(steps, regime))
+    return rows_of_a_step(steps, regime)
 
 
 def rows_of_a_step(steps: int, regime: dict[str, Any]) -> list[dict[str, Any]]:

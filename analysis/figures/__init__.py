@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import matplotlib as mpl
-
 from analysis.figures import (
     beside,
     causes,
@@ -22,7 +20,7 @@ from analysis.figures import (
     spikes,
     survival,
 )
-from analysis.figures.style import RC, Drawing
+from analysis.figures.style import Drawing
 from analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
@@ -79,10 +77,9 @@ def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
         return study.drawn
     made: list[Drawing] = []
     own = (*DRAWINGS.get(study.name, ()), *(PAGES.get(study.name, ()) if for_page else ()))
-    with mpl.rc_context(RC):
-        for draw in BESIDE.get(study.name, ()) if study.parts else own:
-            drawn = draw(study)
-            made += drawn if isinstance(drawn, list) else [drawn] if drawn else []
+    for draw in BESIDE.get(study.name, ()) if study.parts else own:
+        drawn = draw(study)
+        made += drawn if isinstance(drawn, list) else [drawn] if drawn else []
     for i, part in enumerate(study.parts[:MOST_PARTS], 1):
         if study.name != "survival":  # one figure shows all its parts
             made += [

@@ -1,4 +1,4 @@
-"""Figures of the pages in ``results/``, from data frames. Call them under ``style.RC``.
+"""Figures of the pages in ``results/``, from data frames.
 
 Accuracy has a logit axis: from 1% to 2% is as far as from 98% to 99%, so that rare seeds at both
 ends are visible.
@@ -12,14 +12,15 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 from scipy import special, stats
 
 from analysis.criteria import DIARY, UNJUDGED, usual_length
-from analysis.figures.curves import lines, spread
-from analysis.figures.style import AMBER, BLUE, GREY, INK, SMALL, SOFT, TEAL, Drawing, canvas, log_axis
+from analysis.figures.chart import Axis, Band, Chart, Lines, Points, Rule, of_all
+from analysis.figures.curves import spread
+from analysis.figures.histograms import stacked
+from analysis.figures.render import draw
+from analysis.figures.style import AMBER, BLUE, CLASS_COLOURS, GREY, INK, TEAL, Drawing
 from analysis.statistics.lognormal import LogNormal
 from analysis.statistics.survival import kaplan_meier, watched_until
 from analysis.studies.branching import Branching, validation_examples
@@ -54,33 +55,30 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
     missing = [run for run in chosen if run not in every]
     if missing or len(chosen) > len(CHOSEN):
         raise ValueError(f"choose up to {len(CHOSEN)} runs of the curves; without a curve: {missing}")
-    faint = spread(every.difference(pd.Index(list(chosen))), MOST_FAINT)
-    figure, axes = canvas(height=3.4)
-    here = known[known["run_id"].isin(faint)]
-    lines(axes, here, "step", "train_acc", colors=GREY, alpha=0.25, linewidths=0.6, linestyles="dashed", zorder=1)
-    lines(axes, here, "step", "val_acc", colors=GREY, alpha=0.35, linewidths=0.7, zorder=1)
+    others = every.difference(pd.Index(list(chosen)))
+    faint = spread(others, MOST_FAINT)
+    rest, few = f"other seeds ({of_all(len(faint), len(others))})", frozenset(faint)
+    layers = [
+        Lines(rest, GREY, known[known["run_id"].isin(others)], "step", "train_acc", few, 0.25, 0.6, "dashed"),
+        Lines(rest, GREY, known[known["run_id"].isin(others)], "step", "val_acc", few, 0.35, 0.7),
+    ]
     for (run, name), colour in zip(chosen.items(), CHOSEN, strict=False):
-        curve = known[known["run_id"] == run]
-        axes.plot(curve["step"], curve["train_acc"], color=colour, linewidth=1.1, linestyle=(0, (4, 2)), zorder=3)
-        axes.plot(curve["step"], curve["val_acc"], color=colour, linewidth=2, zorder=4, label=name)
-    axes.plot([], [], color=GREY, linewidth=1, label=f"{len(every) - len(chosen):,} other seeds")
-    axes.plot([], [], color=INK, linewidth=1, linestyle=(0, (4, 2)), label="training")
-    axes.plot([], [], color=INK, linewidth=1.6, label="validation")
-    log_axis(axes.xaxis)
-    axes.set_xlim(float(known["step"].min()), float(known["step"].max()))
-    axes.set_ylim(-0.02, 1.03)
-    axes.set_xlabel("step (log)")
-    axes.set_ylabel("accuracy")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2, borderaxespad=0)
+        curve, one = known[known["run_id"] == run], frozenset([run])
+        layers.append(Lines(name, colour, curve, "step", "train_acc", one, 1.0, 1.1, "dashed"))
+        layers.append(Lines(name, colour, curve, "step", "val_acc", one, 1.0, 2.0))
+    chart = Chart(
+        Axis("step (log)", float(known["step"].min()), float(known["step"].max()), "log"),
+        Axis("accuracy (dashed: training)", -0.02, 1.03),
+        tuple(layers),
+    )
     caption = (
-        f"Training accuracy (mini-batches, dashed) and validation accuracy (solid) of {len(every):,} seeds"
-        + (f", {len(faint):,} of the others drawn" if len(faint) < len(every) - len(chosen) else "")
-        + "."
+        f"Training accuracy (mini-batches, dashed) and validation accuracy (solid) of {len(faint) + len(chosen):,} "
+        f"seeds{f', evenly selected of {len(every):,}' if len(faint) < len(others) else ''}."
     )
     data = known[known["run_id"].isin([*faint, *chosen])][["run_id", "step", "train_acc", "val_acc"]]
     data = data.assign(name=data["run_id"].map(dict(chosen)).fillna("other"))
     title = "Training and validation accuracy, seed by seed"
-    return Drawing("iconic", title, caption, figure, data, f"{len(every):,} seeds")
+    return draw("iconic", title, caption, [chart], data, "seeds", of=len(every))
 
 
 def branch_strips(study: Branching) -> Drawing | None:
@@ -93,7 +91,7 @@ def branch_strips(study: Branching) -> Drawing | None:
     one = children.groupby("seed")["parent"].transform("nunique") == 1  # named parents can share a master seed
     names = ("seed " + children["seed"].astype(str)).where(one, "run " + children["parent"].str[:8])
     by_parent = len(set(zip(names, children["redrawn"], strict=True))) <= MOST_STRIPS
-    children["parent"] = names if by_parent else children["kind"] + " parents"
+    children["parent"] = names if by_parent else children["kind"]
     order = children.sort_values(["parent"], kind="stable")[["parent", "redrawn", "val_acc"]]
     return redraw_strips(order, study.census["accuracy"], study.examples, study.horizon)
 
@@ -128,36 +126,39 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
     """
     groups = [(str(parent), str(redrawn), group["val_acc"])
               for (parent, redrawn), group in children.groupby(["parent", "redrawn"], sort=False)]  # fmt: skip
-    figure, axes = canvas(width=6.4, height=1.5 + 0.36 * (len(groups) + 1))
-    _thresholds(axes, examples)
     names, frames = [], []
-    rows = [("census", "", census), *groups]
-    for height, (parent, redrawn, values) in enumerate(rows):
+    for height, (parent, redrawn, values) in enumerate([("census", "", census), *groups]):
         x = logit(values, examples)
         accuracy = np.asarray(values, dtype=float)
-        is_super = accuracy > DIARY.super_accuracy
-        colour = np.where(is_super, TEAL, np.where(accuracy < DIARY.normal_accuracy, GREY, AMBER))
-        most = 2 if len(x) > 200 else 14
-        axes.scatter(x, height + _apart(x), s=most, color=colour, alpha=0.5 if most == 2 else 0.85, edgecolors="none")
-        axes.plot([np.median(x)] * 2, [height - 0.36, height + 0.36], color=INK, linewidth=1.4, zorder=4)
-        name = "census of random seeds" if parent == "census" else f"{parent}: {redrawn} redrawn"
-        names.append(f"{name}\n{int(is_super.sum())} super of {len(x):,}")
-        frames.append(pd.DataFrame({"parent": parent, "redrawn": redrawn, "val_acc": accuracy, "logit": x}))
-    axes.set_yticks(range(len(rows)), names)
-    axes.tick_params(axis="y", labelcolor=INK)
-    axes.grid(visible=False, axis="y")
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    _logit_axis(axes, examples, np.concatenate([frame["logit"].to_numpy() for frame in frames]))
-    axes.set_xlabel(f"validation accuracy at step {step:,} (logit axis)")
+        places = {"x": special.expit(x), "y": height + _apart(x), "height": height}
+        frames.append(pd.DataFrame({"parent": parent, "redrawn": redrawn, "val_acc": accuracy, "logit": x, **places}))
+        name = "census of random seeds" if parent == "census" else f"{parent}: {redrawn}"
+        names.append(f"{name}\n{int((accuracy > DIARY.super_accuracy).sum())} super of {len(x):,}")
+    every = pd.concat(frames)
+    kinds = np.where(every["val_acc"] > DIARY.super_accuracy, "super", "fast")
+    kinds = np.where(every["val_acc"] < DIARY.normal_accuracy, "normal", kinds)
+    layers = []
+    for kind in ("normal", "fast", "super"):
+        here = every[kinds == kind]
+        for part, size in ((here[here["height"] == 0], 4 if len(census) > 200 else 14), (here[here["height"] > 0], 14)):
+            layers += [Points(f"{kind} ({len(here):,})", CLASS_COLOURS[kind], part, size)] if len(part) else []
+    medians = every.groupby("height")["val_acc"].median()
+    middle = pd.DataFrame({"x": special.expit(logit(medians, examples)), "y": medians.index})
+    ticks = {float(height): name for height, name in enumerate(names)}
+    chart = Chart(
+        logit_axis(f"validation accuracy at step {step:,} (logit axis)", every["x"], examples),
+        Axis("", -0.6, len(names) - 0.4, ticks=ticks),
+        (*_thresholds(examples), *layers, Points("median", INK, middle, 300, "|")),
+        height=0.9 + 0.42 * len(names),
+    )
     caption = (
         f"Each point is a run at step {step:,}. Lowest row: the census of {len(census):,} random seeds. Other rows: "
-        "children of one parent, or of all parents of a kind, with the named streams redrawn and the others kept. Bar: "
-        f"median. Dashed: the diary's thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
+        "children of one parent, or of all parents of a kind, with the named streams redrawn and the others kept. "
+        f"Dashed: the diary's thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
     count = f"{len(children):,} children, {len(census):,} seeds"
-    return Drawing(
-        "redraw_strips", "Children with redrawn streams, and random seeds", caption, figure, pd.concat(frames), count
-    )
+    data = every.drop(columns=["x", "y", "height"])
+    return draw("redraw_strips", "Children with redrawn streams, and random seeds", caption, [chart], data, count)
 
 
 def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:
@@ -182,21 +183,21 @@ def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:
         np.exp(centre + width * special.ndtri(stats.beta.ppf(p, place, n - place + 1))) for p in (tail, 1 - tail)
     )
     z = special.ndtri(rank)
-    figure, axes = canvas(height=3.4)
-    axes.fill_between(z, low, high, color=GREY, alpha=0.25, linewidth=0)
-    axes.plot(z, np.exp(centre + width * z), color=SOFT, linewidth=1)
     outside = (curve.times < low) | (curve.times > high)
-    for here, label, style in (
-        (~outside, "inside the band", {"s": 14, "color": BLUE}),
-        (outside, "outside it", {"s": 22, "color": AMBER, "marker": "D"}),
-    ):
-        if here.any():
-            axes.scatter(z[here], curve.times[here], label=label, edgecolors="none", zorder=3, **style)
-    axes.yaxis.grid(True)
-    log_axis(axes.yaxis)
-    axes.set_xlabel("standard normal quantile")
-    axes.set_ylabel("step of generalisation (log)")
-    axes.legend(loc="upper left")
+    frame = pd.DataFrame({"normal": z, "step": curve.times, "runs": curve.events, "low": low, "high": high})
+    places = frame.rename(columns={"normal": "x", "step": "y"})
+    line = places.assign(value=np.exp(centre + width * z))
+    points = [
+        Points(f"{name} ({int(here.sum())})", colour, places[here], 16)
+        for name, colour, here in (("points inside the band", BLUE, ~outside), ("outside it", AMBER, outside))
+        if here.any()
+    ]
+    chart = Chart(
+        Axis.around("standard normal quantile", z),
+        Axis.around("step of generalisation (log)", curve.times, low, high, scale="log"),
+        (Band("", GREY, line), *points),
+        height=2.7,
+    )
     caption = (
         f"{seen:,} of {n:,} seeds generalised; seeds with the same step share a point. Line: the log-normal of maximum "
         "likelihood (median "
@@ -208,8 +209,7 @@ def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:
             f" {late} seeds that generalised after step {end:,.0f} have no point: too few were trained that long to "
             "know their ranks."
         )
-    frame = pd.DataFrame({"normal": z, "step": curve.times, "runs": curve.events, "low": low, "high": high})
-    return Drawing("qq_log_time", "Is one log-normal enough?", caption, figure, frame, f"{n:,} seeds")
+    return draw("qq_log_time", "Is one log-normal enough?", caption, [chart], frame, f"{n:,} seeds")
 
 
 def logit_histogram(accuracy: pd.Series, examples: int, step: int = DIARY.horizon, bins: int = 40) -> Drawing:
@@ -221,35 +221,19 @@ def logit_histogram(accuracy: pd.Series, examples: int, step: int = DIARY.horizo
     x = logit(values, examples)
     ends = logit(np.array([DIARY.normal_accuracy, DIARY.super_accuracy]), examples)
     edges = _edges(x, ends, bins)
-    figure, axes = canvas()
-    _thresholds(axes, examples)
-    classes = (
-        ("normal", GREY, x < ends[0]),
-        ("fast", AMBER, (x >= ends[0]) & (x <= ends[1])),
-        ("super", TEAL, x > ends[1]),
-    )
+    classes = {"normal": x < ends[0], "fast": (x >= ends[0]) & (x <= ends[1]), "super": x > ends[1]}
     data = pd.DataFrame({"logit from": edges[:-1], "logit to": edges[1:]})
-    for name, colour, here in classes:
-        data[name] = np.histogram(x[here], edges)[0]
-        label = f"{name} ({int(here.sum()):,})"
-        axes.bar(edges[:-1], data[name], np.diff(edges) * 0.92, align="edge", color=colour, label=label)
-    top = float(data[["normal", "fast", "super"]].to_numpy().max(initial=1))
-    if top > 50:
-        axes.set_yscale("symlog", linthresh=10, linscale=0.6)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_ylabel("seeds (log above 10)" if top > 50 else "seeds")
-    _logit_axis(axes, examples, x)
-    axes.set_xlabel(f"validation accuracy at step {step:,} (logit axis)")
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(0, -0.22), ncols=3, borderaxespad=0, columnspacing=1, handlelength=1.2
-    )
+    data = data.assign(**{name: np.histogram(x[here], edges)[0] for name, here in classes.items()})
+    places = special.expit(edges)
+    layers, y = stacked(places, [(name, CLASS_COLOURS[name], data[name].to_numpy()) for name in classes])
+    label = f"validation accuracy at step {step:,} (logit axis)"
+    chart = Chart(logit_axis(label, places, examples), y, (*layers, *_thresholds(examples)))
     caption = (
         f"Validation accuracy of {len(values):,} seeds at step {step:,} on a logit axis. Dashed: the diary's "
         f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
-    return Drawing(
-        "logit_histogram", "Validation accuracy on a logit axis", caption, figure, data, f"{len(values):,} seeds"
-    )
+    title = "Validation accuracy on a logit axis"
+    return draw("logit_histogram", title, caption, [chart], data, "seeds", of=len(values))
 
 
 def _edges(x: Floats, thresholds: Floats, bins: int) -> Floats:
@@ -267,23 +251,20 @@ def _apart(x: Floats, most: float = 0.34) -> Floats:
     return np.asarray((2 * turns - 1) * most)
 
 
-def _thresholds(axes: Axes, examples: int) -> None:
-    for threshold in (DIARY.normal_accuracy, DIARY.super_accuracy):
-        x = float(logit(np.array([threshold]), examples)[0])
-        axes.axvline(x, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
-
-
-def _logit_axis(axes: Axes, examples: int, x: Floats) -> None:
-    """Label a logit axis by accuracies."""
+def _thresholds(examples: int) -> list[Rule]:
     ends = logit(np.array([DIARY.normal_accuracy, DIARY.super_accuracy]), examples)
-    low, high = min(float(x.min()), float(ends[0])) - 0.5, max(float(x.max()), float(ends[1])) + 0.5
-    at = logit(np.array(LOGIT_TICKS), examples)
-    shown = [(place, value) for place, value in zip(at, LOGIT_TICKS, strict=True) if low <= place <= high]
-    kept: list[tuple[float, float]] = []
-    for place, value in sorted(shown, key=lambda pair: pair[1] not in (DIARY.normal_accuracy, DIARY.super_accuracy)):
-        if all(abs(place - other) > 0.11 * (high - low) for other, _ in kept):
-            kept.append((place, value))
-    axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(FixedLocator([place for place, _ in kept]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks([place for place, _ in kept], [f"{value:.3g}" for _, value in kept], fontsize=SMALL)
+    return [Rule("x", float(place)) for place in special.expit(ends)]
+
+
+def logit_axis(label: str, x: pd.Series | Floats, examples: int) -> Axis:
+    """Return the logit axis of accuracies ``x`` as :func:`logit` corrects them, with ticks that do not overlap."""
+    thresholds = (DIARY.normal_accuracy, DIARY.super_accuracy)
+    known = special.logit(np.concatenate([np.asarray(x, dtype=float), thresholds]))
+    low, high = float(known.min()) - 0.4, float(known.max()) + 0.4
+    kept: dict[float, str] = {}
+    for value in sorted(LOGIT_TICKS, key=lambda tick: tick not in thresholds):
+        place = float(logit(np.array([value]), examples)[0])
+        apart = all(abs(place - special.logit(other)) > 0.11 * (high - low) for other in kept)
+        if low <= place <= high and apart:
+            kept[float(special.expit(place))] = f"{value:.3g}"
+    return Axis(label, float(special.expit(low)), float(special.expit(high)), "logit", ticks=kept)

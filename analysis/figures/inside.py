@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.figures.style import BLUE, SMALL, SOFT, Drawing, canvas, log_axis
+from analysis.figures.chart import Axis, Band, Chart, Rule
+from analysis.figures.render import draw
+from analysis.figures.style import BLUE, Drawing
 from analysis.studies.mechanism import MEANINGS, Mechanism
 
 LOG_FROM = 30.0
@@ -17,20 +19,16 @@ def aligned(study: Mechanism) -> list[Drawing]:
 
 
 def _one(name: str, frame: pd.DataFrame) -> Drawing:
-    figure, axes = canvas(height=2.4)
-    axes.fill_between(frame["clock"], frame["low"], frame["high"], color=BLUE, alpha=0.16, linewidth=0)
-    axes.plot(frame["clock"], frame["median"], color=BLUE)
     smallest = float(frame["low"].min())
-    if smallest > 0 and float(frame["high"].max()) / smallest >= LOG_FROM:
-        log_axis(axes.yaxis)
-    axes.axvline(1, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
-    axes.annotate("generalises", (1, 1), xycoords=("data", "axes fraction"), xytext=(0, 2),
-                  textcoords="offset points", ha="center", va="bottom", fontsize=SMALL, color=SOFT)  # fmt: skip
-    axes.set_xlim(0, float(frame["clock"].max()))
-    axes.set_xlabel("step divided by the step of generalisation")
-    axes.set_ylabel(name)
+    log = smallest > 0 and float(frame["high"].max()) / smallest >= LOG_FROM
+    chart = Chart(
+        Axis("step divided by the step of generalisation", 0, float(frame["clock"].max())),
+        Axis.around(name, frame["low"], frame["high"], scale="log" if log else "linear"),
+        (Rule("x", 1, "generalises"), Band("", BLUE, frame.rename(columns={"clock": "x", "median": "value"}))),
+        height=1.9,
+    )
     meaning = MEANINGS.get(name, "")
-    caption = f"Median and middle half of {int(frame['runs'].iloc[0])} runs that generalised."
     title = f"{meaning[0].upper()}{meaning[1:]}" if meaning else name
-    count = f"{int(frame['runs'].iloc[0]):,} runs"
-    return Drawing(f"inside_{name}", title, caption, figure, frame, count)
+    runs = f"{int(frame['runs'].iloc[0]):,} runs"
+    caption = f"Median and middle half of {runs} that generalised."
+    return draw(f"inside_{name}", title, caption, [chart], frame, runs)

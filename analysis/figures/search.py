@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
-from analysis.figures.causes import SEQUENTIAL
-from analysis.figures.style import AMBER, BLUE, GREY, INK, PAPER, ROSE, SMALL, SOFT, TEAL, Drawing, canvas, log_axis
+from analysis.figures.causes import rows_chart, share_axis
+from analysis.figures.chart import Axis, Band, Chart, Intervals, Points, Rule, Surface, number
+from analysis.figures.render import draw
+from analysis.figures.style import AMBER, BLUE, GREY, INK, ROSE, TEAL, Drawing
 from analysis.studies.search import FINISHED, Floats, Searches, SearchResult
 
 GOLDEN = 0.618034
@@ -17,6 +19,8 @@ FEW = 8
 """Largest number of whole values that each get their own tick."""
 LATE = 1.15
 """Place of a seed that did not generalise, in budgets."""
+LOG_FROM = 20.0
+"""Ratio of largest to smallest value of a setting from which its axis is logarithmic."""
 WORDS = {
     "median_time": "median step of generalisation",
     "generalised_share": "share of seeds that generalised",
@@ -30,268 +34,189 @@ MOST = 6
 """Largest number of settings with a panel each."""
 
 
-def _done(result: SearchResult) -> pd.DataFrame:
-    return result.trials[(result.trials["state"] == FINISHED) & result.trials["value"].notna()].sort_values("trial")
+def _each(draw_one: Callable[[SearchResult, pd.DataFrame], Drawing | None]) -> Callable[[Searches], list[Drawing]]:
+    """Return the function of all searches that have a figure for their finished trials."""
+
+    def all_searches(study: Searches) -> list[Drawing]:
+        made = []
+        for result in study.results:
+            finished = result.trials[(result.trials["state"] == FINISHED) & result.trials["value"].notna()]
+            drawn = draw_one(result, finished.sort_values("trial")) if len(finished) else None
+            made += [drawn] if drawn else []
+        return made
+
+    all_searches.__doc__ = draw_one.__doc__
+    return all_searches
 
 
-def histories(study: Searches) -> list[Drawing]:
+@_each
+def histories(result: SearchResult, done: pd.DataFrame) -> Drawing:
     """Draw each search's value by trial and the best so far."""
-    made = []
-    for result in study.results:
-        done = _done(result)
-        if done.empty:
-            continue
-        figure, axes = canvas()
-        value = done["value"].to_numpy(dtype=float)
-        best = np.minimum.accumulate(value) if result.minimise else np.maximum.accumulate(value)
-        axes.vlines(done["trial"], done["low"], done["high"], color=GREY, linewidth=1, alpha=0.45)
-        axes.scatter(done["trial"], value, s=18, color=GREY, edgecolors="none")
-        stopped = result.trials[result.trials["state"] != FINISHED]
-        axes.scatter(stopped["trial"], np.full(len(stopped), 0.02), s=14, color=ROSE, marker="|",
-                     transform=axes.get_xaxis_transform())  # fmt: skip
-        axes.step(done["trial"], best, where="post", color=TEAL)
-        _above(axes, 1, "best so far", TEAL)
-        beyond = _mark_budget(axes, result, value)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.set_xlabel("trial")
-        axes.set_ylabel(_words(result.objective))
-        axes.yaxis.set_major_formatter(lambda v, _: _number(v))
-        caption = (
-            f"{len(done)} finished trials of {result.name}, each the value over {done['seeds'].iloc[0]} seeds with its "
-            f"95% interval. Red ticks: {len(stopped)} trials that were stopped, impossible or failed."
-            f"{beyond}"
+    value = done["value"].to_numpy(dtype=float)
+    best = np.minimum.accumulate(value) if result.minimise else np.maximum.accumulate(value)
+    steps = pd.DataFrame({"x": done["trial"], "value": best, "low": best, "high": best})
+    stopped = result.trials.loc[result.trials["state"] != FINISHED, "trial"]
+    y = Axis.around(_words(result.objective), done["value"], done["low"], done["high"])
+    layers: list[Any] = [
+        Intervals("trial", GREY, done.rename(columns={"trial": "place"}), vertical=True, size=14),
+        Points("stopped or failed", ROSE, pd.DataFrame({"x": stopped, "y": y.low + 0.02 * (y.high - y.low)}), 30, "|"),
+        Band("best so far", TEAL, steps, stairs=True),
+    ]
+    beyond = ""
+    if result.objective == "median_time" and result.steps is not None and (value > result.steps).any():
+        layers.append(Rule("y", result.steps, "end of training"))
+        beyond = (
+            " Trials in which half of the seeds or more had not generalised lie above the end of training, "
+            f"{result.steps:,} steps, at that many steps times (1 + their share)."
         )
-        data = done[["trial", "value", "low", "high"]].assign(best=best)
-        made.append(Drawing(f"search_history_{result.name}", f"Search {result.name}", caption, figure, data))
-    return made
+    x = Axis("trial", -0.5, float(result.trials["trial"].max()) + 0.5, whole=True)
+    chart = Chart(x, y, tuple(layer for layer in layers if isinstance(layer, Rule) or len(layer.frame)))
+    caption = (
+        f"{len(done)} finished trials of {result.name}, each the value over {done['seeds'].iloc[0]} seeds with its "
+        f"95% interval. Red ticks: {len(stopped)} trials that were stopped, impossible or failed.{beyond}"
+    )
+    data = done[["trial", "value", "low", "high"]].assign(best=best)
+    name, count = f"search_history_{result.name}", f"{len(done)} trials"
+    return draw(name, f"Search {result.name}", caption, [chart], data, count)
 
 
-def slices(study: Searches) -> list[Drawing]:
+@_each
+def slices(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     """Draw each search's value against each setting."""
-    made = []
-    for result in study.results:
-        done = _done(result)
-        shown = [s for s in result.settings if done[s].notna().any()][:MOST]
-        if done.empty or not shown:
-            continue
-        columns = len(shown) if len(shown) <= 3 else 3 if len(shown) > 4 else 2
-        rows = -(-len(shown) // columns)
-        figure, grid = canvas(
-            width=6.2, height=1.0 + 1.9 * rows, rows=rows, columns=columns, squeeze=False, sharey=True
-        )
-        for axes, setting in zip(grid.flat, shown, strict=False):
-            _slice(axes, done[done[setting].notna()], setting, result.default.get(setting))
-        for axes in list(grid.flat)[len(shown) :]:
-            axes.set_visible(False)
-        for axes in grid[:, 0]:
-            axes.set_ylabel(_words(result.objective))
-            axes.yaxis.set_major_formatter(lambda v, _: _number(v))
-        caption = f"Finished trials of {result.name}. Each panel has the trials with that setting. Dashed: the default."
-        data = done[["trial", "value", *shown]]
-        made.append(Drawing(f"search_slices_{result.name}", "Trials by setting", caption, figure, data))
-    return made
+    shown = [s for s in result.settings if done[s].notna().any()][:MOST]
+    if not shown:
+        return None
+    y = Axis.around(_words(result.objective), done["value"])
+    charts = [_slice(done[done[s].notna()], s, result.default.get(s), y) for s in shown]
+    columns = len(shown) if len(shown) <= 3 else 3 if len(shown) > 4 else 2
+    caption = f"Finished trials of {result.name}. Each panel has the trials with that setting. Dashed: the default."
+    data, name = done[["trial", "value", *shown]], f"search_slices_{result.name}"
+    return draw(name, "Trials by setting", caption, charts, data, f"{len(done)} trials", columns=columns, width=6.2)
 
 
-def _slice(axes: Axes, done: pd.DataFrame, setting: str, default: object) -> None:
-    """Draw the trials that have a setting: numbers on a numeric axis, other values as categories."""
+def _slice(done: pd.DataFrame, setting: str, default: object, y: Axis) -> Chart:
+    """Return the chart of the trials that have a setting: on a numeric axis, or by category."""
     x = pd.to_numeric(done[setting], errors="coerce").to_numpy(dtype=float)
     if np.isnan(x).any() or done[setting].map(lambda value: isinstance(value, bool)).any():
         named = done[setting].astype(str)
         names = sorted(named.unique())
-        place = named.map(names.index).to_numpy(dtype=float)
-        x = place + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # deterministic jitter
-        axes.set_xticks(range(len(names)), names)
-        axes.set_xlim(-0.6, len(names) - 0.4)
+        x = named.map(names.index).to_numpy(dtype=float)
+        x = x + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # apart, and without a draw
+        axis = Axis(setting, -0.6, len(names) - 0.4, ticks={float(i): name for i, name in enumerate(names)})
         default = names.index(str(default)) if str(default) in names else None
-    elif len(set(x)) <= FEW and (x == np.rint(x)).all():
-        axes.set_xticks(sorted(set(x)))
-        axes.xaxis.set_major_formatter(lambda v, _: _number(v))
-    elif x.min() > 0 and x.max() / x.min() > 20:
-        log_axis(axes.xaxis)
-        if x.max() / x.min() > 200:
-            axes.xaxis.set_major_locator(LogLocator())  # decades only: a panel is narrow
-        axes.tick_params(axis="x", labelrotation=45)
-    if isinstance(default, int | float):
-        axes.axvline(default, color=AMBER, linewidth=0.9, linestyle=(0, (3, 3)))
-    axes.scatter(x, done["value"], s=14, color=BLUE, alpha=0.7, edgecolors="none")
-    axes.set_xlabel(setting)
-    axes.tick_params(axis="x", labelsize=7.5)
+    else:
+        values = sorted({float(v) for v in x})
+        ticks = {v: number(v) for v in values} if len(values) <= FEW and all(v.is_integer() for v in values) else None
+        axis = Axis.around(setting, x, scale="linear" if ticks else _scale(x), ticks=ticks)
+    rules = (Rule("x", default, colour=AMBER),) if isinstance(default, int | float) else ()
+    points = Points("", BLUE, pd.DataFrame({"x": x, "y": done["value"]}))
+    return Chart(axis, y, (*rules, points), height=1.9)
 
 
-def _above(axes: Axes, x: float, text: str, colour: str) -> None:
-    """Write ``text`` above the plot, where it covers no point."""
-    axes.annotate(
-        text, (x, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points", ha="right", va="bottom",
-        color=colour, fontsize=SMALL,
-    )  # fmt: skip
+def _scale(values: Floats) -> Any:
+    """Return the scale of an axis for a setting's values."""
+    return "log" if values.min() > 0 and values.max() / values.min() >= LOG_FROM else "linear"
 
 
-def _mark_budget(axes: Axes, result: SearchResult, values: Floats) -> str:
-    """Draw the line above which a median time is censored; return the caption's sentence about it."""
-    if result.objective != "median_time" or result.steps is None or not (values > result.steps).any():
-        return ""
-    axes.axhline(result.steps, color=SOFT, linewidth=0.9, linestyle=(0, (3, 3)))
-    return (
-        f" The dashed line is the end of training, {result.steps:,} steps. Trials in which half of the seeds or more "
-        "had not generalised lie above it, at that many steps times (1 + their share)."
-    )
-
-
-def fronts(study: Searches) -> list[Drawing]:
+@_each
+def fronts(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     """Draw the Pareto front of each search with two objectives."""
-    made = []
-    for result in study.results:
-        done = _done(result).dropna(subset=["second"])
-        if result.second is None or done.empty:
-            continue
-        figure, axes = canvas()
-        best = done["best"].to_numpy(dtype=bool)
-        axes.scatter(done["value"][~best], done["second"][~best], s=16, color=GREY, edgecolors="none")
-        front = done[best].sort_values("value")
-        axes.plot(front["value"], front["second"], color=TEAL, marker="o", markersize=4)
-        axes.set_xlabel(_words(result.objective))
-        axes.set_ylabel(_words(result.second))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(lambda v, _: _number(v))
-        _above(axes, 0.78, "other trials", SOFT)
-        _above(axes, 1, "Pareto front", TEAL)
-        caption = f"{len(done)} finished trials of {result.name}. No trial is better in both than a trial on the front."
-        data = done[["trial", "value", "second", "best"]]
-        made.append(Drawing(f"search_front_{result.name}", "Two objectives", caption, figure, data))
-    return made
+    done = done.dropna(subset=["second"])
+    if result.second is None or done.empty:
+        return None
+    places = done.rename(columns={"value": "x", "second": "y"})[["x", "y", "best"]]
+    front = places[places["best"].astype(bool)].sort_values("x")
+    others = places[~places["best"].astype(bool)]
+    chart = Chart(
+        Axis.around(_words(result.objective), done["value"]),
+        Axis.around(_words(result.second), done["second"]),
+        (
+            *([Points(f"other trials ({len(others)})", GREY, others, 16)] if len(others) else []),
+            Band("", TEAL, front.assign(value=front["y"], low=front["y"], high=front["y"])),
+            Points(f"Pareto front ({len(front)})", TEAL, front, 22),
+        ),
+    )
+    caption = f"{len(done)} finished trials of {result.name}. No trial is better in both than a trial on the front."
+    data, count = done[["trial", "value", "second", "best"]], f"{len(done)} trials"
+    return draw(f"search_front_{result.name}", "Two objectives", caption, [chart], data, count)
 
 
-def importances(study: Searches) -> list[Drawing]:
+@_each
+def importances(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     """Draw the share of the outcome that each setting explains, with its interval."""
-    made = []
-    for result in study.results:
-        frame = result.importance
-        if frame.empty:
-            continue
-        figure, axes = canvas(height=0.9 + 0.34 * len(frame))
-        y = np.arange(len(frame))[::-1]
-        axes.grid(axis="x")
-        axes.grid(visible=False, axis="y")
-        axes.hlines(y, frame["low"], frame["high"], color=BLUE, linewidth=3, alpha=0.35)
-        axes.scatter(frame["share"], y, s=34, color=BLUE, zorder=3, edgecolors="none")
-        axes.set_yticks(y, frame["setting"].tolist())
-        axes.tick_params(axis="y", labelcolor=INK)
-        axes.set_ylim(-0.7, len(frame) - 0.3)
-        axes.set_xlim(-0.01, max(0.3, min(1.02, float(frame["high"].max()) * 1.05)))
-        axes.xaxis.set_major_formatter(lambda v, _: f"{v:.0%}")
-        axes.set_xlabel("share explained by this setting alone")
-        caption = (
-            f"Share of the variance of the ranks of {_words(result.objective)} over {frame['trials'].max()} finished "
-            f"trials of {result.name} that each setting explains alone, with 95% intervals over trials."
-        )
-        made.append(Drawing(f"search_importance_{result.name}", "Importance of each setting", caption, figure, frame))
-    return made
+    frame = result.importance
+    if frame.empty:
+        return None
+    rows = frame.rename(columns={"setting": "name", "share": "value"})
+    chart = rows_chart(rows, [BLUE] * len(rows), share_axis("share explained by this setting alone", rows), {})
+    trials = int(frame["trials"].max())
+    caption = (
+        f"Share of the variance of the ranks of {_words(result.objective)} over {trials} finished trials of "
+        f"{result.name} that each setting explains alone, with 95% intervals over trials."
+    )
+    title = "Importance of each setting"
+    return draw(f"search_importance_{result.name}", title, caption, [chart], frame, f"{trials} trials")
 
 
-def contours(study: Searches) -> list[Drawing]:
+@_each
+def contours(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     """Draw the value over the two numeric settings that explain most."""
-    made = []
-    for result in study.results:
-        done = _done(result)
-        ranked = result.importance["setting"].tolist() if len(result.importance) else []
-        two = [s for s in ranked if pd.to_numeric(done[s], errors="coerce").nunique() > 3][:2]
-        done = done.dropna(subset=two)
-        if len(two) < 2 or len(done) < 10 or np.ptp(done["value"].to_numpy(dtype=float)) == 0:
-            continue
-        figure, axes = canvas()
-        axes.grid(visible=False)
-        x, y = (_scaled(axis, pd.to_numeric(done[s]).to_numpy(dtype=float), s)
-                for axis, s in zip((axes.xaxis, axes.yaxis), two, strict=True))  # fmt: skip
-        colours = SEQUENTIAL if result.minimise else SEQUENTIAL.reversed()
-        value = done["value"].to_numpy(dtype=float)
-        levels = MaxNLocator(8).tick_values(float(value.min()), float(value.max()))
-        # tricontourf leaves out triangles whose corners all lie at the highest level: lower them a little
-        drawn = np.minimum(value, levels[-1] - 1e-6 * (levels[-1] - levels[0]))
-        mesh = axes.tricontourf(x, y, drawn, levels=levels, cmap=colours, alpha=0.85)
-        axes.scatter(x, y, s=12, color=INK, edgecolors=PAPER, linewidths=0.6, zorder=3)
-        axes.use_sticky_edges = False  # otherwise the dots of the outermost trials are cut
-        axes.margins(0.04)
-        bar = figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
-        bar.outline.set_visible(False)
-        bar.set_label(_words(result.objective), color=SOFT)
-        bar.ax.yaxis.set_major_formatter(lambda v, _: _number(v))
-        caption = (
-            f"{_words(result.objective).capitalize()} of {len(done)} finished trials (dots) of {result.name}, over the "
-            "two settings that explain most. Between trials: linear interpolation, no model."
-        )
-        data = done[["trial", "value", *two]]
-        made.append(Drawing(f"search_contour_{result.name}", "Two settings together", caption, figure, data))
-    return made
-
-
-def _scaled(axis: Axis, values: Floats, setting: str) -> Floats:
-    """Label an axis; return ``values``, or their logarithms (and set ticks) if they span a factor of 20 or more."""
-    axis.set_label_text(setting)
-    low, high = float(values.min()), float(values.max())
-    if low <= 0 or high / low < 20:
-        return values
-    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.log10(high) + 1)
-    steps = (1, 3) if high / low > 1000 else (1, 2, 5)
-    ticks = [k * decade for decade in decades for k in steps if low <= k * decade <= high]
-    axis.set_ticks(np.log(ticks), labels=[f"{tick:g}" for tick in ticks])
-    return np.log(values)
+    ranked = result.importance["setting"].tolist() if len(result.importance) else []
+    two = [s for s in ranked if pd.to_numeric(done[s], errors="coerce").nunique() > 3][:2]
+    done = done.dropna(subset=two)
+    if len(two) < 2 or len(done) < 10 or np.ptp(done["value"].to_numpy(dtype=float)) == 0:
+        return None
+    x, y = (pd.to_numeric(done[s]).to_numpy(dtype=float) for s in two)
+    places = pd.DataFrame({"x": x, "y": y, "value": done["value"].to_numpy(dtype=float)})
+    words = _words(result.objective)
+    chart = Chart(
+        Axis.around(two[0], x, scale=_scale(x)),
+        Axis.around(two[1], y, scale=_scale(y)),
+        (Surface(places, words, "low" if result.minimise else "high"), Points("", INK, places, 12)),
+        height=2.7,
+    )
+    caption = (
+        f"{words.capitalize()} of {len(done)} finished trials (dots) of {result.name}, over the two settings that "
+        "explain most. Between trials: linear interpolation, no model."
+    )
+    data, name = done[["trial", "value", *two]], f"search_contour_{result.name}"
+    return draw(name, "Two settings together", caption, [chart], data, f"{len(done)} trials")
 
 
 def comparisons(study: Searches) -> list[Drawing]:
     """Draw the pinned comparison: each fresh seed at the default and at the best setting."""
-    made = []
-    for result in study.results:
-        frame = result.compared
-        if frame.empty:
-            continue
-        figure, axes = canvas(width=4.0, height=3.8)
-        a, b = (_in_time(frame[side].to_numpy(dtype=float), result) for side in ("default", "best"))
-        better = b < a if result.minimise else b > a
-        worse = (a != b) & ~better
-        colours = np.where(better, TEAL, np.where(worse, ROSE, GREY))
-        same = frame.groupby(["default", "best"])["seed"].transform("size").to_numpy(dtype=float)
-        axes.scatter(a, b, s=18 * same, c=colours, edgecolors="none", alpha=0.8)
-        axes.axline((float(a.mean()), float(a.mean())), slope=1, color=SOFT, linewidth=0.9, linestyle=(0, (3, 3)))
-        low, high = float(min(a.min(), b.min())), float(max(a.max(), b.max()))
-        pad = 0.05 * (high - low) or 1.0
-        axes.set(xlim=(low - pad, high + pad), ylim=(low - pad, high + pad), aspect="equal")
-        late = _time_ticks(axes, result, low, high)
-        axes.set_xlabel(f"{_words(result.objective).removeprefix('median ')} at the default")
-        axes.set_ylabel("at the best setting")
-        _above(axes, 1, f"better {int(better.sum())}", TEAL)
-        _above(axes, 0.72, f"worse {int(worse.sum())}", ROSE)
-        caption = (
-            f"Each dot is a new seed ({len(frame)} in all, larger where several coincide) at both settings of "
-            f"{result.name}. The seeds were fixed before they were trained. Better for {int(better.sum())}, worse for "
-            f"{int(worse.sum())}.{late}"
-        )
-        made.append(Drawing(f"search_comparison_{result.name}", "Best against default", caption, figure, frame))
-    return made
+    return [_comparison(result) for result in study.results if len(result.compared)]
 
 
-def _in_time(values: Floats, result: SearchResult) -> Floats:
-    """Return seeds' values for drawing; seeds that did not generalise are drawn just after the budget."""
-    return np.minimum(values, LATE * result.budget) if result.objective == "median_time" else values
-
-
-def _time_ticks(axes: Axes, result: SearchResult, low: float, high: float) -> str:
-    """Label both axes; return the caption's sentence about seeds that did not generalise, empty if all did."""
-    end = min(high, result.budget)
-    ticks = [float(tick) for tick in MaxNLocator(5).tick_values(low, end) if low <= tick <= end]
-    labels = [_number(tick) for tick in ticks]
-    late = result.objective == "median_time" and high > result.budget
+def _comparison(result: SearchResult) -> Drawing:
+    frame = result.compared
+    is_time = result.objective == "median_time"
+    # seeds that did not generalise are drawn just after the budget
+    values = frame[["default", "best"]].astype(float).clip(upper=LATE * result.budget if is_time else None)
+    places = values.rename(columns={"default": "x", "best": "y"}).value_counts().rename("times").reset_index()
+    better = places["y"] < places["x"] if result.minimise else places["y"] > places["x"]
+    equal = places["y"] == places["x"]
+    parts = (("better", TEAL, better), ("worse", ROSE, ~better & ~equal), ("equal", GREY, equal))
+    counts = {name: int(places.loc[here, "times"].sum()) for name, _, here in parts}
+    points = [Points(f"{n} ({counts[n]})", colour, places[here], 18) for n, colour, here in parts if counts[n]]
+    late = is_time and bool((frame[["default", "best"]].to_numpy(dtype=float) > result.budget).any())
+    words = _words(result.objective).removeprefix("median ")
+    x, y = (Axis.around(f"{words} at the {side}", values) for side in ("default", "best setting"))
+    never = [Rule("y", result.budget, "end of training"), Rule("x", result.budget)] if late else []
+    chart = Chart(x, y, (Rule("diagonal"), *never, *points), height=2.9)
+    caption = (
+        f"Each dot is a new seed ({len(frame)} in all, larger where several coincide) at both settings of "
+        f"{result.name}. The seeds were fixed before they were trained. Better for {counts['better']}, worse for "
+        f"{counts['worse']}."
+    )
     if late:
-        ticks, labels = [*ticks, LATE * result.budget], [*labels, "never"]
-    axes.set_xticks(ticks, labels)
-    axes.set_yticks(ticks, labels)
-    if not late:
-        return ""
-    return f" never: not within {result.budget:,.0f} steps; the test counts it as later than every step."
+        caption += (
+            f" Beyond the end of training: not within {result.budget:,.0f} steps; the test counts it as later than "
+            "every step."
+        )
+    name = f"search_comparison_{result.name}"
+    return draw(name, "Best against default", caption, [chart], frame, f"{len(frame)} seeds")
 
 
 def _words(objective: str) -> str:
     return WORDS.get(objective, objective.replace("_", " "))
-
-
-def _number(value: float) -> str:
-    return EngFormatter(sep="")(value) if abs(value) >= 1e6 else f"{value:,.4g}"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pandas as pd
 
-from analysis.figures.curves import lines
-from analysis.figures.style import SERIES, SMALL, WIDTH, Drawing, canvas, steps_axis
+from analysis.figures.chart import Axis, Chart, Lines
+from analysis.figures.render import draw
+from analysis.figures.style import SERIES, WIDTH, Drawing
 from analysis.studies.spikes import Spikes
 
 MOST_PANELS = 8
-PANEL_HEIGHT, LINE_HEIGHT = 1.7, 0.14
-"""Inches of a panel, and of each line above it."""
 
 
 def spike_curves(study: Spikes) -> Drawing | None:
@@ -27,51 +25,34 @@ def spike_curves(study: Spikes) -> Drawing | None:
         return None
     by_size = sorted(study.factors, key=lambda factor: -runs[factor].nunique())
     colour, others = by_size[:1], sorted(by_size[1:], key=study.factors.index)
-    shown = list(itertools.product(*(dict.fromkeys(runs[factor]) for factor in others)))[:MOST_PANELS]
+    panels = list(itertools.product(*(dict.fromkeys(runs[factor]) for factor in others)))
     values = list(dict.fromkeys(runs[colour[0]])) if colour else [""]
-    columns = 1 if len(shown) == 1 else 2
-    height = 0.9 + (PANEL_HEIGHT + LINE_HEIGHT * len(others)) * math.ceil(len(shown) / columns)
-    figure, grid = canvas(
-        WIDTH, height, math.ceil(len(shown) / columns), columns, sharex=True, sharey=True, squeeze=False
-    )
-    for axes, panel in itertools.zip_longest(grid.ravel(), shown):
-        if panel is None:
-            axes.set_axis_off()
-            continue
+    curves = study.curves[np.isfinite(study.curves["loss"])]
+    x = Axis("step", 0, float(curves["step"].max()))
+    y = Axis.around("loss (nats)", curves["loss"])
+    charts = []
+    for panel in panels[:MOST_PANELS]:
         here = runs[
-            np.logical_and.reduce(
-                [runs[f] == v for f, v in zip(others, panel, strict=True)] or [runs["spiked"].notna()]
-            )
+            np.logical_and.reduce([runs["spiked"].notna(), *(runs[f] == v for f, v in zip(others, panel, strict=True))])
         ]
+        layers = []
         for i, value in enumerate(values):
             group = here[here[colour[0]] == value] if colour else here
-            drawn = study.curves[study.curves["run_id"].isin(group.index) & np.isfinite(study.curves["loss"])]
-            lines(axes, drawn, "step", "loss", colors=SERIES[i % len(SERIES)], alpha=0.8, linewidths=1.1)
-        axes.autoscale_view()
-        axes.set_xlim(left=0)
+            frame = curves[curves["run_id"].isin(group.index)]
+            name = _said(colour[0], value) if colour else ""
+            layers.append(Lines(name, SERIES[i % len(SERIES)], frame, "step", "loss", frozenset(group.index), 0.8, 1.1))
         words = [_said(f, v) for f, v in zip(others, panel, strict=True)]
-        count = f"{int(here['spiked'].sum())} of {len(here)} spiked"
-        axes.set_title("\n".join([*words, count]), fontsize=SMALL, loc="left")
-    for axes in grid[-1]:
-        steps_axis(axes)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("loss (nats)")
-    if colour:
-        for i, value in enumerate(values):
-            grid[0, -1].annotate(
-                _said(colour[0], value),
-                (1, 1),
-                xycoords="axes fraction",
-                xytext=(-2, -8 - 12 * i),
-                textcoords="offset points",
-                ha="right",
-                color=SERIES[i % len(SERIES)],
-                fontsize=SMALL,
-            )
+        title = ", ".join([*words, f"{int(here['spiked'].sum())} of {len(here)} spiked"])
+        charts.append(Chart(x, y, tuple(layers), title=title, height=1.7))
     caption = "Training loss of every run, a running median of three steps; all panels have the same axes."
+    if len(panels) > MOST_PANELS:
+        caption += f" The other {len(panels) - MOST_PANELS} combinations of settings are not drawn."
     data = study.curves.merge(runs[[*study.factors, "seed"]], left_on="run_id", right_index=True)
-    n = f"{len(runs):,} runs"
-    return Drawing("spike_curves", "Training loss and spikes", caption, figure, pd.DataFrame(data), n)
+    columns = 1 if len(charts) == 1 else 2
+    title = "Training loss and spikes"
+    width = WIDTH if columns == 1 else 1.4 * WIDTH
+    count = f"{len(runs):,} runs"
+    return draw("spike_curves", title, caption, charts, pd.DataFrame(data), count, columns=columns, width=width)
 
 
 def _said(factor: str, value: str) -> str:

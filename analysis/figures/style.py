@@ -8,11 +8,13 @@ the SVG alone) can be dark without a second drawing.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Final
@@ -26,10 +28,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import Locator, MaxNLocator, NullLocator
 
 from analysis.decimals import write_csv
-from analysis.figures.chart import Chart
+from analysis.figures.chart import Chart, number
 from grok.errors import ConfigError
 from grok.untrusted import unlinked
 
@@ -200,9 +202,14 @@ def numbered(svg: str) -> str:
 
 
 def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns: int = 1, **options: Any) -> Any:
-    """Return (figure, axes). Call it under ``RC``, as ``figures.drawings`` does. It changes no global state."""
+    """Return (figure, axes). Call it under ``RC``, as ``in_style`` does. It changes no global state."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
+
+
+def text_width(text: str, font: FontProperties) -> float:
+    """Return the width of the widest line of ``text``, in inches."""
+    return max(TextPath((0, 0), line, prop=font).get_extents().width for line in text.split("\n")) / 72
 
 
 def wrapped(text: str, inches: float, font: FontProperties, most: int = 1000) -> str:
@@ -214,17 +221,9 @@ def wrapped(text: str, inches: float, font: FontProperties, most: int = 1000) ->
         return text
     for characters in range(min(most, len(text)), NARROWEST_LINE, -2):
         lines = fill(text, characters)
-        widest = max(TextPath((0, 0), line, prop=font).get_extents().width for line in lines.split("\n"))
-        if widest / 72 <= inches:
+        if text_width(lines, font) <= inches:
             return lines
     return text
-
-
-def direct_label(axes: Axes, x: float, y: float, text: str, colour: str, **changes: Any) -> None:
-    """Write ``text`` beside its line instead of in a legend."""
-    options = {"fontsize": SMALL, "va": "center", "ha": "left", **changes}
-    box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
-    axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, bbox=box, **options)
 
 
 def steps_axis(axes: Axes, label: str = "step") -> None:
@@ -234,25 +233,50 @@ def steps_axis(axes: Axes, label: str = "step") -> None:
     axes.set_xlabel(label)
 
 
-class LogTicks(LogLocator):
-    """Ticks at 1, 2 and 5 of each decade, at every digit or at even steps if less than three or two fit."""
+APART: Final = 0.12
+"""Smallest distance between two ticks of a logarithmic axis, as a share of its length."""
+
+
+def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Return ticks of a logarithmic axis: as many digits of each decade as have room, or even steps on a short axis.
+
+    >>> log_ticks(100, 5000), log_ticks(1e-3, 5e6, 4), log_ticks(2100, 2900)
+    ([100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0], [0.001, 1.0, 1000.0, 1000000.0], [2200.0, 2400.0, 2600.0, 2800.0])
+    """
+    first, last = math.floor(math.log10(low)), math.floor(math.log10(high))
+
+    for digits, every in (("123456789", 1), ("1235", 1), ("125", 1), ("13", 1), *(("1", n) for n in range(1, 20))):
+        decades = [e for e in range(first, last + 1) if e % every == 0]
+        ticks = [float(f"{digit}e{e}") for e in decades for digit in digits]
+        ticks = [tick for tick in ticks if 0.999 * low <= tick <= 1.001 * high]
+        if 2 <= len(ticks) <= most and min(b / a for a, b in pairwise(ticks)) >= (high / low) ** APART:
+            return ticks
+    return [float(v) for v in MaxNLocator(4).tick_values(low, high) if low <= v <= high]
+
+
+class LogTicks(Locator):
+    """Ticks of a logarithmic axis, at most ``most``."""
+
+    def __init__(self, most: int = 7) -> None:
+        self.most = most
+
+    def __call__(self) -> Sequence[float]:
+        """Return the ticks in view."""
+        assert self.axis is not None
+        low, high = sorted(self.axis.get_view_interval())
+        return log_ticks(low, high, self.most)
 
     def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
         """Return the ticks between ``vmin`` and ``vmax``."""
-        low, high = sorted((vmin, vmax))
-        for digits, fewest in (((1.0, 2.0, 5.0), 3), (tuple(map(float, range(1, 10))), 2)):
-            at = LogLocator(subs=digits, numticks=12).tick_values(vmin, vmax)
-            if sum(low <= value <= high for value in at) >= fewest:
-                return at
-        return MaxNLocator(4).tick_values(vmin, vmax)
+        return log_ticks(vmin, vmax, self.most)
 
 
-def log_axis(axis: Axis) -> None:
+def log_axis(axis: Axis, most: int = 7) -> None:
     """Make an axis logarithmic, with labels at 1, 2 and 5 of each decade, or more if it is short."""
     (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
-    axis.set_major_locator(LogTicks())
+    axis.set_major_locator(LogTicks(most))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    axis.set_major_formatter(lambda value, _: number(value))
 
 
 def in_style() -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from analysis.figures.style import PALETTE, Drawing
 from analysis.glossary import TERMS
-from analysis.page.encoding import KEY, Runs, encode_chart, encode_table, packed, run_column
+from analysis.page.encoding import KEY, Runs, encode_chart, encode_table, interactive, packed, run_column
 from analysis.page.text import cell, is_numeric, with_terms
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int 
     environment.filters |= {"terms": with_terms, "cell": cell}
     environment.globals |= {"is_numeric": is_numeric, "run_column": run_column, "key_length": KEY}
     runs = Runs(report.labels)
-    charts = {d.name: [encode_chart(c, runs) for c in d.charts] for group in drawn.values() for d in group if d.charts}
+    shown = [drawing for group in drawn.values() for drawing in group if interactive(drawing.charts)]
+    charts = {drawing.name: [encode_chart(chart, runs) for chart in drawing.charts] for drawing in shown}
     tables: dict[str, Any] = {
         f"{study.name}_{table.name}": encode_table(table.frame, table.code, runs)
         for study in report.studies
@@ -83,6 +84,7 @@ def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int 
         library_style=Markup(_file("vendor", "uplot", "uPlot.min.css")),
         script=Markup(code),
         script_digest=digest,
+        live=charts.keys(),
         data=packed({"runs": runs.as_json(), "charts": charts, "tables": tables}),
         long=LONG,
         first=FIRST,

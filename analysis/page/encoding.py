@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.figures.chart import Axis, Band, Bars, Chart, Layer, Lines, Points, Rule
+from analysis.figures.chart import Axis, Band, Bars, Cells, Chart, Intervals, Layer, Lines, Points, Rule, Surface
 from analysis.figures.style import LIGHT
 from analysis.page.text import cell, is_numeric
 
@@ -88,6 +88,14 @@ def kept_runs(layers: Sequence[Lines], points: int = POINTS) -> tuple[set[str], 
     return chosen, max(FEWEST_POINTS, points // len(chosen))
 
 
+def interactive(charts: Sequence[Chart]) -> bool:
+    """Return whether the page draws these charts; it shows the picture of others, and of those with names of rows."""
+    return len(charts) > 0 and not any(
+        chart.y.ticks is not None or any(isinstance(layer, Cells | Surface) for layer in chart.layers)
+        for chart in charts
+    )
+
+
 def encode_chart(chart: Chart, runs: Runs) -> dict[str, Any]:
     """Return a chart as JSON."""
     lines = [layer for layer in chart.layers if isinstance(layer, Lines)]
@@ -95,6 +103,7 @@ def encode_chart(chart: Chart, runs: Runs) -> dict[str, Any]:
     encoded: dict[str, Any] = {
         "x": _axis(chart.x),
         "y": _axis(chart.y),
+        "title": chart.title,
         "layers": [_layer(layer, runs, kept, most) for layer in chart.layers],
     }
     if lines:
@@ -109,28 +118,35 @@ def encode_chart(chart: Chart, runs: Runs) -> dict[str, Any]:
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
-    return dict(vars(axis))
+    ticks = None if axis.ticks is None else [list(axis.ticks), list(axis.ticks.values())]
+    return vars(axis) | {"ticks": ticks}
+
+
+COLUMNS: Final[dict[type[Layer], tuple[str, ...]]] = {
+    Bars: ("low", "high", "count"),
+    Band: ("x", "value", "low", "high"),
+    Intervals: ("place", "value", "low", "high"),
+    Points: ("x", "y"),
+}
+"""Columns of numbers of the page's layers."""
 
 
 def _layer(layer: Layer, runs: Runs, kept: set[str], most: int) -> dict[str, Any]:
-    if isinstance(layer, Rule):
-        return {"kind": "rule", "axis": layer.axis, "at": layer.at, "label": layer.label}
-    common = {"group": layer.group, "colour": NAMES.get(layer.colour, "blue")}
+    kind = type(layer).__name__.lower()
+    options = {
+        k: v for k, v in vars(layer).items() if not isinstance(v, pd.DataFrame | frozenset) and k not in ("x", "y")
+    }
+    encoded = options | {"kind": kind, "colour": NAMES.get(getattr(layer, "colour", ""), "blue")}
     if isinstance(layer, Lines):
-        return common | {"kind": "lines", "alpha": layer.alpha, "width": layer.width} | _curves(layer, runs, kept, most)
+        return encoded | _curves(layer, runs, kept, most)
+    if isinstance(layer, Rule | Cells | Surface):
+        return encoded
     frame = layer.frame
+    encoded |= {name: plain(frame[name].to_numpy(dtype=float)) for name in COLUMNS[type(layer)]}
     if isinstance(layer, Points):
-        return common | {
-            "kind": "points",
-            "runs": [runs.number(r) for r in frame["run_id"]],
-            "x": plain(frame["x"]),
-            "y": plain(frame["y"]),
-        }
-    columns = ("low", "high", "count") if isinstance(layer, Bars) else ("x", "value", "low", "high")
-    kind: dict[str, Any] = {"kind": "bars"} if isinstance(layer, Bars) else {"kind": "band"}
-    if isinstance(layer, Band):
-        kind["stairs"] = layer.stairs
-    return common | kind | {c: plain(frame[c].to_numpy(dtype=float)) for c in columns}
+        encoded["runs"] = [runs.number(run) for run in frame["run_id"]] if "run_id" in frame else []
+        encoded["times"] = plain(frame["times"]) if "times" in frame else None
+    return encoded
 
 
 def _curves(layer: Lines, runs: Runs, kept: set[str], most: int) -> dict[str, Any]:

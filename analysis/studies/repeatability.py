@@ -139,12 +139,12 @@ def _apart(test: Test, name: str, by: str, groups: Groups) -> list[Finding]:
 def _by_device(test: Test) -> list[Finding]:
     """Return the repeats on the device of the own run, and those on another one."""
     groups: Groups = {}
-    for unit in test.kind.candidates:
-        for device, runs in test.kind.rows.loc[unit.repeats].groupby("device").groups.items() if unit.own else ():
-            own = str(test.kind.rows["device"].to_dict()[unit.own])
-            groups.setdefault(f"on {own!s}, as before" if own == device else f"on {device!s} after {own!s}", []).append(
-                (unit, list(runs))
-            )
+    device = test.kind.rows["device"].to_dict()
+    for unit in (unit for unit in test.kind.candidates if unit.own is not None):
+        own = device[unit.own]
+        for here in sorted({device[run] for run in unit.repeats}):
+            words = f"on {own}, as before" if own == here else f"on {here} after {own}"
+            groups.setdefault(words, []).append((unit, [run for run in unit.repeats if device[run] == here]))
     moved = any("after" in words for words in groups)
     return _apart(test, "device", "the devices of the repeat and of the own run", groups) if moved else []
 

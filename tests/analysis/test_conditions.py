@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 from analysis.figures import drawings
-from analysis.figures.survival import _apart
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies import ask
 from analysis.studies.conditions import Comparison
@@ -129,14 +126,6 @@ def test_the_interval_of_the_ratio_covers_at_its_rate(paired: bool) -> None:
         held += e.low <= 2 <= e.high
         assert (p < 0.05) == (not e.low <= 1 <= e.high)
     assert 0.93 <= held / 1000 <= 0.97
-
-
-def test_labels_keep_their_distance_and_stay_inside() -> None:
-    for shares in ([0.0, 0.01, 0.9, 1.0, 1.0], [1.0] * 4, [0.0] * 5, [0.5]):
-        heights = _apart(shares)
-        assert all(b - a >= 0.075 - 1e-12 for a, b in itertools.pairwise(heights))
-        assert heights[0] > -1e-12
-        assert heights[-1] <= 1
 
 
 def test_rates_are_of_all_seeds_and_times_of_those_that_were_run_long() -> None:

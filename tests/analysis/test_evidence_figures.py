@@ -48,7 +48,7 @@ def test_strips_count_the_super_children_of_each_parent() -> None:
     children = pd.DataFrame(rows, columns=["parent", "redrawn", "val_acc"])
     drawing = evidence.redraw_strips(children, seeds, EXAMPLES)
     labels = [text.get_text() for text in drawing.figure.axes[0].get_yticklabels()]
-    assert labels[1:] == ["seed 7: order redrawn\n3 super of 5", "seed 7: init redrawn\n0 super of 3"]
+    assert labels[1:] == ["seed 7: order\n3 super of 5", "seed 7: init\n0 super of 3"]
     assert f"{int((seeds > 0.98).sum())} super of 2,000" in labels[0]
     assert len(drawing.data) == 2008
     assert np.isfinite(drawing.data["logit"]).all()

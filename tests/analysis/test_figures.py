@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from analysis.figures.causes import _factor_ticks, intervals
-from analysis.figures.curves import seed_curves
-from analysis.figures.style import BLUE, LIGHT, PALETTE, canvas, log_axis
+from analysis.figures.causes import rows_chart
+from analysis.figures.chart import Axis
+from analysis.figures.curves import phase_portrait, seed_curves
+from analysis.figures.evidence import census_iconic
+from analysis.figures.histograms import time_histogram
+from analysis.figures.render import draw
+from analysis.figures.style import BLUE, LIGHT, PALETTE, Drawing, canvas, log_axis, log_ticks
 from tests.analysis.questions import ask
 from tests.analysis.simulate import Truth, simulate
 
@@ -63,16 +68,12 @@ def test_colours_stand_out_from_the_paper(dark: bool) -> None:
 
 
 def test_wide_ratios_are_labelled_in_decades() -> None:
-    _, axes = canvas()
-    _factor_ticks(axes, np.log(0.0009), np.log(5e6))
-    labels = [tick.get_text() for tick in axes.get_xticklabels()]
-    assert labels == ["0.001", "1", "1,000", "1,000,000"]
-    assert np.exp(axes.get_xticks()) == pytest.approx([1e-3, 1, 1e3, 1e6])
+    assert log_ticks(0.0009, 5e6, most=4) == [1e-3, 1, 1e3, 1e6]
 
 
 @pytest.mark.parametrize(
     ("ends", "least"),
-    [((1_750, 3_750), [2_000, 3_000]), ((100, 50_000), [100, 1_000, 5_000]), ((2_100, 2_900), [2_400])],
+    [((1_750, 3_750), [2_000, 3_000]), ((100, 50_000), [100, 1_000, 10_000]), ((2_100, 2_900), [2_400])],
 )
 def test_a_logarithmic_axis_has_two_labels_or_more(ends: tuple[int, int], least: list[int]) -> None:
     """From 1,750 to 3,750 steps it had one: 2,000."""
@@ -88,11 +89,39 @@ def test_a_logarithmic_axis_has_two_labels_or_more(ends: tuple[int, int], least:
 def test_names_of_several_lines_do_not_overlap() -> None:
     name = "precision=float32 (default); optim.weight_decay=0.1 (default)"
     frame = pd.DataFrame([{"name": name, "value": 0.5, "low": 0.1, "high": 0.9}] * 5)
-    figure = intervals("any", "Any", "", frame, [BLUE] * 5, "share", True).figure
+    chart = rows_chart(frame, [BLUE] * 5, Axis("share", 0, 1), {})
+    figure = draw("any", "Any", "", [chart], frame).figure
     figure.draw_without_rendering()
     extents = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
     assert all(above.y0 >= below.y1 for above, below in itertools.pairwise(extents))
     assert "\n" in figure.axes[0].get_yticklabels()[0].get_text()
+
+
+def titled(drawing: Drawing | None) -> int:
+    """Return the number of seeds that the title of a picture gives."""
+    assert drawing is not None
+    title = drawing.figure.get_suptitle().replace("\N{NO-BREAK SPACE}", " ")
+    return int(re.findall(r"n = ([\d,]+)", title)[0].replace(",", ""))
+
+
+def test_a_figure_says_how_many_seeds_it_draws() -> None:
+    """Figures drew 200 of 1,984 curves under "n = 1,984 seeds"."""
+    store = simulate([Truth({"seed": seed, "eval.every": 500}, 900 + 20 * seed) for seed in range(240)])
+    census = ask("census", store)
+    for drawing in (census_iconic(census), seed_curves(census), phase_portrait(ask("regimes", store))):
+        assert drawing is not None
+        assert titled(drawing) == drawing.data["run_id"].nunique() < 240, drawing.name
+
+
+def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:
+    """Seeds that ended at step 3,000 had a bar beyond the last step of the longest run."""
+    rest = [Truth({"seed": seed, "eval.every": 500}, 1e9) for seed in range(20, 60)]
+    longer = [Truth({"seed": seed, "eval.every": 500, "train.steps": 12_500}, 9_000 + seed) for seed in range(20)]
+    drawing = time_histogram(ask("census", simulate([*longer, *rest])))
+    (bar,) = drawing.data[drawing.data["trained until here, not generalised"] > 0].to_dict("records")
+    assert bar["trained until here, not generalised"] == 40
+    assert bar["step from"] < 3_000 <= bar["step to"] < 4_000
+    assert titled(drawing) == 60 == drawing.charts[0].drawn
 
 
 def test_a_few_longer_runs_do_not_squeeze_the_curves_of_all_others() -> None:

@@ -51,7 +51,7 @@ def test_every_paper_has_a_panel_and_every_run_is_in_the_figures_data() -> None:
     study = ask("papers", simulate(truths))
     (drawing,) = drawings(study)
     assert drawing.data["run_id"].nunique() == 3
-    titles = [axes.get_title(loc="left") for axes in drawing.figure.axes]
+    titles = [axes.get_legend().get_title().get_text() for axes in drawing.figure.axes]
     assert titles == ["Lee et al. 2024 (Grokfast)", "Power et al. 2022"]
 
 

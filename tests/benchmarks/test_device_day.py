@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import confined, device_day
-from benchmarks.commit import commit
-from benchmarks.confined import Run, run_confined
-from benchmarks.device_day import NAMES, Record, Stage, last_json, run_day, stages
+from benchmarks import device_day
+from benchmarks.device_day import NAMES, Stage, last_json, run_day, stages
 from benchmarks.device_stages import STAGES, equal_lanes, uncompiled_if_it_must
+from benchmarks.harness import commit
 
 
 def script(code: str) -> tuple[str, ...]:
@@ -28,10 +25,6 @@ def script(code: str) -> tuple[str, ...]:
 def written(out: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((out / "device-day.json").read_text())["stages"]
     return found
-
-
-def run(code: str, limit: float = 20.0, memory: int | None = None) -> Run:
-    return run_confined(script(code), limit, cwd=Path.cwd(), environment=dict(os.environ), memory=memory)
 
 
 @pytest.mark.slow
@@ -70,57 +63,26 @@ def test_an_interruption_ends_the_stage_and_the_day_with_what_is_known(tmp_path:
     assert outcomes[0].seconds < 10
 
 
-def test_a_full_disk_costs_the_space_that_was_held_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve = tmp_path / "device-day.reserve"
-
-    def fsync(_: int) -> None:
-        if reserve.exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(device_day.os, "fsync", fsync)
-    run_day([Stage("one", 20, script("print('{\"x\": 1}')"))], tmp_path)
-    assert written(tmp_path)[0]["result"] == {"x": 1}
-
-
-def test_what_cannot_be_written_is_printed_and_the_file_before_it_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = Record(tmp_path)
-    record.write([])
-
-    def fsync(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(device_day.os, "fsync", fsync)
-    outcomes = [device_day.Outcome("one", "done", 1.0, 2.0)]
-    record.write(outcomes)
-    record.close(outcomes)
-    assert written(tmp_path) == []
-    said, day = capsys.readouterr().out.splitlines()
-    assert "No space left" in said and json.loads(day)["stages"][0]["name"] == "one"
-
-
-def test_a_stage_that_eats_the_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confined, "MEMORY_POLL", 0.1)
-    eats = "import time; print('begun', flush=True); x = b'x' * 2**28; time.sleep(60)"
-    assert run(eats, memory=2**27) == Run("out of memory", -9, "begun\n")
+def test_what_cannot_be_written_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").write_text("a file where the folder would be")
+    run_day([Stage("one", 20, script("print('{\"x\": 1}')"))], tmp_path / "out")
+    problem, day = capsys.readouterr().out.splitlines()[-2:]
+    assert "could not be written" in problem and json.loads(day)["stages"][0]["result"] == {"x": 1}
 
 
 @pytest.mark.slow
 def test_no_process_of_a_stage_outlives_it(tmp_path: Path) -> None:
     mark = tmp_path / "outlived"
     child = f"import time; time.sleep(0.8); open({str(mark)!r}, 'w')"
-    leaves = f"""import subprocess, sys
-for own in (True, False):
-    subprocess.Popen([sys.executable, '-S', '-c', {child!r}], start_new_session=own)"""
-    assert run(leaves).state == "done"
+    leaves = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {child!r}])"
+    assert run_day([Stage("one", 20, script(leaves))], tmp_path)[0].state == "done"
     time.sleep(1.2)
     assert not mark.exists()
 
 
-def test_output_without_end_is_read_and_its_end_is_kept() -> None:
-    told = run(f"print('x' * {4 * confined.KEPT}); print('last')")
-    assert told.state == "done" and told.text.endswith("x\nlast\n") and len(told.text) == confined.KEPT
+def test_the_end_of_long_output_is_kept(tmp_path: Path) -> None:
+    (outcome,) = run_day([Stage("one", 20, script(f"print('x' * {4 * device_day.READ}); print('last')"))], tmp_path)
+    assert outcome.tail.endswith("x\nlast\n") and len(outcome.tail) == device_day.TAIL
 
 
 def test_no_git_and_no_compiler_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import device_stages, gpt
+from benchmarks.harness import Contender
 from benchmarks.our_gpt import OurLoop, our_config
 from benchmarks.plain_gpt import SHAPES, PlainGPT, PlainLoop
 from grok.gpt.model import parameter_count
@@ -50,9 +51,12 @@ def test_both_loops_learn_alike(fables: Corpus, precision: str) -> None:
     assert losses[0] == pytest.approx(losses[1], abs=0.2)
 
 
-def measured(name: str, ms: float) -> gpt.Contender:
+def measured(name: str, ms: float) -> Contender:
     ours = {"data_wait": 0.004, "checkpoint_seconds": 0.05} if name.startswith("ours") else {}
-    return gpt.Contender(name, [], [9 * ms, ms, ms], [1.0] * 3, {"val_loss": 1.7, "memory": 400.0, **ours})
+    contender = Contender(gpt.Served, [], name=name)
+    contender.times, contender.faults = [9e-3 * ms, 1e-3 * ms, 1e-3 * ms], [1.0] * 3
+    contender.last = [{"val_loss": 1.7, "memory": 400.0, **ours}]
+    return contender
 
 
 def page(corpus: Corpus, names: dict[str, float], *words: str) -> str:

@@ -13,7 +13,7 @@ from grok.arithmetic import outcome
 from grok.cli.reference import run_help
 from grok.config.fields import takes_null
 from grok.config.load import config_columns
-from grok.store.dictionary import RUNS, TABLES, describe
+from grok.store.dictionary import TABLES, describe
 from grok.store.schema import CONFIG, schema
 from tests.docs.pages import ROOT
 
@@ -51,7 +51,7 @@ def test_settings_that_choose_the_numerics_are_said_to() -> None:
 @pytest.mark.parametrize("kind", TABLES)
 def test_every_column_is_described_and_no_other(kind: str) -> None:
     plain = [name for name in schema(kind).names if not name.startswith(CONFIG)]
-    assert set(TABLES[kind]) == set(plain), "grok/store/dictionary.py describes the columns of grok/store/schema.py"
+    assert set(TABLES[kind]) == set(plain), "grok/store/columns.toml describes the columns of grok/store/schema.py"
     assert list(describe(kind)) == schema(kind).names
 
 
@@ -74,9 +74,9 @@ def test_the_thresholds_of_the_events_are_those_of_the_code() -> None:
         "grokked_for_good_step": outcome.GENERALISED_VAL_ACC,
     }
     for name, value in said.items():
-        assert f" {value} " in RUNS[name].meaning, name
-    assert f" {outcome.LOSS_FALL:.0%} " in RUNS["val_loss_peak_step"].meaning
-    assert f" {outcome.NORM_FALL:.0%} " in RUNS["weight_norm_peak_step"].meaning
+        assert f" {value} " in TABLES["runs"][name].meaning, name
+    assert f" {outcome.LOSS_FALL:.0%} " in TABLES["runs"]["val_loss_peak_step"].meaning
+    assert f" {outcome.NORM_FALL:.0%} " in TABLES["runs"]["weight_norm_peak_step"].meaning
     assert outcome.PERSISTENCE == 2, "the descriptions say: of two evaluations in a row"
 
 

@@ -19,7 +19,6 @@ counts nothing. Exit status 0 when nothing was lost, doubled or changed; 1 other
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pickle
 import random
@@ -38,6 +37,7 @@ import pyarrow.parquet as pq
 
 import grok.run
 import sweeps.search.__main__
+from analysis.documents import searches
 from grok.cli import store as store_commands
 from grok.execute import worker  # noqa: F401  (imported before the forks, with torch)
 from grok.gpt.training import engine  # noqa: F401
@@ -187,7 +187,7 @@ def doubled(store: Path) -> int:
 def result(store: Path) -> tuple[Any, ...]:
     """Return runs, curves, designs and the trials of the searches of a finished store."""
     designs = contents(store, "designs").drop_columns(["results_seen"]).to_pylist()
-    trials = [json.loads(path.read_text())["trials"] for path in sorted((store / "search").glob("quickstart.json"))]
+    trials = [study["trials"] for study in searches(store)]
     return (*content(store), designs, trials)
 
 

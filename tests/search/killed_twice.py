@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from analysis.documents import searches
 from grok.cli.command import Parser, command
 from grok.errors import ConfigError, TrainingError
 from grok.store import Provenance
@@ -70,10 +70,8 @@ def rehearse(out: Path, words: list[str]) -> int:
         "torch_version": machine.torch_version,
     }
     (out / "killed_twice.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    for kind in ("", ".comparison", ".compared"):
-        made = stores["undisturbed"] / "search" / f"{name}{kind}.json"
-        if made.exists():
-            shutil.copy(made, out)
+    for kind, part in zip(("", ".comparison", ".compared"), searches(stores["undisturbed"]), strict=False):
+        (out / f"{name}{kind}.json").write_text(json.dumps(part) + "\n", encoding="utf-8")
     subprocess.run([sys.executable, "-m", "analysis.search", str(stores["undisturbed"]), "--out", str(out)], check=True)
     print(
         f"{len(whole['trials'])} trials, killed after {kills}: {'the same trials' if same else 'OTHER TRIALS'} as "
@@ -100,32 +98,28 @@ def finish(words: list[str], store: Path) -> None:
 def kill_at(share: float, words: list[str], store: Path) -> int:
     """Carry a study on, kill it once this share of its trials has finished; return how many had."""
     process = subprocess.Popen(command(words, store))
+    planned = int(dict(word.split("=", 1) for word in ["study.trials=60", *words])["study.trials"])
     while process.poll() is None:
-        done, planned = progress(store)
+        done = progress(store)
         if done >= share * planned:
             time.sleep(1.0)  # into the next round
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            return progress(store)[0]
+            return progress(store)
         time.sleep(0.2)
     raise TrainingError(f"the study in {store} ended (status {process.returncode}) before it could be killed")
 
 
-def progress(store: Path) -> tuple[int, float]:
-    """Return how many trials have finished, and of how many."""
-    if not list((store / "search").glob("*.json")):
-        return 0, float("inf")
-    _, said = summary(store)
-    return sum(trial["state"] != "running" for trial in said["trials"]), said["planned"]
+def progress(store: Path) -> int:
+    """Return how many trials have finished."""
+    studies = searches(store)
+    return sum(trial["state"] != "running" for trial in studies[0]["trials"]) if studies else 0
 
 
 def summary(store: Path) -> tuple[str, dict[str, Any]]:
-    """Return the name and the summary of the one study in a store."""
-    for path in sorted((store / "search").glob("*.json")):
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if "trials" in said and "definition" in said:
-            return path.stem, said
-    raise TrainingError(f"{store} holds no study")
+    """Return the name and the record of the one study in a store."""
+    study = searches(store)[0]
+    return study["name"], study
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 // One chart: uPlot's axes, scales and zoom, our layers, and the highlighted run in front.
 
-// Ticks of a logarithmic axis: 1, 2 and 5 of each decade, every digit or even steps if less than two fit.
+// Ticks of a logarithmic axis: as many digits of each decade as have room, or even steps on a short axis.
 function ticks(low, high) {
-  const decades = [];
-  for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++) decades.push(decade);
-  const of = digits => decades.flatMap(e => digits.map(k => k * 10 ** e)).filter(v => v >= low * 0.999 && v <= high * 1.001);
-  let out = of([1, 2, 5]);
-  if (out.length > 7) return of([1]);
-  if (out.length < 3) out = of([1, 2, 3, 4, 5, 6, 7, 8, 9]);
-  if (out.length > 1) return out;
+  const apart = (high / low) ** (narrow() ? 0.18 : 0.12);
+  for (const [digits, every] of [["123456789", 1], ["1235", 1], ["125", 1], ["13", 1], ...[...Array(20).keys()].map(n => ["1", n + 1])]) {
+    const out = [];
+    for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
+      if (decade % every === 0) for (const digit of digits) out.push(Number(`${digit}e${decade}`));
+    const inside = out.filter(v => v >= low * 0.999 && v <= high * 1.001);
+    if (inside.length > 1 && inside.length < 8 && inside.every((v, i) => !i || v / inside[i - 1] >= apart)) return inside;
+  }
   const step = 10 ** Math.floor(Math.log10((high - low) / 2));
   const width = step * ([5, 2, 1].find(k => k * step <= (high - low) / 2));
   return [...Array(Math.floor(high / width) - Math.ceil(low / width) + 1).keys()].map(i => (Math.ceil(low / width) + i) * width);
@@ -16,8 +17,19 @@ function ticks(low, high) {
 
 // Return the function from values to positions on an axis, up to scale.
 function shapeOf(axis) {
-  if (axis.log) return Math.log10;
-  return axis.linear_until ? v => Math.asinh(v / axis.linear_until) : v => v;
+  return {
+    linear: v => v, log: Math.log10, logit: v => Math.log(v / (1 - v)), asinh: v => Math.asinh(v / axis.linear_until),
+  }[axis.scale];
+}
+
+// Return the options of uPlot's scale for an axis.
+function scaleOf(axis) {
+  const { low, high } = axis;
+  return {
+    time: false, auto: false, range: (_, a, b) => [a ?? low, b ?? high], min: low, max: high,
+    distr: { linear: 1, log: 3, asinh: 4, logit: 100 }[axis.scale], asinh: axis.linear_until,
+    fwd: shapeOf(axis), bwd: v => 1 / (1 + Math.exp(-v)),
+  };
 }
 
 function axisOf(spec, side) {
@@ -34,16 +46,18 @@ function axisOf(spec, side) {
     size: isX ? 28 : (_, values) => 14 + 7 * Math.max(2, ...(values ?? []).map(v => (v ?? "").length)),
   };
   if (spec.whole) axis.incrs = [1, 2, 5].flatMap(k => [...Array(8).keys()].map(e => k * 10 ** e)).sort((a, b) => a - b);
-  if (spec.log) {
-    axis.splits = (_u, _i, low, high) => ticks(low, high);
+  const decades = [0, ...[...Array(8).keys()].map(e => spec.linear_until * 10 ** e)];
+  const places = spec.ticks ? () => spec.ticks[0] : { log: ticks, asinh: () => decades }[spec.scale];
+  if (places) {
+    axis.splits = (_u, _i, low, high) => places(low, high).filter(v => v >= low * 0.999 && v <= high * 1.001);
     axis.filter = (_u, splits) => splits;
   }
-  if (spec.linear_until) {
-    axis.splits = (_u, _i, low, high) => [0, ...[...Array(8).keys()].map(e => spec.linear_until * 10 ** e)].filter(v => v >= low && v <= high);
-    axis.filter = (_u, splits) => splits;
-  }
+  if (spec.ticks) axis.values = (_u, splits) => splits.map(v => spec.ticks[1][spec.ticks[0].indexOf(v)]);
   return axis;
 }
+
+// Return the name of a layer's group without the number of its runs.
+const nameOf = layer => layer.group.replace(/ \((n=)?[\d,]+( of [\d,]+)?\)$/, "");
 
 class RunChart {
   constructor(host, spec) {
@@ -56,17 +70,14 @@ class RunChart {
       spec.marks.runs.forEach((run, i) => this.marks.set(run, x[i]));
     }
     this.stack();
+    if (spec.title) host.append(make("div", "chart-title", spec.title));
     this.legend();
     host.append(make("div", "axis-label", spec.y.label));
     this.frame = host.appendChild(make("div", "plot"));
     const ends = [[spec.x.low, spec.x.high], [spec.y.low, spec.y.high]];
-    const scale = (axis, [low, high]) => ({
-      time: false, auto: false, distr: axis.log ? 3 : axis.linear_until ? 4 : 1, asinh: axis.linear_until ?? 1,
-      range: (_, a, b) => [a ?? low, b ?? high], min: low, max: high,
-    });
     this.plot = new uPlot({
       ...this.size(),
-      scales: { x: scale(spec.x, ends[0]), y: scale(spec.y, ends[1]) },
+      scales: { x: scaleOf(spec.x), y: scaleOf(spec.y) },
       axes: [axisOf(spec.x, 2), axisOf(spec.y, 3)],
       series: [{}, { stroke: "transparent", points: { show: false }, paths: () => null }],
       legend: { show: false },
@@ -100,18 +111,19 @@ class RunChart {
   }
 
   legend() {
-    const groups = this.layers.filter(layer => layer.group);
-    if (!groups.length) return;
+    const groups = new Map();
+    for (const layer of this.layers) if (layer.group) groups.set(layer.group, [...groups.get(layer.group) ?? [], layer]);
+    if (!groups.size) return;
     const bar = this.host.appendChild(make("div", "legend"));
-    for (const layer of groups) {
-      const button = bar.appendChild(make("button", "", layer.group));
+    for (const [name, layers] of groups) {
+      const button = bar.appendChild(make("button", "", name));
       button.type = "button";
-      button.style.setProperty("--swatch", `var(--f-${layer.colour})`);
+      button.style.setProperty("--swatch", `var(--f-${layers[0].colour})`);
       button.ariaPressed = "true";
       button.title = "show or hide";
       button.addEventListener("click", () => {
-        layer.hidden = !layer.hidden;
-        button.ariaPressed = String(!layer.hidden);
+        for (const layer of layers) layer.hidden = !layer.hidden;
+        button.ariaPressed = String(!layers[0].hidden);
         this.plot.redraw(false);
       });
     }
@@ -146,9 +158,11 @@ class RunChart {
     context.beginPath();
     context.rect(box.left, box.top, box.width, box.height);
     context.clip();
+    let labels = 0;
     for (const layer of this.layers) {
       if (layer.hidden) continue;
       context.globalAlpha = 1;
+      if (layer.kind === "rule" && layer.axis === "x" && layer.label) layer.before = labels++;
       painters[layer.kind](context, layer, to, uPlot.pxRatio, box);
     }
     context.restore();
@@ -221,9 +235,9 @@ class RunChart {
     const point = event => {
       const [px, py] = at(event);
       const hit = nearest(this.layers, this.pixels(false), px, py, event.pointerType === "touch" ? 40 : 24);
-      selection.hover(hit ? hit.run : NOBODY, this);
+      selection.hover(hit?.run ?? NOBODY, this);
       const rows = hit ? this.describe(hit) : this.below(px);
-      if (rows) tooltip.show(event.clientX, event.clientY, hit ? selection.labels[hit.run] : rows.shift(), rows);
+      if (rows) tooltip.show(event.clientX, event.clientY, hit?.run !== undefined ? selection.labels[hit.run] : rows.shift(), rows);
       else tooltip.hide();
       return hit;
     };
@@ -233,7 +247,7 @@ class RunChart {
       const [x, y] = at(event);
       if (!down || Math.hypot(x - down[0], y - down[1]) > 6) return;  // a drag zooms
       const hit = point(event);
-      if (hit) selection.select(hit.run, this);
+      if (hit?.run !== undefined) selection.select(hit.run, this);
     });
     u.over.addEventListener("pointerleave", () => { selection.hover(NOBODY, this); tooltip.hide(); });
     this.host.tabIndex = 0;
@@ -254,7 +268,7 @@ class RunChart {
     const { x, y } = this.spec;
     const value = (axis, v) => axis.percent ? `${number(100 * v, 3)}%` : number(v);
     const rows = [];
-    if (layer.group) rows.push(layer.group.replace(/ \([\d,]+\)$/, ""));
+    if (layer.group) rows.push(nameOf(layer));
     if (layer.kind === "lines") rows.push(`step ${number(layer.step[i])}`);
     if (layer.kind === "points" || layer.x !== layer.step) rows.push(`${x.label}: ${value(x, layer.x[i])}`);
     rows.push(`${y.label}: ${value(y, layer.y[i])}`);
@@ -272,14 +286,15 @@ class RunChart {
         const i = layer.low.findIndex((low, k) => x >= low && x < layer.high[k]);
         if (i < 0) continue;
         title = `${this.spec.x.label}: ${number(layer.low[i])} to ${number(layer.high[i])}`;
-        rows.push(`${layer.group.replace(/ \([\d,]+\)$/, "")}: ${number(layer.count[i])}`);
+        rows.push(`${nameOf(layer)}: ${number(layer.count[i])}`);
       } else if (layer.kind === "band") {
         if (x < layer.x[0] || x > layer.x.at(-1)) continue;
         let i = layer.x.findLastIndex(v => v <= x);
         if (!layer.stairs && layer.x[i + 1] - x < x - layer.x[i]) i += 1;
         const show = v => v === null ? "?" : this.spec.y.percent ? `${number(100 * v, 3)}%` : number(v);
         title = `${this.spec.x.label} ${number(layer.stairs ? Math.round(x) : layer.x[i])}`;
-        rows.push(`${layer.group.replace(/ \([\d,]+\)$/, "")}: ${show(layer.value[i])} (${show(layer.low[i])} to ${show(layer.high[i])})`);
+        const ends = layer.low[i] === layer.high[i] ? "" : ` (${show(layer.low[i])} to ${show(layer.high[i])})`;
+        rows.push(`${nameOf(layer) || this.spec.y.label}: ${show(layer.value[i])}${ends}`);
       }
     }
     return rows.length ? [title, ...rows] : null;

@@ -47,6 +47,7 @@ const painters = {
     context.globalAlpha = layer.alpha;
     context.lineWidth = layer.width * unit;
     context.lineJoin = "round";
+    context.setLineDash({ solid: [], dashed: [4, 2], dotted: [1, 2] }[layer.dash].map(v => v * unit));
     for (const curve of layer.curves) {
       if (!curve.drawn) continue;
       context.beginPath();
@@ -56,12 +57,15 @@ const painters = {
   },
   points(context, layer, to, unit) {
     context.fillStyle = colourOf(layer.colour);
-    context.globalAlpha = layer.runs.length > 500 ? 0.45 : 0.8;
-    const radius = (layer.runs.length > 500 ? 2 : 3.5) * unit;
+    const many = layer.x.length > 500;
+    context.globalAlpha = many ? 0.45 : 0.8;
+    const radius = (many ? 2 : Math.sqrt(layer.size)) * unit;
     layer.x.forEach((x, i) => {
       if (x === null || layer.y[i] === null) return;
+      const size = radius * Math.sqrt(layer.times?.[i] ?? 1);
       context.beginPath();
-      context.arc(to.x(x), to.y(layer.y[i]), radius, 0, 2 * Math.PI);
+      if (layer.marker === "|") context.rect(to.x(x) - unit / 2, to.y(layer.y[i]) - size, unit, 2 * size);
+      else context.arc(to.x(x), to.y(layer.y[i]), size, 0, 2 * Math.PI);
       context.fill();
     });
   },
@@ -100,8 +104,31 @@ const painters = {
     trace(layer.value, false);
     context.stroke();
   },
+  intervals(context, layer, to, unit) {
+    context.strokeStyle = context.fillStyle = colourOf(layer.colour);
+    context.lineWidth = (1 + layer.size / 15) * unit;
+    layer.place.forEach((place, i) => {
+      const at = v => layer.vertical ? [to.x(place), to.y(v)] : [to.x(v), to.y(place)];
+      context.globalAlpha = 0.35;
+      context.beginPath();
+      context.moveTo(...at(layer.low[i]));
+      context.lineTo(...at(layer.high[i]));
+      context.stroke();
+      context.globalAlpha = 1;
+      context.beginPath();
+      context.arc(...at(layer.value[i]), Math.sqrt(layer.size) * 0.7 * unit, 0, 2 * Math.PI);
+      context.fill();
+    });
+  },
   rule(context, layer, to, unit, box) {
-    context.strokeStyle = context.fillStyle = colourOf("soft");
+    context.strokeStyle = context.fillStyle = colourOf(layer.colour);
+    if (layer.until !== null) {
+      context.globalAlpha = 0.18;
+      const [a, b] = [layer.at, layer.until].map(layer.axis === "x" ? to.x : to.y);
+      if (layer.axis === "x") context.fillRect(a, box.top, b - a, box.height);
+      else context.fillRect(box.left, a, box.width, b - a);
+      return;
+    }
     context.lineWidth = unit;
     context.setLineDash([4 * unit, 4 * unit]);
     context.beginPath();
@@ -120,16 +147,21 @@ const painters = {
     context.setLineDash([]);
     if (!layer.label) return;
     context.font = `${12 * unit}px system-ui, sans-serif`;
-    context.textBaseline = "top";
+    const { width } = context.measureText(layer.label), right = box.left + box.width;
+    let left = right - width - 4 * unit, top = to.y(layer.at) + (to.y(layer.at) >= box.top + box.height / 2 ? -17 : 3) * unit;
     if (layer.axis === "x") {
-      const x = to.x(layer.at), left = x > box.left + 0.6 * box.width;
-      context.textAlign = left ? "right" : "left";
-      context.fillText(layer.label, x + (left ? -5 : 5) * unit, box.top + 2 * unit);
-    } else {
-      context.textAlign = "right";
-      context.textBaseline = "bottom";
-      context.fillText(layer.label, box.left + box.width - 4 * unit, to.y(layer.at) - 3 * unit);
+      const x = to.x(layer.at);
+      left = x + 5 * unit + width > right ? x - 5 * unit - width : x + 5 * unit;
+      top = box.top + (2 + 14 * layer.before) * unit;
     }
+    context.globalAlpha = 0.7;  // what is below the label stays visible
+    context.fillStyle = colourOf("paper");
+    context.fillRect(left, top, width, 13 * unit);
+    context.globalAlpha = 1;
+    context.fillStyle = colourOf(layer.colour);
+    context.textAlign = "left";
+    context.textBaseline = "top";
+    context.fillText(layer.label, left, top);
   },
 };
 
