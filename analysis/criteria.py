@@ -117,17 +117,21 @@ def accuracy_at(curves: pd.DataFrame, run_ids: pd.Index, horizon: int) -> pd.Ser
     return before["val_acc"].where(exact | (agree & after["step"].notna()))
 
 
-def held_by(curves: pd.DataFrame, run_ids: pd.Index, horizon: int, accuracy: float) -> pd.Series:
-    """Return whether each run was above ``accuracy`` at two evaluations in a row by ``horizon``: 1, 0, or NaN.
+def held_by(curves: pd.DataFrame, rows: pd.DataFrame, horizon: int, accuracy: float) -> pd.Series:
+    """Return whether each run reached ``accuracy`` by ``horizon`` and held it at the next evaluation.
 
-    A run that dips at the horizon itself is not lost by this. NaN: it has fewer than two evaluations by then.
+    2: it was above it at two evaluations in a row, the first of them by the horizon. 1: it was above it at its last
+    evaluation, which nothing follows, so that nothing speaks against it. 0: neither, or it diverged. NaN: fewer than
+    two evaluations. A run that dips at the horizon itself is not lost by this, and neither is one that
+    ends there.
     """
     seen = curves[["run_id", "step", "val_acc"]].dropna()
-    seen = seen[(seen["step"] <= horizon) & seen["run_id"].isin(run_ids)].sort_values(["run_id", "step"])
+    seen = seen[seen["run_id"].isin(rows.index)].sort_values(["run_id", "step"])
     above = seen["val_acc"] > accuracy
-    twice = above & above.shift(fill_value=False) & (seen["run_id"] == seen["run_id"].shift())
-    by_run = twice.groupby(seen["run_id"]).agg(["max", "size"]).reindex(run_ids)
-    return by_run["max"].astype(float).where(by_run["size"] >= 2)
+    follows = seen["run_id"] == seen["run_id"].shift(-1)
+    held = 2.0 * (above & follows & above.shift(-1, fill_value=False)) + (above & ~follows)
+    by_run = held.where(seen["step"] <= horizon, 0.0).groupby(seen["run_id"]).agg(["max", "size"]).reindex(rows.index)
+    return by_run["max"].mask(rows["status"] == "diverged", 0.0).where(by_run["size"] >= 2)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Roles:
         runs = observations.all_runs
         self.rows = _readable(observations.designs)
         self._runs = runs[["run_id", "mode", "status", "parent_run_id"]]
+        self.switched = set(runs["run_id"][_switched(runs) & runs["status"].isin(COUNTED)])
         self._stored = set(runs["run_id"][runs["status"].isin(COUNTED)])
 
     def of(self, *roles: str, kinds: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -96,7 +97,7 @@ class Roles:
 
     @cached_property
     def said(self) -> list[str]:
-        """A sentence for the arithmetic runs of unknown purpose, of unstated choice, and of plans after the result."""
+        """Sentences on arithmetic runs of unknown purpose, unstated choice, change in mid-run, plans after results."""
         unknown, unstated, seen = len(self.unknown("arithmetic")), len(self.unstated("arithmetic")), len(self.seen)
         notes = []
         if unknown:
@@ -109,6 +110,9 @@ class Roles:
                 f"How {unstated:,} run{'s were' if unstated > 1 else ' was'} chosen is unstated: counted here only, in "
                 "no population and no class. execute(configs, design=Purposes(...)) states it; every command does."
             )
+        if self.switched:
+            change = "runs change" if len(self.switched) > 1 else "run changes"
+            notes.append(f"{len(self.switched):,} {change} in mid-run (switch.*): in no population of random seeds.")
         if seen:
             notes.append(
                 f"{seen:,} run{'s were' if seen > 1 else ' was'} stored before the first plan that there is "
@@ -116,6 +120,12 @@ class Roles:
                 "class. What was asked for before, rows with origin=reconstructed can say (Designs, in docs/store.md)."
             )
         return notes
+
+
+def _switched(runs: pd.DataFrame) -> pd.Series:
+    """Return whether the streams or the weights of each run change at a later step."""
+    column = "config.switch.step"
+    return runs[column].notna() if column in runs else pd.Series(False, index=runs.index)
 
 
 def roles(observations: Observations) -> Roles:
@@ -228,7 +238,7 @@ def _claims(observations: Observations) -> pd.DataFrame:
     place = observations.once(places)
     rows = rows[rows["run_id"].isin(place.index)]
     runs = observations.observed.loc[rows["run_id"]]
-    rows = rows[(runs["config.perturb.ulps"].fillna(0) == 0).to_numpy()]
+    rows = rows[((runs["config.perturb.ulps"].fillna(0) == 0) & ~_switched(runs)).to_numpy()]
     runs = observations.observed.loc[rows["run_id"]]
     seeds = [unit.get("seed") for unit in rows["unit"]]
     return rows[["design_id", "run_id", "results_seen", "planned_at"]].assign(

@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     for study in report.studies:
         for finding in study.findings:
             if finding.headline:
-                print(f"{finding.label:24s} {finding.shown}")
+                print(f"{finding.label:24s} {finding.brief}")
     print(f"report: {page}")
     return 0
 

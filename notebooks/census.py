@@ -74,13 +74,3 @@ studies["regimes"]
 
 # %%
 studies["regimes"].figures
-
-# %% [markdown]
-# ## How many seeds does a census need?
-#
-# The diary had 18 super seeds in 2,073. To know such a share to within a quarter of a percentage point:
-
-# %%
-from analysis.statistics.proportions import seeds_for_width
-
-print(f"{seeds_for_width(18 / 2073, 0.005):,} seeds for an interval of half a percentage point")

@@ -103,8 +103,8 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
         height=2.7,
     )
     caption = (
-        f"Each line is one of {every:,} generalised seeds (up to 30 per order of events), from its first evaluation to its "
-        "last. The dot marks the step of generalisation."
+        f"Each line is one of {every:,} generalised seeds (up to 30 per order of events), from its first evaluation to "
+        "its last. The dot marks the step of generalisation."
     )
     title = "Weight norm against validation loss"
     return draw("phase_portrait", title, caption, [chart], data, "seeds", of=every)
@@ -136,7 +136,9 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         f"{len(done):,} generalised seeds. On the dashed line both happen at the same step; below it the norm falls "
         "first, above it the seed generalises first."
     )
-    caption += f" The norm of {missing} seeds, at the upper edge, had not fallen by 1% when they ended." if missing else ""
+    caption += (
+        f" The norm of {missing} seeds, at the upper edge, had not fallen by 1% when they ended." if missing else ""
+    )
     data = done[["grokked", "fall", "climb", "first"]].rename_axis("run_id").reset_index()
     title = "Fall of the weight norm and generalisation"
     return draw("order_of_events", title, caption, [chart], data, "seeds", of=len(done))

@@ -1,4 +1,4 @@
-"""Shares with intervals, comparisons of two shares, and the number of seeds for an interval's width.
+"""Shares with intervals, and comparisons of shares.
 
 Sources: Wilson 1927; Clopper and Pearson 1934; Katz et al. 1978 (ratio); Brown, Cai and DasGupta 2001
 (choice of the interval); Cameron, Gelbach and Miller 2011 (multi-way clustering); Robbins 1970 and Howard et al. 2021
@@ -103,29 +103,6 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
     return Estimate(
         value, float(low) if hits_a else 0.0, float(high) if hits_b else math.inf, n_a + n_b, "Katz log ratio", level
     )
-
-
-def seeds_for_width(expected: float, width: float, level: float = LEVEL) -> int:
-    """Return the smallest n whose Wilson interval is at most ``width`` wide at share ``expected``.
-
-    ``expected`` and ``width`` are shares: 0.0087 and 0.01 mean an interval that is one
-    percentage point wide around 0.87%.
-    """
-    if not 0 <= expected <= 1 or not 0 < width < 1:
-        raise ValueError(f"expected={expected}, width={width}: both are shares, width above 0 and below 1")
-    z2 = _z(level) ** 2
-
-    def wide(n: int) -> bool:
-        half = math.sqrt(z2 * (expected * (1 - expected) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-        return 2 * half > width
-
-    low, high = 0, 1
-    while wide(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if wide(middle) else (low, middle)
-    return high
 
 
 @dataclass(frozen=True)

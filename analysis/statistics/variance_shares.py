@@ -10,8 +10,8 @@ these means give each component. Sums over pairs are sums over groups, so thousa
 grid with equal numbers of replicates the components are those of the classical analysis of variance.
 
 Intervals invert a simulated test: a share is inside if normal effects of this share, on the same cells, give an
-estimate as far from it as the one seen often enough. Effects of 20 levels or more with heavier tails than the normal
-distribution widen it. Fewer levels cannot show their tails.
+estimate as far from it as the one seen often enough. Effects with heavier tails than the normal distribution widen it,
+by three times the excess kurtosis that is seen: few levels show only a part of their tails.
 
 Sources: Searle, Casella and McCulloch 1992; Sobol 1993 (pairs that share a set of inputs); Carpenter 1999 (test
 inversion by simulation).
@@ -41,8 +41,10 @@ MOST_VALUES: Final = 500_000
 """Effects that are simulated at a time."""
 LEAST: Final = 0.02
 """Smallest simulated estimate of a component with variance 1 whose logarithm is taken."""
-LEVELS: Final = 20
+LEVELS: Final = 4
 """Smallest number of levels, or of cells with replicates, whose tails are estimated."""
+TAILS: Final = 3.0
+"""How many times the excess kurtosis that is seen counts."""
 SHARES: Final = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
 """Shares that are held against the estimate."""
 
@@ -204,11 +206,12 @@ class Cells:
         for i, s in enumerate(self._subsets):
             group = self._groups[1 + i]
             size = np.bincount(group)
-            if len(s) > 1 or len(size) < LEVELS or components[i] <= 0:
+            # A mean over few runs of a sampled grid shows the tails of all other effects.
+            if len(size) < LEVELS or components[i] <= 0 or (len(s) > 1 and not self.balanced):
                 continue
             means = np.bincount(group, weights=y) / size
-            excess = float(stats.kurtosis(means, bias=False)) * (float(means.var()) / components[i]) ** 2
-            _widen(simulated, i, 1 + max(0.0, min(excess, float(len(size)))) / 2)
+            excess = TAILS * float(stats.kurtosis(means, bias=False)) * (float(means.var()) / components[i]) ** 2
+            _widen(simulated, i, 1 + min(excess, float(len(size))) / 2)
         repeated = self._counts > 1
         if not self._merged and repeated.sum() >= LEVELS:
             where = self._groups[-1]
@@ -217,11 +220,8 @@ class Cells:
             freedom = (self._counts[repeated] - 1).astype(np.float64)
             if float(squares.sum()) > 0:
                 expected = squares.sum() / freedom.sum() * freedom
-                _widen(
-                    simulated,
-                    len(components) - 1,
-                    float(((squares - expected) ** 2).sum() / (2 * expected**2 / freedom).sum()),
-                )
+                spread = float(((squares - expected) ** 2).sum() / (2 * expected**2 / freedom).sum())
+                _widen(simulated, len(components) - 1, 1 + TAILS * (spread - 1))
         return simulated
 
     def _simulate(self, rng: np.random.Generator) -> Floats:

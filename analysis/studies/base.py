@@ -28,6 +28,14 @@ class Finding:
     listed: bool = True
     """Whether the page shows the sentence; if not, a table has the number."""
 
+    @property
+    def brief(self) -> str:
+        """The number with its interval and n, for a line that stands alone."""
+        if self.estimate is None:
+            return self.shown
+        interval = "" if "(" in self.shown else f", {self.estimate.percent()}" if " of " in self.shown else ""
+        return f"{self.shown}{interval}" if interval else f"{self.shown}, n = {self.estimate.n:,}"
+
     def as_json(self) -> dict[str, Any]:
         """Return a dict for JSON."""
         estimate = self.estimate.as_json() if self.estimate else None

@@ -41,7 +41,8 @@ class Families:
     redrawn: tuple[str, ...]
     rows: pd.DataFrame
     """One row per child. Columns: run_id, parent (its run_id), line (the run_id of the first ancestor), seed (the
-    parent's), kind, accuracy, score (normal, of the census), parent_score, super, generation."""
+    parent's), kind, accuracy, score (normal, of the census), parent_score, super, held and generalised (as
+    `census.judged` returns them), generation."""
 
     @property
     def name(self) -> str:
@@ -181,6 +182,8 @@ def one(observations: Observations, condition: Condition, question: Question) ->
             "score": score.reindex(related["child"]).to_numpy(),
             "parent_score": score.reindex(related["parent"]).to_numpy(),
             "super": is_super.reindex(related["child"]).to_numpy(),
+            "held": labelled["held"].reindex(related["child"]).to_numpy(),
+            "generalised": labelled["generalised"].reindex(related["child"]).to_numpy(),
         }
     )
     by_layer = sorted({redrawn for redrawn in table["redrawn"] if redrawn[0].startswith(LAYERS)})
@@ -367,7 +370,7 @@ _WORDS: Final = {
 
 
 def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str, Any]:
-    hits = group["super"].to_numpy(bool)
+    hits, done = group["super"].to_numpy(bool), group["generalised"].to_numpy(float)
     by_parent = group.groupby("parent", sort=False).agg(
         hits=("super", "sum"), n=("super", "size"), line=("line", "first")
     )
@@ -380,6 +383,9 @@ def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str,
         "parents": f"{group['parent'].nunique()} {kind}",
         "lines": group["line"].nunique(),
         "super": f"{int(hits.sum())} of {len(group)}",
+        "reached and held": f"{int((group['held'] > 0).sum())} of {int(group['held'].notna().sum())}",
+        "generalised": f"{int(np.isfinite(done).sum())} of {len(group)}",
+        "half of these by step": f"{np.median(done[np.isfinite(done)]):,.0f}" if np.isfinite(done).any() else "",
         "of these parents": clopper_pearson(int(hits.sum()), len(group)).percent(),
         "of all such parents": related.percent(),
         "median accuracy": f"{float(group['accuracy'].median()):.1%}",

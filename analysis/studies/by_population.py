@@ -46,6 +46,7 @@ def by_population(
             gaps.append((population, gap.needs))
             continue
         part.about, part.scope = population.name, population.scope
+        part.notes += _unfinished(observations, population)
         parts.append(part)
     if not parts:
         raise needs_of_all({p.name: needs for p, needs in gaps}, "population")
@@ -59,6 +60,16 @@ def by_population(
         study.notes.append(f"{left} smaller populations of the store are left out (the {most} largest are shown).")
     study.notes += _beside_note(grouped) + observations.once(roles).said
     return study
+
+
+def _unfinished(observations: Observations, population: Population) -> list[str]:
+    """Return how many runs that were planned with these are not stored: those that end first may differ."""
+    designs = [of for of in observations.once(roles).missing if not of.stored.isdisjoint(population.rows.index)]
+    if not designs:
+        return []
+    missing = frozenset().union(*(of.missing for of in designs))
+    planned = missing.union(*(of.stored for of in designs))
+    return [f"Not finished: {len(missing):,} of {len(planned):,} runs that were planned with these are not stored."]
 
 
 def _largest(grouped: Populations, most: int) -> list[Population]:

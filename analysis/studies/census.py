@@ -14,7 +14,6 @@ from analysis.criteria import (
     CLASSES,
     DIARY,
     UNJUDGED,
-    Criteria,
     SpeedJudgement,
     accuracy_at,
     held_by,
@@ -22,11 +21,11 @@ from analysis.criteria import (
     usual_length,
 )
 from analysis.observations import Observations, floats
-from analysis.populations import Population, populations
+from analysis.populations import Population, listed, populations
 from analysis.rerun import code_needed, rerun_command
 from analysis.statistics.estimate import Estimate, NotEnoughData
 from analysis.statistics.multiplicity import holm
-from analysis.statistics.proportions import Unequal, at_any_time, seeds_for_width, share, unequal_rates
+from analysis.statistics.proportions import Unequal, at_any_time, share, unequal_rates
 from analysis.statistics.resampling import generator
 from analysis.statistics.survival import Times
 from analysis.studies.base import Finding, Question, Study, Table
@@ -57,7 +56,7 @@ class Census(Study):
 
     population: Population
     rows: pd.DataFrame
-    """One row per seed, with ``accuracy`` (at the horizon) and ``label`` added."""
+    """One row per seed, as `judged` returns them."""
     times: Times
     curves: pd.DataFrame
     """The evaluations of its runs."""
@@ -70,13 +69,27 @@ class Census(Study):
     by_time: SpeedJudgement | None = None
 
 
-def judged(observations: Observations, rows: pd.DataFrame, criteria: Criteria = DIARY) -> tuple[pd.DataFrame, int]:
-    """Return ``rows`` with columns ``accuracy`` (at the horizon) and ``label``, and the horizon."""
-    diverged = rows["status"] == "diverged"
-    horizon = criteria.horizon_of(rows)
-    accuracy = accuracy_at(observations.curves_of(rows.index), rows.index, horizon)
-    label = criteria.classify(accuracy, diverged)
-    return rows.assign(accuracy=accuracy, label=label), horizon
+def judged(
+    observations: Observations,
+    rows: pd.DataFrame,
+    horizon: int | None = None,
+    least: float = DIARY.super_accuracy,
+) -> tuple[pd.DataFrame, int]:
+    """Return ``rows`` as they stand at the horizon (by default that of these runs), and the horizon.
+
+    Added columns: ``accuracy`` and ``label`` at the horizon; ``held``, see `held_by` for the accuracy ``least``; and
+    ``generalised``, the step of generalisation by the horizon, else infinite. One step alone can be a dip.
+    """
+    step = DIARY.horizon_of(rows) if horizon is None else horizon
+    curves = observations.curves_of(rows.index)
+    accuracy = accuracy_at(curves, rows.index, step)
+    done = floats(rows["grokked_step"])
+    return rows.assign(
+        accuracy=accuracy,
+        label=DIARY.classify(accuracy, rows["status"] == "diverged"),
+        held=held_by(curves, rows, step, least),
+        generalised=np.where(done <= step, done, np.inf),
+    ), step
 
 
 def one(observations: Observations, population: Population, question: Question) -> Census:
@@ -135,7 +148,7 @@ def beside(census: Census) -> dict[str, object]:
     reached, good = _ends(census)
     record: dict[str, object] = {"judged at step": f"{census.horizon:,}"}
     words = _class_words(census)
-    for name in ("super", "fast", "normal"):
+    for name in CLASSES:
         record[words.get(name, name)] = census.shares[name].percent() if census.shares else ""
     by_time = next((f for f in census.findings if f.label == "super by time"), None)
     return record | {
@@ -196,6 +209,8 @@ def _accuracy_findings(census: Census) -> list[Finding]:
             f"{hits:,} of {estimate.n:,} {unit} ({task}) {words[name]}: {estimate.percent()}, 95% interval "
             f"({estimate.method})."
         )
+        if name == "diverged":
+            text += f" These {unit}: {_named(census, census.rows['label'] == name)}."
         label = f"{name} seeds" if census.has_diary_task else f"{name} seeds by the diary's thresholds"
         findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
         if name == "super":
@@ -204,57 +219,43 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
         text = f"Super and fast together: {quicker.percent()}."
-        if census.is_diary_regime and not census.population.fixed:
-            text += " The diary: 0.86% super, 7% faster than normal, of 2,073 seeds."
+        if census.is_diary_regime and not census.population.fixed and census.horizon == DIARY.horizon:
+            text += " The diary: 0.87% super, 7% faster than normal, of 2,073 seeds."
         findings.append(Finding("faster than normal", quicker.percent(), text, quicker))
-        findings += _seeds_needed(census.shares["super"], "super share")
     return findings
-
-
-def _seeds_needed(e: Estimate, name: str) -> list[Finding]:
-    """Return the number of seeds for an interval as wide as the share itself, or 10 percentage points if that is less.
-
-    Empty if the census has as many seeds.
-    """
-    # With no hit so far, plan for one hit in n + 1 seeds.
-    p = max(e.value, 1 / (e.n + 1))
-    width = min(p, 0.1)
-    n = seeds_for_width(p, width)
-    if n <= e.n:
-        return []
-    supposed = "" if e.value else f" (one in {e.n + 1:,}, because {e.n:,} seeds had none)"
-    text = (
-        f"If the {name} is {p:.2%}{supposed}, an interval that is {100 * width:.2g} percentage points wide needs "
-        f"{n:,} seeds."
-    )
-    return [Finding("seeds needed", f"{n:,}", text)]
 
 
 def _at_any_time(e: Estimate, label: str) -> Finding:
     """Return the interval for a census that may still grow, beside the one for a number that was fixed beforehand."""
     always = at_any_time(round(e.value * e.n), e.n)
     text = (
-        f"The interval of {label} holds for {e.n:,} seeds that were fixed beforehand. If seeds were added until the "
-        f"answer pleased, or are still added: {always.percent()}, which holds at every number of seeds."
+        f"The interval of {label} is one for a number of seeds that was fixed beforehand. If seeds were added until "
+        f"the answer pleased, or are still added: {always.percent()}, which holds at every number of seeds."
     )
     return Finding(f"{label}{ALWAYS}", always.percent(), text, always)
 
 
 def _held(census: Census) -> list[Finding]:
-    """Return the share that reached the accuracy of super seeds by the horizon: one step alone can be a dip."""
-    rows = census.rows[census.rows["label"] != UNJUDGED]
-    held = held_by(census.curves, rows.index, census.horizon, DIARY.super_accuracy).dropna()
-    if held.empty:
+    """Return the share that reached the accuracy of super seeds by the horizon, and did not lose it at once."""
+    rows = census.rows[(census.rows["label"] != UNJUDGED) & census.rows["held"].notna()]
+    if rows.empty:
         return []
-    e = share(int(held.sum()), len(held))
-    at_step = rows.loc[held.index, "label"].eq("super")
-    dipped, once = int((held.eq(1) & ~at_step).sum()), int((held.eq(0) & at_step).sum())
+    hits, at_step = rows["held"] > 0, rows["label"].eq("super")
+    e = share(int(hits.sum()), len(rows))
+    ended, dipped, lost = (int(of.sum()) for of in (rows["held"] == 1, hits & ~at_step, ~hits & at_step))
     text = (
-        f"{int(held.sum()):,} of {len(held):,} were above {DIARY.super_accuracy:.0%} at two evaluations in a row by "
-        f"step {census.horizon:,}: {e.percent()}. {dipped:,} of them had dipped at that step; {once:,} more were "
-        "above it at that step only."
+        f"{int(hits.sum()):,} of {len(rows):,} were above {DIARY.super_accuracy:.0%} at an evaluation by step "
+        f"{census.horizon:,} and at the next, if one follows: {e.percent()}. {dipped:,} of these had dipped then."
+        + (f" {ended:,} reached it at their last evaluation, so that none follows." if ended else "")
+        + (f" {lost:,} more were above it then and dipped at the next evaluation." if lost else "")
     )
     return [Finding("super seeds, reached and held", e.percent(), text, e)]
+
+
+def _named(census: Census, which: pd.Series) -> str:
+    """Return the first seeds of ``which`` (a flag by run_id) by name."""
+    seeds = census.population.seeds[which.index[which]]
+    return ", ".join(map(str, seeds.head(FEW_NAMED))) + (", ..." if len(seeds) > FEW_NAMED else "")
 
 
 def _equal_bits(census: Census) -> list[Finding]:
@@ -264,17 +265,16 @@ def _equal_bits(census: Census) -> list[Finding]:
     if not equal.any():
         return []
     n, results = int(equal.sum()), rows.loc[equal, "weights_hash"].nunique()
-    named = ", ".join(str(seed) for seed in census.population.seeds[rows.index[equal]].head(FEW_NAMED))
     text = (
         f"Error: {n:,} of {len(rows):,} {census.population.unit} ended with the weights of another one, bit for bit "
-        f"({named}{', ...' if n > FEW_NAMED else ''}). They are {results:,} results, not {n:,}: either the seed does "
+        f"({_named(census, equal)}). They are {results:,} result{'s' * (results > 1)}, not {n:,}: either the seed does "
         "not reach the training, or runs were copied. No interval of this section holds."
     )
     return [Finding("equal bits under different seeds", f"{n:,} of {len(rows):,}", text, headline=True)]
 
 
 def _unequal(census: Census) -> list[Finding]:
-    """Return a sentence for each way of computing runs whose groups differ in an outcome; nothing where none does.
+    """Return a sentence for each way of computing runs whose groups differ in an outcome, and one about all ways.
 
     Ways that divide the runs alike are one. p-values are corrected for the groups and, by Holm, for the tests.
     """
@@ -283,26 +283,28 @@ def _unequal(census: Census) -> list[Finding]:
     if census.has_diary_task:
         outcomes["super"] = (rows["label"] == "super").to_numpy()
     outcomes["diverged"] = (rows["status"] == "diverged").to_numpy()
-    tests: list[tuple[str, str, list[str], list[int], Unequal]] = []
-    seen: set[bytes] = set()
+    ways: dict[bytes, tuple[NDArray[np.int64], list[str], list[str]]] = {}
     for column, words in COMPUTED.items():
-        if column not in rows or rows[column].nunique() < 2:
-            continue
-        codes, names = pd.factorize(rows[column].fillna("unknown").astype(str), sort=True)
-        division = pd.factorize(codes)[0].tobytes()
-        if division in seen:
-            continue
-        seen.add(division)
+        if column in rows:
+            codes, kinds = pd.factorize(rows[column].fillna("unknown").astype(str), sort=True)
+            division = pd.factorize(codes)[0].tobytes()
+            ways.setdefault(division, (codes, list(map(str, kinds)), []))[2].append(words)
+    divided = [way for way in ways.values() if len(way[1]) > 1]
+    if not divided:
+        return []
+    tests: list[tuple[str, str, list[str], list[int], Unequal]] = []
+    for codes, names, columns in divided:
         for outcome, hits in outcomes.items():
             counts = np.bincount(codes, weights=hits, minlength=len(names)).astype(int).tolist()
             try:
-                rng = generator(f"unequal {column} {outcome}")
+                rng = generator(f"unequal {columns[0]} {outcome}")
                 test = unequal_rates(counts, np.bincount(codes, minlength=len(names)).tolist(), rng)
             except NotEnoughData:
                 continue
-            tests.append((words, outcome, [str(name) for name in names], counts, test))
+            tests.append((listed(columns), outcome, names, counts, test))
     findings = []
-    for (words, outcome, groups, counts, test), p in zip(tests, holm([t[-1].p for t in tests]), strict=True):
+    adjusted = holm([t[-1].p for t in tests])
+    for (words, outcome, groups, counts, test), p in zip(tests, adjusted, strict=True):
         if p > LEVEL_UNEQUAL:
             continue
         each = sorted(zip(test.p_of, groups, counts, test.shares, strict=True), key=lambda group: group[0])
@@ -312,7 +314,14 @@ def _unequal(census: Census) -> list[Finding]:
             "is about none of them."
         )
         findings.append(Finding(f"{words} differ, {outcome}", f"p = {p:.2g}", text, headline=True))
-    return findings
+    compared = listed([f"{len(names):,} {listed(columns)}" for _, names, columns in divided])
+    least = f"p = {min(adjusted):.2g}" if tests else "no test"
+    verdict = f"{len(findings):,} of {len(tests):,} tests reject it; the smallest {least}, corrected for all of them"
+    text = (
+        f"These seeds were computed by {compared}. Are as many {listed([*outcomes], 'or')} in each? "
+        f"{verdict if tests else 'No test: the seeds do not differ in this'}."
+    )
+    return [*findings, Finding("ways of computing", least, text)]
 
 
 def _time_findings(census: Census) -> list[Finding]:
@@ -322,7 +331,7 @@ def _time_findings(census: Census) -> list[Finding]:
     budget = f"by step {_usual(census):,}" if longer else "within their budget"
     text = (
         f"{seen:,} of {n:,} {census.population.unit} generalised {budget} (validation accuracy of at least "
-        f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row): {done.percent()}."
+        f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row, or at the last): {done.percent()}."
     )
     if seen:
         fell = int((floats(census.rows["val_acc_dips"])[_done(census)] > 0).sum())
@@ -350,7 +359,7 @@ def _time_findings(census: Census) -> list[Finding]:
     if census.has_diary_task:
         return [by_time, generalised]
     always = _at_any_time(estimate, by_time.label)
-    return [by_time, always, generalised, *_seeds_needed(estimate, "share that is super by time")]
+    return [by_time, always, generalised]
 
 
 def _ends(census: Census) -> tuple[Estimate, Estimate]:

@@ -26,6 +26,8 @@ from analysis.studies.side_by_side import Beside
 
 MODEL_SEED: Final = {"split and init together": ("split", "init", "split × init")}
 """The sum of components that one seed for split and weights decides, as the diary's model seed."""
+UNKNOWN: Final = 0.95
+"""Width of an interval of a share that says nothing."""
 
 
 @dataclass(kw_only=True)
@@ -158,7 +160,8 @@ def _shares(study: Crossed) -> None:
             Finding(
                 f"{name} share",
                 e.percent(),
-                f"{e.percent()} of the variance belongs to {words.get(name, f'the interaction {name}')}.",
+                f"{e.percent()} of the variance belongs to {words.get(name, f'the interaction {name}')}"
+                f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}.",
                 e,
                 headline=name in words,
                 listed=name in words,

@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, UNJUDGED, accuracy_at, held_by, judge_by_time
+from analysis.criteria import DIARY, UNJUDGED, judge_by_time
 from analysis.observations import Observations, differing_settings, floats
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.replication import Counts
+from analysis.studies.census import judged
 
 FEWEST_OTHERS: Final = 20
 """Smallest number of other seeds for their rate."""
@@ -31,10 +32,8 @@ class Hit:
     definition: str
     flags: pd.Series
     """Per run: 1 if it is a hit, 0 if not, NaN if not known."""
-    accuracy: pd.Series | None = None
-    """Per run: the validation accuracy that was judged; None if times were."""
-    held: pd.Series | None = None
-    """Per run: whether it had this accuracy at two evaluations in a row by then, see `held_by`; None if times were."""
+    judged: pd.DataFrame | None = None
+    """The runs with the columns of `census.judged`; None if times were judged."""
 
     def counts(self, runs: Sequence[str]) -> Counts:
         """Return the numbers of hits and of judged runs."""
@@ -42,20 +41,20 @@ class Hit:
         return int(known.sum()), len(known)
 
 
-def rare_outcome(observations: Observations, population: pd.DataFrame, judged: pd.DataFrame) -> Hit:
-    """Return the outcome that is rare in ``population``, as flags of the runs ``judged``.
+def rare_outcome(observations: Observations, population: pd.DataFrame, runs: pd.DataFrame) -> Hit:
+    """Return the outcome that is rare in ``population``, as flags of ``runs``.
 
     Super by accuracy in the diary's regime, by time elsewhere; a less rare outcome if no seed is super.
     """
     options: list[Callable[[], Hit | None]] = [
-        lambda: _by_accuracy(observations, population, judged, "super"),
-        lambda: _by_time(observations, population, judged, None),
+        lambda: _by_accuracy(observations, population, runs, "super"),
+        lambda: _by_time(observations, population, runs, None),
     ]
-    if differing_settings(judged.iloc[0]):
+    if differing_settings(runs.iloc[0]):
         options.reverse()
     options += [
-        lambda: _by_accuracy(observations, population, judged, "super", "fast"),
-        lambda: _by_time(observations, population, judged, RARE),
+        lambda: _by_accuracy(observations, population, runs, "super", "fast"),
+        lambda: _by_time(observations, population, runs, RARE),
     ]
     usable = [hit for option in options if (hit := option()) is not None]
     for hit in usable:
@@ -65,19 +64,16 @@ def rare_outcome(observations: Observations, population: pd.DataFrame, judged: p
     return usable[0]
 
 
-def _by_accuracy(observations: Observations, population: pd.DataFrame, judged: pd.DataFrame, *classes: str) -> Hit:
-    horizon = DIARY.horizon_of(population)
-    accuracy = accuracy_at(observations.curves_of(judged.index), judged.index, horizon)
-    label = DIARY.classify(accuracy, judged["status"] == "diverged")
+def _by_accuracy(observations: Observations, population: pd.DataFrame, runs: pd.DataFrame, *classes: str) -> Hit:
     least = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
-    flags = label.isin(classes).astype(float).where(label != UNJUDGED)
+    seen, horizon = judged(observations, runs, DIARY.horizon_of(population), least)
+    flags = seen["label"].isin(classes).astype(float).where(seen["label"] != UNJUDGED)
     definition = f"validation accuracy above {least:.0%} at step {horizon:,}"
-    held = held_by(observations.curves_of(judged.index), judged.index, horizon, least)
-    return Hit(" or ".join(classes), definition, flags, accuracy, held)
+    return Hit(" or ".join(classes), definition, flags, seen)
 
 
 def _by_time(
-    observations: Observations, population: pd.DataFrame, judged: pd.DataFrame, rare: float | None
+    observations: Observations, population: pd.DataFrame, runs: pd.DataFrame, rare: float | None
 ) -> Hit | None:
     """Return the hit "three times faster than the median seed", or "among the fastest share ``rare``"."""
     times = observations.times(population)
@@ -93,7 +89,7 @@ def _by_time(
         words, threshold = "super by time", speed.threshold
     if not np.isfinite(threshold):
         return None
-    early = observations.times(judged).right <= threshold
-    long = floats(judged["config.train.steps"]) >= threshold
-    flags = pd.Series(np.where(long, early.astype(float), np.nan), index=judged.index)
+    early = observations.times(runs).right <= threshold
+    long = floats(runs["config.train.steps"]) >= threshold
+    flags = pd.Series(np.where(long, early.astype(float), np.nan), index=runs.index)
     return Hit(words, f"generalised by step {threshold:,.0f}", flags)

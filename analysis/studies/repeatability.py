@@ -19,9 +19,10 @@ from analysis.statistics.replication import MOST, Replication, Verdict, mean_sha
 from analysis.statistics.resampling import generator
 from analysis.statistics.spread import median
 from analysis.studies.base import Finding, Question, Study, Table
+from analysis.studies.hits import FEWEST_OTHERS
 from analysis.studies.outcomes import outcome
-from analysis.studies.repeats import kinds
-from analysis.studies.units import Kind
+from analysis.studies.repeats import FEWEST_CONTROLS, kinds
+from analysis.studies.units import Kind, Unit
 
 FEWEST = 5
 """Smallest number of seeds for a rank correlation."""
@@ -104,23 +105,54 @@ def analyse(observations: Observations, question: Question) -> Repeats:
 
 
 def _held(test: Test) -> list[Finding]:
-    """Return how many repeats reached the accuracy and held it: one step alone can be a dip."""
+    """Return how many repeats reached the accuracy and held it, and when they generalised: one step can be a dip."""
     kind = test.kind
-    if kind.hit.held is None:
+    if kind.hit.judged is None:
         return []
-    counts = [(int(known.sum()), len(known)) for unit in kind.candidates
-              if len(known := kind.hit.held[unit.repeats].dropna())]  # fmt: skip
-    if not counts:
+    rows = kind.hit.judged.loc[[run for unit in kind.candidates for run in unit.repeats]]
+    held, done = rows["held"].dropna() > 0, rows["generalised"][np.isfinite(rows["generalised"])]
+    if held.empty:
         return []
-    hits, runs = (sum(column) for column in zip(*counts, strict=True))
-    e = clopper_pearson(hits, runs)
+    e = clopper_pearson(int(held.sum()), len(held))
+    shown = f"{int(held.sum())} of {len(held)}"
     text = (
-        f"{what_repeats(kind)}: {hits} of {runs} repeats had that accuracy at two evaluations in a row by then, "
-        f"{e.percent(0)}: a dip at the last one does not count against them, and reaching it there alone not for them."
+        f"{what_repeats(kind)}: {shown} repeats had that accuracy at an evaluation by then and at the next, if one "
+        f"follows: {e.percent(0)}. {len(done)} of {len(rows)} generalised by then"
+        + (f", half of these by step {done.median():,.0f}." if len(done) else ".")
     )
+    return [Finding(f"{kind.hit.words} reached and held, {test.name}", shown, text, e, listed=not test.free)]
+
+
+Groups = dict[str, list[tuple[Unit, list[str]]]]
+"""Candidates with some of their repeats, by what the group is in words."""
+
+
+def _apart(test: Test, name: str, by: str, groups: Groups) -> list[Finding]:
+    """Return the repeats of each group with their own count."""
+    kind, shown, text = test.kind, [], []
+    for words, its in groups.items():
+        counts = [kind.hit.counts(runs) for _, runs in its]
+        hits, runs = (sum(column) for column in zip(*counts, strict=True))
+        shown.append(f"{hits} of {runs} {words}")
+        mean = mean_share(counts, [unit.line for unit, _ in its])
+        text.append(f"{shown[-1]} ({mean.percent(0)} of all such seeds' repeats)")
+    label = f"{kind.hit.words} again by {name}, {test.name}"
     return [
-        Finding(f"{kind.hit.words} reached and held, {test.name}", f"{hits} of {runs}", text, e, listed=not test.free)
+        Finding(label, "; ".join(shown), f"{what_repeats(kind)}, by {by}: {'; '.join(text)}.", listed=not test.free)
     ]
+
+
+def _by_device(test: Test) -> list[Finding]:
+    """Return the repeats on the device of the own run, and those on another one."""
+    groups: Groups = {}
+    device = test.kind.rows["device"].to_dict()
+    for unit in (unit for unit in test.kind.candidates if unit.own is not None):
+        own = device[unit.own]
+        for here in sorted({device[run] for run in unit.repeats}):
+            words = f"on {own}, as before" if own == here else f"on {here} after {own}"
+            groups.setdefault(words, []).append((unit, [run for run in unit.repeats if device[run] == here]))
+    moved = any("after" in words for words in groups)
+    return _apart(test, "device", "the devices of the repeat and of the own run", groups) if moved else []
 
 
 def _by_margin(test: Test) -> list[Finding]:
@@ -128,25 +160,16 @@ def _by_margin(test: Test) -> list[Finding]:
 
     The bound is the median of the candidates' own accuracies.
     """
-    kind, accuracy = test.kind, test.kind.hit.accuracy
+    kind, judged = test.kind, test.kind.hit.judged
     units = [unit for unit in kind.candidates if unit.own is not None]
-    if test.free or "=" in kind.name or accuracy is None or len(units) < FEWEST_MARGIN:
+    if test.free or "=" in kind.name or judged is None or len(units) < FEWEST_MARGIN:
         return []
-    own = accuracy[[str(unit.own) for unit in units]].to_numpy(dtype=float)
-    bound = float(np.median(own))
-    sides = [[unit for unit, a in zip(units, own, strict=True) if (a > bound) == above] for above in (False, True)]
-    if not all(sides):
-        return []
-    shown = []
-    for words, side in zip(("up to", "above"), sides, strict=True):
-        counts = [kind.hit.counts(unit.repeats) for unit in side]
-        hits, runs = (sum(column) for column in zip(*counts, strict=True))
-        mean = mean_share(counts, [unit.line for unit in side])
-        shown.append(
-            f"{hits} of {runs} where it was {words} {bound:.2%} ({mean.percent(0)} of all such seeds' repeats)"
-        )
-    text = f"{what_repeats(kind)}, by the accuracy of the candidate's own run: {'; '.join(shown)}."
-    return [Finding(f"{kind.hit.words} again by margin, {test.name}", "; ".join(s.split(" (")[0] for s in shown), text)]
+    own = judged["accuracy"][[str(unit.own) for unit in units]].to_numpy(dtype=float)
+    bound, groups = float(np.median(own)), Groups()
+    for unit, accuracy in sorted(zip(units, own, strict=True), key=lambda pair: pair[1] > bound):
+        words = f"where it was {'above' if accuracy > bound else 'up to'} {bound:.2%}"
+        groups.setdefault(words, []).append((unit, unit.repeats))
+    return _apart(test, "margin", "the accuracy of the candidate's own run", groups) if len(groups) > 1 else []
 
 
 def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table] | None:
@@ -339,20 +362,21 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         f"{result.pooled.percent(0)}; {verdict(test)}."
     )
     beside: list[Finding] = []
-    if kind.hit.accuracy is not None:  # a threshold alone does not tell a near miss from an ordinary run
-        again = kind.hit.accuracy[[run for unit in kind.candidates for run in unit.repeats]]
+    if kind.hit.judged is not None:  # a threshold alone does not tell a near miss from an ordinary run
+        again = kind.hit.judged["accuracy"][[run for unit in kind.candidates for run in unit.repeats]]
         value = f"{again.median():.1%} in the median, {again.min():.1%} at least"
         about = f"The validation accuracy of these repeats is {value}."
         text += f" {about}"
         beside.append(Finding(f"accuracy of repeats, {test.name}", value, about, listed=False))
-        beside += [*_held(test), *_by_margin(test)]
+        beside += [*_held(test), *_by_device(test), *_by_margin(test)]
     judged = zip(result.candidates, kind.candidates, strict=True)
     bases = sorted({(c.base.percent(), unit.others_words) for c, unit in judged if c.base is not None})
     if bases:
         text += " Other seeds: " + "; ".join(f"{share} of {words}" for share, words in bases) + "."
     else:
         where = {"precision": " in this precision"}.get(kind.name, " with this setting" if "=" in kind.name else "")
-        text += f" The store has no census to give the rate of other seeds{where}."
+        few = f"{FEWEST_CONTROLS} ordinary controls were repeated{where}" if where else f"{FEWEST_OTHERS} random seeds"
+        text += f" Fewer than {few}: the rate of other seeds is not compared."
     if result.mean is not None:
         m = result.mean
         text += f" Estimate for all such seeds: {m.percent(0)} of a seed's repeats."

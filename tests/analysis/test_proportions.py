@@ -20,7 +20,6 @@ from analysis.statistics.proportions import (
     confirmed_ratio,
     heterogeneity,
     ratio,
-    seeds_for_width,
     share,
     unequal_rates,
     wilson,
@@ -106,17 +105,6 @@ def test_ratio_without_hits() -> None:
     assert 1 < ratio(10, 50, 0, 50).low < ratio(10, 50, 0, 50).high == np.inf
     with pytest.raises(NotEnoughData):
         ratio(0, 50, 0, 50)
-
-
-@pytest.mark.parametrize(("expected", "width"), [(0.0087, 0.005), (0.5, 0.1), (0.0, 0.01)])
-def test_planner_gives_the_smallest_n(expected: float, width: float) -> None:
-    n = seeds_for_width(expected, width)
-    z2 = stats.norm.ppf(0.975) ** 2
-
-    def interval_width(m: int) -> float:
-        return float(2 * np.sqrt(z2 * (expected * (1 - expected) / m + z2 / (4 * m * m))) / (1 + z2 / m))
-
-    assert interval_width(n) <= width < interval_width(n - 1)
 
 
 def test_heterogeneity_is_silent_under_the_null_and_sees_a_real_difference() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from analysis.statistics.spread import median
 from analysis.studies.families import decay_families
 from analysis.studies.hits import Hit
 from analysis.studies.repeatability import Test as KindTest
-from analysis.studies.repeatability import _between_streams, _by_margin, _held, verdict
+from analysis.studies.repeatability import _between_streams, _by_device, _by_margin, _held, verdict
 from analysis.studies.units import Kind, Unit
 from grok.store.designs import Purpose
 from tests.analysis.questions import ask, needs
@@ -311,7 +312,8 @@ def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np
         np.r_[np.where(hits, 0.99, 0.1).ravel(), np.full(len(owns), 0.99) if own is None else own], index
     )
     later = pd.Series(np.r_[hits.ravel() if held is None else held.ravel(), np.ones(len(owns))].astype(float), index)
-    hit = Hit("super", "validation accuracy", (accuracy > 0.98).astype(float), accuracy, later)
+    judged = pd.DataFrame({"accuracy": accuracy, "held": later, "generalised": np.where(later > 0, 2000.0, np.inf)})
+    hit = Hit("super", "validation accuracy", (accuracy > 0.98).astype(float), judged)
     fixed = tuple(s for s in ("split", "init", "order") if s != name)
     units = [Unit(o, {}, o, list(its), [], "", o) for o, its in zip(owns, runs, strict=True)]
     counts = [(int(mine.sum()), len(mine)) for mine in hits]
@@ -360,3 +362,24 @@ def test_repeats_that_dip_at_the_step_are_reached_and_held() -> None:
     hits[:3], held[:4] = True, True
     (said,) = _held(by_hand("ulp", hits, held=held))
     assert said.shown == "8 of 12" and said.estimate == clopper_pearson(8, 12)
+
+
+def test_repeats_on_another_device_have_their_own_count() -> None:
+    hits = np.ones((4, 4), bool)
+    hits[2:, 2:] = False
+    test = by_hand("ulp", hits)
+    ids = test.kind.hit.flags.index
+    moved = {run for unit in test.kind.candidates[2:] for run in unit.repeats}
+    rows = pd.DataFrame({"device": ["cuda" if run in moved else "cpu" for run in ids]}, ids)
+    (said,) = _by_device(replace(test, kind=replace(test.kind, rows=rows)))
+    assert said.shown == "8 of 8 on cpu, as before; 4 of 8 on cuda after cpu"
+    assert not _by_device(replace(test, kind=replace(test.kind, rows=rows.assign(device="cpu"))))
+
+
+def test_a_few_random_seeds_are_not_called_no_census() -> None:
+    seeds = [Truth({"seed": k, "train.steps": 3000, "eval.every": 250}, 1500 if k < 3 else 9000) for k in range(12)]
+    its = [Truth({**seeds[k].overrides, "perturb.ulps": 1, "seeds.perturb": 0}, 1500) for k in range(2)]
+    designs = [repeat(seeds[k], [its[k]], choice="best") for k in range(2)]
+    (said,) = ask("repeatability", simulate([*seeds, *its], sweep(seeds), *designs)).headlines
+    assert said.shown == "2 of 2" and said.brief == "2 of 2, 100% (16 to 100)"
+    assert "no census" not in said.text and "Fewer than 20 random seeds" in said.text

@@ -16,7 +16,7 @@ from analysis.figures.chart import Points
 from analysis.figures.curves import phase_portrait
 from analysis.figures.evidence import census_iconic
 from analysis.observations import Observations
-from analysis.statistics.proportions import at_any_time
+from analysis.statistics.proportions import at_any_time, share
 from analysis.statistics.resampling import generator
 from analysis.statistics.variance_shares import variance_shares
 from analysis.studies import QUESTIONS, Missing
@@ -25,7 +25,7 @@ from analysis.studies.regimes import QUESTION as REGIMES
 from analysis.studies.survival import beside
 from grok.arithmetic.outcome import events
 from tests.analysis.questions import ask, needs
-from tests.analysis.simulate import Truth, census, crossed, run_ids, simulate
+from tests.analysis.simulate import Truth, census, crossed, run_ids, simulate, sweep
 
 MEASURED = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
@@ -445,9 +445,43 @@ def test_processors_whose_seeds_differ_are_said_and_others_are_not() -> None:
     apart = ask("census", simulate(computed_on(300, 0, "a", 0) + computed_on(300, 18, "b", 1000)))
     said = [f for f in apart.findings if "differ" in f.label]
     assert {f.label for f in said} == {"numerics tags differ, super", "numerics tags differ, generalised"}
+    (every,) = [f for f in apart.findings if f.label == "ways of computing"]
+    assert "2 numerics tags" in every.text and "2 of 2 tests" in every.text
     assert all("0 of 300" in f.text and "18 of 300" in f.text for f in said)
     alike = ask("census", simulate(computed_on(300, 7, "a", 0) + computed_on(300, 9, "b", 1000)))
     assert not [f for f in alike.findings if "differ" in f.label]
+    (every,) = [f for f in alike.findings if f.label == "ways of computing"]
+    assert "0 of 2 tests" in every.text
+    none = ask("census", simulate(computed_on(30, 0, "a", 0) + computed_on(30, 0, "b", 1000)))
+    (every,) = [f for f in none.findings if f.label == "ways of computing"]
+    assert every.shown == "no test"
+    alone = ask("census", simulate(computed_on(30, 3, "a", 0)))
+    assert not [f for f in alone.findings if f.label == "ways of computing"]
+
+
+def test_diverged_seeds_are_named_and_a_short_census_is_not_held_against_the_diary() -> None:
+    seeds = [Truth({"seed": k, "train.steps": 200, "eval.every": 50}, 9000) for k in range(20)]
+    seeds += [Truth({"seed": k, "train.steps": 200, "eval.every": 50}, 9000, status="diverged") for k in (31, 47)]
+    said = {f.label: f.text for f in ask("census", simulate(seeds)).findings}
+    assert "31, 47" in said["diverged seeds"]
+    assert "diary" not in said["faster than normal"]
+
+
+def test_a_half_finished_sweep_says_what_is_missing() -> None:
+    seeds = computed_on(100, 6, "a", 0)
+    study = ask("census", simulate(seeds[:47], sweep(seeds)))
+    assert any("53 of 100" in note for note in study.notes)
+    assert not any("Not finished" in note for note in ask("census", simulate(seeds, sweep(seeds))).notes)
+    said = {f.label: f.brief for f in study.headlines}
+    assert said["super seeds"].endswith("n = 47")
+
+
+def test_runs_that_change_in_mid_run_are_no_census_and_said() -> None:
+    """Twenty orders from step 1,000 on are not one seed, and their census is none of random seeds."""
+    switched = [Truth({"seed": k % 2, "switch.step": 1000, "switch.order": 77 + k}, 1800) for k in range(20)]
+    assert needs("census", simulate(switched)).count("20 runs change in mid-run") == 1
+    both = ask("census", simulate(computed_on(30, 3, "a", 0) + switched))
+    assert both.shares["super"].n == 30 and any("20 runs change in mid-run" in note for note in both.notes)
 
 
 def test_groups_of_equal_rates_are_called_unequal_in_few_stores() -> None:
@@ -484,11 +518,27 @@ def test_a_dip_at_the_last_step_is_no_loss_of_a_super_seed() -> None:
     said = {f.label: f for f in study.findings}
     assert said["super seeds"].estimate.value == 4 / 40
     assert said["super seeds, reached and held"].estimate.value == 5 / 40
-    assert "1 of them had dipped" in said["super seeds, reached and held"].text
+    assert "1 of these had dipped" in said["super seeds, reached and held"].text
 
 
-def test_held_needs_two_evaluations_of_one_run_in_a_row() -> None:
-    seen = {"a": [0.99, 0.9, 0.99], "b": [0.9, 0.99, 0.99], "c": [0.99], "d": [0.99, 0.99, 0.5]}
-    rows = [(run, 100 * k, acc) for run, accuracies in seen.items() for k, acc in enumerate(accuracies)]
-    held = held_by(pd.DataFrame(rows, columns=["run_id", "step", "val_acc"]), pd.Index([*seen, "e"]), 200, 0.98)
-    assert held[["a", "b", "d"]].tolist() == [0, 1, 1] and held[["c", "e"]].isna().all()
+def test_held_is_for_two_evaluations_in_a_row_or_until_the_run_ends() -> None:
+    """A run that rises at its last evaluation is not failed by the end of its budget; one that falls next is."""
+    seen = {"a": [0.99, 0.9, 0.99], "b": [0.9, 0.9, 0.99, 0.9], "c": [0.99], "d": [0.99, 0.99, 0.5],
+            "e": [0.9, 0.9, 0.99, 0.99], "diverged": [0.9, 0.99], "late": [0.9, 0.9, 0.9, 0.99, 0.99]}  # fmt: skip
+    curves = pd.DataFrame(
+        [(run, 100 * k, acc) for run, accuracies in seen.items() for k, acc in enumerate(accuracies)],
+        columns=["run_id", "step", "val_acc"],
+    )
+    rows = pd.DataFrame(
+        {"status": ["diverged" if r == "diverged" else "completed" for r in [*seen, "f"]]}, [*seen, "f"]
+    )
+    held = held_by(curves, rows, 200, 0.98)
+    assert held.dropna().to_dict() == {"a": 1, "b": 0, "d": 2, "e": 2, "diverged": 0, "late": 0}
+
+
+def test_a_run_that_is_super_at_its_last_step_is_held() -> None:
+    seeds = [Truth({"seed": k, "train.steps": 3000, "eval.every": 250}, 2700 if k < 4 else 9000) for k in range(40)]
+    census = ask("census", simulate(seeds))
+    said = {f.label: f for f in census.findings}
+    assert (census.rows["held"] == 1).sum() == 4
+    assert said["super seeds, reached and held"].estimate == said["super seeds"].estimate == share(4, 40)
