@@ -14,8 +14,6 @@ from analysis.answers import compile_report
 from analysis.pages import NOT_DRAWN, Page, main, markdown
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from tests.analysis.simulate import Truth, write
-from tests.execute.kills import Kill, Outcome
-from tests.execute.kills import page as kills_page
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGES = sorted(path.parent for path in RESULTS.glob("*/page.md.j2") if (path.parent / "store").is_dir())
@@ -119,19 +117,6 @@ def test_the_page_of_the_seed_studies_counts_its_references_and_sweeps() -> None
     looped = sum(len(re.findall(r"'[^']*'|\S+", loop)) - 1 for loop in re.findall(r"for q in (.*?); do", commands))
     sweeps = len(re.findall(r"python -m (?:grok\.run|sweeps\.layers)", commands)) + looped
     assert f"over {sweeps - 1} sweeps of the toy task and one of" in (RESULTS / "README.md").read_text("utf-8")
-
-
-def test_the_page_of_kills_counts_sweeps_that_were_killed() -> None:
-    results = json.loads((RESULTS / "faults" / "kills.json").read_text("utf-8"))["results"]
-    kinds = {"kill": Kill, "outcome": Outcome}
-    done = [kinds[r["what"]](**{k: v for k, v in r.items() if k != "what"}) for r in results]
-    made = kills_page(done, {"date": "", "git_commit": "", "git_dirty": False, "torch_version": ""}, "", 0.0)
-    rows = [line for line in made.splitlines() if line.startswith("|")]
-    assert "| sweeps that were killed | 81 |" in rows
-    assert rows == [
-        line for line in (RESULTS / "faults" / "kills.md").read_text("utf-8").splitlines() if line[:1] == "|"
-    ]
-    assert "201 kills of 81 sweeps, and 8 sweeps that ended before their first kill" in words("faults")
 
 
 def test_no_result_names_a_folder_of_the_machine_that_made_it() -> None:
