@@ -369,23 +369,26 @@ def doubled(store: Path) -> int:
     return len(raw) - len(set(raw))
 
 
-def result(store: Path) -> tuple[Any, ...]:
-    """Return all that must be equal: runs, curves, steps, designs, trials of searches, kept weights and checkpoints."""
+def result(store: Path) -> dict[str, Any]:
+    """Return all that must be equal: runs, curves, steps, designs, trials, kept weights and the last checkpoints."""
     from safetensors.torch import load_file
 
     designs = contents(store, "designs").drop_columns(["results_seen"]).to_pylist()
     trials = [json.loads(path.read_text())["trials"] for path in sorted((store / "search").glob("quickstart.json"))]
     steps = open_store(store).steps().drop(columns=list(TIMINGS), errors="ignore").sort_values(["run_id", "step"])
-    tensors = {}
+    runs, curves = content(store)
+    done, tensors = open_store(store).run_ids("completed"), {}
     for manifest in sorted((store / "checkpoints").glob("*/*/manifest.json")):
         newest = max(manifest.parents[1].glob("[0-9]*-step-*"), default=None)
-        if manifest.parent.name.startswith("weights-") or manifest.parent == newest:
+        last = manifest.parent == newest and manifest.parts[-3] in done
+        if manifest.parent.name.startswith("weights-") or last:
             name = f"{manifest.parts[-3]} {manifest.parent.name.rpartition('-')[2]}"
             for file in manifest.parent.glob("*.safetensors"):
                 for key, tensor in load_file(file).items():
                     if not key.endswith("log"):  # it holds times
                         tensors[name, file.name, key] = tensor.flatten().view(-1).numpy(force=True).tobytes()
-    return (*content(store), designs, trials, steps.astype(str).to_numpy().tolist(), tensors)
+    steps = steps.fillna("").astype(str).to_numpy().tolist()  # a column of nulls alone is read in two ways
+    return {"runs": runs, "curves": curves, "designs": designs, "trials": trials, "steps": steps, "tensors": tensors}
 
 
 def same_steps(store: Path, whole: Path) -> tuple[int, float]:
@@ -507,7 +510,7 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: S
         shutil.copytree(folder / f"start of a {kind}", place)
         counts = kill_chain(every[kind], place, longest[kind], random.Random(f"{kind} {number}"), kind)
         missing, difference, equal = (
-            len({row["run_id"] for row in wanted[kind][0]} - aside(seen, place / "S")),
+            len({row["run_id"] for row in wanted[kind]["runs"]} - aside(seen, place / "S")),
             0.0,
             True,
         )
@@ -515,7 +518,9 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: S
             changed, difference = aside(same_steps, place / "S", folder / f"undisturbed {kind}" / "S")
             missing += changed
         else:
-            equal = aside(result, place / "S") == wanted[kind]
+            made = aside(result, place / "S")
+            equal = made == wanted[kind]
+            print(*(f"{place}: other {part}" for part in made if made[part] != wanted[kind][part]), sep="\n")
         ways = ", ".join(f"{name.removeprefix('way ')} {n}" for name, n in sorted(counts.items()) if name[:4] == "way ")
         numbers = {name: counts[name] for name in ("kills", "pairs", "starting", "lost", "doubled")}
         chain = Chain(

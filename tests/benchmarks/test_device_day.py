@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -14,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import confined, device_day
-from benchmarks.commit import commit
+from benchmarks import confined
 from benchmarks.confined import Run, run_confined
-from benchmarks.device_day import NAMES, Record, Stage, last_json, run_day, stages
-from benchmarks.device_stages import STAGES, equal_lanes, uncompiled_if_it_must
+from benchmarks.device_day import NAMES, Stage, run_day
+from benchmarks.device_stages import equal_lanes
 
 
 def script(code: str) -> tuple[str, ...]:
@@ -70,36 +68,6 @@ def test_an_interruption_ends_the_stage_and_the_day_with_what_is_known(tmp_path:
     assert outcomes[0].seconds < 10
 
 
-def test_a_full_disk_costs_the_space_that_was_held_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve = tmp_path / "device-day.reserve"
-
-    def fsync(_: int) -> None:
-        if reserve.exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(device_day.os, "fsync", fsync)
-    run_day([Stage("one", 20, script("print('{\"x\": 1}')"))], tmp_path)
-    assert written(tmp_path)[0]["result"] == {"x": 1}
-
-
-def test_what_cannot_be_written_is_printed_and_the_file_before_it_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = Record(tmp_path)
-    record.write([])
-
-    def fsync(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(device_day.os, "fsync", fsync)
-    outcomes = [device_day.Outcome("one", "done", 1.0, 2.0)]
-    record.write(outcomes)
-    record.close(outcomes)
-    assert written(tmp_path) == []
-    said, day = capsys.readouterr().out.splitlines()
-    assert "No space left" in said and json.loads(day)["stages"][0]["name"] == "one"
-
-
 def test_a_stage_that_eats_the_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confined, "MEMORY_POLL", 0.1)
     eats = "import time; print('begun', flush=True); x = b'x' * 2**28; time.sleep(60)"
@@ -118,18 +86,6 @@ for own in (True, False):
     assert not mark.exists()
 
 
-def test_output_without_end_is_read_and_its_end_is_kept() -> None:
-    told = run(f"print('x' * {4 * confined.KEPT}); print('last')")
-    assert told.state == "done" and told.text.endswith("x\nlast\n") and len(told.text) == confined.KEPT
-
-
-def test_no_git_and_no_compiler_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    assert commit() == "unknown"
-    assert uncompiled_if_it_must() == {"numerics": {"compile": False}}
-
-
 def test_what_stands_in_for_scipy_draws_the_same_numbers() -> None:
     import numpy as np
     from scipy.special import ndtri
@@ -138,12 +94,6 @@ def test_what_stands_in_for_scipy_draws_the_same_numbers() -> None:
 
     p = np.linspace(0, 1, 1001)[1:-1]
     assert standing_in(p) == pytest.approx(ndtri(p), rel=1e-13, abs=1e-15)
-
-
-def test_every_stage_has_a_limit_and_a_function() -> None:
-    assert [name for name, _ in NAMES] == list(STAGES) == [stage.name for stage in stages(fake=True)]
-    assert last_json("no json\n[1]\n") is None
-    assert last_json('{"x": NaN, "y": -Infinity}') == {"x": "NaN", "y": "-Infinity"}
 
 
 @pytest.mark.slow

@@ -34,12 +34,14 @@ def to_train(text: str) -> list[int]:
     return [int(number) for number in re.findall(r" (\d+) to train", text)]
 
 
+@pytest.mark.slow
 def test_the_plan_for_a_gpu_is_that_of_the_store() -> None:
     text = output(*GPU, "float64", "dry_run=true", "device=cpu")
     assert "22 candidates" in text
     assert to_train(text) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [
