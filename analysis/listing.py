@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.observations import Observations
 from analysis.studies.seeds import seed_table
 from grok.cli.command import Parser, add_store, command, store_of
-from grok.cli.filters import is_filter, matching
+from grok.cli.filters import is_filter, matching, with_purposes
 from grok.store import open_store
 
 SHOWN: Final = {
@@ -38,14 +38,10 @@ def listed_runs(path: Path) -> pd.DataFrame:
         StoreError: the store cannot be read.
     """
     every = seed_table(Observations.read(path))
-    claims = open_store(path).designs()
-    claims = claims.assign(design=claims["kind"] + " " + claims["role"])
-    by_run = claims.groupby("run_id")[["design", "design_id"]].agg(_joined)
     table = every[["run_id", *(column for column in SHOWN if column in every)]].rename(
         columns={**SHOWN, "run_id": "run"}
     )
-    table = table.join(by_run, on="run")
-    return table.assign(design=table["design"].fillna("unknown"))
+    return with_purposes(table, open_store(path))
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -56,11 +52,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     ]
     for name in table.select_dtypes("float"):
         table[name] = table[name].map("{:.4g}".format, na_action="ignore")
-    return table.drop(columns=["design_id", *constant]).astype(object).where(table.notna(), "-")
-
-
-def _joined(texts: pd.Series) -> str:
-    return ", ".join(dict.fromkeys(texts))
+    return table.drop(columns=["role", "design_id", *constant]).astype(object).where(table.notna(), "-")
 
 
 def _differing(conditions: pd.Series) -> pd.Series:
@@ -80,7 +72,10 @@ def parser() -> Parser:
     )
     add_store(parser)
     parser.add_argument(
-        "filters", nargs="*", metavar="FILTER", help="seed=8, class=super, 'generalised<2000', design=branch"
+        "filters",
+        nargs="*",
+        metavar="FILTER",
+        help="seed=8, class=super, 'generalised<2000', design=branch, role=child",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--csv", action="store_true", help="comma-separated values, all digits")

@@ -117,7 +117,7 @@ class Studies(Mapping[str, Answer]):
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.is_there = check_path(str(path))
+        self.is_there = check_path(str(path), to_write=False)
         self._answers: dict[str, Answer] = {}
 
     @cached_property

@@ -121,6 +121,7 @@ def _about_designs(observations: Observations) -> list[str]:
     counts = {
         "have no row in designs/, so what they were for is unknown": len(purposes.unknown()),
         "were planned without saying how they were chosen (choice=unstated)": len(purposes.unstated()),
+        "were stored before a plan named them as members (results_seen)": len(purposes.seen),
     }
     reconstructed = purposes.rows[purposes.rows["origin"] == "reconstructed"]["run_id"].nunique()
     counts["have designs that were reconstructed after their training (origin=reconstructed)"] = reconstructed

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pandas as pd
 
 from analysis.observations import COUNTED, Observations, is_random_seed
-from grok.store.designs import CHOICES, ROLES
+from grok.store.designs import CHOICES, ROLES, TRAINED
 
 STREAMS: Final = ("split", "init", "order")
 """Streams that decide a run without dropout."""
@@ -43,6 +43,7 @@ class Roles:
     """The rows of ``designs/`` with their JSON read, in the order of planning."""
 
     def __init__(self, observations: Observations) -> None:
+        self._observations = observations
         runs = observations.all_runs
         self.rows = _readable(observations.designs)
         self._runs = runs[["run_id", "mode", "status", "parent_run_id"]]
@@ -63,7 +64,8 @@ class Roles:
     @cached_property
     def missing(self) -> list[Planned]:
         """The designs with planned runs that are neither stored nor given up."""
-        rows, stored = self.rows[self.rows["retired"].isna()], set(self._runs["run_id"])
+        rows = self.rows[self.rows["retired"].isna() & self.rows["role"].isin(TRAINED)]
+        stored = set(self._runs["run_id"])
         absent = rows[~rows["run_id"].isin(stored)]
         of = rows[rows["design_id"].isin(absent["design_id"])].groupby(["design_id", "kind"], sort=False)["run_id"]
         planned = [(str(kind), frozenset(runs)) for (_, kind), runs in of]
@@ -85,9 +87,17 @@ class Roles:
         return set(runs["run_id"][~runs["run_id"].isin(claimed) & ~own.isin(claimed)])
 
     @cached_property
+    def seen(self) -> set[str]:
+        """The arithmetic runs that only plans of after their result name, and these as members: the first is lost."""
+        claims = self._observations.once(_claims)
+        late = claims[~claims["place"].isin(claims["place"][~claims["results_seen"]])]
+        others = self.rows[self.rows["role"].isin(("child", "trial")) & (self.rows["choice"] != "unstated")]
+        return set(late["run_id"]) - set(others["run_id"])
+
+    @cached_property
     def said(self) -> list[str]:
-        """A sentence for the arithmetic runs of unknown purpose, and one for those of unstated choice."""
-        unknown, unstated = len(self.unknown("arithmetic")), len(self.unstated("arithmetic"))
+        """A sentence for the arithmetic runs of unknown purpose, of unstated choice, and of plans after the result."""
+        unknown, unstated, seen = len(self.unknown("arithmetic")), len(self.unstated("arithmetic")), len(self.seen)
         notes = []
         if unknown:
             notes.append(
@@ -98,6 +108,12 @@ class Roles:
             notes.append(
                 f"How {unstated:,} run{'s were' if unstated > 1 else ' was'} chosen is unstated: counted here only, in "
                 "no population and no class. execute(configs, design=Purposes(...)) states it; every command does."
+            )
+        if seen:
+            notes.append(
+                f"{seen:,} run{'s were' if seen > 1 else ' was'} stored before the first plan that there is "
+                "(results_seen), so results may have chosen the seeds: counted here only, in no population and no "
+                "class. What was asked for before, rows with origin=reconstructed can say (Designs, in docs/store.md)."
             )
         return notes
 

@@ -39,7 +39,7 @@ def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
     print(f"watching {store}: checks every {every} s, Ctrl-C ends it", flush=True)
     try:
         while True:
-            now = state(store) if check_path(store) else None
+            now = state(store) if check_path(store, to_write=False) else None
             if now is not None and now != seen:
                 try:
                     report = compile_report(Observations.read(store), own)

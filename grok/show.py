@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.cli.command import Parser, command
-from grok.cli.filters import is_filter, matching
+from grok.cli.filters import is_filter, matching, with_purposes
 from grok.cli.output import refuse_unwritable
 from grok.cli.textplot import Line, draw
 from grok.config import MODES, flatten
@@ -223,6 +223,7 @@ def _chosen(store: Store, words: Sequence[str]) -> str:
     names = {name: name.removeprefix("config.") for name in schema("runs").names}
     settings = {name: short for name, short in names.items() if short not in names}
     runs = store.runs().rename(columns={**settings, "run_id": "run", "grokked_step": "generalised"})
+    runs = with_purposes(runs, store)
     chosen = list(runs["run"][matching(runs, words)])
     if len(chosen) != 1:
         some = ", ".join(run[:12] for run in chosen[:4]) + (", ..." if len(chosen) > 4 else "")

@@ -6,6 +6,7 @@ them: :func:`visible`. Code that draws (a progress bar, a live view) gets its co
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -42,7 +43,7 @@ LONGEST_LINE: Final = 1200
 
 
 class Output:
-    """A text stream whose writes do not fail for a character that the encoding lacks, or for a closed pipe."""
+    """A text stream whose writes do not fail for a character that the encoding lacks, a closed pipe or terminal."""
 
     def __init__(self, stream: TextIO, *, masked: bool, escaped: re.Pattern[str] | None) -> None:
         """``masked``: replace secrets; ``escaped``: the characters that are written as escape sequences."""
@@ -59,15 +60,20 @@ class Output:
             return self._stream.write(text)
         except UnicodeEncodeError:
             return self._stream.write(readable(text, self._stream.encoding))
-        except BrokenPipeError:
-            discard_output(self._stream)
+        except OSError as error:
+            self._discard(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            discard_output(self._stream)
+        except OSError as error:
+            self._discard(error)
+
+    def _discard(self, error: OSError) -> None:
+        if error.errno not in (errno.EPIPE, errno.EIO):  # nobody reads the pipe; the terminal is closed
+            raise error
+        discard_output(self._stream)
 
     def unescaped(self) -> Output:
         """Return the same stream without escaping, for code that draws with control characters."""

@@ -23,7 +23,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -41,12 +41,15 @@ from grok.execute.plan import StoredRuns
 from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.record import first_ancestors
 from grok.store import Purpose, Purposes, Store, open_store
+from grok.store.designs import TRAINED
 from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
 from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
 ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
 """The sets of streams that are redrawn, as ``--redraw`` takes them."""
+NO_MEMBERS: Final = "were not asked for as members of a population before a result was stored"
+"""Why runs are not among those to choose from."""
 LAYER: Final = "layers."
 """Prefix of a layer's name in ``--redraw``: ``layers.head``, as in ``seeds.layers.head``."""
 
@@ -55,10 +58,13 @@ LAYER: Final = "layers."
 class Conditions:
     """The condition of a command's settings among the runs of a store: at their own length, and at every other."""
 
+    store: Store
     config: ArithmeticConfig
     run: PlannedRun
     runs: pd.DataFrame
     """The completed runs of this condition, of any length."""
+    members: Collection[str]
+    """Those of the :func:`population` of its master seeds."""
 
     @classmethod
     def of(cls, store: Store, config: ArithmeticConfig) -> Conditions:
@@ -67,45 +73,32 @@ class Conditions:
         runs = store.runs()
         lengths = runs["config.train.steps"].dropna().unique()
         alike = {run.under("train.steps", int(steps)).identity.config_id for steps in lengths}
-        return cls(config, run, runs[runs["config_id"].isin(alike) & (runs["status"] == "completed")])
+        runs = runs[runs["config_id"].isin(alike) & (runs["status"] == "completed")]
+        return cls(store, config, run, runs, population(store, runs[_are_masters(runs)]))
 
     @property
     def at_length(self) -> pd.DataFrame:
         return self.runs[self.runs["config_id"] == self.run.identity.config_id]
 
 
-def candidates(store: Store, config: ArithmeticConfig, seeds: range | None) -> pd.DataFrame:
-    """Return the finished runs of the population of ``config``'s condition: master seeds asked for before any result.
-
-    Those are the members of designs, given or drawn. Runs that only extend seeds count if they extend all of them:
-    going on with all chooses nothing. If no design claimed a run of this condition before it was trained, as in a
-    store from before designs, every master seed counts.
+def candidates(conditions: Conditions, seeds: range | None) -> pd.DataFrame:
+    """Return the finished runs of a condition's population of master seeds, at its length.
 
     Only master seeds in ``seeds`` count (None: all). One row per run, indexed by ``run_id``, ordered by seed.
 
     Raises:
         ConfigError: some of ``seeds`` are not finished, so a later choice could differ.
     """
-    conditions = Conditions.of(store, config)
     runs = conditions.at_length
     if seeds is not None:
         runs = runs[runs["seed"].isin(seeds)]
-    runs = runs[_are_masters(runs)]
-    designs = store.designs()
-    if _is_unclaimed(conditions.runs, designs):
-        if len(runs):
-            print(
-                f"{store.layout.root} says of no run with these settings what it was for: all its seeds count as one "
-                "population"
-            )
-    else:
-        runs = runs[runs["run_id"].isin(_population(conditions.runs, designs))]
+    runs = runs[runs["run_id"].isin(conditions.members)]
     # The first run of a seed stands for it, not a repeat.
     chosen = runs.sort_values(["replicate", "run_id"]).drop_duplicates("seed")
     if seeds is not None and len(chosen) < len(seeds):
         raise ConfigError(
             f"--seeds {seeds.start}:{seeds.stop}: {len(chosen)} of {len(seeds)} are finished with these settings"
-            f"{_why_so_few(store, conditions, designs)}; train the others first"
+            f"{_why_so_few(conditions)}; train the others first"
         )
     return chosen.sort_values("seed").set_index("run_id")
 
@@ -118,38 +111,46 @@ def _are_masters(runs: pd.DataFrame) -> pd.Series:
     return masters
 
 
-def _is_unclaimed(runs: pd.DataFrame, designs: pd.DataFrame) -> bool:
-    """Return whether no design claimed a master seed of one condition's ``runs`` before its result was stored."""
-    claimed = set(designs["run_id"][~designs["results_seen"]])
-    return not _are_masters(runs[runs["run_id"].isin(claimed)]).any()
+def population(store: Store, runs: pd.DataFrame) -> set[str]:
+    """Return which of ``runs``, all of one condition and of any length, were asked for before any result of theirs.
 
-
-def _population(runs: pd.DataFrame, designs: pd.DataFrame) -> set[str]:
-    """Return the members among ``runs``, which are all of one condition, of any length."""
+    Those are members of designs and cells of crossed designs, given or drawn. Runs that only extend others count if
+    they extend all of them: going on with all chooses nothing. If no design claimed one of the runs so before it was
+    trained, as in a store from before designs, all that have no other purpose count, and this is printed.
+    """
+    designs = store.designs()
+    designs = designs[designs["run_id"].isin(runs["run_id"])]
+    of_population = (designs["role"] == "member") | ((designs["role"] == "cell") & (designs["kind"] == "crossed"))
+    if designs["results_seen"][of_population].all():
+        runs = runs[~runs["run_id"].isin(designs["run_id"][~of_population & designs["role"].isin(TRAINED)])]
+        if len(runs):
+            print(
+                f"{store.layout.root} says of no run with these settings what it was for before it was trained: all "
+                "its seeds count as one population"
+            )
+        return set(runs["run_id"])
     trajectories = runs.set_index("run_id")["trajectory_id"]
-    members = designs[(designs["role"] == "member") & designs["choice"].isin(["given", "drawn"])]
-    members = members[members["run_id"].isin(trajectories.index)]
-    first = set(members["run_id"][~members["results_seen"]])
-    population = set(trajectories[list(first)])
-    for _, later in members[members["results_seen"]].groupby("design_id"):
-        if population <= set(trajectories[list(later["run_id"])]):
-            first |= set(later["run_id"][trajectories[list(later["run_id"])].isin(population).to_numpy()])
+    claims = designs[of_population & designs["choice"].isin(["given", "drawn"])]
+    first = set(claims["run_id"][~claims["results_seen"]])
+    begun = set(trajectories[list(first)])
+    for _, later in claims[claims["results_seen"]].groupby("design_id"):
+        extended = trajectories[list(later["run_id"])]
+        if begun <= set(extended):
+            first |= set(extended.index[extended.isin(begun)])
     return first
 
 
-def _why_so_few(store: Store, conditions: Conditions, designs: pd.DataFrame) -> str:
+def _why_so_few(conditions: Conditions) -> str:
     """Return in words why runs of the store are no candidates; empty: there is no more to say."""
     here = conditions.at_length
     if here.empty:
-        return _differences(store, conditions.config)
+        return _differences(conditions.store, conditions.config)
     masters = here[_are_masters(here)]
     reasons = []
     if others := len(here) - len(masters):
         reasons.append(f"{others} of its runs have streams of their own, such as seeds.init: only master seeds count")
-    unclaimed = _is_unclaimed(conditions.runs, designs)
-    members = set(masters["run_id"]) if unclaimed else _population(conditions.runs, designs)
-    if others := len(masters) - int(masters["run_id"].isin(members).sum()):
-        reasons.append(f"{others} were not asked for as members of a population before a result was stored")
+    if others := len(masters) - int(masters["run_id"].isin(conditions.members).sum()):
+        reasons.append(f"{others} {NO_MEMBERS}")
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
@@ -426,9 +427,10 @@ def _chosen(store: Store, config: ArithmeticConfig, arguments: argparse.Namespac
         ConfigError: there are too few candidates.
     """
     best, random, seeds = arguments.best, arguments.random, arguments.seeds
-    runs = candidates(store, config, seeds_of(seeds))
+    conditions = Conditions.of(store, config)
+    runs = candidates(conditions, seeds_of(seeds))
     if len(runs) < max(1, best + random):
-        why = _why_so_few(store, Conditions.of(store, config), store.designs())
+        why = _why_so_few(conditions)
         raise ConfigError(
             f"--best {best} --random {random}: {arguments.store} has {len(runs)} finished seeds with these settings"
             f"{why}; train more, or ask for fewer"

@@ -32,9 +32,8 @@ from grok.config import ArithmeticConfig
 from grok.config.common import refuse_too_many_runs
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
-from grok.execute.plan import StoredRuns
 from grok.execute.planned import prepare_runs
-from grok.store import Purpose, Purposes, check_path, open_store
+from grok.store import Purpose, Purposes
 from grok.streams import MAX_SEED, Stream, derive_seed
 from sweeps.settings import arithmetic
 
@@ -171,23 +170,18 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
         directions.append(Direction.of(arguments, arguments.donor, arguments.recipient))
     for direction in directions:
         print(direction)
-    path = directions[0].config.store.path
-    store = open_store(path) if check_path(path) else None
-    stored = StoredRuns(store)
     origins = [prepare_runs([direction.cells[0][0]])[0].run_id for direction in directions]
     configs: list[ArithmeticConfig] = []
     purposes: list[Purpose] = []
     beside: list[tuple[str, Purpose]] = []
     for direction, origin, other in zip(directions, origins, reversed(origins), strict=True):
-        recipient, donor = direction.stored(stored)
+        recipient, donor = direction.plain()
+        donor_run = other if arguments.both else donor
         for config, unit in direction.cells:
             configs.append(config)
-            purposes.append(
-                Purpose(role="cell", unit=unit, parent_run_id=origin, donor_run_id=other if arguments.both else donor)
-            )
+            purposes.append(Purpose(role="cell", unit=unit, parent_run_id=origin, donor_run_id=donor_run))
         for role, run_id in (("recipient", recipient), ("donor", donor)):
-            if run_id is not None:
-                beside.append((run_id, Purpose(role=role, unit=direction.unit, choice="named")))
+            beside.append((run_id, Purpose(role=role, unit=direction.unit, choice="named")))
     return Designed(configs, Purposes("layers", purposes, beside))
 
 
@@ -264,10 +258,10 @@ class Direction:
         recipient, factors = self.unit["recipient"], ", ".join(self.names)
         return f"seed {recipient} with weights of {whose}: {factors} exchanged, {len(self.cells)} runs"
 
-    def stored(self, stored: StoredRuns) -> tuple[str | None, str | None]:
-        """Return the run_ids of the unperturbed recipient and donor; None where there is no such run."""
-        runs = [run.under("perturb.ulps", 0) for run in prepare_runs([self.config, self.donor])]
-        return stored.like(runs[0]), stored.like(runs[1])
+    def plain(self) -> tuple[str, str]:
+        """Return the run_ids of the unperturbed recipient and donor, stored or not: the plan does not train them."""
+        recipient, donor = (run.under("perturb.ulps", 0).run_id for run in prepare_runs([self.config, self.donor]))
+        return recipient, donor
 
 
 def _refuse_impossible(design: argparse.Namespace) -> None:

@@ -1,8 +1,9 @@
 """Repeats: ``grok repeat --best 12 --store STORE [settings]``.
 
 Asks   Is being super a property of a seed, or chance in one trajectory?
-How    Takes candidates from the runs of a store: the best, or named ones. Adds as many ordinary controls, drawn
-       at random. Repeats each in the ways of --kinds:
+How    Takes candidates from the population of a store, the seeds that were asked for before any result: the best,
+       or any runs by name. Adds as many ordinary controls of the population, drawn at random. Repeats each in the
+       ways of --kinds:
          ulp               all streams kept, initial weights moved by a unit in the last place
          split, init, order  that stream redrawn, the others kept (init+order: both)
          again             all streams kept, computed on this machine with this command's
@@ -29,7 +30,7 @@ import json
 import platform
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -44,12 +45,13 @@ from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
-from grok.execute.planned import own_code
+from grok.execute.planned import own_code, prepare_runs
 from grok.execute.record import first_ancestors
 from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store, open_store
 from grok.store.rerun import stored_config
 from grok.streams import Stream, derive_seed
+from sweeps.branch import NO_MEMBERS, population
 from sweeps.settings import apply, arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
@@ -73,17 +75,24 @@ class Choice:
 
 
 def eligible(
-    store: Store, only: dict[str, Any], scan: str | None, every: bool = False, code: Mapping[str, str] | None = None
+    store: Store,
+    only: dict[str, Any],
+    scan: str | None,
+    every: bool = False,
+    code: Mapping[str, str] | None = None,
+    own: Collection[str] = (),
 ) -> pd.DataFrame:
     """Return the finished runs to choose candidates from: unperturbed, unswitched, of the condition with most runs.
 
-    The best run comes first: by the step of generalisation, then by validation accuracy at the end.
+    The best run comes first: by the step of generalisation, then by validation accuracy at the end. The column
+    ``member`` says which runs are of the :func:`sweeps.branch.population`; the others can only be named.
 
     Args:
         only: values of settings that the runs must have.
         scan: only runs that differ in the seed of this stream alone.
         every: without ``scan``, whether all runs count; False: only runs of master seeds, if there are any.
         code: fingerprints of the user's own code by import path; runs of other code do not count.
+        own: import paths of the user's own code that the command names.
 
     Raises:
         ConfigError: there are none.
@@ -111,14 +120,22 @@ def eligible(
                 "the same name; train a census with this code first, or bring the earlier code back"
             )
         runs = runs[of_this_code]
-    runs = runs[runs["config_id"] == runs["config_id"].value_counts().index[0]]
+    usual = runs["config_id"].value_counts().index[0]
+    (row,) = store.table("runs", [runs["run_id"][runs["config_id"] == usual].iloc[0]], None).to_pylist()
+    lengths = runs["config.train.steps"].unique()
+    (run,) = prepare_runs([stored_config(row, own)])
+    of_any_length = {usual, *(run.under("train.steps", int(n)).identity.config_id for n in lengths)}
+    runs = runs[runs["config_id"].isin(of_any_length)]
     if scan is not None:
         cell = runs.groupby([f"seed_{s}" for s in REDRAWABLE if s != scan], sort=True).ngroup()
-        runs = runs[cell == cell.value_counts().index[0]]
+        runs = runs[cell == cell[runs["config_id"] == usual].value_counts().index[0]]
     elif not every:
         masters = _masters(runs)
-        runs = runs[masters] if masters.any() else runs
-    runs = runs.sort_values(["replicate", "run_id"]).drop_duplicates("trajectory_id")
+        runs = runs[masters] if masters[runs["config_id"] == usual].any() else runs
+    runs = runs.assign(member=runs["run_id"].isin(population(store, runs)))
+    runs = runs[runs["config_id"] == usual]
+    by = ["member", "replicate", "run_id"]
+    runs = runs.sort_values(by, ascending=[False, True, True]).drop_duplicates("trajectory_id")
     by = ["grokked_step", "val_acc", "val_loss", "run_id"]
     best_first: pd.DataFrame = runs.sort_values(by, ascending=[True, False, True, True], na_position="last")
     return best_first.set_index("run_id")
@@ -152,29 +169,34 @@ def choose(
 ) -> Choice:
     """Return candidates among ``runs``, and controls among the others.
 
-    Candidates are the runs of ``names`` (master seeds or beginnings of run_ids), those with a final validation
-    accuracy above ``above``, or the ``best``. Controls are drawn from runs of master seeds, if there are any.
+    Candidates are the runs of ``names`` (master seeds or beginnings of run_ids), or of the members of the population
+    those with a final validation accuracy above ``above``, or the ``best``. Controls are drawn from the members, of
+    master seeds if there are any.
 
     Raises:
         ConfigError: a name is no run of ``runs``, or there are too few runs.
     """
     masters = _masters(runs)
-    ordinary = runs[masters] if masters.any() else runs
+    seeds = (runs[masters] if masters.any() else runs).sort_values("member", ascending=False, kind="stable")
+    members = runs[runs["member"]]
+    ordinary = seeds[seeds["member"]]
     if names:
         chosen = []
         for name in names:
-            of_seed = ordinary.index[ordinary["seed"] == int(name)] if name.isdigit() else runs.index[:0]
+            of_seed = seeds.index[seeds["seed"] == int(name)] if name.isdigit() else runs.index[:0]
             run = str(of_seed[0]) if len(of_seed) else str(store.run(name)["run_id"])
             if run not in runs.index:
                 raise ConfigError(f"--seeds {name}: its run {run} is not among the {len(runs)} runs to choose from")
             chosen.append(run)
         candidates = runs.loc[list(dict.fromkeys(chosen))]
     else:
-        candidates = runs.head(best) if above is None else runs[runs["val_acc"] > above]
+        candidates = members.head(best) if above is None else members[members["val_acc"] > above]
     others = ordinary.drop(index=candidates.index, errors="ignore").sort_index()
     wanted = min(len(candidates), len(others)) if controls is None else controls
-    if (not names and above is None and len(runs) < best) or len(others) < wanted:
-        raise ConfigError(f"the store has {len(runs)} runs to choose from: ask for fewer (--best, --controls)")
+    if (not names and above is None and len(members) < best) or len(others) < wanted:
+        further = len(runs) - len(members)
+        more = f" ({further} more {NO_MEMBERS})" if further else ""
+        raise ConfigError(f"the store has {len(members)} runs to choose from{more}: ask for fewer (--best, --controls)")
     if candidates.empty:
         return Choice(candidates, others.head(0))
     drawn = Stream("sweep", 0).at("repeat", "controls", str(candidates.index[0])).permutation(len(others))[:wanted]
@@ -272,7 +294,7 @@ def parser() -> Parser:
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
     parser.add_argument("--best", type=int, default=12, help="candidates: this many of the best runs (default 12)")
     parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")
-    parser.add_argument("--above", type=float, help="candidates: all runs that ended above this validation accuracy")
+    parser.add_argument("--above", type=float, help="candidates: all that ended above this validation accuracy")
     parser.add_argument("--scan", choices=REDRAWABLE, help="choose among runs that differ only in this stream")
     parser.add_argument("--controls", type=int, help="ordinary controls (default: as many as candidates)")
     parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
@@ -336,10 +358,11 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
     every = arguments.above is not None or not all(name.isdigit() for name in wanted)
     moving = {name: spec for name, spec in how.plugins().items() if name not in how.measuring_plugins()}
     code = fingerprints(own_code([how]), map(target_of, moving.values())) if moving else None
-    runs = eligible(store, only, arguments.scan, every, code)
+    runs = eligible(store, only, arguments.scan, every, code, [target_of(spec) for spec in how.plugins().values()])
     choice = choose(store, runs, best=arguments.best, names=wanted, controls=arguments.controls, above=arguments.above)
+    of = len(runs) if wanted else int(runs["member"].sum())
     if choice.candidates.empty:
-        print(f"no run of {len(runs)} ended above {arguments.above}: nothing to repeat")
+        print(f"no run of {of} ended above {arguments.above}: nothing to repeat")
         return Designed()
     rows = store.table("runs", list(choice.rows.index), None).to_pylist()
     refuse_too_many_runs(len(rows) * len(kinds) * arguments.times, f"--times {arguments.times}")
@@ -347,7 +370,7 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
     configs: list[RunConfig] = []
     purposes: list[Purpose] = []
     beside = []
-    for row, chosen_run in _chosen(rows, choice, arguments, len(runs), first_ancestors(store)):
+    for row, chosen_run in _chosen(rows, choice, arguments, of, first_ancestors(store)):
         beside.append((row["run_id"], chosen_run))
         for config, kind, count in repeats(row, how, kinds, arguments.times, known):
             configs.append(config)
@@ -357,7 +380,7 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
             purposes.append(child)
     chosen = in_words(choice.candidates, arguments.scan)
     print(
-        f"{len(choice.candidates)} candidates ({chosen}) of {len(runs)} runs, {len(choice.controls)} ordinary "
+        f"{len(choice.candidates)} candidates ({chosen}) of {of} runs, {len(choice.controls)} ordinary "
         f"controls; {', '.join(kinds)}: {len(configs)} repeats"
     )
     return Designed(configs, Purposes("repeat", purposes, beside))

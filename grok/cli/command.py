@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import faulthandler
 import functools
 import os
 import signal
@@ -44,13 +45,17 @@ class Interrupted(KeyboardInterrupt):
 def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]], Main]:
     """Make a command of a function from words to an exit status.
 
-    ``interrupted`` says how to go on after Ctrl-C, SIGTERM or SIGUSR1.
+    ``interrupted`` says how to go on after Ctrl-C, SIGTERM, SIGUSR1 or a closed terminal (SIGHUP).
     """
 
     def decorate(body: Callable[[list[str]], int]) -> Main:
         @functools.wraps(body)
         def main(argv: Sequence[str] | None = None) -> int:
             words = list(sys.argv[1:] if argv is None else argv)
+            if sys.__stderr__ is not None and not faulthandler.is_enabled():
+                faulthandler.enable(
+                    sys.__stderr__, all_threads=False
+                )  # names the line of the user's own code that kills the process
             with readable_output(), warnings_in_one_line():
                 try:
                     with _interruptible(), exits_refused():
@@ -118,13 +123,13 @@ def _outside_reason(error: OSError | MemoryError) -> str:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end a command like Ctrl-C; training handles signals itself."""
+    """Let SIGTERM, SIGUSR1 and SIGHUP end a command like Ctrl-C; training handles signals itself."""
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted
 
     here = threading.current_thread() is threading.main_thread()
-    requests = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) if here else ()
+    requests = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP) if here else ()
     heard = [number for number in requests if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in heard}
     try:

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 from grok.cli.command import Parser, command
-from grok.errors import ConfigError
 from grok.files import disk_errors
 
 
@@ -23,7 +22,7 @@ def parser() -> Parser:
         prog="grok examples",
         description="Code of your own to start from: tasks, models, optimisers, metrics, figures (docs/plugins.md).",
     )
-    parser.add_argument("out", nargs="?", type=Path, metavar="DIR", help="write them here; without it they are listed")
+    parser.add_argument("out", nargs="?", type=Path, metavar="DIR", help="a folder: those that it lacks are written")
     return parser
 
 
@@ -32,13 +31,15 @@ def main(argv: list[str]) -> int:
     """List the examples, or write them into a folder."""
     out: Path | None = parser().parse_args(argv).out
     files = sorted(folder().glob("*.py"))
-    if out is not None and (present := [file.name for file in files if (out / file.name).exists()]):
-        raise ConfigError(f"{out} has {', '.join(present)} already: give a new folder, or move them away")
     with disk_errors(f"grok examples {out}"):
         for file in files:
-            if out is not None:
+            meaning = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
+            if out is None:
+                print(f"{file}: {meaning}")
+            elif (out / file.name).exists():
+                print(f"{out / file.name} is kept as it is")
+            else:
                 out.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, out / file.name)
-            meaning = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
-            print(f"{file if out is None else out / file.name}: {meaning}")
+                print(f"{out / file.name}: {meaning}")
     return 0

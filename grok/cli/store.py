@@ -24,6 +24,7 @@ from grok.plugins.spec import TARGET
 from grok.processes import is_stopped
 from grok.store.compact import compact
 from grok.store.conflicts import conflict_files
+from grok.store.designs import TRAINED
 from grok.store.layout import Layout, is_current, orphans, read_marker, refuse_missing, strangers
 from grok.store.leases import Leases
 from grok.store.merge import merge
@@ -210,8 +211,8 @@ def _print_designs(store: Store, stored: set[str]) -> None:
         return
     designs, retired = {}, 0
     for design_id, own in rows.groupby("design_id", sort=False):  # in the order of planning
-        designs[design_id] = set(own["run_id"][own["retired"].isna()])
-        retired += not designs[design_id]
+        designs[design_id] = set(own["run_id"][own["retired"].isna() & own["role"].isin(TRAINED)])
+        retired += bool(own["retired"].notna().all())
     runs = set().union(*designs.values())
     abandoned = f", {retired} designs abandoned" if retired else ""
     print(f"  {len(designs)} designs: {len(runs)} runs planned, {len(runs - stored)} of them missing{abandoned}")

@@ -392,7 +392,10 @@ class ArithmeticConfig(RunConfig):
     def trunk(self) -> tuple[RunConfig, int] | None:
         if self.switch.step is None:
             return None
-        return replace(self, switch=SwitchConfig()), self.switch.step
+        plain = replace(self, switch=SwitchConfig())
+        if "perturb" not in plain.live_streams():  # it was for the switch: every plain run has its master's
+            plain = replace(plain, seeds=replace(plain.seeds, perturb=None))
+        return plain, self.switch.step
 
     def switched_streams(self) -> dict[str, int]:
         return {} if self.switch.order is None else {"switch.order": self.switch.order}

@@ -12,7 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from grok.config.common import SinksConfig
+from grok.config.fields import canonical_json
 from grok.execute.logged import WRITTEN_FROM, in_mlflow, in_tensorboard, in_wandb_offline, in_wandb_online
 from grok.gpt.logging.sinks import EVALUATION_NAMES, MLflow, TensorBoard, WeightsAndBiases, run_folder
 from grok.masking import without_secrets
@@ -103,14 +107,26 @@ Points = Sequence[tuple[int, dict[str, float]]]
 
 
 def with_curves(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Points]]:
-    """Yield each row of ``runs`` with its curve."""
+    """Yield each row of ``runs``, with what it was for as ``designs``, and its curve."""
+    purposes = _purposes(store, [row["run_id"] for row in rows])
     for start in range(0, len(rows), AT_ONCE):
         part = rows[start : start + AT_ONCE]
         curves: dict[str, list[tuple[int, dict[str, float]]]] = defaultdict(list)
         table = store.table("curves", [row["run_id"] for row in part], ["step", *NAMES, "metrics"])
         for point in table.to_pylist():  # in the order of steps
             curves[point["run_id"]].append((point["step"], _numbers(point)))
-        yield from ((row, curves[row["run_id"]]) for row in part)
+        for row in part:
+            yield {**row, "designs": purposes.get(row["run_id"], [])}, curves[row["run_id"]]
+
+
+def _purposes(store: Store, run_ids: Sequence[str]) -> Mapping[str, list[dict[str, Any]]]:
+    """Return the rows of ``designs/`` of each run, in the order of planning, without the times of planning."""
+    table = store.designs_table()
+    table = table.filter(pc.is_in(table["run_id"], value_set=pa.array(run_ids, pa.string())))
+    purposes: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in table.drop_columns(["planned_at"]).to_pylist():
+        purposes[row.pop("run_id")].append({name: value for name, value in row.items() if value is not None})
+    return purposes
 
 
 def write_run(store: Store, row: Mapping[str, Any], points: Points, open_sink: Opened) -> bool:
@@ -127,12 +143,18 @@ def write_run(store: Store, row: Mapping[str, Any], points: Points, open_sink: O
 
 
 def _settings(row: Mapping[str, Any], store: Store) -> dict[str, Any]:
-    """Return what stands beside a run's curves: its settings, its seeds, its outcome, and where the store is."""
+    """Return what stands beside a run's curves: its settings, seeds, outcome and designs, and where the store is.
+
+    ``design`` says what the run was for in words, ``design.0`` and on are its rows of ``designs/`` as JSON.
+    """
     settings = {name.removeprefix("config."): value for name, value in row.items() if name.startswith("config.")}
     seeds = {name: value for name, value in row.items() if name.startswith("seed")}
     outcome = {f"outcome.{name}": row[name] for name in OUTCOMES if row[name] is not None}
     place = {"store": str(store.layout.root.resolve()), "numerics": row["numerics"], "own_code": row.get("own_code")}
-    described = {WRITTEN_FROM: "store", **settings, **seeds, **outcome, **place}
+    purposes = {f"design.{number}": canonical_json(purpose) for number, purpose in enumerate(row["designs"])}
+    words = dict.fromkeys(f"{purpose['kind']} {purpose['role']}" for purpose in row["designs"])
+    described = {WRITTEN_FROM: "store", **settings, **seeds, **outcome, **place, **purposes}
+    described["design"] = ", ".join(words) or "unknown"
     return {name: value for name, value in described.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1: the first asks everything to end resumably, a second Ctrl-C ends at once."""
+"""Ctrl-C, SIGTERM, SIGUSR1, a closed terminal: the first asks all to end resumably, a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Interrupt:
@@ -25,7 +25,9 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            hung_up_alone = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup
+            numbers = [number for number in SIGNALS if number != signal.SIGHUP or not hung_up_alone]
+            self._before = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 
     def __exit__(

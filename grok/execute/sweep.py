@@ -59,7 +59,7 @@ def execute(
 ) -> Outcome:
     """Train what the store does not hold yet, and return what became of every config.
 
-    Prints the plan first and what happened last. On SIGINT, SIGTERM or SIGUSR1 finished
+    Prints the plan first and what happened last. On SIGINT, SIGTERM, SIGUSR1 or SIGHUP finished
     runs are written, runs in flight leave a checkpoint, and the same call goes on from there.
 
     Args:
@@ -88,7 +88,7 @@ def execute(
 def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[str]) -> Outcome:
     """Plan and train ``configs``, whose command's own settings are ``shared``."""
     path = shared.store.path
-    store = open_store(path) if check_path(path) else None
+    store = open_store(path) if check_path(path, to_write=not shared.dry_run) else None
     requested = prepare_runs(configs)
     refuse_impossible(shared, requested, store)
     provenance = _provenance(shared)
@@ -201,6 +201,8 @@ class Sweep:
             purposes = design if isinstance(design, Purposes) else design_of_sweep(planned, stored, design)
             purposes = with_replicates(purposes, planned)
             new += self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
+        for design_id, why in self.writer.planned_again.items():
+            say(f"Design {design_id} was abandoned ({why}); it is planned again, and its runs count again.")
         if new or self.plan.to_train:
             assert self.provenance.sweep_id is not None
             self.writer.record_sweep(self.provenance.sweep_id, self.argv, settings_to_record(self.plan.runs))

@@ -341,7 +341,7 @@ class StopCheck:
         if Rank.of_this_process().size > 1:  # torchrun is the parent; the sweep itself minds signals
             self._parent = os.getppid()
         elif self._parent is not None and threading.current_thread() is threading.main_thread():
-            for request in (signal.SIGTERM, signal.SIGUSR1):
+            for request in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
                 signal.signal(request, self._on_signal)
 
     def __call__(self) -> bool:

@@ -155,8 +155,10 @@ class StoreContract:
         assert (first.record_design(design), late.record_design(design, {"a"})) == (2, 0)
         assert open_store(path).designs()["results_seen"].tolist() == [False, False]
         first.retire_design(design.design_id[:6], "a try")
-        assert late.record_design(design) == 0
         assert open_store(path).designs()["retired"].tolist() == ["a try", "a try"]
+        assert late.record_design(example_design(["a"])) == 1 and late.planned_again == {}
+        assert late.record_design(design) == 0 and late.planned_again == {design.design_id: "a try"}
+        assert open_store(path).designs()["retired"].isna().all(), "the same plan again brings it back"
         assert_contract(path)
 
     def test_merging_reports_what_disagrees_and_chooses_nothing(self, tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ from grok.untrusted import is_plain, read_json_text
 
 KINDS_OF_DESIGN: Final = ("sweep", "crossed", "branch", "repeat", "layers", "search", "extend")
 ROLES: Final = ("member", "parent", "child", "candidate", "control", "cell", "recipient", "donor", "trial")
+CHOSEN: Final = ("parent", "candidate", "control")
+"""The roles of runs that a plan chooses among those that are stored."""
+TRAINED: Final = ("member", "child", "cell", "trial")
+"""The roles of the runs that a plan trains. It names the others beside them."""
 CHOICES: Final = ("given", "drawn", "best", "named", "unstated")
 """How a run, or its parent, came into a design. ``given``: the command lists its seeds; ``drawn``: at random;
 ``best``: by results, ``choice_detail`` says by which; ``named``: by its run_id; ``unstated``: nobody said."""
@@ -100,12 +104,14 @@ class Design:
         """The hash of kind and rows: the same plan has the same id, from whichever command and launcher.
 
         What a plan finds in the store is not in it, because the same command may find something else the next time:
-        parents, donors, ancestors, among how many was chosen, and whether a sweep only extends stored runs.
+        parents, donors, ancestors, among how many was chosen, and whether a sweep only extends stored runs. Nor are
+        rows of donors, whom the units of the cells name.
         """
         if self.given_id is not None:
             return self.given_id
         kind = "sweep" if self.kind == "extend" else self.kind
-        rows = sorted(map(_ASKED, self.rows), key=itemgetter(slice(3)))  # run_id, role, unit: no two rows share them
+        hashed = (row for row in map(_ASKED, self.rows) if row[1] != "donor")
+        rows = sorted(hashed, key=itemgetter(slice(3)))  # run_id, role, unit: no two rows share them
         return hashlib.sha256(canonical_json([kind, rows]).encode()).hexdigest()[:20]
 
     def table(self, seen: Collection[str], origin: str = "planned", planned_at: datetime | None = None) -> pa.Table:

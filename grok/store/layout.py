@@ -173,8 +173,10 @@ def _may_be_shard(entry: os.DirEntry[str]) -> bool:
         raise
 
 
-def check_path(path: str | Path) -> bool:
+def check_path(path: str | Path, *, to_write: bool = True) -> bool:
     """Return whether ``path`` holds a store; False: a store can be made there. Writes nothing.
+
+    ``to_write=False``: a store that can only be read will do.
 
     Raises:
         StoreError: the path is a file, a folder of something else, not writable, or a
@@ -182,7 +184,7 @@ def check_path(path: str | Path) -> bool:
     """
     layout = Layout(Path(path))
     with disk_errors(f"store.path={path}"):
-        exists = _check_place(layout)
+        exists = _check_place(layout, to_write)
         if exists:
             refuse_older(layout)
     return exists
@@ -203,7 +205,7 @@ def refuse_unusable_name(path: Path) -> None:
         raise StoreError(f"store.path={text!r} has a null character, which no path can have: choose another name")
 
 
-def _check_place(layout: Layout) -> bool:
+def _check_place(layout: Layout, to_write: bool) -> bool:
     """Return whether the path holds a store, of this schema or an older one.
 
     Raises:
@@ -212,7 +214,8 @@ def _check_place(layout: Layout) -> bool:
     refuse_unusable_name(layout.root)
     if layout.marker.is_file():
         read_marker(layout)
-        _refuse_unwritable(layout)
+        if to_write:
+            _refuse_unwritable(layout)
         refuse_linked(layout)
         return True
     if layout.root.exists():
@@ -220,7 +223,7 @@ def _check_place(layout: Layout) -> bool:
             raise StoreError(f"store.path={layout.root} is a file: choose a folder for the store")
         foreign = sorted(e.name for e in layout.root.iterdir() if not _is_half_made(e))
         if layout.marker.is_file():  # another process has made the store meanwhile
-            return _check_place(layout)
+            return _check_place(layout, to_write)
         if foreign:
             raise StoreError(
                 f"store.path={layout.root} has other files ({', '.join(foreign[:3])}"
@@ -346,7 +349,7 @@ def make_store(path: str | Path) -> Layout:
     """
     layout = Layout(Path(path))
     with disk_errors(f"store.path={path}"):
-        if not _check_place(layout):
+        if not _check_place(layout, to_write=True):
             _make_folders(layout.tmp)
             try:
                 write_json(layout.marker, current_marker(), layout.tmp)  # first: it makes the folder a store

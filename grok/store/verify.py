@@ -23,7 +23,7 @@ from grok.store.damage import (
     one_line,
     refuse_without_threads,
 )
-from grok.store.designs import unsound
+from grok.store.designs import CHOSEN, unsound
 from grok.store.layout import Layout, is_current, missing_tables, read_marker, shard_names, strangers
 from grok.store.schema import KEYS, TABLES, schema
 from grok.store.shards import check_shard, partners, read_shard
@@ -194,11 +194,17 @@ def _purposes(tables: dict[str, pa.Table]) -> Iterator[str]:
     designs = tables["designs"]
     for row, why in unsound(designs).items():
         yield f"designs: run {str(designs['run_id'][row])[:80]} of design {str(designs['design_id'][row])[:80]}: {why}"
-    known = pa.concat_arrays([tables["runs"]["run_id"].combine_chunks(), designs["run_id"].combine_chunks()])
-    for name in ("parent_run_id", "donor_run_id", "line"):
-        named = designs[name].unique().drop_null()
-        for run_id in named.filter(pc.invert(pc.is_in(named, value_set=known))).to_pylist():
-            yield f"designs: the {name} {run_id[:80]} is neither stored nor planned"
+    roles = designs["role"]
+    # parents, candidates and controls are chosen among stored runs, and such a row plans no training of theirs
+    chosen = pc.is_in(roles, value_set=pa.array(CHOSEN))
+    known = {*tables["runs"]["run_id"].to_pylist(), *designs.filter(pc.invert(chosen))["run_id"].to_pylist()}
+    named = [(name, designs[name]) for name in ("parent_run_id", "donor_run_id", "line")]
+    named += [(role, designs.filter(pc.equal(roles, role))["run_id"]) for role in CHOSEN]
+    for name, run_ids in named:
+        for run_id in dict.fromkeys(run_ids.drop_null().to_pylist()):
+            if run_id not in known:
+                known.add(run_id)  # one line is enough
+                yield f"designs: the {name} {run_id[:80]} is neither stored nor planned"
 
 
 def _last_points(runs: pa.Table, points: dict[str, Trace]) -> Iterator[str]:

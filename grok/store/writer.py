@@ -88,6 +88,8 @@ class StoreWriter:
         refuse_without_threads(Path(path))
         self.layout: Layout = make_store(path)
         self.recovered: list[Recovered] = []
+        self.planned_again: dict[str, str] = {}
+        """The retired designs that were planned again, with why they had been retired."""
         self._index = Index(self.layout)
         self._leases = Leases(self.layout)
         self._may_compact = True
@@ -283,6 +285,8 @@ class StoreWriter:
     def record_design(self, design: Design, seen: Collection[str] = (), origin: str = "planned") -> int:
         """Write the rows of ``design`` that the store lacks, as one shard; return their number. Stored rows stay.
 
+        A design that was retired is planned again by this: its rows lose the mark, and ``planned_again`` has its text.
+
         Args:
             seen: the runs of whose condition and streams a result was stored when the plan was made.
 
@@ -291,14 +295,18 @@ class StoreWriter:
         """
         table = design.table(seen, origin)
         with self._writing("recording the design"):
-            stored = Store(self.layout).table("designs", table["run_id"].unique().to_pylist(), [])
-            known = set(keys_of(stored.filter(pc.equal(stored["design_id"], design.design_id))))
-            return self._add_designs(_lacking(table, known))
+            stored = Store(self.layout).designs_table(["retired"])
+            stored = stored.filter(pc.equal(stored["design_id"], design.design_id))
+            if marks := stored["retired"].unique().drop_null().to_pylist():
+                self._mark(design.design_id, None)
+                self.planned_again[design.design_id] = "; ".join(marks)
+            return self._add_designs(_lacking(table, set(keys_of(stored))))
 
     def merge_designs(self, tables: Mapping[str, pa.Table]) -> tuple[int, list[Conflict]]:
         """Add the rows of ``tables`` (by where they are from); return the number of new rows, and the conflicts.
 
-        Of equal rows the one that was planned first stays, and it is retired if one of them is. Where their facts
+        Of equal rows the one that was planned first stays, and it is retired if one of them is: no clock says whether
+        a mark or the plan that removed it elsewhere came last, and the same command removes it again. Where their facts
         differ, the stored row stays; if none is stored, none is added; ``conflicts/`` keeps all of them.
         """
         arriving = [_from(source, table) for source, table in tables.items() if table.num_rows]
@@ -320,8 +328,10 @@ class StoreWriter:
     def retire_design(self, prefix: str, why: str) -> tuple[str, int]:
         """Mark the one design whose ``design_id`` begins with ``prefix`` as abandoned; return its id and its new marks.
 
-        Its rows keep everything else they say, and rows that are marked already keep their text. Each shard with rows
-        of the design is replaced by one rename; after a kill in between the same call marks the others.
+        Its rows keep everything else they say, and rows that are marked already keep their text. They count for what
+        their runs were for as before; only what is not stored no longer counts as missing, until the same plan is made
+        again (:meth:`record_design`). Each shard with rows of the design is replaced by one rename; after a kill in
+        between the same call marks the others.
 
         Raises:
             StoreError: no design, or several, begin so, or ``why`` says nothing.
@@ -332,14 +342,19 @@ class StoreWriter:
         with self._writing("retiring the design"):
             store = Store(self.layout)
             design_id = store.named(prefix, set(store.designs_table([])["design_id"].to_pylist()), "design")
-            marks = 0
-            for name, table in read_designs(self.layout).items():
-                mine = pc.and_(pc.equal(table["design_id"], design_id), table["retired"].is_null())
-                if count := pc.sum(mine).as_py():
-                    texts = pc.if_else(mine, words, table["retired"]).to_pylist()
-                    replace_table(self.layout, "designs", name, with_retired(table, texts))
-                    marks += count
-            return design_id, marks
+            return design_id, self._mark(design_id, words)
+
+    def _mark(self, design_id: str, why: str | None) -> int:
+        """Mark the rows of a design that are not as abandoned, or with None remove its marks; return their number."""
+        marks = 0
+        for name, table in read_designs(self.layout).items():
+            other = table["retired"].is_valid() if why is None else table["retired"].is_null()
+            mine = pc.and_(pc.equal(table["design_id"], design_id), other)
+            if count := pc.sum(mine).as_py():
+                texts = pc.if_else(mine, pa.scalar(why, pa.string()), table["retired"]).to_pylist()
+                replace_table(self.layout, "designs", name, with_retired(table, texts))
+                marks += count
+        return marks
 
     def _add_designs(self, table: pa.Table) -> int:
         """Write these rows as one shard; merge small shards if there are many. The caller holds the lock."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.observations import Observations
 from analysis.populations import FEWEST, Populations, populations
+from analysis.provenance import provenance
 from analysis.purposes import STREAMS
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
-from tests.analysis.questions import ask
+from tests.analysis.questions import BY_NAME, ask
 from tests.analysis.simulate import Planned, Truth, census, crossed, simulate, sweep
 
 
@@ -168,8 +170,17 @@ def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> N
     assert len(p) == 14
     assert any("What 6 runs were for is unknown" in note for note in ask("census", lost).notes)
     assert not populations(Observations(whole.all_runs, whole.curves)).every
-    seen = whole.designs.assign(results_seen=True)
-    assert not populations(Observations(whole.all_runs, whole.curves, designs=seen)).every, "the first plan is lost"
+    late = whole.designs.assign(results_seen=True, design_id="late")
+    seen = Observations(whole.all_runs, whole.curves, designs=late)
+    assert not populations(seen).every, "the first plan is lost"
+    needs = BY_NAME["census"].ask(seen).needs  # type: ignore[union-attr]
+    for text in (needs, *provenance(seen).notes):
+        assert "20 runs were stored before" in text
+    declared = whole.designs.assign(origin="reconstructed", planned_at=late["planned_at"].max())
+    (p,) = populations(Observations(whole.all_runs, whole.curves, designs=pd.concat([late, declared]))).every
+    assert len(p) == 20
+    some = Observations(whole.all_runs, whole.curves, designs=pd.concat([late, declared.iloc[:12]]))
+    assert any("8 runs were stored before" in note for note in ask("census", some).notes)
     assert not populations(simulate(seeds, sweep(seeds, choice="unstated"))).every
 
 

@@ -68,6 +68,8 @@ def test_every_run_is_listed_with_its_purpose(store: str, capfd: pytest.CaptureF
     assert {r["seed"]: r["design"] for r in rows} == {n: "sweep member" if n < 4 else "unknown" for n in range(6)}
     assert listing.main([store, "design=unknown", "--csv"]) == 0
     assert [line.split(",")[1] for line in capfd.readouterr().out.splitlines()] == ["seed", "4", "5"]
+    assert listing.main([store, "role=member"]) == 0
+    assert "4 of 6 runs" in capfd.readouterr().out
 
 
 def test_filters_may_stand_first(store: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -78,5 +80,7 @@ def test_filters_may_stand_first(store: str, capfd: pytest.CaptureFixture[str]) 
 def test_show_finds_the_run_that_filters_choose(store: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert show.main(["seed=3", "--store", store]) == 0
     assert "seed        3" in capfd.readouterr().out
+    assert show.main(["role=member", "seed=3", "--store", store]) == 0
+    assert show.main(["design=unknown", "seed=3", "--store", store]) == 2
     assert show.main(["steps=3000", "--store", store]) == 2
     assert "6 runs" in capfd.readouterr().err

@@ -29,7 +29,15 @@ def run_of(store: str, **wanted: Any) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("changes", [SWITCH, ("switch.step=4", "switch.ulps=30"), (*SWITCH, "train.steps=9")])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        SWITCH,
+        ("switch.step=4", "switch.ulps=30"),
+        ("switch.step=4", "switch.ulps=30", "seeds.perturb=3"),  # of the move: the trunk is a plain run
+        (*SWITCH, "train.steps=9"),
+    ],
+)
 def test_a_child_from_the_trunks_checkpoint_equals_one_from_step_0(door: Door, changes: tuple[str, ...]) -> None:
     assert door(*WORDS, "checkpoint.keep_steps=[4,6]", "store.path=S").status == 0
     trunk = run_of("S")

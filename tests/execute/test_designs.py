@@ -15,7 +15,7 @@ import pytest
 
 import grok
 from grok.cli.compose import compose
-from grok.config import GptConfig, identify
+from grok.config import ArithmeticConfig, GptConfig, identify
 from grok.config.gpt import TrainConfig as GptTrain
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
@@ -25,6 +25,7 @@ from grok.execute.record import design_of_sweep, with_replicates
 from grok.records import RunResult
 from grok.run import main as run
 from grok.store import Provenance, Row, StoreWriter, open_store
+from grok.store.verify import verify
 from sweeps import branch, layers, repeat
 from sweeps.search.__main__ import main as search
 from sweeps.settings import arithmetic
@@ -62,6 +63,10 @@ def sweep(store: Path, *words: str) -> Callable[[], Any]:
 
 def _passes(status: int) -> None:
     assert status == 0
+
+
+def candidates(store: Path, config: ArithmeticConfig) -> pd.DataFrame:
+    return branch.candidates(branch.Conditions.of(open_store(store), config), None)
 
 
 def units(found: pd.DataFrame, role: str) -> list[dict[str, Any]]:
@@ -308,7 +313,7 @@ def test_children_are_never_candidates_and_their_children_keep_the_line(census: 
     assert set(found["choice"]) == {"named"} and set(found["line"]) == {one["line"]}
     assert set(found["parent_run_id"].dropna()) == {one["run_id"]}
     config = arithmetic(compose([*TINY, f"store.path={census}"]))
-    among = branch.candidates(open_store(census), config, None)
+    among = candidates(census, config)
     assert not set(among.index) & set(children["run_id"]) and len(among) == 6
 
 
@@ -317,17 +322,17 @@ def test_candidates_are_members_of_before_any_result(census: Path, capsys: pytes
     settings = compose([*TINY, f"store.path={census}"])
     execute([arithmetic(settings, seed=seed) for seed in (50, 51)])
     config = arithmetic(settings)
-    assert set(branch.candidates(open_store(census), config, None)["seed"]) == set(range(6))
+    assert set(candidates(census, config)["seed"]) == set(range(6))
     with pytest.raises(ConfigError, match="2 were not asked for as members of a population"):
         branch.planned(["--store", str(census), "--best", "7", "--random", "0", "--at", "3", *TINY])
     for seeds, allowed in (("range(0,2)", 0), ("range(0,6)", 6)):  # going on with two of them, then with all
         sweep(census, f"seed={seeds}", "train.steps=12")()
         longer = arithmetic(compose([*TINY, "train.steps=12", f"store.path={census}"]))
-        assert len(branch.candidates(open_store(census), longer, None)) == allowed
+        assert len(candidates(census, longer)) == allowed
     for shard in (census / "designs").glob("*.parquet"):
         shard.unlink()
     capsys.readouterr()
-    assert len(branch.candidates(open_store(census), config, None)) == 8
+    assert len(candidates(census, config)) == 8
     assert "says of no run with these settings what it was for" in capsys.readouterr().out
     argv = ["--store", str(census), "--best", "1", "--random", "0", "--at", "3", "--redraw", "order", *TINY]
     planned = branch.planned(argv)
@@ -335,6 +340,34 @@ def test_candidates_are_members_of_before_any_result(census: Path, capsys: pytes
     sweep(census, "seed=range(0,6)")()  # its rows come after the results
     again = branch.planned(argv)
     assert list(again) == list(planned) and again.design == planned.design, "rows of later plans claim no population"
+
+
+def test_repeats_choose_among_the_population_that_branches_choose_among(
+    census: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Children, and seeds that a script added for something seen, have a run of this condition, too."""
+    settings = compose([*TINY, f"store.path={census}"])
+    execute([arithmetic(settings, seed=seed) for seed in range(50, 54)])
+    branch.main(["--store", str(census), "--best", "1", "--random", "0", "--at", "3", "--times", "1", *TINY])
+    members = set(candidates(census, arithmetic(settings)).index)
+    how = ["--store", str(census), "--times", "1", "numerics.compile=false", "executor=inline"]
+    for wanted, of in ((["--best", "3"], 6), (["--above", "-1", "--controls", "0"], 6), (["--seeds", "50,2"], 10)):
+        planned = dict(repeat.planned([*how, *wanted]).design.beside)
+        controls = {run for run, purpose in planned.items() if purpose.role == "control"}
+        assert controls <= members and ("--seeds" in wanted or planned.keys() <= members)
+        assert {purpose.choice_detail["of"] for purpose in planned.values()} == {of}
+    with pytest.raises(ConfigError, match=r"6 runs to choose from \(4 more were not asked for as members"):
+        repeat.planned([*how, "--best", "7"])
+    scan = census.parent / "scan"
+    sweep(scan, "seeds.order=range(0,4)")()
+    execute([arithmetic(compose([*TINY, f"store.path={scan}"]), seeds__order=9)])
+    words = ["--store", str(scan), "--scan", "order", "--best", "2", "numerics.compile=false", "executor=inline"]
+    assert {purpose.choice_detail["of"] for _, purpose in repeat.planned(words).design.beside} == {4}
+    for shard in (census / "designs").glob("*.parquet"):
+        shard.unlink()
+    capsys.readouterr()
+    assert len(repeat.planned([*how, "--best", "5"]).design.beside) == 10
+    assert "says of no run with these settings what it was for" in capsys.readouterr().out
 
 
 def test_a_refusal_names_the_settings_and_the_seeds_that_count(
@@ -396,6 +429,32 @@ def test_transplants_name_both_sides(census: Path) -> None:
         assert set(found["run_id"][found["role"] == role]) == {plain[0], plain[1]}
 
 
+def test_a_transplant_planned_before_its_recipient_is_the_same_afterwards(tmp_path: Path) -> None:
+    store, factors = tmp_path / "S", ["--factors", "all=head", "--replicates", "1"]
+    argv = ["--recipient", "0", "--donor", "1", *factors, *TINY, f"store.path={store}"]
+    transplant = new_rows(store, lambda: execute(layers.planned(argv)))
+    assert Counter(transplant["role"]) == {"cell": 2, "recipient": 1, "donor": 1}
+    sweep(store, "seed=0,1")()
+    census = open_store(store).runs().query("`config.perturb.ulps` == 0")["run_id"]
+    assert set(transplant["run_id"][transplant["role"] != "cell"]) == set(census)
+    assert new_rows(store, lambda: execute(layers.planned(argv))).empty and verify(store) == []
+
+
+def test_a_plan_that_was_abandoned_comes_back_by_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "S"
+    (design,) = new_rows(store, sweep(store, "seed=0"))["design_id"]
+    with StoreWriter(store) as writer:
+        writer.retire_design(design, "no use")
+    capsys.readouterr()
+    sweep(store, "seed=0")()
+    assert f"Design {design} was abandoned (no use); it is planned again" in capsys.readouterr().out
+    assert rows(store)["retired"].isna().all()
+    sweep(store, "seed=0")()
+    assert "was abandoned" not in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_transplant_from_an_init_seed_and_an_order_seed(tmp_path: Path) -> None:
     words = [
@@ -410,10 +469,11 @@ def test_a_transplant_from_an_init_seed_and_an_order_seed(tmp_path: Path) -> Non
     ]
     argv = [*words, "--replicates", "1", *TINY, f"store.path={tmp_path / 'S'}"]
     found = new_rows(tmp_path / "S", lambda: _passes(layers.main(argv)))
-    assert {(tuple(unit["exchanged"]), tuple(unit["streams"])) for unit in found["unit"]} == {
+    assert {(tuple(unit["exchanged"]), tuple(unit["streams"])) for unit in units(found, "cell")} == {
         ((), ()), (("all",), ()), ((), ("order",)), (("all",), ("order",)),
     }  # fmt: skip
-    assert found["donor_run_id"].isna().all() and all(unit["donor_init"] == 5 for unit in found["unit"])
+    assert all(unit["donor_init"] == 5 for unit in found["unit"])
+    assert set(found["donor_run_id"].dropna()) == set(found["run_id"][found["role"] == "donor"])
 
 
 @pytest.mark.parametrize("door", ["grok search", pytest.param("hydra", marks=pytest.mark.slow)])

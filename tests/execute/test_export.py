@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,14 +17,15 @@ from grok.execute.export import export
 from grok.execute.logged import in_tensorboard
 from grok.records import RunResult
 from grok.store import StoreWriter, open_store
-from grok.store.testing import example_row, example_rows
+from grok.store.testing import example_design, example_row, example_rows
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     with StoreWriter("S") as writer:
-        writer.commit(example_rows(range(3)))
+        written = writer.commit(example_rows(range(3))).written
+        writer.record_design(example_design(written[1:], kind="branch", parent=written[0]))
     return "S"
 
 
@@ -59,6 +61,11 @@ def test_every_run_is_written_with_its_curve_and_its_outcome(store: str) -> None
     for sink in sinks:
         assert sink.settings["seed"] == runs["seed"][sink.run_id]
         assert sink.settings["store"] == str(Path(store).resolve())
+        mine = content.designs().query("run_id == @sink.run_id").to_dict("records")
+        assert sink.settings["design"] == ("branch child" if mine else "unknown")
+        for number, purpose in enumerate(mine):
+            shown = json.loads(sink.settings[f"design.{number}"])
+            assert (shown["parent_run_id"], shown["unit"]) == (purpose["parent_run_id"], purpose["unit"])
         for _, point in curves[curves["run_id"] == sink.run_id].iterrows():
             assert sink.numbers["val/loss", point["step"]] == point["val_loss"]
             if point["step"]:  # there is no mini-batch at step 0

@@ -50,14 +50,18 @@ def wait_for(what: Callable[[], bool], seconds: float = 120.0) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux which signals a process handles")
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGUSR1, signal.SIGINT))]
+    "number",
+    [
+        signal.SIGHUP,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)),
+    ],
 )
 def test_a_signal_while_planning_is_said(
     command: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
 ) -> None:
     """A scheduler that wants its place back does not wait until training has begun."""
     process = command("-m", "seed=range(0,300000)", *TINY, "dry_run=true", "store.path=S")
-    wait_for(lambda: listens(process.pid, signal.SIGUSR1))  # the last to be heard
+    wait_for(lambda: listens(process.pid, signal.SIGHUP))  # the last to be heard
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1, out

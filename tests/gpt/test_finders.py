@@ -14,7 +14,7 @@ import torch
 
 from grok import find
 from grok.config.gpt import GptConfig
-from grok.gpt.planning.batch_finder import Size, best, measure
+from grok.gpt.planning.batch_finder import Size, alike, best, measure
 from grok.gpt.planning.lr_finder import range_test, steepest
 from grok.gpt.training.checkpoint import capture
 from grok.gpt.training.history import History
@@ -123,6 +123,11 @@ def test_the_limit_of_a_container_ends_the_sizes(
 def test_best_size_is_the_smallest_that_nothing_larger_beats() -> None:
     sizes = [Size(n, speed, 0) for n, speed in ((1, 100.0), (2, 190.0), (4, 300.0), (8, 305.0), (16, 290.0))]
     assert best(sizes).sequences == 4
+
+
+def test_sizes_whose_repeats_overlap_are_named() -> None:
+    sizes = [Size(n, fast, 0, slow) for n, fast, slow in ((1, 100.0, 60.0), (2, 190.0, 90.0), (4, 80.0, 70.0))]
+    assert [size.sequences for size in alike(sizes, best(sizes))] == [1]
 
 
 TINY = (

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -293,3 +296,11 @@ def test_only_runs_of_this_code_are_repeated(write: Write, door: Door, capfd: py
     write(mine=MINE + "\n# changed")
     assert repeat.main(words) == 2
     assert "trained with other code under the same name" in capfd.readouterr().err
+
+
+def test_a_crash_of_own_code_names_its_line(write: Write, tmp_path: Path) -> None:
+    """A single run is trained in the command's own process, which such a crash ends."""
+    write(crash="import ctypes\ndef crash():\n    ctypes.string_at(0)")
+    code = "from grok.cli.command import command; import crash; command()(lambda words: crash.crash())([])"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGSEGV and 'crash.py", line 3 in crash' in ended.stderr

@@ -86,5 +86,8 @@ def test_examples_are_written_into_a_folder_and_never_over_ones_own(
     assert main(["examples", out]) == 0
     assert {file.name for file in (tmp_path / "new").iterdir()} == {file.name for file in MODULES}
     assert "margin.py: Your own metric" in capsys.readouterr().out
-    assert main(["examples", out]) == 2
-    assert "already: give a new folder" in capsys.readouterr().err
+    mine, lost = tmp_path / "new" / "margin.py", tmp_path / "new" / "words.py"
+    mine.write_text("mine")
+    lost.unlink()
+    assert main(["examples", out]) == 0
+    assert mine.read_text() == "mine" and lost.exists()

@@ -236,6 +236,19 @@ def test_a_row_that_cannot_be_understood_is_named_and_left_out(store: Path, colu
     assert pq.read_table(store / "designs").num_rows == 7
 
 
+@pytest.mark.parametrize("role", ["parent", "candidate", "control"])
+def test_a_run_that_is_chosen_and_neither_stored_nor_planned_is_named_once(store: Path, role: str) -> None:
+    """A row that says that a run was chosen plans no training of it."""
+    child = Purpose(role="child", parent_run_id="lost", redrawn=(), line="lost")
+    chosen = Purposes("branch", [child], [("lost", Purpose(role=role, choice="best", line="lost"))])
+    with StoreWriter(store) as writer:
+        writer.record_design(chosen.named(RUN_IDS[:1]))
+        (problem,) = verify(store)
+        assert "lost is neither stored nor planned" in problem
+        writer.record_design(one("b", run_id="lost"))
+    assert_contract(store)
+
+
 @pytest.mark.parametrize("column", ["parent_run_id", "donor_run_id", "line"])
 def test_a_run_that_is_neither_stored_nor_planned_is_named(store: Path, column: str) -> None:
     with StoreWriter(store) as writer:
@@ -343,4 +356,9 @@ class TestCommand:
         assert open_store(store).designs()["retired"].dropna().tolist() == ["a try"]
         assert main(["status", str(store)]) == 0
         assert "4 designs: 6 runs planned, 0 of them missing, 1 designs abandoned\n" in capsys.readouterr().out
+        with StoreWriter(store) as writer:
+            writer.record_design(Purposes("layers", [], [("no", Purpose(role="donor"))], design_id="d").named([]))
+            writer.record_design(one("study-1", run_id="another"))  # the search goes on
+        assert main(["status", str(store)]) == 0
+        assert "5 designs: 8 runs planned, 2 of them missing\n" in capsys.readouterr().out
         assert_contract(store)

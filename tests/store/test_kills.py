@@ -45,24 +45,31 @@ def reference_of(path: Path, action: str) -> Path:
     return undisturbed(path, range(seeds), range(planned), action in ("retire", "merge"))
 
 
-def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
-    """Kill ``action`` at touch ``last``, look, do it again, and compare with the undisturbed store."""
-    prepare(str(path), action)
-    completed = {} if action == "make" else open_store(path).run_ids("completed")
-    planned = [] if action == "make" else keys_of(open_store(path).designs_table())
-    killed = run_child(path, action, last)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    where = f"{action} killed at touch {last}"
-    if action != "make":
-        # before anything is put right: nothing that was completed is out of a reader's sight
-        assert open_store(path).run_ids("completed") >= set(completed), where
-        raw = [row["run_id"] for row in read_raw(path, "runs")]
-        assert len(set(raw)) == len(raw), where
-        points = open_store(path).curves(completed)
-        assert set(points["run_id"]) == set(completed), where
-        rows = [tuple(row[name] for name in KEY) for row in read_raw(path, "designs")]
-        assert len(set(rows)) == len(rows), where
-        assert set(rows) >= set(planned), where
+Held = tuple[set[str], set[tuple[object, ...]]]
+
+
+def held(path: Path, action: str) -> Held:
+    """Return the completed runs and the keys of the designs."""
+    if action == "make":
+        return set(), set()
+    return set(open_store(path).run_ids("completed")), set(keys_of(open_store(path).designs_table()))
+
+
+def assert_nothing_lost(path: Path, before: Held, where: str) -> None:
+    """Before anything is put right, nothing that was completed is out of a reader's sight, and nothing is doubled."""
+    completed, planned = before
+    assert open_store(path).run_ids("completed") >= completed, where
+    raw = [row["run_id"] for row in read_raw(path, "runs")]
+    assert len(set(raw)) == len(raw), where
+    points = open_store(path).curves(list(completed))
+    assert set(points["run_id"]) == completed, where
+    rows = [tuple(row[name] for name in KEY) for row in read_raw(path, "designs")]
+    assert len(set(rows)) == len(rows), where
+    assert set(rows) >= planned, where
+
+
+def go_on(path: Path, action: str, reference: Path, where: str) -> None:
+    """Do ``action`` again, and compare with the undisturbed store."""
     if action in ("commit", "replace"):
         with StoreWriter(path) as writer:
             plan(writer, range(8 if action == "commit" else 4))
@@ -74,6 +81,18 @@ def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
     assert not list((path / "quarantine").glob("designs-*")), where
     for kind in TABLES:
         assert contents(path, kind).equals(contents(reference, kind)), where
+
+
+def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
+    """Kill ``action`` at touch ``last``, look, do it again, and compare with the undisturbed store."""
+    prepare(str(path), action)
+    before = held(path, action)
+    killed = run_child(path, action, last)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    where = f"{action} killed at touch {last}"
+    if action != "make":
+        assert_nothing_lost(path, before, where)
+    go_on(path, action, reference, where)
 
 
 SEEDS = {
@@ -140,3 +159,10 @@ def test_kills_at_random_moments_of_two_writers(tmp_path: Path) -> None:
     assert_contract(path)
     for kind in TABLES:
         assert contents(path, kind).equals(contents(reference, kind))
+
+
+@pytest.mark.slow
+def test_system_calls_that_fail(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.store.preloaded_faults", "--faults", "60", "--seed", "1"]
+    subprocess.run([*command, "--out", str(tmp_path)], check=True)
+    assert "refused" in (tmp_path / "preloaded_faults.csv").read_text()

@@ -87,7 +87,10 @@ class TestRefused:
     def test_a_place_where_writing_is_not_allowed(self) -> None:
         with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
             place = Path(folder)
-            place.chmod(0o555)
+            with StoreWriter(place / "made"):
+                pass
+            for shut in (place / "made", place):
+                shut.chmod(0o555)
             script = (
                 "import os, sys\n"
                 "from grok.store import StoreWriter, check_path\n"
@@ -96,9 +99,11 @@ class TestRefused:
                 "for use in (check_path, StoreWriter):\n"
                 "    try: use(sys.argv[1]); sys.exit('allowed')\n"
                 "    except StoreError as error: assert 'is not writable: choose another' in str(error), error\n"
+                "assert check_path(os.path.dirname(sys.argv[1]) + '/made', to_write=False)\n"
             )
             subprocess.run([sys.executable, "-c", script, str(place / "S")], check=True, cwd="/")
-            place.chmod(0o755)
+            for shut in (place, place / "made"):
+                shut.chmod(0o755)
 
     def test_a_name_for_a_sweep_that_leads_elsewhere(self, tmp_path: Path) -> None:
         with StoreWriter(tmp_path / "S") as writer:

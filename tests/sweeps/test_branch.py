@@ -11,7 +11,7 @@ from grok.cli.compose import compose
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS
-from sweeps.branch import candidates, drawn_parents, redrawn_seeds
+from sweeps.branch import Conditions, candidates, drawn_parents, redrawn_seeds
 from sweeps.branch import main as branch
 from sweeps.settings import arithmetic
 
@@ -59,7 +59,7 @@ def test_the_first_run_of_a_seed_stands_for_it_and_no_repeat(tmp_path: Path) -> 
     path = tmp_path / "S"
     assert main(["-m", "seed=range(0,6)", "replicate=0,1,2", *TINY, f"store.path={path}"]) == 0
     config = arithmetic(compose([*TINY, f"store.path={path}"]))
-    assert (candidates(open_store(path), config, range(6))["replicate"] == 0).all()
+    assert (candidates(Conditions.of(open_store(path), config), range(6))["replicate"] == 0).all()
 
 
 def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytest.CaptureFixture[str]) -> None:

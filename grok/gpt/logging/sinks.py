@@ -163,9 +163,9 @@ class TensorBoard:
     def _describe(self, settings: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard.summary import hparams
 
-        # its table has the first few columns that differ, and the seeds that follow from `seed` would fill it; it keeps
-        # numbers as doubles, into which a stream's seed does not fit
-        columns = {n: v for n, v in settings.items() if not n.startswith("seed_")}
+        # its table has the first few columns that differ, and the seeds that follow from `seed`, or rows of designs,
+        # would fill it; it keeps numbers as doubles, into which a stream's seed does not fit
+        columns = {n: v for n, v in settings.items() if not n.startswith(("seed_", "design."))}
         exact = {n: str(v) if isinstance(v, int) and v > 2**53 else v for n, v in columns.items()}
         _, start, _ = hparams(exact, {})
         self.writer.file_writer.add_summary(start)

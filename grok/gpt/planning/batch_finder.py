@@ -6,18 +6,19 @@ the peak so far decides whether the next size fits. The state of the run does no
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from grok.gpt.planning.memory import moment_bytes
+from grok.gpt.planning.planner import layout
 from grok.gpt.training.batches import validation_starts
 from grok.gpt.training.trainer import Trainer
 from grok.numerics.machine import memory_limit, peak_of_process, usable_memory
-from grok.numerics.memory import peak_on_cpu
 from grok.text.windows import gather
 
 PAYS = 1.03
@@ -32,14 +33,18 @@ class Size:
 
     sequences: int
     tokens_per_second: float
+    """Of the fastest repeat."""
     memory: int
-    """Peak bytes of a step of several such micro-batches: weights, moments, gradients, activations, masks, logits."""
+    """Peak bytes of a step of several such micro-batches: weights, moments, gradients, activations, masks, logits.
+    Measured on a GPU; on a CPU, whose allocator keeps no peak, the planner's."""
+    slowest: float = math.inf
+    """Tokens a second of the slowest repeat."""
     process: int = 0
     """Peak bytes of the whole process so far; only on a CPU."""
 
 
-def measure(trainer: Trainer, *, largest: int, repeats: int = 3) -> Iterator[Size]:
-    """Yield sizes 1, 2, 4 ... up to ``largest``, each timed ``repeats`` times (the best counts), while they fit."""
+def measure(trainer: Trainer, *, largest: int, repeats: int = 5) -> Iterator[Size]:
+    """Yield sizes 1, 2, 4 ... up to ``largest``, each timed ``repeats`` times, while they fit."""
     context, sequences = trainer.config.model.context, 1
     while sequences <= largest:
         size = _measured(trainer, sequences, context, repeats)
@@ -60,6 +65,11 @@ def best(sizes: list[Size]) -> Size:
     return chosen
 
 
+def alike(sizes: list[Size], chosen: Size) -> list[Size]:
+    """Return the sizes that were, in some repeat, as fast as the chosen one was in its slowest."""
+    return [size for size in sizes if size is not chosen and size.tokens_per_second >= chosen.slowest]
+
+
 def _measured(trainer: Trainer, sequences: int, context: int, repeats: int) -> Size | None:
     device = trainer.numerics.device
     # blocks of the whole context: the first batch of a context ramp has shorter ones
@@ -76,28 +86,26 @@ def _measured(trainer: Trainer, sequences: int, context: int, repeats: int) -> S
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - began)
-        memory = _peak(trainer, lambda: trainer.micro_gradients(x, y))
+        memory = _peak(trainer, sequences)
     except torch.OutOfMemoryError:
         return None
     finally:
         trainer.optimizer.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    return Size(sequences, x.numel() / min(seconds[1:]), memory, peak_of_process())
+    fastest, slowest = (x.numel() / pick(seconds[1:]) for pick in (min, max))
+    return Size(sequences, fastest, memory, slowest, peak_of_process())
 
 
-def _peak(trainer: Trainer, again: Callable[[], None]) -> int:
-    """Return the peak bytes of a step after its first micro-batch; ``again`` computes one more.
-
-    It includes the moments, also before a run has made them.
-    """
+def _peak(trainer: Trainer, sequences: int) -> int:
+    """Return the peak bytes of a step of several micro-batches; the moments count also before a run has made them."""
     config, elements, device = trainer.config, trainer.elements, trainer.numerics.device
+    if device.type != "cuda":
+        n, how = trainer.usage.parameters, config.train
+        return int(layout(config, n, 1, how.parallel, how.recompute, sequences, on_cpu=True).bytes)
     matrices = sum(p.numel() for p in trainer.model.blocks.parameters())
     moments = moment_bytes(config.optim.kind, config.precision, matrices=matrices, others=elements - matrices)
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device)) + int(moments if not trainer.optimizer.state else 0)
-    weights = sum(p.numel() * p.element_size() for p in trainer.parameters)
-    return int(2 * weights + moments) + peak_on_cpu(again)
+    return int(torch.cuda.max_memory_allocated(device)) + int(moments if not trainer.optimizer.state else 0)
 
 
 def _next_fits(device: torch.device, size: Size) -> bool:
