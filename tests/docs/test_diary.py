@@ -55,6 +55,7 @@ def test_seeds_that_a_stage_would_not_use_are_refused(words: tuple[str, ...], wh
     assert why in ended.stderr
 
 
+@pytest.mark.slow
 def test_what_the_page_says_without_a_study_is_in_the_store() -> None:
     text = " ".join((DIARY / "README.md").read_text("utf-8").split())
     runs = open_store(ROOT / STORE).runs()
